@@ -8,7 +8,7 @@ from typing import Any
 from tensorlens.cli.output.file import Output, add_options
 from tensorlens.cli.output.saved import write_record
 from tensorlens.errors import UsageError
-from tensorlens.planning.inputs.batch_plan import plan
+from tensorlens.planning.inputs.plan import plan
 
 
 def add_parser(subparsers: Any) -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +27,8 @@ from tensorlens.planning.trials.jobs import (
     Ended,
     Job,
     Mode,
-    Program,
     Progress,
     Reason,
-    Rest,
     Result,
     Trouble,
     Wake,
@@ -44,10 +42,6 @@ from tensorlens.planning.trials.server import leave, serve
 serve()
 leave()
 """
-_REST = 60.0
-"""Seconds that a process waits for the next question."""
-_MOST_AT_REST = 2 << 30
-"""Bytes: a process that has more is not kept."""
 _LAST = 2000
 """Bytes of what a process wrote that are told when it ends by itself."""
 _FOLDER = Path(__file__).parents[2]
@@ -85,7 +79,7 @@ class Runner:
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._keeps = keeps and FORKS
-        self._servers: dict[tuple[Hashable, ...], _Server] = {}
+        self._servers: dict[Hashable, _Server] = {}
 
     def run(self, job: Job, progress: Callable[[int], None] | None = None) -> Result:
         """Run a job and return what it came to; whatever becomes of its process, an answer says.
@@ -103,11 +97,14 @@ class Runner:
             reason = " ".join(str(error).split())
             raise UsageError(f"{job.name!r} cannot go to another process: {reason}") from None
         is_fake = job.mode is Mode.FAKE
-        environment = {**job.environment, **({"CUDA_VISIBLE_DEVICES": ""} if is_fake else {})}
-        # the device that fake tensors are on is made ready once in a process
-        device = (job.device, job.card) if is_fake else None
-        key = is_fake, device, _identity(job.program), _surroundings(environment)
-        server = self._servers.pop(key, None) or _kept.take(key) or _Server(environment)
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if is_fake else {}
+        environment = {**os.environ, **job.environment, **hidden}
+        key = _key(job, environment, is_fake)
+        server = self._servers.pop(key, None) or _take_kept(key)
+        if server is not None and not server.wakes():
+            server.kill()
+            server = None
+        server = server or _Server(environment, is_fake)
         try:
             result = server.run(job, request, progress)
         except BaseException:
@@ -130,77 +127,51 @@ class Runner:
     ) -> None:
         while self._servers:
             key, server = self._servers.popitem()
-            is_fake = key[0]
-            if kind is not None or not is_fake:
+            if kind is not None or not server.is_fake:
                 server.kill()
             elif self._keeps:
-                _kept.put(key, server)
+                with _lock:
+                    close_kept()
+                    _kept[key] = server
             else:
                 # a program that ran in the process itself may have something to clean up
                 server.close()
 
 
-def _identity(program: Program) -> Program:
-    """Return all that a program is known by, but for the process that asks; it can be a key."""
-    words, names = tuple(program.arguments), tuple(program.carried)
-    return replace(program, caller=None, arguments=words, carried=names)
-
-
-def _surroundings(environment: Mapping[str, str]) -> tuple[Hashable, ...]:
-    """Return what a process is given when it is made."""
+def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:
+    """Return all that a process is known by: its program, device and surroundings."""
     try:
         folder = Path.cwd()
     except FileNotFoundError:
         folder = None
-    given = {**os.environ, **environment}
-    return os.getpid(), folder, *interpreter(), *sorted(given.items())
+    given = job.program
+    program = replace(
+        given, caller=None, arguments=tuple(given.arguments), carried=tuple(given.carried)
+    )
+    # the device that fake tensors are on is made ready once in a process
+    device = (job.device, job.card) if is_fake else None
+    return program, device, os.getpid(), folder, *interpreter(), *sorted(environment.items())
 
 
-class _Kept:
-    """The process that waits for the next question about its program, if one does."""
-
-    def __init__(self) -> None:
-        self._lock = locks.reentrant()
-        self._server: tuple[Hashable, _Server] | None = None
-
-    def take(self, key: Hashable) -> _Server | None:
-        """Return the process of that key, if it is there and what it imported has not changed."""
-        with self._lock:
-            if self._server is None or self._server[0] != key:
-                return None
-            (_, server), self._server = self._server, None
-        if server.wakes():
-            return server
-        server.kill()
-        return None
-
-    def put(self, key: Hashable, server: _Server) -> None:
-        """Keep a process in place of the one that was kept."""
-        server.rest()
-        with self._lock:
-            before, self._server = self._server, (key, server)
-        self._end(before)
-
-    def close(self) -> None:
-        """Keep none."""
-        with self._lock:
-            before, self._server = self._server, None
-        self._end(before)
-
-    @staticmethod
-    def _end(kept: tuple[Hashable, _Server] | None) -> None:
-        # one that this process was forked with is its parent's
-        if kept is not None and kept[1].parent == os.getpid():
-            kept[1].close()
+_kept: dict[Hashable, _Server] = {}
+"""The process that waits for the next question about its program, if one does."""
+_lock = locks.reentrant()
 
 
-_kept = _Kept()
+def _take_kept(key: Hashable) -> _Server | None:
+    with _lock:
+        return _kept.pop(key, None)
 
 
 @atexit.register
 def close_kept() -> None:
     """End the process that waits for the next question, with what its program cleans up."""
-    _kept.close()
+    with _lock:
+        while _kept:
+            _, server = _kept.popitem()
+            # one that this process was forked with is its parent's
+            if server.parent == os.getpid():
+                server.close()
 
 
 _current: ContextVar[Runner | None] = ContextVar("_current", default=None)
@@ -237,7 +208,8 @@ def run_job(job: Job) -> Result:
 class _Server:
     """A process that runs jobs, or forks one for each; Ctrl-C in a terminal does not reach it."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], is_fake: bool) -> None:
+        self.is_fake = is_fake
         self.is_over = False
         self.parent = os.getpid()
         self._pid: int | None = None
@@ -252,7 +224,7 @@ class _Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._written,
-            env={**os.environ, **environment},
+            env=environment,
             start_new_session=True,
         )
 
@@ -287,17 +259,6 @@ class _Server:
             return result or self._ended(job, self._process.wait())
         finally:
             timer.cancel()
-
-    def rest(self) -> None:
-        """Let it wait for a while; a large one ends."""
-        assert self._process.stdin is not None
-        import psutil
-
-        with contextlib.suppress(OSError, psutil.Error):
-            if psutil.Process(self._process.pid).memory_info().rss > _MOST_AT_REST:
-                self._process.stdin.close()
-            else:
-                self._ask(pickle.dumps(Rest(_REST)))
 
     def wakes(self) -> bool:
         """Tell whether it is still there and all that programs imported is as it was."""
@@ -369,37 +330,17 @@ _DELAY = 1.0
 _LONGEST = 24
 
 
-class Bar:
-    """Shows on a terminal how much is done."""
+@contextlib.contextmanager
+def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
+    """Show on a terminal how much is done: the function is told how many are, and which one."""
+    terminal = sys.stderr.isatty()
+    with tqdm(
+        total=total, desc=name, unit=unit, delay=_DELAY, leave=False, disable=not terminal
+    ) as bar:
 
-    def __init__(self, name: str, total: int, unit: str) -> None:
-        self._bar = tqdm(
-            total=total,
-            desc=name,
-            unit=unit,
-            delay=_DELAY,
-            leave=False,
-            disable=not sys.stderr.isatty(),
-        )
+        def done(count: int, last: str = "") -> None:
+            shown = last.encode("ascii", "backslashreplace").decode()[:_LONGEST]
+            bar.set_postfix_str(shown, False)
+            bar.update(count - bar.n)
 
-    def done(self, count: int) -> None:
-        """Say that so many are done."""
-        self._bar.update(count - self._bar.n)
-
-    def one_more(self, name: str) -> None:
-        """Say that one more is done, and which."""
-        self._bar.set_postfix_str(
-            name.encode("ascii", "backslashreplace").decode()[:_LONGEST], False
-        )
-        self._bar.update()
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.close()
+        yield done

@@ -254,7 +254,7 @@ def test_steps_of_a_model_that_a_function_makes_are_measured(steps):
 
 
 def test_a_model_that_would_run_elsewhere_is_refused_in_one_line(model):
-    said = "make_step is a Keras model: give the function that makes and compiles it"
+    said = "make_step is a model: give a function that builds"
     for ask in (lambda: tensorlens.compare(model, {"a": {}}), lambda: tensorlens.suggest(model)):
         with pytest.raises(UsageError, match=said):
             ask()

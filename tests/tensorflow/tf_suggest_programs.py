@@ -1,18 +1,11 @@
 """Keras programs whose savings can be told by hand, or are told beforehand and measured."""
 
-import time
-
 import keras
 import tensorflow as tf
-
-from tensorlens.frameworks.tensorflow.queues import look_at_iterator
 
 WIDTH, LAYERS, BLOCKS, CLASSES = 64, 3, 3, 10
 BATCH = 1024
 OUTPUT_BYTES = BATCH * WIDTH * 4
-PARTS = 256 * 64 * 4
-"""Bytes of one of the two parts of a batch of :func:`make_data`."""
-BUFFER = 6
 
 
 def weights(blocks):
@@ -118,34 +111,6 @@ def make_tape(keeps="", recomputes=False):
             outputs.append(y)
         if keeps == "tape":
             kept["tape"] = tape
-        return loss
-
-    return step
-
-
-def ready(batches):
-    """Return what prefetch() holds; map() is made parallel, and may hold results too."""
-    return sum(part.elements for part in look_at_iterator(batches).parts if part.name == "Prefetch")
-
-
-def make_data(size=BUFFER):
-    """A step that waits until the batches that it trains on are there, and the next ones, too."""
-
-    def batch(number):
-        inputs = tf.random.stateless_uniform([256, 64], [number, 0])
-        return inputs, 2 * inputs
-
-    batches = iter(tf.data.Dataset.range(100).map(batch).prefetch(size))
-    weight = tf.Variable(1.0)
-
-    def step():
-        x, y = next(batches)
-        end = time.monotonic() + 60
-        while ready(batches) < size and time.monotonic() < end:
-            time.sleep(0.01)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((weight * x - y) ** 2)
-        weight.assign_sub(0.1 * tape.gradient(loss, weight))
         return loss
 
     return step

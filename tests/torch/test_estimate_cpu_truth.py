@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.planning import processes
-from tensorlens.planning.estimate.request import request
+from tensorlens.planning.estimate.api import request
 from tensorlens.planning.processes import Runner
 from tests import warm
 from tests.benchmarks import accuracy_cpu

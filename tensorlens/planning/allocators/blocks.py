@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 
 from tensorlens.planning.allocators.settings import Settings
-from tensorlens.records.events import SEGMENT_ALLOC, SEGMENT_FREE
+from tensorlens.records.events import SEGMENT_ALLOC, SEGMENT_FREE, EventLog
 
 FREE, ALLOCATED, UNMAPPED = range(3)
 """A block can be handed out; is handed out; is address space of an expandable segment that has no
@@ -19,9 +19,6 @@ SHIFT = 64
 ADDRESSES = (1 << SHIFT) - 1
 FIRST_ADDRESS = 1 << 44
 """Where a simulated device's memory begins."""
-
-Note = Callable[[int, int, int, int], None]
-"""Called with the kind of a segment's event, its address, its bytes and its stack."""
 
 
 class Pool:
@@ -96,7 +93,8 @@ class Memory:
         capacity: int | None,
         total: int | None,
         place: Callable[[int], int] | None,
-        note: Note | None,
+        log: EventLog | None,
+        device: str,
     ) -> None:
         self.settings = settings
         self.capacity = capacity
@@ -110,8 +108,8 @@ class Memory:
         self.stack = -1
         """The stack of what is going on, for the events of segments."""
         self._place = place
-        self._note = note
-        self._next = FIRST_ADDRESS
+        self._log, self._device = log, device
+        self.next_address = FIRST_ADDRESS
 
     def pool(self, stream: int, small: bool) -> Pool:
         """Return the pool of a stream, a new one if need be."""
@@ -138,6 +136,33 @@ class Memory:
     def free_blocks(self, pool: Pool) -> list[Block]:
         """Return a pool's free blocks, smallest first."""
         return [self.blocks[key & ADDRESSES] for key in pool.keys]
+
+    def split(self, block: Block, size: int) -> None:
+        """Make a free block of what a block has beyond so many bytes."""
+        rest = Block(block.pool, block.address + size, block.size - size, FREE)
+        self.blocks[rest.address] = rest
+        rest.reservation = block.reservation
+        rest.follow(block, block.next)
+        block.size = size
+        self.insert(rest)
+
+    def free(self, block: Block) -> None:
+        """Make a block free and one with its free neighbours (``free_block``)."""
+        block.state, block.requested = FREE, 0
+        before, after = block.prev, block.next
+        if before is not None and before.state == FREE:
+            self.remove(before)
+            self._join(before, block)
+            block = before
+        if after is not None and after.state == FREE:
+            self.remove(after)
+            self._join(block, after)
+        self.insert(block)
+
+    def _join(self, block: Block, after: Block) -> None:
+        block.size += after.size
+        block.follow(block.prev, after.next)
+        del self.blocks[after.address]
 
     def find(self, pool: Pool, size: int) -> Block | None:
         """Take the smallest free block that fits out of its pool (``get_free_block``)."""
@@ -170,8 +195,8 @@ class Memory:
         """Return an address where a segment of so many bytes has room."""
         if self._place is not None:
             return self._place(size)
-        address = self._next
-        self._next += -(-size // (2 << 20)) * (2 << 20)
+        address = self.next_address
+        self.next_address += -(-size // (2 << 20)) * (2 << 20)
         return address
 
     def has(self, size: int) -> bool:
@@ -192,24 +217,22 @@ class Memory:
         """Count memory from the driver, and note it."""
         self.reserved += size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
-        if self._note is not None:
-            self._note(SEGMENT_ALLOC, address, size, self.stack)
+        self._note(SEGMENT_ALLOC, address, size)
 
     def gave(self, address: int, size: int) -> None:
         """Count memory that went back to the driver, and note it."""
         self.reserved -= size
-        if self._note is not None:
-            self._note(SEGMENT_FREE, address, size, self.stack)
+        self._note(SEGMENT_FREE, address, size)
+
+    def _note(self, kind: int, address: int, size: int) -> None:
+        if self._log is not None:
+            self._log.append(kind, self._device, address, size, 0, self.stack)
 
     def release(self, block: Block) -> None:
         """Give a segment back that is one free block (``release_block``)."""
         self.remove(block)
         del self.blocks[block.address]
         self.gave(block.address, block.size)
-
-    def keep_clear(self, end: int) -> None:
-        """Put later segments behind an address."""
-        self._next = max(self._next, -(-end // (2 << 20)) * (2 << 20))
 
 
 def _room(block: Block) -> int:

@@ -1,36 +1,37 @@
 """The caching allocator of torch for CUDA, without a device.
 
 The rules are those of ``DeviceCachingAllocator`` in ``c10/cuda/CUDACachingAllocator.cpp`` of torch
-2.13. Private pools (CUDA graphs, ``torch.cuda.MemPool``) are left out, and blocks that wait for
-another stream (``Tensor.record_stream``).
+2.13: of expandable segments ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``, of
+what goes back ``release_available_cached_blocks`` and ``release_blocks``. Private pools (CUDA
+graphs, ``torch.cuda.MemPool``) are left out, and blocks that wait for another stream
+(``Tensor.record_stream``).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from tensorlens.planning.allocators.blocks import (
-    ALLOCATED,
     FREE,
+    SHIFT,
+    UNMAPPED,
     Block,
     Memory,
     Pool,
-)
-from tensorlens.planning.allocators.expandable import (
-    grow,
-    release_cached,
-    release_oversize,
+    Reservation,
 )
 from tensorlens.planning.allocators.settings import Settings
-from tensorlens.planning.allocators.simulated import OutOfMemory, SimulatedAllocator, refuse
-from tensorlens.records.events import Context, EventLog
-from tensorlens.records.torch_snapshots.sizes import MIN_BLOCK, SMALL
+from tensorlens.planning.allocators.simulated import OutOfMemory, SimulatedAllocator
+from tensorlens.records.events import EventLog
+from tensorlens.records.torch_snapshots.sizes import SMALL, SMALL_SEGMENT
+
+_UNLIMITED = 1 << 40
+"""Bytes of address space where the card's memory is not known."""
 
 
 class CachingAllocator(SimulatedAllocator):
     """Hands out addresses as torch's caching allocator does on one device.
-
-    What it says and does follows from the requests alone: the same ones give the same addresses.
 
     Args:
         settings: what ``PYTORCH_CUDA_ALLOC_CONF`` would set.
@@ -54,151 +55,216 @@ class CachingAllocator(SimulatedAllocator):
         device: str = "cuda:0",
         place: Callable[[int], int] | None = None,
     ) -> None:
-        self.settings = Settings() if settings is None else settings
-        super().__init__(log, device)
-        note = None if log is None else self._note_segment
+        settings = Settings() if settings is None else settings
         total = capacity if total is None else total
-        self._memory = Memory(self.settings, capacity, total, place, note)
-        self._blocks = self._memory.blocks
-        rules = self.settings.rules
-        self._rounded = rules.rounded if rules.divisions else None
-        self._expandable = self.settings.expandable_segments
-        self._max_split = self.settings.max_split_size
+        super().__init__(settings, capacity, total, log, device, place)
+        self._rules = settings.rules
+        self._expandable = settings.expandable_segments
 
-    def malloc(
-        self,
-        nbytes: int,
-        stream: int = 0,
-        *,
-        time: int | None = None,
-        stack: int = -1,
-        context: Context | None = None,
-    ) -> int:
-        """Hand out a block and return its address; 0 for a request of 0 bytes.
-
-        Args:
-            nbytes: bytes asked for.
-            stream: number of the stream that the block is for; 0 is the default one.
-            time: nanoseconds since the recording began; None: a microsecond for each event.
-            stack: number of the stack in the log.
-            context: what else the log says of it.
-
-        Raises:
-            OutOfMemory: there is no room, even after all that is cached went back to the driver.
-            UsageError: a negative number of bytes.
-        """
-        if nbytes <= 0:
-            refuse(nbytes)
-            return 0
-        memory = self._memory
-        if self._rounded is None:
-            size = -(-nbytes // MIN_BLOCK) * MIN_BLOCK
-        else:
-            size = self._rounded(nbytes)
-        small = size <= SMALL
-        pool = (memory.small if small else memory.large).get(stream)
-        if pool is None:
-            pool = memory.pool(stream, small)
-        block = memory.find(pool, size)
-        if block is None:
-            block = self._new(pool, size, time, stack)
-        rest = block.size - size
-        if small or self._expandable:
-            splits = rest >= MIN_BLOCK
-        else:
-            splits = rest > SMALL and (self._max_split is None or size < self._max_split)
-        if splits:
-            self._split(block, size)
-        given = block.size
-        block.state, block.requested = ALLOCATED, nbytes
-        self._allocated = allocated = self._allocated + given
-        if allocated > self._peak_allocated:
-            self._peak_allocated = allocated
-        self._requested = requested = self._requested + nbytes
-        if requested > self._peak_requested:
-            self._peak_requested = requested
-        if self.log is not None:
-            self._note_block(self.log, block, size, time, stack, context)
-        return block.address
-
-    def free(
-        self,
-        address: int,
-        *,
-        time: int | None = None,
-        stack: int = -1,
-        context: Context | None = None,
-    ) -> None:
-        """Take a block back; the arguments are those of :meth:`malloc`, address 0 is no block.
-
-        Raises:
-            UsageError: no block at the address is handed out.
-        """
-        if not address:
-            return
-        block = self._handed_out(address)
-        self._allocated -= block.size
-        if self.log is not None:
-            self._note_free(self.log, block, time, stack, context)
-        self._give_back(block)
-
-    def empty_cache(self, *, time: int | None = None, stack: int = -1) -> None:
+    def empty_cache(self, *, stack: int = -1) -> None:
         """Give all segments that are not in use back to the driver."""
-        self._time, self._memory.stack = time, stack
-        release_cached(self._memory)
+        self._memory.stack = stack
+        _release_cached(self._memory)
 
-    def _split(self, block: Block, size: int) -> None:
-        """Make a free block of what a block has beyond so many bytes."""
-        memory = self._memory
-        address, remainder = block.address + size, block.size - size
-        rest = Block(block.pool, address, remainder, FREE)
-        self._blocks[address] = rest
-        if block.reservation is not None:
-            rest.reservation = block.reservation
-        rest.prev, rest.next = block, block.next
-        if block.next is not None:
-            block.next.prev = rest
-        block.next, block.size = rest, size
-        memory.insert(rest)
+    def _obtain(self, nbytes: int, stream: int) -> tuple[Block, int]:
+        memory, rules = self._memory, self._rules
+        size = rules.rounded(nbytes)
+        small = size <= SMALL
+        pool = memory.pool(stream, small)
+        block = memory.find(pool, size) or self._new(pool, size)
+        if rules.splits(size, block.size - size, small=small, expandable=False):
+            memory.split(block, size)
+        return block, size
 
-    def _give_back(self, block: Block) -> None:
-        """Make a block free and one with its free neighbours (``free_block``)."""
-        memory = self._memory
-        self._requested -= block.requested
-        block.state, block.requested = FREE, 0
-        before, after = block.prev, block.next
-        if before is not None and before.state == FREE:
-            memory.remove(before)
-            before.size += block.size
-            before.next = after
-            if after is not None:
-                after.prev = before
-            del self._blocks[block.address]
-            block = before
-        if after is not None and after.state == FREE:
-            memory.remove(after)
-            block.size += after.size
-            block.next = after.next
-            if after.next is not None:
-                after.next.prev = block
-            del self._blocks[after.address]
-        memory.insert(block)
-
-    def _new(self, pool: Pool, size: int, time: int | None, stack: int) -> Block:
+    def _new(self, pool: Pool, size: int) -> Block:
         """Return a free block that is in no pool, from the driver."""
         memory = self._memory
-        self._time, memory.stack = time, stack
         block = self._take(pool, size)
-        if block is None and release_oversize(memory, pool, size):
+        if block is None and _release_oversize(memory, pool, size):
             block = self._take(pool, size)
         if block is None:
-            release_cached(memory)
+            _release_cached(memory)
             block = self._take(pool, size)
         if block is None:
             raise OutOfMemory(self.device, size)
         return block
 
     def _take(self, pool: Pool, size: int) -> Block | None:
-        memory = self._memory
-        total = self.settings.segment_size(size)
-        return grow(memory, pool, size) if self._expandable else memory.take(pool, total)
+        if self._expandable:
+            return _grow(self._memory, pool, size)
+        return self._memory.take(pool, self.settings.segment_size(size))
+
+
+def _grow(memory: Memory, pool: Pool, size: int) -> Block | None:
+    """Map memory until there is a free block of so many bytes, and take it out of its pool.
+
+    Returns None where the driver has no room; what was mapped until then stays as free memory.
+    """
+    block = _candidate(memory, pool, size)
+    if block.state == UNMAPPED and not _map(memory, block, min(block.size, size)):
+        return None
+    while block.size < size:
+        after = block.next
+        if after is None or not _map(memory, after, min(size - block.size, after.size)):
+            return None
+        block = after
+    memory.remove(block)
+    return block
+
+
+def _shrink(memory: Memory, block: Block) -> None:
+    """Unmap the whole units in a free block; address space without any memory is given up."""
+    reservation = block.reservation
+    assert reservation is not None
+    base, unit = reservation.address, reservation.unit
+    begin = base + -(-(block.address - base) // unit) * unit
+    end = base + (block.address + block.size - base) // unit * unit
+    if begin >= end:
+        return
+    memory.remove(block)
+    del memory.blocks[block.address]
+    if block.address < begin:
+        before = _piece(memory, block, block.address, begin - block.address, FREE)
+        before.segment_stack = block.segment_stack
+        before.follow(block.prev, block)
+        memory.insert(before)
+    if end < block.address + block.size:
+        after = _piece(memory, block, end, block.address + block.size - end, FREE)
+        after.follow(block, block.next)
+        memory.insert(after)
+    memory.gave(begin, end - begin)
+    block.address, block.size, block.state = begin, end - begin, UNMAPPED
+    _absorb(memory, block)
+    memory.blocks[block.address] = block
+    if block.split:
+        insort(block.pool.unmapped, block.address)
+    else:
+        del memory.blocks[block.address]
+
+
+def _reserve(memory: Memory, pool: Pool, size: int) -> Block:
+    """Reserve address space for an eighth more than the card has, all of it unmapped."""
+    unit = SMALL_SEGMENT if pool.small else memory.settings.large_segment_size
+    total = max(_UNLIMITED, size) if memory.total is None else memory.total + memory.total // 8
+    extent = -(-total // unit) * unit
+    reservation = Reservation(memory.address_space(extent), extent, unit)
+    block = Block(pool, reservation.address, extent, UNMAPPED)
+    block.reservation = reservation
+    memory.blocks[block.address] = block
+    insort(pool.unmapped, block.address)
+    return block
+
+
+def _candidate(memory: Memory, pool: Pool, size: int) -> Block:
+    """Return the lowest free or unmapped block that begins enough address space."""
+    for address in pool.unmapped:
+        block = memory.blocks[address]
+        if block.prev is not None and block.prev.state == FREE:
+            block = block.prev
+        if _has_space(block, size):
+            return block
+    return _reserve(memory, pool, size)
+
+
+def _has_space(block: Block | None, size: int) -> bool:
+    found = 0
+    while found < size and block is not None and block.state in (FREE, UNMAPPED):
+        found += block.size
+        block = block.next
+    return found >= size
+
+
+def _map(memory: Memory, block: Block, size: int) -> bool:
+    reservation = block.reservation
+    assert reservation is not None
+    mapped = -(-size // reservation.unit) * reservation.unit
+    if not memory.has(mapped):
+        return False
+    unmapped = block.pool.unmapped
+    del unmapped[bisect_left(unmapped, block.address)]
+    if mapped < block.size:
+        address = block.address + mapped
+        rest = _piece(memory, block, address, block.size - mapped, UNMAPPED)
+        rest.follow(block, block.next)
+        insort(unmapped, address)
+        block.size = mapped
+    memory.took(block.address, mapped)
+    block.state = FREE
+    del memory.blocks[block.address]
+    _absorb(memory, block)
+    memory.blocks[block.address] = block
+    if block.prev is None and block.segment_stack < 0:
+        block.segment_stack = memory.stack
+    memory.insert(block)
+    return True
+
+
+def _piece(memory: Memory, block: Block, address: int, size: int, state: int) -> Block:
+    made = Block(block.pool, address, size, state)
+    made.reservation = block.reservation
+    memory.blocks[address] = made
+    return made
+
+
+def _absorb(memory: Memory, block: Block) -> None:
+    """Make one block of a block, which is in no pool, and its neighbours in the same state."""
+    before, after = block.prev, block.next
+    if before is not None and before.state == block.state:
+        _drop(memory, before)
+        block.address, block.size = before.address, before.size + block.size
+        block.segment_stack = before.segment_stack
+        block.follow(before.prev, after)
+    if after is not None and after.state == block.state:
+        _drop(memory, after)
+        block.size += after.size
+        block.follow(block.prev, after.next)
+
+
+def _drop(memory: Memory, block: Block) -> None:
+    if block.state == FREE:
+        memory.remove(block)
+    else:
+        unmapped = block.pool.unmapped
+        del unmapped[bisect_left(unmapped, block.address)]
+    del memory.blocks[block.address]
+
+
+def _release_oversize(memory: Memory, pool: Pool, size: int) -> bool:
+    """Give back blocks too large to be split until a request of so many bytes has room.
+
+    One that is large enough, else the largest ones first; tell whether it was enough.
+    """
+    limit = memory.settings.max_split_size
+    if limit is None:
+        return False
+    wanted = max(size, limit)
+    blocks = memory.free_blocks(pool)
+    index = bisect_left(pool.keys, wanted << SHIFT)
+    if index < len(blocks) and blocks[index].reservation is None:
+        memory.release(blocks[index])
+        return True
+    released = 0
+    for block in reversed(blocks[:index]):
+        if released >= wanted or block.size < limit:
+            break
+        if block.reservation is None:
+            released += block.size
+            memory.release(block)
+    return released >= wanted
+
+
+def _release_cached(memory: Memory) -> None:
+    """Give back every segment that is not in use at all, and the unused units of expandable ones.
+
+    Of the large pools first.
+    """
+    for small in (False, True):
+        expandable = []
+        for pool in memory.pools(small=small):
+            for block in memory.free_blocks(pool):
+                if block.reservation is not None:
+                    expandable.append(block)
+                elif not block.split:
+                    memory.release(block)
+        for block in expandable:
+            _shrink(memory, block)

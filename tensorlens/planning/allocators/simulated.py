@@ -1,16 +1,17 @@
-"""Common parts of simulated allocators: their figures, and their segments.
+"""Common parts of simulated allocators: requests and frees, their figures, and their segments.
 
-How requests are rounded, where blocks are found and what goes back is each one's own.
+Where a block comes from and what goes back to the driver is each one's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, UNMAPPED, Block, Memory
+from tensorlens.planning.allocators.settings import Settings
 from tensorlens.records import events
 from tensorlens.records.events import Context, EventLog, Segment, SegmentBlock
 from tensorlens.units import format_bytes
@@ -49,72 +50,91 @@ class OutOfMemory(TensorlensError):
 _STATES = {FREE: "inactive", ALLOCATED: "active_allocated"}
 
 
-def segments(memory: Memory, device: str) -> tuple[Segment, ...]:
-    """Return the segments in the order of their addresses."""
-    made = []
-    for blocks in _stretches(memory):
-        first = blocks[0]
-        made.append(
-            Segment(
-                device=device,
-                address=first.address,
-                size=sum(block.size for block in blocks),
-                stream=first.pool.stream,
-                kind="small" if first.pool.small else "large",
-                expandable=first.reservation is not None,
-                blocks=tuple(
-                    SegmentBlock(
-                        address=block.address,
-                        size=block.size,
-                        requested=block.requested,
-                        state=_STATES[block.state],
-                        stack=-1 if block.state == FREE else block.stack,
-                    )
-                    for block in blocks
-                ),
-                stack=first.segment_stack,
-            )
-        )
-    return tuple(made)
-
-
-def _stretches(memory: Memory) -> Iterator[list[Block]]:
-    """Give the blocks of each segment, or of each mapped stretch of an expandable one."""
-    heads = [
-        block
-        for block in memory.blocks.values()
-        if block.state != UNMAPPED and (block.prev is None or block.prev.state == UNMAPPED)
-    ]
-    for head in sorted(heads, key=attrgetter("address")):
-        blocks: list[Block] = []
-        block: Block | None = head
-        while block is not None and block.state != UNMAPPED:
-            blocks.append(block)
-            block = block.next
-        yield blocks
-
-
-_STEP_NS = 1000
-"""Between events without times."""
-
-
 class SimulatedAllocator:
     """Counts what is handed out on one device, and writes events into a log.
 
-    Args:
-        log: where every event is written; None: nowhere.
-        device: the device's name in the log, and in errors.
+    What it says and does follows from the requests alone: the same ones give the same addresses.
     """
 
-    _memory: Memory
-    """Set by each allocator before anything else is asked of it."""
-
-    def __init__(self, log: EventLog | None, device: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        capacity: int | None,
+        total: int | None,
+        log: EventLog | None,
+        device: str,
+        place: Callable[[int], int] | None,
+    ) -> None:
+        self.settings = settings
         self.device = device
         self.log = log
-        self._time: int | None = None
+        self._memory = Memory(settings, capacity, total, place, log, device)
         self._allocated = self._peak_allocated = 0
         self._requested = self._peak_requested = 0
+
+    def malloc(
+        self, nbytes: int, stream: int = 0, *, stack: int = -1, context: Context | None = None
+    ) -> int:
+        """Hand out a block and return its address; 0 for a request of 0 bytes.
+
+        Args:
+            nbytes: bytes asked for.
+            stream: number of the stream that the block is for; 0 is the default one.
+            stack: number of the stack in the log.
+            context: what else the log says of it.
+
+        Raises:
+            OutOfMemory: there is no room, even after all that is cached went back to the driver.
+            UsageError: a negative number of bytes.
+        """
+        if nbytes <= 0:
+            if nbytes < 0:
+                raise UsageError(f"cannot allocate {nbytes} bytes")
+            return 0
+        self._memory.stack = stack
+        block, size = self._obtain(nbytes, stream)
+        block.state, block.requested = ALLOCATED, nbytes
+        self._allocated = allocated = self._allocated + block.size
+        if allocated > self._peak_allocated:
+            self._peak_allocated = allocated
+        self._requested = requested = self._requested + nbytes
+        if requested > self._peak_requested:
+            self._peak_requested = requested
+        log = self.log
+        if log is not None:
+            block.stack = stack
+            block.row = log.append(
+                events.ALLOC, self.device, block.address, size, 0, stack, context
+            )
+            if block.size > size:
+                log.held[block.row] = block.size
+        return block.address
+
+    def free(self, address: int, *, stack: int = -1, context: Context | None = None) -> None:
+        """Take a block back; the arguments are those of :meth:`malloc`, address 0 is no block.
+
+        Raises:
+            UsageError: no block at the address is handed out.
+        """
+        if not address:
+            return
+        block = self._memory.blocks.get(address)
+        if block is None or block.state != ALLOCATED:
+            raise UsageError(f"{self.device}: no block is handed out at address {address:#x}")
+        self._allocated -= block.size
+        self._requested -= block.requested
+        log = self.log
+        if log is not None:
+            log.append(events.FREE, self.device, address, log.size[block.row], 0, stack, context)
+        self._memory.free(block)
+
+    def empty_cache(self, *, stack: int = -1) -> None:
+        """Give what is not in use back to the driver."""
+        raise NotImplementedError
+
+    def _obtain(self, nbytes: int, stream: int) -> tuple[Block, int]:
+        """Return a block that is in no pool, split, and the rounded bytes of the request."""
+        raise NotImplementedError
 
     @property
     def figures(self) -> Figures:
@@ -133,7 +153,7 @@ class SimulatedAllocator:
 
     def segments(self) -> tuple[Segment, ...]:
         """Return what is held from the driver, by address, with every block in it."""
-        return segments(self._memory, self.device)
+        return tuple(_segment(self.device, blocks) for blocks in _stretches(self._memory))
 
     def write_segments(self) -> None:
         """Put the segments as they are now into the log, in place of those of the same device."""
@@ -145,49 +165,41 @@ class SimulatedAllocator:
         log.segments = [*others, *self.segments()]
         log.segments_known = True
 
-    def _handed_out(self, address: int) -> Block:
-        block = self._memory.blocks.get(address)
-        if block is None or block.state != ALLOCATED:
-            raise UsageError(f"{self.device}: no block is handed out at address {address:#x}")
-        return block
 
-    def _note_block(
-        self,
-        log: EventLog,
-        block: Block,
-        size: int,
-        time: int | None,
-        stack: int,
-        context: Context | None,
-    ) -> None:
-        when = len(log.kind) * _STEP_NS if time is None else time
-        row = log.append(events.ALLOC, self.device, block.address, size, when, stack, context)
-        block.row, block.stack = row, stack
-        if block.size > size:
-            log.held[row] = block.size
-
-    def _note_free(
-        self, log: EventLog, block: Block, time: int | None, stack: int, context: Context | None
-    ) -> None:
-        when = len(log.kind) * _STEP_NS if time is None else time
-        log.append(
-            events.FREE, self.device, block.address, log.size[block.row], when, stack, context
-        )
-
-    def _note_segment(self, kind: int, address: int, size: int, stack: int) -> None:
-        log = self.log
-        assert log is not None
-        log.append(kind, self.device, address, size, self._when(log), stack)
-
-    def _when(self, log: EventLog) -> int:
-        return len(log.kind) * _STEP_NS if self._time is None else self._time
+def _segment(device: str, blocks: list[Block]) -> Segment:
+    first = blocks[0]
+    return Segment(
+        device=device,
+        address=first.address,
+        size=sum(block.size for block in blocks),
+        stream=first.pool.stream,
+        kind="small" if first.pool.small else "large",
+        expandable=first.reservation is not None,
+        blocks=tuple(
+            SegmentBlock(
+                address=block.address,
+                size=block.size,
+                requested=block.requested,
+                state=_STATES[block.state],
+                stack=-1 if block.state == FREE else block.stack,
+            )
+            for block in blocks
+        ),
+        stack=first.segment_stack,
+    )
 
 
-def refuse(nbytes: int) -> None:
-    """Refuse a request for less than nothing.
-
-    Raises:
-        UsageError: it is one.
-    """
-    if nbytes < 0:
-        raise UsageError(f"cannot allocate {nbytes} bytes")
+def _stretches(memory: Memory) -> Iterator[list[Block]]:
+    """Give the blocks of each segment, or of each mapped stretch of an expandable one."""
+    heads = [
+        block
+        for block in memory.blocks.values()
+        if block.state != UNMAPPED and (block.prev is None or block.prev.state == UNMAPPED)
+    ]
+    for head in sorted(heads, key=attrgetter("address")):
+        blocks: list[Block] = []
+        block: Block | None = head
+        while block is not None and block.state != UNMAPPED:
+            blocks.append(block)
+            block = block.next
+        yield blocks

@@ -4,41 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
-from tensorlens.planning.compare.batches import BatchSearch, run_search
-from tensorlens.planning.compare.estimates import (
+from tensorlens.planning.compare.framework_detection import framework_of
+from tensorlens.planning.compare.options import Given, Option, checked
+from tensorlens.planning.compare.outcomes import (
+    NOT_ASKED,
+    BatchSearch,
     Estimated,
     Estimation,
     estimated_outcome,
     measured_outcome,
     option_request,
     run_estimate,
+    run_search,
 )
-from tensorlens.planning.compare.framework_detection import framework_of
-from tensorlens.planning.compare.options import Given, Option, checked
-from tensorlens.planning.compare.result import Comparison
+from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.cards import Place, place
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
-from tensorlens.planning.processes import Bar, Runner, run_job, shared_runner
-from tensorlens.planning.trials.jobs import Job, Measured, Program, Reason, Trouble
+from tensorlens.planning.processes import Runner, progress, run_job, shared_runner
+from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack
 
 Work = tuple[Callable[[Any], Any], Any]
 """A function that can be imported anywhere, and its argument."""
 
 
-def results(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any]]:
+def _executed(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any]]:
     """Give the results as they come, each with its place in ``work``.
 
     What fails on the way to another machine, or breaks the executor, is a :class:`Trouble`.
-
-    Raises:
-        UsageError: an executor that is none, or an argument that makes no sense.
     """
     if not hasattr(executor, "submit"):
         raise UsageError(
@@ -49,23 +48,35 @@ def results(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any
         for place, (function, argument) in enumerate(work):
             futures[executor.submit(function, argument)] = place
         for future in as_completed(futures):
-            yield futures[future], _result(future)
+            try:
+                yield futures[future], future.result()
+            except UsageError:
+                raise
+            except Exception as error:
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                yield futures[future], Trouble(Reason.FAILED, f"the executor failed: {reason}")
     finally:
         for future in futures:
             future.cancel()
 
 
-def _result(future: Future[Any]) -> Any:
-    try:
-        return future.result()
-    except UsageError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        return Trouble(Reason.FAILED, f"the executor failed: {type(error).__name__}: {reason}")
-
-
-_HOW = ("measured", "estimated")
+def _in_turn(work: Sequence[Work], runner: Runner) -> Iterator[tuple[int, Any]]:
+    """Run work here, but for further repeats of an option that has failed."""
+    failed: dict[str, Trouble] = {}
+    for number, (function, argument) in enumerate(work):
+        name = _name(argument)
+        if name in failed:
+            result: Any = failed[name]
+        elif function is run_job:
+            result = runner.run(argument)
+        elif function is run_estimate:
+            result = run_estimate(argument, runner)
+        else:
+            # in processes from a fresh one: what is mapped before a limit is to be the same
+            result = function(argument)
+        if isinstance(result, Trouble):
+            failed[name] = result
+        yield number, result
 
 
 def compare(
@@ -127,189 +138,110 @@ def compare(
     Raises:
         UsageError: something of it makes no sense; one line says what.
     """
-    measured = _how(how)
+    if how not in ("measured", "estimated"):
+        raise UsageError(f"how={how!r}: it is measured or estimated")
+    measured = how == "measured"
     if measured and card is not None:
         raise UsageError('card= is for how="estimated": what is measured runs on what is here')
     _check_numbers(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
     where = place(device or "cuda", card, capacity)
-    asked_program = _program(make_step, with_data=measured)
-    framework = framework or framework_of(make_step, asked_program)
-    checked_options = _options(options, framework, arguments or {}, with_data=measured)
-    asked = _Asked(
-        program=asked_program,
-        options=checked_options,
-        baseline=_baseline(checked_options, baseline),
-        framework=framework,
-        device=device,
-        where=where,
-        batch=lowest if batch is None and where.capacity is not None else batch,
-        lowest=lowest,
-        highest=highest,
-        warmup=warmup,
-        steps=steps,
-        repeats=repeats if measured else 1,
-        timeout=timeout,
-        in_turns=executor is None,
+    asked = _program(make_step, with_data=measured)
+    framework = framework or framework_of(make_step, asked)
+    checked_options = checked(
+        options, framework=framework, arguments=arguments or {}, with_data=measured
     )
-    return asked.measured(executor) if measured else asked.estimated(executor)
+    for option in checked_options:
+        Settings.parse(option.choice.settings.get("alloc_conf", ""))
+    baseline = _baseline(checked_options, baseline)
+    if batch is None and where.capacity is not None:
+        batch = lowest
+    if measured:
+        first = Job("", asked, Choice(), framework, search_path(), device=device, batch=batch)
+        first = replace(first, warmup=warmup, steps=steps, timeout=timeout)
+        work = _trials(first, checked_options, repeats, where, lowest, highest)
+    else:
+        repeats = 1
+        count = max(steps, 2)
+        requests = [
+            option_request(asked, each.choice, framework, where, steps=count, batch=batch)
+            for each in checked_options
+        ]
+        work = [
+            (run_estimate, Estimation(option.name, request, lowest, highest))
+            for option, request in zip(checked_options, requests, strict=True)
+        ]
+    found = _done(work, executor)
+    known = [each for each in found if isinstance(each, Measured | Estimated)]
+    return Comparison(
+        outcomes=_outcomes(checked_options, found, repeats)
+        if measured
+        else tuple(map(estimated_outcome, checked_options, found)),
+        baseline=baseline,
+        device=known[0].device if known else device or ("cpu" if measured else "cuda"),
+        provenance=how,
+        program=asked.name,
+        framework=framework,
+        card=next((each.card for each in known if isinstance(each, Estimated)), ""),
+        capacity=where.capacity,
+        batch=batch,
+        steps=steps,
+        repeats=repeats,
+        notes=tuple(_notes(known, executor)) if measured else (),
+    )
 
 
-@dataclass(frozen=True)
-class _Asked:
-    program: Program
-    options: tuple[Option, ...]
-    baseline: str
-    framework: str
-    device: str | None
-    where: Place
-    """With the capacity."""
-    batch: int | None
-    lowest: int
-    highest: int | None
-    warmup: int
-    steps: int
-    repeats: int
-    timeout: float | None
-    in_turns: bool
-    notes: list[str] = field(default_factory=list)
-
-    def measured(self, executor: Executor | None) -> Comparison:
-        """Run every option as often as there are repeats, in turns, then look for batches."""
-        count = len(self.options)
-        jobs = [self._job(option) for option in self.options]
-        work: list[Work] = [(run_job, job) for _ in range(self.repeats) for job in jobs]
-        if self.where.capacity is not None:
-            work += [(run_search, self._search(job)) for job in jobs]
-        found = self._done(work, executor)
-        runs = self.repeats * count
-        outcomes = tuple(
-            measured_outcome(
-                option,
-                [found[place] for place in range(number, runs, count)],
-                found[runs + number] if self.where.capacity is not None else None,
-            )
-            for number, option in enumerate(self.options)
-        )
-        known = [each for each in found if isinstance(each, Measured)]
-        if not self.in_turns:
-            self.notes.append(
-                "an executor ran the processes: where it ran several at once, times say less"
-            )
-        device = next((each.device for each in known), self.device or "cpu")
-        if len({each.device for each in known}) > 1:
-            self.notes.append("the options used different devices: their peaks do not compare")
-        return self._comparison(outcomes, device, "measured", "")
-
-    def estimated(self, executor: Executor | None) -> Comparison:
-        """Estimate every option."""
-        work: list[Work] = [(run_estimate, self._estimation(each)) for each in self.options]
-        found = self._done(work, executor)
-        outcomes = tuple(map(estimated_outcome, self.options, found))
-        known = [each for each in found if isinstance(each, Estimated)]
-        device = next((each.device for each in known), self.device or "cuda")
-        card = next((each.card for each in known), "")
-        return self._comparison(outcomes, device, "estimated", card)
-
-    def _done(self, work: Sequence[Work], executor: Executor | None) -> list[Any]:
-        found: list[Any] = [None] * len(work)
-        with Bar("compare", len(work), "trial") as bar, shared_runner() as runner:
-            skipped = _Skipped(runner)
-            if executor is None:
-                for place, (function, argument) in enumerate(work):
-                    found[place] = skipped.result(function, argument)
-                    bar.one_more(_name(argument))
-            else:
-                for place, result in results(work, executor):
-                    found[place] = result
-                    bar.one_more(_name(work[place][1]))
-        return found
-
-    def _job(self, option: Option) -> Job:
+def _trials(
+    first: Job,
+    options: Sequence[Option],
+    repeats: int,
+    where: Place,
+    lowest: int,
+    highest: int | None,
+) -> list[Work]:
+    """Return the runs of every option, in turns, then the searches for the largest batch."""
+    jobs = []
+    for option in options:
         conf = option.choice.settings.get("alloc_conf")
-        return Job(
-            name=option.name,
-            program=self.program,
-            choice=option.choice,
-            framework=self.framework,
-            path=search_path(),
-            device=self.device,
-            batch=self.batch,
-            warmup=self.warmup,
-            steps=self.steps,
-            timeout=self.timeout,
-            environment={} if conf is None else dict.fromkeys(VARIABLES, conf),
-        )
-
-    def _search(self, job: Job) -> BatchSearch:
-        assert self.where.capacity is not None
+        environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
+        jobs.append(replace(first, name=option.name, choice=option.choice, environment=environment))
+    work: list[Work] = [(run_job, job) for _ in range(repeats) for job in jobs]
+    for job in jobs if where.capacity is not None else ():
         multiple = job.choice.settings.get("accumulate", 1)
-        return BatchSearch(job, self.where.capacity, self.lowest, self.highest, multiple)
-
-    def _estimation(self, option: Option) -> Estimation:
-        return Estimation(
-            option.name,
-            option_request(
-                self.program,
-                option.choice,
-                self.framework,
-                self.where,
-                steps=max(self.steps, 2),
-                batch=self.batch,
-            ),
-            self.lowest,
-            self.highest,
-        )
-
-    def _comparison(self, outcomes: Any, device: str, provenance: str, card: str) -> Comparison:
-        return Comparison(
-            outcomes=outcomes,
-            baseline=self.baseline,
-            device=device,
-            provenance=provenance,
-            program=self.program.name,
-            framework=self.framework,
-            card=card,
-            capacity=self.where.capacity,
-            batch=self.batch,
-            steps=self.steps,
-            repeats=self.repeats,
-            notes=tuple(self.notes),
-        )
+        search = BatchSearch(job, where.capacity or 0, lowest, highest, multiple)
+        work.append((run_search, search))
+    return work
 
 
-class _Skipped:
-    """Runs work here, but for further repeats of an option that has failed."""
+def _outcomes(options: Sequence[Option], found: Sequence[Any], repeats: int) -> tuple[Outcome, ...]:
+    count = len(options)
+    searches = found[repeats * count :] or [NOT_ASKED] * count
+    return tuple(
+        measured_outcome(option, found[number : repeats * count : count], searches[number])
+        for number, option in enumerate(options)
+    )
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-        self._failed: dict[str, Trouble] = {}
 
-    def result(self, function: Any, argument: Any) -> Any:
-        name = _name(argument)
-        if name in self._failed:
-            return self._failed[name]
-        if function is run_job:
-            result = self._runner.run(argument)
-        elif function is run_estimate:
-            result = run_estimate(argument, self._runner)
-        else:
-            # in processes from a fresh one: what is mapped before a limit is to be the same
-            result = function(argument)
-        if isinstance(result, Trouble):
-            self._failed[name] = result
-        return result
+def _notes(known: Sequence[Measured | Estimated], executor: Executor | None) -> Iterator[str]:
+    if executor is not None:
+        yield "an executor ran the processes: where it ran several at once, times say less"
+    if len({each.device for each in known}) > 1:
+        yield "the options used different devices: their peaks do not compare"
+
+
+def _done(work: Sequence[Work], executor: Executor | None) -> list[Any]:
+    found: list[Any] = [None] * len(work)
+    with progress("compare", len(work), "trial") as done, shared_runner() as runner:
+        results = _in_turn(work, runner) if executor is None else _executed(work, executor)
+        for count, (number, result) in enumerate(results, 1):
+            found[number] = result
+            done(count, _name(work[number][1]))
+    return found
 
 
 def _name(argument: Job | BatchSearch | Estimation) -> str:
     return argument.job.name if isinstance(argument, BatchSearch) else argument.name
-
-
-def _how(how: str) -> bool:
-    if how not in _HOW:
-        raise UsageError(f"how={how!r}: it is {' or '.join(_HOW)}")
-    return how == "measured"
 
 
 def _check_numbers(*, lowest: int, **others: int | None) -> None:
@@ -319,15 +251,6 @@ def _check_numbers(*, lowest: int, **others: int | None) -> None:
             continue
         if isinstance(number, bool) or not isinstance(number, int) or number < least.get(name, 1):
             raise UsageError(f"{name}={number}: it is a number, at least {least.get(name, 1)}")
-
-
-def _options(
-    given: Mapping[str, Given], framework: str, arguments: Mapping[str, Any], *, with_data: bool
-) -> tuple[Option, ...]:
-    options = checked(given, framework=framework, arguments=arguments, with_data=with_data)
-    for option in options:
-        Settings.parse(option.choice.settings.get("alloc_conf", ""))
-    return options
 
 
 def _program(make_step: MakeStep, *, with_data: bool) -> Program:

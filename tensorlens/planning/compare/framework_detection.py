@@ -25,18 +25,15 @@ def framework_of(make_step: Any, program: Program) -> str:
     A function is of what it names, or else of what its module imports, or the modules that it
     imports; a program given by its place of what that file imports. Keras stands for its backend.
 
-    Args:
-        make_step: what was given: a function, or a text.
-        program: the same, checked.
-
     Raises:
         UsageError: it is one that cannot be measured, as JAX.
     """
-    told = _of_source(program) if isinstance(make_step, str) else _of_function(make_step)
-    found = [*dict.fromkeys(told)]
+    modules = _imports(program) if isinstance(make_step, str) else _modules(make_step)
+    roots = dict.fromkeys(module.partition(".")[0] for module in modules)
+    found = [root for root in roots if root in OPTIONS or root in (_KERAS, _JAX)]
     backend = _backend() if _KERAS in found else ""
     known = [each for each in found if each != _JAX]
-    name = known[0] if known else next(iter(found), _USUAL)
+    name = (known or found or [_USUAL])[0]
     # what else is imported beside Keras may be there for its input alone
     if name == _KERAS or (backend and backend not in OPTIONS):
         name = backend
@@ -60,39 +57,30 @@ def parameters_of(program: Program) -> Sequence[str] | None:
     return None
 
 
-def _of_function(function: Any) -> Iterator[str]:
+def _modules(function: Any) -> Iterator[str]:
+    """Give the modules that a function names, those of its module, and what these import."""
     function = getattr(function, "func", function)
-    code = getattr(function, "__code__", None)
     held = getattr(function, "__globals__", {})
-    if isinstance(code, CodeType):
-        for name in names_in(code):
-            yield from _framework(_module_of(held.get(name, name)))
+    code = getattr(function, "__code__", None)
+    for name in names_in(code) if isinstance(code, CodeType) else ():
+        item = held.get(name, name)
+        # a name that is no global may be imported in the function
+        yield item if isinstance(item, str) else str(getattr(item, "__module__", ""))
+        yield getattr(item, "__name__", "") if isinstance(item, ModuleType) else ""
     modules = [item for item in held.values() if isinstance(item, ModuleType)]
+    yield from (item.__name__ for item in modules)
     for item in modules:
-        yield from _framework(item.__name__)
-    for item in modules:
-        for inner in list(vars(item).values()):
-            if isinstance(inner, ModuleType):
-                yield from _framework(inner.__name__)
+        inner = [each for each in vars(item).values() if isinstance(each, ModuleType)]
+        yield from (each.__name__ for each in inner)
 
 
-def _module_of(item: Any) -> str:
-    """Return the module that a global is, or is of; a name that is no global may be imported."""
-    if isinstance(item, str):
-        return item
-    if isinstance(item, ModuleType):
-        return item.__name__
-    return str(getattr(item, "__module__", ""))
-
-
-def _of_source(program: Program) -> Iterator[str]:
+def _imports(program: Program) -> Iterator[str]:
     tree = _tree(program)
     for node in () if tree is None else ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _framework(alias.name)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from _framework(node.module)
+            yield node.module
 
 
 def _tree(program: Program) -> ast.Module | None:
@@ -111,12 +99,6 @@ def _file_of(program: Program) -> Path | None:
     places = (Path(folder, *names) for folder in search_path())
     files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
     return next((file for file in files if file.is_file()), None)
-
-
-def _framework(module: str) -> Iterator[str]:
-    root = module.partition(".")[0]
-    if root in OPTIONS or root in (_KERAS, _JAX):
-        yield root
 
 
 def _backend() -> str:

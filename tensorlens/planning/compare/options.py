@@ -37,12 +37,6 @@ def checked(
 ) -> tuple[Option, ...]:
     """Return options, checked.
 
-    Args:
-        given: name to option.
-        framework: whose built-in settings they are of.
-        arguments: keyword arguments of ``make_step`` that all options share.
-        with_data: whether functions take the values of tensors along.
-
     Raises:
         UsageError: something of it makes no sense; one line says what.
     """
@@ -93,10 +87,6 @@ def pair(text: str, example: str) -> tuple[str, Any]:
 
     The value is what Python takes it for, and else a text; ``true``, ``false`` and ``none`` may be
     in small letters.
-
-    Args:
-        text: what was typed.
-        example: what could be typed, for a message.
 
     Raises:
         UsageError: it is not ``NAME=VALUE``.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from tensorlens.errors import UsageError
 from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
+from tensorlens.units import format_bytes
 
 _STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -282,8 +283,6 @@ class Comparison(Document):
         return Winner(question, names, self._memory_words(best, names))
 
     def _memory_words(self, best: Outcome, names: Iterable[str]) -> str:
-        from tensorlens.units import format_bytes
-
         assert best.peak_allocated is not None
         peak = format_bytes(best.peak_allocated)
         if self.baseline in names:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.planning.allocators.settings import Settings, settings_text
 from tensorlens.planning.card import Card
-from tensorlens.planning.estimate.request import request
+from tensorlens.planning.estimate.cards import place
+from tensorlens.planning.estimate.keras import (
+    KerasRequest,
+    check_options,
+    is_keras_model,
+    keras_request,
+)
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.estimate.target import MakeStep
+from tensorlens.planning.estimate.target import MakeStep, StepsRequest, program
 from tensorlens.planning.processes import Runner, shared_runner
+from tensorlens.planning.trials.jobs import Choice
 
 
 def estimate(
@@ -55,18 +64,17 @@ def estimate(
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error.
     """
-    asked = request(
-        make_step,
-        device=device,
-        card=card,
-        steps=steps,
-        capacity=capacity,
-        settings=settings,
-        arguments=arguments,
-        world_size=world_size,
-        script_args=script_args,
-        **of_keras,
-    )
+    options: dict[str, Any] = {
+        "device": device,
+        "card": card,
+        "steps": steps,
+        "capacity": capacity,
+        "settings": settings,
+        "arguments": arguments,
+        "world_size": world_size,
+        "script_args": script_args,
+    }
+    asked = request(make_step, **options, **of_keras)
     with shared_runner(keeps=True) as runner:
         return asked.ask(runner)
 
@@ -87,10 +95,59 @@ def estimate_cards(
     """
     if isinstance(cards, str | Card) or not cards:
         raise UsageError(f'cards={cards!r}: give a list of names: ["t4", "a100-80gb"]')
-    asked = [request(make_step, card=card, **options) for card in cards]
-    found = {}
+    requests = [request(make_step, card=card, **options) for card in cards]
     with Runner() as runner:
-        for each in asked:
-            answer = each.ask(runner)
-            found["" if answer.card is None else answer.card.name] = answer
-    return found
+        answers = [each.ask(runner) for each in requests]
+    return {"" if each.card is None else each.card.name: each for each in answers}
+
+
+def request(
+    target: MakeStep | Any,
+    *,
+    device: str = "cuda",
+    card: str | Card | None = None,
+    capacity: int | str | None = None,
+    steps: int = 2,
+    settings: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    world_size: int = 1,
+    script_args: Sequence[str] = (),
+    **of_keras: Any,
+) -> StepsRequest | KerasRequest:
+    """Return what :func:`estimate` is asked, with everything checked that can be.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+    """
+    where = place(device, card, capacity)
+    for name, number in {"steps": steps, "world_size": world_size}.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise UsageError(f"{name}={number!r}: it is a number, at least 1")
+    if is_keras_model(target):
+        if arguments or script_args or world_size > 1:
+            raise UsageError(
+                "arguments, script_args and world_size are for a make_step, and this is a Keras"
+                " model"
+            )
+        return keras_request(target, where, steps, allocator_settings(settings), **of_keras)
+    check_options(of_keras)
+    return StepsRequest(
+        program=program(target, script_args),
+        place=where,
+        steps=steps,
+        settings=allocator_settings(settings),
+        choice=Choice({}, dict(arguments or {})),
+        world_size=world_size,
+        of_keras=of_keras,
+    )
+
+
+def allocator_settings(given: str | None) -> str:
+    """Return what torch's allocator will be set to: what was given, else what it is set to now.
+
+    Raises:
+        UsageError: it is no such setting.
+    """
+    settings = settings_text(os.environ) if given is None else given
+    Settings.parse(settings)
+    return settings

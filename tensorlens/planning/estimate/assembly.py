@@ -10,12 +10,17 @@ from tensorlens.errors import TensorlensError
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.result import Estimate, Range, Term
-from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
+from tensorlens.planning.estimate.simulation import (
+    Simulated,
+    Simulation,
+    block_changes,
+    least_capacity,
+)
 from tensorlens.planning.estimate.terms import context_overhead, rule
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, EventLog, Label, Stacks
+from tensorlens.records.events import EventLog, Label, Stacks
 from tensorlens.records.origin import Origin
 from tensorlens.units import format_bytes
 
@@ -29,15 +34,7 @@ def assemble(
     program: str,
     settings: str = "",
 ) -> Estimate:
-    """Return the estimate for a device.
-
-    Args:
-        trace: what was asked of allocators.
-        device: whose.
-        card: whose memory it is; None for the host's.
-        capacity: bytes that it has to fit into.
-        program: what ran, as a person calls it.
-        settings: of torch's allocator, where it is torch's.
+    """Return the estimate for a device; ``settings`` are of torch's allocator.
 
     Raises:
         TensorlensError: the program puts nothing on it.
@@ -147,16 +144,9 @@ def _capacity(trace: Trace, device: str, settings: Settings, reserved: Range) ->
 
 def _highest(log: EventLog, device: str) -> int:
     """Return the event after which the allocator had most handed out, remainders included."""
-    number = log.devices.index(device)
     held, most, highest = 0, -1, -1
-    for row, kind in enumerate(log.kind):
-        if log.device[row] != number or kind > FREE:
-            continue
-        if kind == FREE:
-            pair = log.pair[row]
-            held -= log.held.get(pair, log.size[row])
-        else:
-            held += log.held.get(row, log.size[row])
+    for row, _, nbytes in block_changes(log, device):
+        held += nbytes
         if held > most:
             most, highest = held, row
     return highest
@@ -239,10 +229,11 @@ def _growth(log: EventLog, device: str) -> list[Caution]:
 
 def _there(log: EventLog, device: str, row: int) -> int:
     """Return the bytes of a device's blocks that are there before an event."""
-    number = log.devices.index(device)
-    signs = {ALLOC: 1, FREE: -1}
-    columns = zip(log.kind[:row], log.device[:row], log.size[:row], strict=True)
-    return sum(signs.get(kind, 0) * size for kind, on, size in columns if on == number)
+    changes = block_changes(log, device)
+    sizes = (
+        (at, log.size[made] if nbytes > 0 else -log.size[made]) for at, made, nbytes in changes
+    )
+    return sum(size for at, size in sizes if at < row)
 
 
 def _source(device: str, framework: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.card import Card
+from tensorlens.planning.estimate.api import request
 from tensorlens.planning.estimate.cards import find_card
-from tensorlens.planning.estimate.request import request
 from tensorlens.planning.estimate.result import Estimate, LargestBatch
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.processes import shared_runner
@@ -18,28 +19,65 @@ MOST = 1 << 24
 """The largest batch that is tried where none is named."""
 
 
+_FAR, _EARLY = 16, 6
+"""The next batch is at most so many times the last one that fits; so many are tried by a line
+through the figures known before any is doubled."""
+
+
 def largest_that_fits(
-    fits: Callable[[int], bool], guess: Callable[[int, int], int], lowest: int, highest: int
+    needed: Callable[[int], int | None], capacity: int, lowest: int, highest: int
 ) -> tuple[int, int]:
     """Return the largest that fits, 0 where not even the lowest does, and the next larger.
 
     Args:
-        fits: tries one; what is larger than one that does not fit does not fit either.
-        guess: gives the next to try between the largest known to fit and the smallest known not
-            to, or ``highest + 1``.
+        needed: gives the bytes that one takes; None where it did not run.
+        capacity: bytes that there are; what is larger than one that does not fit does not either.
         lowest: the smallest worth trying.
         highest: the largest.
     """
+    known: dict[int, int] = {}
+    tries = 0
+
+    def fits(number: int) -> bool:
+        nonlocal tries
+        tries += 1
+        nbytes = needed(number)
+        if nbytes is not None:
+            known[number] = nbytes
+        return nbytes is not None and nbytes <= capacity
+
     if not fits(lowest):
         return 0, lowest
     fitting, too_large = lowest, highest + 1
     while too_large - fitting > 1:
-        between = guess(fitting, too_large)
-        if fits(between):
-            fitting = between
+        reach = _reach(known, fitting, capacity)
+        if too_large > highest:
+            wanted = reach + 1 if 2 < tries <= _EARLY else max(reach, 2 * fitting)
+            wanted = min(wanted, _FAR * fitting)
+        elif tries % 2:
+            wanted = reach
         else:
-            too_large = between
+            wanted = (fitting + too_large) // 2
+            if too_large > 4 * fitting:
+                wanted = math.isqrt(fitting * too_large)
+        # peaks need not lie on a line: every second one is in the middle
+        wanted = max(fitting + 1, min(wanted, too_large - 1))
+        if fits(wanted):
+            fitting = wanted
+        else:
+            too_large = wanted
     return fitting, too_large
+
+
+def _reach(known: Mapping[int, int], fitting: int, capacity: int) -> int:
+    """Return where a line through the one that fits and a neighbour meets the capacity."""
+    numbers = sorted(known)
+    place = numbers.index(fitting)
+    one, other = numbers[max(place - 1, 0)], numbers[min(place + 1, len(numbers) - 1)]
+    grown = known[other] - known[one]
+    if grown <= 0:
+        return 2 * fitting
+    return fitting + int((capacity - known[fitting]) * (other - one) / grown)
 
 
 class MaxBatch(int):
@@ -150,64 +188,23 @@ def largest_batch(
 ) -> MaxBatch:
     """Return the largest batch whose estimate fits into so many bytes.
 
-    Args:
-        estimated: gives the estimate for a batch.
-        capacity: bytes of the card, context included.
-        lowest: the smallest batch worth trying.
-        highest: the largest; None: no end.
-        surely: take the upper bound for the figure.
-
     Raises:
         UsageError: there is no batch between these.
     """
     _check_range(lowest, highest)
-    return _Search(estimated, capacity, surely).largest(lowest, highest or MOST)
+    tried: dict[int, Estimate] = {}
+
+    def needed(batch: int) -> int:
+        found = tried[batch] = estimated(batch)
+        if surely and found.unsimulated:
+            raise UsageError(f"surely=True takes the upper bound, and {found.unsimulated}")
+        return found.needed.high if surely else found.needed.point
+
+    end = highest or MOST
+    batch, _ = largest_that_fits(needed, capacity, lowest, end)
+    return MaxBatch(batch, capacity, dict(sorted(tried.items())), batch == end)
 
 
 def _check_range(lowest: int, highest: int | None) -> None:
     if lowest < 1 or (highest is not None and highest < lowest):
         raise UsageError(f"batches from {lowest} to {highest}: give 1 <= lowest <= highest")
-
-
-class _Search:
-    def __init__(self, estimated: Callable[[int], Estimate], capacity: int, surely: bool) -> None:
-        self._estimated = estimated
-        self._surely = surely
-        self._tried: dict[int, Estimate] = {}
-        self._capacity = capacity
-
-    def largest(self, lowest: int, highest: int) -> MaxBatch:
-        """Find it between two batches, which fit and do not; peaks grow with the batch."""
-        batch, _ = largest_that_fits(self._fits, self._guess, lowest, highest)
-        tried = dict(sorted(self._tried.items()))
-        return MaxBatch(batch, self._capacity, tried, batch == highest)
-
-    def _fits(self, batch: int) -> bool:
-        self._tried[batch] = self._estimated(batch)
-        return self._needed(batch) <= self._capacity
-
-    def _needed(self, batch: int) -> int:
-        found = self._tried[batch]
-        if self._surely and found.unsimulated:
-            raise UsageError(f"surely=True takes the upper bound, and {found.unsimulated}")
-        needed = found.needed
-        return needed.high if self._surely else needed.point
-
-    def _guess(self, fitting: int, too_large: int) -> int:
-        """Return the next to try: where a line through what is known meets the capacity."""
-        if len(self._tried) == 1:
-            return min(2 * fitting, too_large - 1)
-        known = sorted(self._tried)
-        place = known.index(fitting)
-        one, other = known[max(place - 1, 0)], known[min(place + 1, len(known) - 1)]
-        slope = (self._needed(other) - self._needed(one)) / (other - one)
-        if slope <= 0:
-            return min(2 * fitting, (fitting + too_large) // 2 + 1, too_large - 1)
-        room = (self._capacity - self._needed(fitting)) / slope
-        reach = fitting + int(room) + (too_large not in self._tried and len(known) > 2)
-        halfway = (fitting + too_large) // 2
-        # a line that is off by little must not end in steps of one
-        is_step = fitting - 1 in self._tried
-        if too_large in self._tried and (is_step or len(known) > 6):
-            return halfway
-        return max(fitting + 1, min(reach, too_large - 1))

@@ -146,11 +146,6 @@ def find_card(text: str | Card | None = None) -> Card:
     return _KNOWN[key]
 
 
-def known_cards() -> tuple[Card, ...]:
-    """Return every card, each once."""
-    return tuple(card for card, _ in _CARDS)
-
-
 def _nearest(key: str) -> list[str]:
     by_key = {_key(names[0]): names[0] for _, names in _CARDS}
     within = [each for each in by_key if key and (key in each or each in key)]

@@ -28,57 +28,6 @@ def is_keras_model(thing: Any) -> bool:
     return isinstance(thing, kinds.model())
 
 
-@dataclass(frozen=True)
-class KerasRequest:
-    """A Keras model whose backend is TensorFlow: its train step is traced."""
-
-    model: Any
-    batch: int
-    options: Mapping[str, Any]
-    place: Place
-
-    def ask(self, runner: Runner) -> Estimate:
-        """Trace the step and return the answer.
-
-        Args:
-            runner: of processes, of which there is no need here.
-
-        Raises:
-            UsageError: the shapes of the model's inputs are not known.
-            TensorlensError: the train step cannot be traced.
-        """
-        # TensorFlow is there already, or there would be no model
-        from tensorlens.planning.tensorflow.graph.tracing import TraceRequest
-        from tensorlens.planning.tensorflow.run import run
-
-        asked = TraceRequest(
-            self.batch, device=self.place.kind, card=self.place.card, **self.options
-        )
-        try:
-            trace = run(self.model, asked)
-        except TensorlensError:
-            raise
-        except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            raise TensorlensError(f"the train step cannot be traced: {reason}") from error
-        return assemble(
-            trace,
-            device=self.place.kind,
-            card=self.place.card,
-            capacity=self.place.capacity,
-            program=self.model.name,
-        )
-
-    def with_batch(self, batch: int) -> KerasRequest:
-        """Return the same request for another batch."""
-        return replace(self, batch=batch)
-
-    def with_argument(self, name: str, value: int) -> KerasRequest:
-        """Return the same request for another batch: a model has no other argument."""
-        check_argument(name)
-        return self.with_batch(value)
-
-
 def check_options(options: Mapping[str, Any]) -> None:
     """Check what is asked of a Keras model.
 
@@ -103,7 +52,7 @@ def keras_request(
     batch_size: int = 32,
     run_eagerly: bool | None = None,
     **options: Any,
-) -> KerasRequest | KerasOnTorch:
+) -> KerasRequest:
     """Return what is asked of a model, with everything checked that can be without tracing.
 
     Raises:
@@ -118,58 +67,81 @@ def keras_request(
         )
     if not getattr(model, "compiled", False) and options.get("loss") is None:
         raise UsageError("the model is not compiled: give loss=, and optimizer= if not rmsprop")
+    eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
     if backend == "torch":
         options["run_eagerly"] = run_eagerly
-        return KerasOnTorch(model, batch_size, options, place, steps, settings)
-    eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
-    options["eager"] = eager
-    return KerasRequest(model, batch_size, options, place)
+    else:
+        options["eager"] = eager
+    return KerasRequest(model, batch_size, options, place, backend, steps, settings)
 
 
 @dataclass(frozen=True)
-class KerasOnTorch:
-    """A Keras model whose backend is torch."""
+class KerasRequest:
+    """A Keras model whose train step is estimated."""
 
     model: Any
     batch: int
     options: Mapping[str, Any]
-    """As :func:`~tensorlens.planning.keras.clone.describe` takes them."""
+    """As :func:`~tensorlens.planning.keras.clone.describe` takes them, or as ``TraceRequest``."""
     place: Place
+    backend: str
+    """``tensorflow``: the step is traced here; ``torch``: it runs in a process of its own."""
     steps: int
     settings: str
 
     def ask(self, runner: Runner) -> Estimate:
-        """Make the model anew in a process of its own, run its steps, and return the answer.
+        """Trace or run the step and return the answer.
 
         Raises:
             UsageError: the model cannot be made from its configuration, or its inputs have no
                 shape.
             ProgramFailed: its step raised an error.
+            TensorlensError: the train step cannot be traced.
         """
+        return self._run(runner) if self.backend == "torch" else self._traced()
+
+    def with_batch(self, batch: int) -> KerasRequest:
+        """Return the same request for another batch."""
+        return replace(self, batch=batch)
+
+    def with_argument(self, name: str, value: int) -> KerasRequest:
+        """Return the same request for another batch: a model has no other argument.
+
+        Raises:
+            UsageError: it is not the batch.
+        """
+        if name not in BATCHES:
+            raise UsageError(
+                f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
+            )
+        return self.with_batch(value)
+
+    def _traced(self) -> Estimate:
+        # TensorFlow is there already, or there would be no model
+        from tensorlens.planning.tensorflow.graph.tracing import TraceRequest
+        from tensorlens.planning.tensorflow.run import run
+
+        place = self.place
+        asked = TraceRequest(self.batch, device=place.kind, card=place.card, **self.options)
+        try:
+            trace = run(self.model, asked)
+        except TensorlensError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise TensorlensError(f"the train step cannot be traced: {reason}") from error
+        return assemble(
+            trace,
+            device=place.kind,
+            card=place.card,
+            capacity=place.capacity,
+            program=self.model.name,
+        )
+
+    def _run(self, runner: Runner) -> Estimate:
         step = functools.partial(make_step, describe(self.model, self.batch, **self.options))
         run = StepsRequest(packed(step, self.model.name), self.place, self.steps, self.settings)
         found = run.ask(runner)
         if not tells_types(self.model) and self.options.get("input_dtype") is None:
             found = replace(found, warnings=(*found.warnings, Caution(TYPES_ARE_GUESSED)))
         return replace(found, batch=self.batch)
-
-    def with_batch(self, batch: int) -> KerasOnTorch:
-        """Return the same request for another batch."""
-        return replace(self, batch=batch)
-
-    def with_argument(self, name: str, value: int) -> KerasOnTorch:
-        """Return the same request for another batch: a model has no other argument."""
-        check_argument(name)
-        return self.with_batch(value)
-
-
-def check_argument(name: str) -> None:
-    """Check that a Keras model has an argument that varies.
-
-    Raises:
-        UsageError: it is not the batch.
-    """
-    if name not in BATCHES:
-        raise UsageError(
-            f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
-        )

@@ -8,11 +8,11 @@ from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.card import Card
-from tensorlens.planning.estimate.request import request
+from tensorlens.planning.estimate.api import request
 from tensorlens.planning.estimate.result import Estimate
+from tensorlens.planning.estimate.simulation import block_changes
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.processes import Runner
-from tensorlens.records.events import FREE
 from tensorlens.units import format_bytes
 
 _CLOSE = 0.003
@@ -304,21 +304,14 @@ def _wanted(scaled: Scaling) -> int | None:
 def peaks_by_place(estimate: Estimate) -> Mapping[str, int]:
     """Return the most that was allocated in each part of the run, remainders included."""
     recording, device = estimate.recording, estimate.device
-    log = recording.log
-    number = log.devices.index(device)
-    rows = [
-        row
-        for row, (kind, on) in enumerate(zip(log.kind, log.device, strict=True))
-        if on == number and kind < FREE
-    ]
+    changes = [*block_changes(recording.log, device)]
+    rows = [row for row, made, _ in changes if row == made]
     phases = {row: block.phase for row, block in zip(rows, recording.blocks(rows), strict=True)}
     first = min((mark.row for mark in recording.marks), default=0)
     held, found = 0, dict[str, int]()
-    for row, (kind, pair) in enumerate(zip(log.kind, log.pair, strict=True)):
-        if row in phases:
-            held += log.held.get(row, log.size[row])
+    for row, made, nbytes in changes:
+        held += nbytes
+        if row == made:
             place = SETUP if row < first else OPTIMIZER if phases[row] == "optimizer" else PASS
             found[place] = max(found.get(place, 0), held)
-        elif kind == FREE and pair in phases:
-            held -= log.held.get(pair, log.size[pair])
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -10,10 +10,10 @@ from tensorlens.planning.allocators import (
     BFCAllocator,
     CachingAllocator,
     Figures,
-    Journal,
     Level,
+    OutOfMemory,
     Settings,
-    least_limit,
+    SimulatedAllocator,
 )
 from tensorlens.planning.estimate.result import StepFigures
 from tensorlens.planning.trace import Handover, Trace
@@ -22,6 +22,9 @@ from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Mark
 _FINEST = 2 << 20
 _SHARE = 400
 """The least capacity is found to one part in so many of what is reserved."""
+
+_GIVE_BACK, _EMPTY = -1, -2
+"""In place of the bytes of a request: a block goes back, or all that is cached."""
 
 SizeOf = Callable[[int], int]
 """Gives the bytes that the request of a row is for."""
@@ -71,7 +74,7 @@ class Simulation:
         log._contexts = trace.log._contexts
         log.labels, log.sources = trace.log.labels, trace.log.sources
         self._log = log
-        self._counters: dict[str, CachingAllocator | BFCAllocator | _HostCounter] = {}
+        self._counters: dict[str, SimulatedAllocator | _HostCounter] = {}
         for name in trace.log.devices:
             log.device_number(name)
             if name == "cpu":
@@ -102,7 +105,7 @@ class Simulation:
             if log.kind[row] == ALLOC:
                 stream = trace.streams.get(row, 0)
                 address = counter.malloc(
-                    self._size(row), stream, time=0, stack=log.stack[row], context=context
+                    self._size(row), stream, stack=log.stack[row], context=context
                 )
                 addresses[log.address[row]] = address
                 if address:
@@ -111,7 +114,7 @@ class Simulation:
                     self._log.label[made] = log.label[row]
             elif log.kind[row] == FREE:
                 address = addresses.pop(log.address[row])
-                counter.free(address, time=0, stack=log.stack[row], context=context)
+                counter.free(address, stack=log.stack[row], context=context)
         while stop >= 0:
             act()
             stop, act = next(stops)
@@ -163,7 +166,20 @@ class Simulation:
         log.name(made, handover.label)
 
     def _empty(self, device: str) -> None:
-        self._counters[device].empty_cache(time=0)
+        self._counters[device].empty_cache()
+
+
+def block_changes(log: EventLog, device: str) -> Iterator[tuple[int, int, int]]:
+    """Give what a device hands out and takes back: row, row of the allocation, bytes held.
+
+    The bytes are below 0 for what is taken back.
+    """
+    number = log.devices.index(device) if device in log.devices else -1
+    for row, (kind, on, pair) in enumerate(zip(log.kind, log.device, log.pair, strict=True)):
+        if on == number and kind < FREE:
+            yield row, row, log.held.get(row, log.size[row])
+        elif on == number and kind == FREE and pair >= 0:
+            yield row, pair, -log.held.get(pair, log.size[pair])
 
 
 class _HostCounter:
@@ -175,23 +191,19 @@ class _HostCounter:
         self._sizes: dict[int, int] = {}
         self._requests = self._now = self._peak = 0
 
-    def malloc(
-        self, nbytes: int, stream: int, *, time: int, stack: int, context: Context | None
-    ) -> int:
+    def malloc(self, nbytes: int, stream: int, *, stack: int, context: Context | None) -> int:
         self._requests += 1
         address = self._requests << 12
         self._sizes[address] = nbytes
         self._now += nbytes
         self._peak = max(self._peak, self._now)
-        log = self._log
-        log.append(ALLOC, self._device, address, nbytes, time, stack, context)
+        self._log.append(ALLOC, self._device, address, nbytes, 0, stack, context)
         return address
 
-    def free(self, address: int, *, time: int, stack: int, context: Context | None) -> None:
+    def free(self, address: int, *, stack: int, context: Context | None) -> None:
         nbytes = self._sizes.pop(address)
         self._now -= nbytes
-        log = self._log
-        log.append(FREE, self._device, address, nbytes, time, stack, context)
+        self._log.append(FREE, self._device, address, nbytes, 0, stack, context)
 
     @property
     def figures(self) -> Figures:
@@ -204,7 +216,7 @@ class _HostCounter:
     def write_segments(self) -> None:
         pass
 
-    def empty_cache(self, *, time: int) -> None:
+    def empty_cache(self) -> None:
         pass
 
 
@@ -213,24 +225,70 @@ def least_capacity(
 ) -> int:
     """Return the fewest bytes in which all of a device's requests have room.
 
-    Found to one part in four hundred of ``reserved``, the peak where there is no end of memory.
+    It lies between the peak of what is asked for and the peak of what is reserved where there is
+    no end of memory: cached segments go back when there is no room. Found by halving, to one part
+    in four hundred of ``reserved``, that peak.
     """
-    log, journal = trace.log, Journal()
-    size = log.size.__getitem__ if size is None else size
+    requests = _requests(trace, device, trace.log.size.__getitem__ if size is None else size)
+    step = max(reserved // _SHARE // _FINEST, 1) * _FINEST
+    is_tensorflow = trace.framework == "tensorflow"
+
+    def fits(steps: int | None) -> SimulatedAllocator | None:
+        capacity = None if steps is None else steps * step
+        allocator: SimulatedAllocator = (
+            BFCAllocator(capacity)
+            if is_tensorflow
+            else CachingAllocator(settings, capacity=capacity)
+        )
+        try:
+            _replay(requests, allocator)
+        except OutOfMemory:
+            return None
+        return allocator
+
+    without_end = fits(None)
+    assert without_end is not None
+    figures = without_end.figures
+    if is_tensorflow:
+        too_little = -(-figures.requested.peak // step) - 1
+        enough = too_little + 1
+        while fits(enough) is None:
+            too_little, enough = enough, max(2 * enough, 1)
+    else:
+        too_little = figures.allocated.peak // step - 1
+        enough = -(-figures.reserved.peak // step)
+    while enough - too_little > 1:
+        middle = (too_little + enough) // 2
+        if fits(middle) is None:
+            too_little = middle
+        else:
+            enough = middle
+    return min(enough * step, reserved)
+
+
+def _requests(trace: Trace, device: str, size: SizeOf) -> Sequence[tuple[int, int, int]]:
+    """Return a device's requests: bytes, the address in the trace, and the stream."""
+    log = trace.log
     number = log.devices.index(device)
     emptied = [row for row, name in trace.emptied if name == device]
-    requests: dict[int, int] = {}
-    for row in range(len(log.kind)):
+    found: list[tuple[int, int, int]] = []
+    for row, (kind, on) in enumerate(zip(log.kind, log.device, strict=True)):
         while emptied and emptied[0] <= row:
             emptied.pop(0)
-            journal.empty_cache()
-        if log.device[row] != number:
-            continue
-        if log.kind[row] == ALLOC:
-            requests[log.address[row]] = journal.malloc(size(row), trace.streams.get(row, 0))
-        elif log.kind[row] == FREE:
-            journal.free(requests.pop(log.address[row]))
-    step = max(reserved // _SHARE // _FINEST, 1) * _FINEST
-    if trace.framework == "tensorflow":
-        return min(least_limit(journal, step=step), reserved)
-    return min(journal.least_capacity(settings, step=step), reserved)
+            found.append((_EMPTY, 0, 0))
+        if on == number and kind == ALLOC:
+            found.append((size(row), log.address[row], trace.streams.get(row, 0)))
+        elif on == number and kind == FREE:
+            found.append((_GIVE_BACK, log.address[row], 0))
+    return found
+
+
+def _replay(requests: Sequence[tuple[int, int, int]], allocator: SimulatedAllocator) -> None:
+    addresses: dict[int, int] = {}
+    for nbytes, place, stream in requests:
+        if nbytes >= 0:
+            addresses[place] = allocator.malloc(nbytes, stream)
+        elif nbytes == _GIVE_BACK:
+            allocator.free(addresses.pop(place))
+        else:
+            allocator.empty_cache()

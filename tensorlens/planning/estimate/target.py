@@ -15,7 +15,7 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.processes import Bar, ProgramFailed, Runner
+from tensorlens.planning.processes import ProgramFailed, Runner, progress
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.caller import caller
 from tensorlens.planning.trials.jobs import Choice, Job, Mode, Program, Reason, Trouble
@@ -41,13 +41,9 @@ def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
                 f"make_step is a {type(make_step).__name__}: give a function that builds model, "
                 'optimizer and data and returns step(), or "module:function"'
             )
-        if isinstance(make_step, kinds.model()):
-            raise UsageError(
-                "make_step is a Keras model: give the function that makes and compiles it, which"
-                " runs in another process"
-            )
-        if hasattr(make_step, "parameters") or inspect.isgeneratorfunction(make_step):
-            what = "a model" if hasattr(make_step, "parameters") else "a generator function"
+        is_model = isinstance(make_step, kinds.model()) or hasattr(make_step, "parameters")
+        if is_model or inspect.isgeneratorfunction(make_step):
+            what = "a model" if is_model else "a generator function"
             raise UsageError(
                 f"make_step is {what}: give a function that builds model, optimizer and data and "
                 "returns step()"
@@ -176,8 +172,8 @@ class StepsRequest:
             world_size=self.world_size,
             of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
         )
-        with Bar(self.program.name, self.steps, "step") as bar:
-            trace = runner.run(job, bar.done)
+        with progress(self.program.name, self.steps, "step") as done:
+            trace = runner.run(job, lambda count: done(count, ""))
         if isinstance(trace, Trouble):
             if trace.kind is Reason.USAGE:
                 raise UsageError(trace.text)

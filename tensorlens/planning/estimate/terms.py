@@ -1,11 +1,10 @@
-"""Rules for memory that no tensor of the program holds: every name, with its source.
+"""Rules for memory that no tensor of the program holds, with their sources.
 
 Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 
 from tensorlens.planning.card import Card
@@ -14,7 +13,6 @@ from tensorlens.planning.trace import Trace
 from tensorlens.records.events import EventLog
 
 _WHY = {
-    "arange": "the order from which a sort begins, 8 B a place (Sort.cpp, Randperm.cu)",
     "attention workspace": "the kernel of fused attention takes it while it runs (flash_api.cpp)",
     "cast copy": "a reduction or a scan first casts its input (ReduceOpsUtils.h, ScanUtils.cuh)",
     "contiguous copy": "a kernel makes its own copy of an argument whose layout it cannot read",
@@ -27,7 +25,6 @@ _WHY = {
         "a product copies a matrix whose rows and columns both run with gaps "
         "(cuBlasCommonArgs.h, prepare_matrix_for_cublas)"
     ),
-    "copy of a vector": "a product copies a vector that runs with gaps (Blas.cpp)",
     "copy of matrices": "a batched product copies matrices that run with gaps (Blas.cpp)",
     "copies with channels first": (
         "cuDNN reads these kernels' tensors with channels first only (TensorFlow's "
@@ -35,8 +32,6 @@ _WHY = {
     ),
     "copy of the pooled tensor": "pooled again for the positions (TensorFlow's maxpooling_op.cc)",
     "copy to sort": "a sort wants its dimension last, without gaps (Sort.cpp)",
-    "count": "how many there are is counted on the card first, 4 B (Nonzero.cu)",
-    "counts": "how often each index comes (EmbeddingBackwardKernel.cu)",
     "cuBLAS workspace": (
         "torch keeps one for each thread and stream that multiplies matrices: 8,519,680 B, or "
         "32 MiB on Hopper and, from torch 2.12 on, Blackwell (CublasHandlePool.cpp)"
@@ -55,53 +50,21 @@ _WHY = {
         "a decomposition works on a copy of its input (BatchLinearAlgebraLib.cpp), with a work "
         "area that only the card can tell"
     ),
-    "distribution": "chances that draws with replacement go through (MultinomialKernel.cu)",
     "expanded mask": "a mask in the shape of what it selects from, 1 B each (IndexKernel.cpp)",
-    "expanded values": "values in the shape of the places they go to (Indexing.cu)",
-    "exponentials": "written out before they are summed or drawn from (ReduceOps.cpp)",
-    "factors of channels": "of a group norm's backward (group_norm_kernel.cu)",
-    "factors of groups": "of a group norm's backward (group_norm_kernel.cu)",
-    "filter in cuDNN's layout": "a convolution's kernel is laid out anew (conv_ops_impl.h)",
     "indices": "the places that are sorted with the keys, 8 B each (Sort.cpp)",
-    "indices and segments": "places and rows that are sorted with the keys (Sort.cpp)",
     "indices in 64 bits": "indexing casts indices of 32 bits (Indexing.cu)",
-    "input lengths": "of a CTC loss, 8 B for each item (LossCTC.cu)",
-    "keys": "random keys by which an order is sorted (Randperm.cu)",
     "linear index": "the places of an accumulating write, 8 B each (Indexing.cu)",
-    "log beta": "of the backward of a CTC loss (LossCTC.cu)",
-    "log-sigmoid": "of a binary cross entropy of logits (Loss.cpp)",
     "loss of each element": "written out before they are summed (Loss.cpp)",
-    "mask": "which rows are -inf throughout (aten/src/ATen/native/transformers/attention.cpp)",
-    "maxima": "taken off before exponentials are summed (ReduceOps.cpp, logsumexp)",
-    "maxima of chunks": "of every chunk of a list of tensors (ForeachReduceOp.cu)",
-    "norms of chunks": "of every chunk of a list of tensors (ForeachReduceOp.cu)",
-    "normalized": "chances that draws with replacement go through (MultinomialKernel.cu)",
-    "number of parts": "of the gradient of an embedding, 8 B (EmbeddingBackwardKernel.cu)",
-    "number of segments": "of the gradient of an embedding, 8 B (EmbeddingBackwardKernel.cu)",
-    "offsets of parts": "of the gradient of an embedding (EmbeddingBackwardKernel.cu)",
-    "offsets": "of a CTC loss, 8 B for each item (LossCTC.cu)",
-    "original indices": "where sorted indices came from (Embedding.cu, Indexing.cu)",
     "own memory of the kernel": "oneDNN's on this processor, found by a run of it on zeros",
-    "part offsets": "of the gradient of an embedding (EmbeddingBackwardKernel.cu)",
     "partial gradients": "each block sums its rows of a layer norm (layer_norm_kernel.cu)",
-    "parts of segments": "of the gradient of an embedding (EmbeddingBackwardKernel.cu)",
     "places of a mask": (
         "a mask becomes the places it selects, 8 B for each and dimension, which are known only "
         "when it has run (Nonzero.cu, IndexKernel.cpp)"
     ),
     "position of each maximum": "8 B each, to send gradients to (TensorFlow's maxpooling_op.cc)",
-    "prefix sums": "chances that draws with replacement go through (MultinomialKernel.cu)",
     "product of gradient and output": "of a softmax's backward (SoftMax.cu)",
     "reduction buffer": "blocks that share an output of a reduction meet in it (Reduce.cuh)",
-    "rolled so far": "a roll goes one dimension after another (TensorTransformations.cu)",
     "running count of the mask": "of a masked write, 8 B for each element (IndexKernel.cpp)",
-    "reduced loss": "of a binary cross entropy, one number (Loss.cu)",
-    "scales": "of every channel of a group norm (group_norm_kernel.cu)",
-    "scan": "the state of each tile of a running sum (CUB's DeviceScan)",
-    "segment offsets": "of the gradient of an embedding (EmbeddingBackwardKernel.cu)",
-    "selection buffer": "a selection by several blocks counts in it (TensorTopK.cu)",
-    "semaphores": "blocks that share a batch norm's channel wait by it (Normalization.cuh)",
-    "shifts": "of every channel of a group norm (group_norm_kernel.cu)",
     "softmax": "before rows that are -inf throughout become zeros (attention.cpp)",
     "sorted copy": "values and places of a sort along another dimension (Sort.cpp)",
     "sorted indices": "indices in their order, which are summed by it (Embedding.cu, UniqueCub.cu)",
@@ -111,29 +74,13 @@ _WHY = {
         "a sort goes to and fro between its buffers and second ones, with counters "
         "(CUB's dispatch_radix_sort.cuh)"
     ),
-    "staged statistics": "blocks that share a batch norm's channel sum in it (Normalization.cuh)",
-    "summed gradient": "of a layer norm's weight (layer_norm_kernel.cu)",
-    "sums": "the running sum of how often each is repeated (Repeat.cpp)",
-    "sums of channels": "of a group norm's backward (group_norm_kernel.cu)",
-    "sums of gradients": "of a batch norm's or group norm's backward (Normalization.cuh)",
-    "sums of parts": "of the gradient of an embedding (EmbeddingBackwardKernel.cu)",
-    "target lengths": "of a CTC loss, 8 B for each item (LossCTC.cu)",
     "unfolded image": "a convolution without cuDNN unfolds the image into a matrix",
-    "unique keys": "of the gradient of an embedding (EmbeddingBackwardKernel.cu)",
-    "weighted log-sigmoid": "of a binary cross entropy of logits (Loss.cpp)",
-    "weights": "of a binary cross entropy of logits, of each element (Loss.cpp)",
-    "wrapped index": "negative places counted from the end (Indexing.cu)",
 }
 
 
 def rule(name: str) -> str:
     """Return the rule behind a name, in one line."""
     return _WHY.get(name, "a kernel takes it for itself while it runs")
-
-
-def names() -> frozenset[str]:
-    """Return the names that have a rule."""
-    return frozenset(_WHY)
 
 
 KERNELS = "loaded kernels"
@@ -160,9 +107,6 @@ of 20 MiB on CUDA 11.7 (pytorch#86509), 426 MiB on an RTX 6000 Ada with CUDA 13.
 (unsloth-zoo#1053), about 400 MB by the maintainers (pytorch#109888). It grows with
 multiprocessors, as each has room for the stacks of its threads."""
 
-_EAGER = 666_632_192 - 287_047_680
-"""Bytes that loading all kernels at the start took instead (pytorch#86509)."""
-
 _ANY = _mebibytes(2, 20, 60)
 _OF: Mapping[str, tuple[tuple[str, ...], Range]] = {
     "cuBLAS": (
@@ -185,9 +129,8 @@ beyond torch's segments in the trainings published with xMem, which are of all o
 def context_overhead(card: Card | None, trace: Trace) -> tuple[Term, ...]:
     """Return what is outside of the framework's memory, none for the CPU (``card`` None).
 
-    The CUDA context, and the kernels that are loaded as they are first used: with
-    ``CUDA_MODULE_LOADING=LAZY``, torch's default, the more the more kinds of operators a program
-    uses; with ``EAGER``, if that is set here, all at once.
+    The CUDA context, and the kernels that are loaded as they are first used: the more, the more
+    kinds of operators a program uses (``CUDA_MODULE_LOADING=LAZY``, torch's default).
     """
     if card is None:
         return ()
@@ -200,10 +143,6 @@ def context_overhead(card: Card | None, trace: Trace) -> tuple[Term, ...]:
 
 
 def _kernels(log: EventLog, framework: str) -> Term:
-    if os.environ.get("CUDA_MODULE_LOADING", "").upper() == "EAGER":
-        size = Range(_EAGER // 2, _EAGER, 3 * _EAGER)
-        rule = "all kernels are loaded at the start (CUDA_MODULE_LOADING=EAGER)"
-        return Term(KERNELS, size, rule, apart=True)
     names = {each.op for each in log.contexts if each.op}
     used = [library for library, (marks, _) in _OF.items() if _any_in(marks, names)]
     size = sum((_OF[library][1] for library in used), _ANY)

@@ -7,8 +7,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.queues.detection import find_queue
-from tensorlens.planning.inputs.batch_plan import plan
-from tensorlens.planning.inputs.plan import Plan
+from tensorlens.planning.inputs.plan import Plan, plan
 from tensorlens.records.queues import Queue
 
 

@@ -3,7 +3,6 @@
 The program's steps are recorded in a process of its own (:mod:`.verification`), and each change
 that might help is tried on the recording (:mod:`.recorded_steps`): which blocks of memory would die
 earlier, come again or never be there, and what the highest instant of all would be then. The
-candidates of torch are :mod:`.checkpoints`, :mod:`.optimizers`, :mod:`.late_frees` and
-:mod:`.queues`, those of TensorFlow :mod:`.recomputation` and the latter three; what a recording
-cannot tell is simulated (:mod:`.simulated_changes`). No module here imports a framework.
+candidates are :mod:`.checkpoints`, :mod:`.late_frees` and :mod:`.state`; what a recording cannot
+tell is simulated (:mod:`.simulated_changes`). No module here imports a framework.
 """

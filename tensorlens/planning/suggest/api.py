@@ -15,16 +15,13 @@ from tensorlens.planning.compare.result import Comparison, Outcome, texts
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
 from tensorlens.planning.step_facts import StepFacts
-from tensorlens.planning.suggest.checkpoints import checkpointed
+from tensorlens.planning.suggest.checkpoints import checkpointed, recomputed
 from tensorlens.planning.suggest.late_frees import (
     during_backward,
     of_the_step_before,
     set_to_none,
     zero_before_forward,
 )
-from tensorlens.planning.suggest.optimizers import in_8_bits, without_slots, without_state
-from tensorlens.planning.suggest.queues import smaller_buffers, smaller_queue
-from tensorlens.planning.suggest.recomputation import recomputed
 from tensorlens.planning.suggest.recorded_steps import (
     TENSORFLOW,
     TORCH,
@@ -33,7 +30,8 @@ from tensorlens.planning.suggest.recorded_steps import (
     RecordedSteps,
 )
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
-from tensorlens.planning.suggest.simulated_changes import Simulation, autocast, simulated
+from tensorlens.planning.suggest.simulated_changes import Simulation, autocast, keras_changes
+from tensorlens.planning.suggest.state import smaller_queue, without_state
 from tensorlens.planning.suggest.verification import Watcher, verified, watched, without_failures
 from tensorlens.planning.trials.jobs import Reason, Trouble
 from tensorlens.recording.analysis.devices import dropped_peak
@@ -58,16 +56,15 @@ _FINDERS: dict[str, tuple[Finder, ...]] = {
     TORCH: (
         checkpointed,
         without_state,
-        in_8_bits,
         set_to_none,
         zero_before_forward,
         of_the_step_before,
         during_backward,
         smaller_queue,
     ),
-    TENSORFLOW: (recomputed, without_slots, of_the_step_before, smaller_buffers),
+    TENSORFLOW: (recomputed, of_the_step_before),
 }
-_SIMULATED = {TORCH: autocast, TENSORFLOW: simulated}
+_SIMULATED = {TORCH: autocast, TENSORFLOW: keras_changes}
 
 
 def suggest(
@@ -123,7 +120,10 @@ def suggest(
         if verify:
             raise UsageError("verify=True runs the program: give make_step in place of a recording")
         record = RecordedSteps(step.still(), device=device, framework=framework or "")
-        return _told(record, _candidates(record), top, "")
+        found = [*_candidates(record)]
+        if record.framework == TENSORFLOW:
+            found += without_state(record)
+        return _told(record, found, top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
     framework = framework or framework_of(step, program(step))
@@ -173,17 +173,11 @@ def _tried(
         return told if facts.is_whole else without_failures(told, step, acts, framework, asked)
     if repeats is None:
         repeats = _GRAPH_REPEATS if facts.is_graph else 1
-    ways: list[Mapping[str, Any]] = [asked]
     if facts.is_graph:
-        # a program may not have so many steps
-        ways.insert(0, {**asked, **_settled(step, framework, asked)})
-    for way in ways:
-        done = verified(
-            told, step, acts, by_step=facts.is_graph, framework=framework, repeats=repeats, **way
-        )
-        if done.measured_peak is not None:
-            break
-    return done
+        asked = {**asked, **_settled(run.outcomes[0], asked)}
+    return verified(
+        told, step, acts, by_step=facts.is_graph, framework=framework, repeats=repeats, **asked
+    )
 
 
 def _simulated(
@@ -228,10 +222,9 @@ def _recorded(
     return recording, facts, done
 
 
-def _settled(step: MakeStep, framework: str, asked: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many steps of a graph warm up and are measured, by how long one takes."""
-    done = compare(step, {"as it is": {}}, repeats=1, framework=framework, **asked)
-    seconds = min(done.outcomes[0].seconds, default=math.inf)
+def _settled(recorded: Outcome, asked: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many steps of a graph warm up and are measured, by how long one took."""
+    seconds = min(recorded.seconds, default=math.inf)
     if seconds * _GRAPH_STEPS > _PATIENCE:
         return {}
     warmup, steps = (_SHORT_STEPS, _SHORT_STEPS) if seconds < _SHORT else (0, _GRAPH_STEPS)

@@ -1,17 +1,143 @@
-"""Blocks that keep their inputs alone, and compute the rest again in backward."""
+"""Repeated blocks of a model that keep their inputs alone and compute the rest again in backward.
+
+Of torch by ``torch.utils.checkpoint``, of Keras layers by ``tf.recompute_grad``.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from tensorlens.planning.step_facts import BACKWARD, RepeatedBlock
-from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
+from tensorlens.planning.step_facts import RepeatedBlock
 from tensorlens.planning.suggest.recorded_steps import Candidate, EventRange, RecordedSteps, Replay
-from tensorlens.records.events import ALLOC, FREE
+from tensorlens.planning.suggest.result import Method
+from tensorlens.records.events import ALLOC, FREE, Stacks
 
+RECOMPUTE = {"recompute": "blocks"}
+"""The option of :func:`tensorlens.compare`."""
 _RANDOM_STATE = 5056
 """Bytes of the CPU generator's state that ``torch.utils.checkpoint`` keeps for each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a block, and the part of the backward pass that goes back to it."""
+
+    block: int
+    forward: EventRange
+    backward: EventRange
+
+
+def repeated_paths(paths: Iterable[str]) -> Sequence[str]:
+    """Return the outermost paths that look like repeated blocks.
+
+    They are numbered (``layers.0``), two or more below one module, with the same modules inside.
+    """
+    known = set(paths)
+    inside: dict[str, set[str]] = {}
+    for path in known:
+        parts = path.split(".")
+        for depth in range(1, len(parts)):
+            if parts[depth - 1].isdigit():
+                inside.setdefault(".".join(parts[:depth]), set()).add(".".join(parts[depth:]))
+    alike: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for path, children in inside.items():
+        alike.setdefault((path.rpartition(".")[0], frozenset(children)), []).append(path)
+    found = {path for group in alike.values() if len(group) > 1 for path in group}
+    outermost = [path for path in found if not any(path.startswith(f"{each}.") for each in found)]
+    return sorted(outermost, key=_natural)
+
+
+class Blocks:
+    """Where the blocks are in a recording.
+
+    They are those that the program told, else what paths of modules tell.
+    """
+
+    def __init__(self, record: RecordedSteps) -> None:
+        self._record = record
+        facts, paths = record.facts, record.log.stacks.modules
+        self._blocks: Sequence[RepeatedBlock] = (
+            [RepeatedBlock(path, "") for path in repeated_paths(paths)]
+            if facts is None
+            else facts.blocks
+        )
+        self._inside = _inside(record.log.stacks, self._blocks)
+
+    def used(self, calls: Sequence[Call]) -> Sequence[RepeatedBlock]:
+        """Return the blocks that are called."""
+        numbers = {call.block for call in calls}
+        return [block for number, block in enumerate(self._blocks) if number in numbers]
+
+    def of(self, row: int) -> int:
+        """Return the number of the block that an event is of, in backward by its node; -1: none."""
+        record = self._record
+        place = record.study.place(row)
+        stack = place[0]
+        if record.phase(row) == "backward":
+            stack = record.study.context(place).forward
+        return -1 if stack < 0 else self._inside[stack]
+
+    def calls(self) -> Sequence[Call]:
+        """Return the calls that a backward pass goes back to, in the order of the program."""
+        forward = self._forward()
+        back: dict[int, list[int]] = {}
+        for row in range(len(self._record.log)):
+            if self._record.phase(row) == "backward" and (block := self.of(row)) >= 0:
+                back.setdefault(block, []).append(row)
+        found = []
+        for place, (block, span) in enumerate(forward):
+            later = (after.begin for other, after in forward[place + 1 :] if other == block)
+            until = next(later, len(self._record.log))
+            rows = [row for row in back.get(block, ()) if span.end <= row < until]
+            if rows:
+                found.append(Call(block, span, EventRange(rows[0], rows[-1] + 1)))
+        return _apart(found)
+
+    def _forward(self) -> list[tuple[int, EventRange]]:
+        """Return the blocks in the order in which they were called, with the rows of each call."""
+        record, last = self._record, -1
+        found: list[tuple[int, EventRange]] = []
+        for row in range(record.log.starts, len(record.log)):
+            phase = record.phase(row)
+            block = self.of(row) if phase == "forward" else -1
+            if block >= 0:
+                begin = found.pop()[1].begin if block == last else row
+                found.append((block, EventRange(begin, row + 1)))
+            if phase != "other":
+                last = block
+        return found
+
+
+def _apart(calls: Sequence[Call]) -> Sequence[Call]:
+    """Return calls whose backward ends where that of another one begins.
+
+    What a gradient goes back to is not always found, and may be taken for the like in a later call.
+    """
+    begins = sorted(call.backward.begin for call in calls)
+    found = []
+    for call in calls:
+        begin = call.backward.begin
+        following = next((row for row in begins if row > begin), call.backward.end)
+        found.append(replace(call, backward=EventRange(begin, min(call.backward.end, following))))
+    return found
+
+
+def _inside(stacks: Stacks, blocks: Sequence[RepeatedBlock]) -> Sequence[int]:
+    """Return for each node of the stacks the outermost block that it is in; -1: none."""
+    numbers = {block.path: number for number, block in enumerate(blocks)}
+    of_module = [numbers.get(path, -1) for path in stacks.modules]
+    found = array("i")
+    for parent, module in zip(stacks.parent, stacks.module, strict=True):
+        outer = -1 if parent < 0 else found[parent]
+        found.append(outer if outer >= 0 or module < 0 else of_module[module])
+    return found
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
 
 
 def checkpointed(record: RecordedSteps) -> Iterator[Candidate]:
@@ -21,25 +147,25 @@ def checkpointed(record: RecordedSteps) -> Iterator[Candidate]:
     input of what follows. When backward comes to the block its forward runs once more, as far as
     something in it is needed, and what it keeps is there until backward has used it.
     """
-    blocks = repeated(record)
-    where = Blocks(record, blocks)
+    where = Blocks(record)
     found = where.calls()
     if not found or _is_on(record, found):
         return
     replay = record.replay()
-    inputs = keep_inputs(record, replay, found)
-    own = _own_results(record)
+    inputs = _keep_inputs(record, replay, found)
     for call in found:
-        _checkpoint(record, replay, where, call, inputs, own)
-    names = {call.block for call in found}
-    used = [block for number, block in enumerate(blocks) if number in names]
+        _checkpoint(record, replay, where, call, inputs)
+    used = where.used(found)
+    cost = _cost_of(record, found)
+    if record.facts is not None and record.facts.has_cache:
+        cost += "; use_cache=False: each block would fill its cache twice"
     yield Candidate(
         kind="checkpoint",
         change=f"checkpoint {len(used)} blocks",
         what=_called(used),
         code=_code(record, used),
         peak=replay.peak()[0],
-        cost=cost_of(record, found) + _of_caches(record),
+        cost=cost,
         settings={"checkpoint": "blocks"},
     )
 
@@ -50,45 +176,26 @@ def _checkpoint(
     where: Blocks,
     call: Call,
     inputs: Mapping[int | None, int],
-    own: Set[int],
 ) -> None:
-    kept = [
-        row
-        for row in record.allocations(call.forward)
-        if record.end(row) >= call.forward.end and record.phase(row) == "forward"
-    ]
+    kept = _outliving(record, call)
     # freed by another part of the program: it is there for others than this block's backward
     needed = [
         row
         for row in kept
         if record.end(row) in call.backward and where.of(record.end(row)) == call.block
     ]
-    output = output_of(record, needed) if len(needed) == len(kept) else None
+    output = _output_of(record, needed) if len(needed) == len(kept) else None
     for row in needed:
         if row in inputs:
             replay.keep_apart(row, min(inputs[row], record.end(row)))
         else:
             # what follows may keep the output, as long as until it is computed again
-            stays = row == output and row not in own
-            replay.keep_apart(row, call.backward.begin if stays else call.forward.end)
+            end = call.backward.begin if row == output else call.forward.end
+            replay.keep_apart(row, end)
     if needed:
-        replay.insert(call.backward.begin, recomputation(record, call.forward, needed))
+        replay.insert(call.backward.begin, _recomputation(record, call.forward, needed))
         if record.device == "cpu":
             replay.add(_RANDOM_STATE, call.forward.begin, call.backward.end)
-
-
-def _own_results(record: RecordedSteps) -> Set[int]:
-    """Return what is known to be kept for nothing but the operator that computed it."""
-    begins = record.marks(BACKWARD)
-    if record.facts is None or not begins:
-        return frozenset()
-    there = {
-        record.log.address[row]: row
-        for row in record.allocations()
-        if record.resident(row, begins[-1])
-    }
-    found = (there.get(address) for address in record.facts.own_results)
-    return {row for each in found if each is not None for row in record.alike(each)}
 
 
 def _is_on(record: RecordedSteps, found: Sequence[Call]) -> bool:
@@ -104,12 +211,6 @@ def _is_on(record: RecordedSteps, found: Sequence[Call]) -> bool:
 def _called(blocks: Sequence[RepeatedBlock]) -> str:
     lists = Counter((_list(block), block.kind or "block") for block in blocks)
     return ", ".join(f"{count} x {kind} in {path}" for (path, kind), count in lists.items())
-
-
-def _of_caches(record: RecordedSteps) -> str:
-    if record.facts is None or not record.facts.has_cache:
-        return ""
-    return "; use_cache=False: each block would fill its cache twice"
 
 
 def _code(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
@@ -142,7 +243,7 @@ def _list(block: RepeatedBlock) -> str:
     return first + "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in inner)
 
 
-def keep_inputs(
+def _keep_inputs(
     record: RecordedSteps, replay: Replay, calls: Sequence[Call]
 ) -> dict[int | None, int]:
     """Let the calls' inputs stay until backward is through with each; return until when."""
@@ -165,10 +266,10 @@ def _input_of(record: RecordedSteps, call: Call) -> int | None:
         for row in record.allocations(EventRange(step, begin))
         if record.phase(row) == "forward" and record.end(row) > begin
     ]
-    return output_of(record, made)
+    return _output_of(record, made)
 
 
-def recomputation(
+def _recomputation(
     record: RecordedSteps, forward: EventRange, needed: Sequence[int]
 ) -> Iterator[int]:
     """Give what a block's forward hands out and frees when it runs once more.
@@ -189,7 +290,7 @@ def recomputation(
     yield -there
 
 
-def output_of(record: RecordedSteps, kept: Sequence[int]) -> int | None:
+def _output_of(record: RecordedSteps, kept: Sequence[int]) -> int | None:
     """Return what is likely the output: of what the last operator kept, the largest."""
     if not kept:
         return None
@@ -198,7 +299,7 @@ def output_of(record: RecordedSteps, kept: Sequence[int]) -> int | None:
     return max(alike, key=lambda row: record.log.size[row])
 
 
-def cost_of(record: RecordedSteps, found: Sequence[Call]) -> str:
+def _cost_of(record: RecordedSteps, found: Sequence[Call]) -> str:
     """Return what the second forward takes, by the last step that was recorded."""
     span = next((step for step in reversed(record.steps) if found[-1].forward.begin in step), None)
     text = "their forward runs twice"
@@ -213,3 +314,105 @@ def cost_of(record: RecordedSteps, found: Sequence[Call]) -> str:
         if call.forward.begin in span
     )
     return f"{text}: about +{100 * second / whole:.0f} % time" if whole > 0 else text
+
+
+def recomputed(record: RecordedSteps) -> Iterator[Candidate]:
+    """Give the change to ``tf.recompute_grad`` of all repeated blocks, where tapes were recorded.
+
+    What a block's forward keeps dies at its end, but for its output, which the gradient function
+    of ``tf.custom_gradient`` holds, as it does the input. When backward comes to the block its
+    forward runs once more on a tape of its own; the gradient it is given, and its output, are
+    there until it is through (``custom_gradient.py`` of TensorFlow 2.21).
+    """
+    where = Blocks(record)
+    found = where.calls()
+    if not found or (record.facts is not None and record.facts.recomputes):
+        return
+    replay = record.replay()
+    inputs = _keep_inputs(record, replay, found)
+    for call in found:
+        _recompute(record, replay, call, inputs)
+    cost = _cost_of(record, found)
+    yield recompute_candidate(where.used(found), replay.peak()[0], Method.REPLAYED, cost)
+
+
+def is_replayed(record: RecordedSteps) -> bool:
+    """Tell whether the recording has the calls of blocks, and what goes back to them."""
+    return bool(Blocks(record).calls())
+
+
+def recompute_candidate(
+    blocks: Sequence[RepeatedBlock], peak: int, how: Method, cost: str
+) -> Candidate:
+    """Return the change."""
+    return Candidate(
+        kind="checkpoint",
+        change=f"recompute {len(blocks)} blocks",
+        what=_layers(blocks),
+        code=_keras_code(blocks),
+        peak=peak,
+        cost=cost,
+        settings=RECOMPUTE,
+        how=how,
+    )
+
+
+def _keras_code(blocks: Sequence[RepeatedBlock]) -> str:
+    names = ", ".join(f'"{block.path.rpartition("/")[2]}"' for block in blocks)
+    return (
+        "# before the model is called\n"
+        "def recomputed(call):\n"
+        "    def again(*given, **options):\n"
+        "        return tf.recompute_grad(lambda *x: call(*x, **options))(*given)\n"
+        "    return again\n"
+        "for block in model._flatten_layers():\n"
+        f"    if block.name in ({names}):\n"
+        "        block.call = recomputed(block.call)"
+    )
+
+
+def _outliving(record: RecordedSteps, call: Call) -> list[int]:
+    """Return what a block's forward made and left."""
+    return [
+        row
+        for row in record.allocations(call.forward)
+        if record.end(row) >= call.forward.end and record.phase(row) == "forward"
+    ]
+
+
+def _recompute(
+    record: RecordedSteps, replay: Replay, call: Call, inputs: Mapping[int | None, int]
+) -> None:
+    until = call.backward.end
+    kept = _outliving(record, call)
+    needed = [row for row in kept if record.end(row) in call.backward]
+    if not needed:
+        return
+    output = _output_of(record, kept)
+    for row in needed:
+        if row == output:
+            replay.keep_apart(row, max(until, inputs.get(row, 0)))
+            # the second one stays to the end as well
+            replay.add(record.log.size[row], record.end(row), until)
+        else:
+            replay.keep_apart(row, call.forward.end)
+    replay.insert(call.backward.begin, _recomputation(record, call.forward, needed))
+    given = _given(record, call)
+    if given is not None:
+        replay.free(given, until)
+
+
+def _given(record: RecordedSteps, call: Call) -> int | None:
+    """Return what is likely the gradient that a block's backward is given: the newest there."""
+    rows = record.allocations(EventRange(call.forward.end, call.backward.begin))
+    there = [
+        row for row in rows if record.phase(row) == "backward" and record.end(row) in call.backward
+    ]
+    return max(there, default=None)
+
+
+def _layers(blocks: Sequence[RepeatedBlock]) -> str:
+    classes = Counter(block.kind or "block" for block in blocks)
+    names = [block.path for block in blocks]
+    shown = names if len(names) < 4 else [*names[:2], "...", names[-1]]
+    return f"{', '.join(f'{n} x {kind}' for kind, n in classes.items())}: {', '.join(shown)}"

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tensorlens.planning.step_facts import BACKWARD, ZERO_GRAD, UnusedVariable
@@ -40,8 +40,6 @@ def of_the_step_before(record: RecordedSteps) -> Iterator[Candidate]:
     for found in groups.values():
         replay = record.replay()
         name, line = _named(record, [row for row, _ in found])
-        if graph and record.framework == TENSORFLOW:
-            name, found = "the tape", _released_together(record, found)
         for row, until in found:
             replay.free(row, until)
         is_list = any(_ITEM.search(record.roles.named(row) or "") for row, _ in found)
@@ -55,18 +53,11 @@ def of_the_step_before(record: RecordedSteps) -> Iterator[Candidate]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FreedBeforeBackward:
-    """Makes a step in which a variable is let go where ``backward()`` is called."""
+def _freed(waiting: UnusedVariable, make_step: Callable[[], Any]) -> Any:
+    # imported where the program runs: here torch need not be
+    from tensorlens.planning.torch.step_changes import freed_before_backward
 
-    waiting: UnusedVariable
-
-    def __call__(self, make_step: Callable[[], Any]) -> Any:
-        """Return the step, in the process of the program."""
-        # imported where the program runs: here torch need not be
-        from tensorlens.planning.torch.step_changes import freed_before_backward
-
-        return freed_before_backward(make_step, self.waiting)
+    return freed_before_backward(make_step, waiting)
 
 
 def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
@@ -92,7 +83,7 @@ def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
             code=f"# before {short_line(line)}\ndel {each.name}",
             peak=replay.peak()[0],
             cost="none",
-            act=FreedBeforeBackward(each),
+            act=partial(_freed, each),
         )
 
 
@@ -119,20 +110,6 @@ def _outliving(record: RecordedSteps) -> list[tuple[int, int]]:
     return found
 
 
-def _released_together(record: RecordedSteps, kept: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return with what a tape keeps of forward what goes when that goes: old values of weights."""
-    ends: dict[int, list[int]] = {}
-    for row, until in kept:
-        if record.end(row) < len(record.log):
-            ends.setdefault(until, []).append(record.end(row))
-    found = dict(kept)
-    for row in record.allocations():
-        for until, rows in ends.items():
-            if row < until and min(rows) <= record.end(row) <= max(rows):
-                found[row] = until
-    return [*found.items()]
-
-
 def _left(record: RecordedSteps, step: EventRange) -> Iterator[int]:
     """Give what a step's forward made that is there when it has ended, and is not meant to be."""
     for row in record.allocations(step):
@@ -147,14 +124,9 @@ def _comes_again(record: RecordedSteps, row: int) -> bool:
 
 
 def _is_of_graph(record: RecordedSteps, row: int) -> bool:
-    """Tell whether it is autograd's graph, or a tape, that holds it, and no variable."""
+    """Tell whether it is autograd's graph that holds it, and no variable."""
     name = record.roles.named(row)
-    if name is None:
-        return False
-    short = name.rpartition(": ")[2]
-    return "Backward" in short or (
-        record.framework == TENSORFLOW and short == record.study.context(record.study.place(row)).op
-    )
+    return name is not None and "Backward" in name.rpartition(": ")[2]
 
 
 def _variable(record: RecordedSteps, row: int) -> str:
@@ -179,15 +151,10 @@ def _named(record: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
 def _code(record: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> str:
     """Return what to write; the name alone may be none that Python has."""
     is_name = all(part.isidentifier() for part in name.split("."))
-    if graph and record.framework == TENSORFLOW:
-        return "# at the end of the step: it keeps all that it recorded\ndel tape"
     if graph:
         text = "# or .item(): with it, it keeps its whole graph"
-        line = (
-            f"{name} = [each.detach() for each in {name}]"
-            if is_list
-            else f"{name} = {name}.detach()"
-        )
+        value = f"[each.detach() for each in {name}]" if is_list else f"{name}.detach()"
+        line = f"{name} = {value}"
     else:
         text = f"# at the end of the step, or keep what is needed of it: {_NEEDS[record.framework]}"
         line = f"del {name}"

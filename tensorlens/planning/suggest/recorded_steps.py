@@ -137,14 +137,14 @@ class RecordedSteps:
     def steps(self) -> Sequence[EventRange]:
         """The steps: from mark to mark ``step 1``, ``step 2``, or else by steps of optimizers.
 
-        Of a graph, whose phases lie beside each other, by its calls. What follows the last one is
-        a step of its own where forward runs again.
+        Of a graph, whose phases lie beside each other, all is one step. What follows the last one
+        is a step of its own where forward runs again.
         """
         bounds = [mark.row for mark in self.log.marks if _STEP.fullmatch(mark.name)]
         if bounds:
             return [EventRange(*each) for each in pairwise([*bounds, len(self.log)])]
-        if self._calls:
-            bounds = [0, *self._calls[1:], len(self.log)]
+        if self.marks(GRAPH_CALL):
+            bounds = [0, len(self.log)]
         else:
             bounds = [0, *(span.end for span in self.updates)]
             if len(bounds) > 1 and all(row < bounds[-1] for row in self.forward_rows):
@@ -152,20 +152,6 @@ class RecordedSteps:
             elif bounds[-1] != len(self.log):
                 bounds.append(len(self.log))
         return [EventRange(*each) for each in pairwise(bounds)]
-
-    @cached_property
-    def _calls(self) -> Sequence[int]:
-        """Where graphs are called that run a model, go back over it and step its optimizer."""
-        calls = [*self.marks(GRAPH_CALL), len(self.log)]
-        found = []
-        for begin, end in pairwise(calls):
-            phases = {self._graph_phase(row) for row in range(begin, end)}
-            if phases >= {"forward", "backward", "optimizer"}:
-                found.append(begin)
-        return found
-
-    def _graph_phase(self, row: int) -> str | None:
-        return self.study.context(self.study.place(row)).phase
 
     @cached_property
     def updates(self) -> Sequence[EventRange]:
@@ -209,12 +195,7 @@ def _framework(recording: Recording) -> str:
 
 
 class Replay:
-    """The levels of one device, and changes to them.
-
-    Args:
-        log: the events.
-        device: the device's number.
-    """
+    """The levels of one device, and changes to them."""
 
     def __init__(self, log: EventLog, device: int) -> None:
         self._log = log

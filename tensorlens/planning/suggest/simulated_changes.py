@@ -7,20 +7,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare.estimates import Estimation, option_request, run_estimate
+from tensorlens.planning.compare.outcomes import Estimation, option_request, run_estimate
 from tensorlens.planning.estimate.cards import place
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import Runner, shared_runner
-from tensorlens.planning.suggest.optimizers import (
-    SGD_SETTINGS,
-    is_left_to_simulation,
-    replayed_sgd,
-    simulated_sgd,
+from tensorlens.planning.suggest.checkpoints import (
+    RECOMPUTE,
+    is_replayed,
+    recompute_candidate,
 )
-from tensorlens.planning.suggest.recomputation import RECOMPUTE, candidate, is_replayed
 from tensorlens.planning.suggest.recorded_steps import Candidate, RecordedSteps
 from tensorlens.planning.suggest.result import Method
+from tensorlens.planning.suggest.state import (
+    SGD_SETTINGS,
+    has_momentum,
+    has_slots,
+    plain_sgd,
+    without_state,
+)
 from tensorlens.planning.trials.jobs import Choice, Reason, Trouble
 from tensorlens.units import format_bytes
 
@@ -40,16 +45,7 @@ def explained(why: str) -> str:
 
 @dataclass
 class Simulation:
-    """Runs of a program on tensors without data.
-
-    Args:
-        make_step: the program.
-        framework: of the program.
-        device: ``cpu`` or a CUDA device.
-        batch: what ``make_step`` is called with; None: nothing.
-        arguments: keyword arguments of ``make_step``.
-        steps: how many are run.
-    """
+    """Runs of a program on tensors without data."""
 
     make_step: MakeStep
     framework: str
@@ -69,11 +65,7 @@ class Simulation:
         return isinstance(self._before, int) and change not in self.peaks
 
     def savings(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-        """Return what changes save, by name; those that cannot be simulated are noted.
-
-        Args:
-            changes: name to settings of :func:`tensorlens.compare`.
-        """
+        """Return what changes save, by name; those that cannot be simulated are noted."""
         with shared_runner() as runner:
             if self._before is None:
                 self._before = self._peak(AS_IT_IS, {}, runner)
@@ -105,13 +97,11 @@ class Simulation:
         found = run_estimate(Estimation(name, request), runner)
         if isinstance(found, Trouble):
             return found
-        self.peaks[name] = found.peaks or Range.exactly(found.peak_allocated)
-        return found.peak_allocated
+        self.peaks[name] = found.peaks
+        return found.peaks.point
 
 
 AUTOCAST = "autocast in bf16"
-POLICY = "mixed_bfloat16"
-POLICY_SETTINGS = {"policy": POLICY}
 _WORTH = 0.01
 """Of the peak: halves of activations that are less are not looked into."""
 _COST = "8 bits of precision in place of 24: the loss differs a little"
@@ -119,7 +109,7 @@ _COST = "8 bits of precision in place of 24: the loss differs a little"
 
 def autocast(record: RecordedSteps, simulation: Simulation) -> Iterator[Candidate]:
     """Give the change to autocast in bfloat16, where the step computes in single precision."""
-    if record.facts is None or record.facts.is_whole or not is_worth_a_try(record):
+    if record.facts is None or record.facts.is_whole or not _computes_in_float32(record):
         return
     settings = {"autocast": "bf16"}
     saving = simulation.savings({AUTOCAST: settings}).get(AUTOCAST)
@@ -141,21 +131,7 @@ def autocast(record: RecordedSteps, simulation: Simulation) -> Iterator[Candidat
     )
 
 
-def policy(peak: int) -> Candidate:
-    """Return the change to Keras's policy of that name."""
-    return Candidate(
-        kind="bf16",
-        change=POLICY,
-        what="what layers compute, in half the bytes; weights stay in single precision",
-        code=f'# before the model is made\nkeras.config.set_dtype_policy("{POLICY}")',
-        peak=peak,
-        cost=_COST,
-        settings=POLICY_SETTINGS,
-        how=Method.SIMULATED,
-    )
-
-
-def is_worth_a_try(record: RecordedSteps) -> bool:
+def _computes_in_float32(record: RecordedSteps) -> bool:
     """Tell whether halves of the activations at the peak are a part of it that counts."""
     if record.facts is None or record.facts.is_lower:
         return False
@@ -164,52 +140,69 @@ def is_worth_a_try(record: RecordedSteps) -> bool:
     return activations / 2 >= _WORTH * record.peak
 
 
-_BLOCKS, _SGD = "recompute blocks", "SGD"
 _NO_KERAS = (
     "the steps have no optimizer of Keras, nor blocks of its layers: of others only what is kept"
-    " too long, and buffers of tf.data, are looked at; compare() has options for sessions"
+    " too long is looked at; compare() has options for sessions"
 )
 _NOT_COMPILED = (
     "could not be simulated: that takes the train step of a compiled Keras model, and this is a"
     " loop of one's own; compare() measures its options"
 )
+_BLOCKS, _SGD, _POLICY = "recompute blocks", "SGD", "mixed_bfloat16"
+_SETTINGS: Mapping[str, Mapping[str, str]] = {
+    _SGD: SGD_SETTINGS,
+    _POLICY: {"policy": _POLICY},
+    _BLOCKS: RECOMPUTE,
+}
 
 
-def simulated(record: RecordedSteps, simulation: Simulation) -> Iterator[Candidate]:
-    """Give the changes to a policy in bfloat16, and to blocks whose calls no tape recorded.
+def keras_changes(record: RecordedSteps, simulation: Simulation) -> Iterator[Candidate]:
+    """Give the changes to plain SGD, to a policy in bfloat16, and to blocks computed again.
 
-    Of a graph also that to plain SGD.
+    They need the train step of a compiled Keras model. SGD is simulated in a graph, whose
+    recording is of one order of the operations: without slots there may be another.
     """
     facts = record.facts
     if facts is None or facts.is_whole:
+        yield from without_state(record)
         return
     if not facts.optimizers and not facts.blocks:
         simulation.notes.append(_NO_KERAS)
         return
-    wanted: dict[str, Mapping[str, str]] = {}
-    if is_left_to_simulation(record):
-        wanted[_SGD] = SGD_SETTINGS
-    if is_worth_a_try(record):
-        wanted[POLICY] = POLICY_SETTINGS
-    if facts.blocks and not facts.recomputes and not is_replayed(record):
-        wanted[_BLOCKS] = RECOMPUTE
-    if not wanted:
-        return
-    if not facts.is_compiled:
+    wanted = [_POLICY] if _computes_in_float32(record) else []
+    wanted += [_BLOCKS] if facts.blocks and not facts.recomputes and not is_replayed(record) else []
+    found: Mapping[str, int] = {}
+    if facts.is_compiled:
+        if facts.is_graph and has_slots(record) and not has_momentum(record):
+            wanted.append(_SGD)
+        found = simulation.savings({name: _SETTINGS[name] for name in wanted}) if wanted else {}
+    elif wanted:
         simulation.notes.append(f"{' and '.join(wanted)} {_NOT_COMPILED}")
-        return
-    found = simulation.savings(wanted)
-    peaks = {name: record.peak - saving for name, saving in found.items() if saving > 0}
-    if _SGD in peaks:
-        yield simulated_sgd(record, peaks[_SGD])
-    elif _SGD in wanted and _SGD not in found:
-        yield from replayed_sgd(record)
-    if POLICY in peaks:
-        yield policy(peaks[POLICY])
-    if _BLOCKS in peaks:
-        yield candidate(facts.blocks, peaks[_BLOCKS], Method.SIMULATED, "their forward runs twice")
+    if _SGD not in found:
+        yield from without_state(record)
+    for name, saving in found.items():
+        if saving > 0:
+            yield _keras_change(record, name, record.peak - saving)
     if found and facts.is_graph:
         simulation.notes.append(_in_a_graph(simulation))
+
+
+def _keras_change(record: RecordedSteps, name: str, peak: int) -> Candidate:
+    if name == _SGD:
+        return plain_sgd(record, peak, Method.SIMULATED)
+    if name == _POLICY:
+        return Candidate(
+            kind="bf16",
+            change=_POLICY,
+            what="what layers compute, in half the bytes; weights stay in single precision",
+            code=f'# before the model is made\nkeras.config.set_dtype_policy("{_POLICY}")',
+            peak=peak,
+            cost=_COST,
+            settings=dict(_SETTINGS[_POLICY]),
+            how=Method.SIMULATED,
+        )
+    blocks = () if record.facts is None else record.facts.blocks
+    return recompute_candidate(blocks, peak, Method.SIMULATED, "their forward runs twice")
 
 
 def _in_a_graph(simulation: Simulation) -> str:

@@ -25,13 +25,7 @@ _SEEN = "seen.pickle"
 
 
 class Watcher:
-    """An option of :func:`tensorlens.compare` that changes nothing and records all.
-
-    Args:
-        folder: where the recording is left.
-        steps: how many times the step is called.
-        framework: of the program.
-    """
+    """An option of :func:`tensorlens.compare` that changes nothing and records all."""
 
     __name__ = "watched"
 
@@ -150,15 +144,7 @@ def without_failures(
     framework: str,
     asked: Mapping[str, Any],
 ) -> Suggestions:
-    """Return suggestions without those with which the program fails.
-
-    Args:
-        told: the suggestions.
-        step: the program, which is run for two steps with each.
-        acts: as for :func:`verified`.
-        framework: of the program.
-        asked: further arguments of :func:`tensorlens.compare`.
-    """
+    """Return suggestions without those with which the program fails."""
     options = _options(told, acts)
     if not options:
         return told

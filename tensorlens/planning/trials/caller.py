@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
-import io
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -78,7 +77,7 @@ def restore(caller: Caller | None, carried: Sequence[str] = ()) -> None:
         carried: names of the main module that come from the caller itself, with its values.
 
     Raises:
-        UsageError: the main module is not on this machine.
+        UsageError: there is no such main module.
         SettingRefused: a setting cannot be set here.
     """
     if caller is None:
@@ -139,11 +138,4 @@ def _code(main: MainModule, module: ModuleType) -> CodeType:
         vars(module).update(__spec__=spec, __package__=spec.parent, __loader__=loader)
         code: CodeType = loader.get_code(main.module)
         return code
-    try:
-        with io.open_code(main.path) as file:
-            source = file.read()
-    except OSError as error:
-        raise UsageError(
-            f"the program's main module {main.path} cannot be read: {error.strerror}"
-        ) from None
-    return compile(source, main.path, "exec", dont_inherit=True)
+    return compile(Path(main.path).read_bytes(), main.path, "exec", dont_inherit=True)

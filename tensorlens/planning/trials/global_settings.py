@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -36,13 +36,33 @@ class _Setting:
         name: the function that tells it, with the framework in front.
         read: returns its plain value, given the framework.
         write: sets it, given the framework and the value.
-        default: of a fresh process; for any other the framework is imported.
+        default: of a fresh process; for any other the framework is imported. ``...``: it is set
+            only where the framework is imported.
     """
 
     name: str
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], Any]
     default: Any
+
+
+def _pair(getter: str, setter: str, default: Any) -> _Setting:
+    """Return the setting that one function tells and another one of its module sets."""
+    _, _, path = getter.partition(".")
+    beside = f"{path.rpartition('.')[0]}.{setter}".lstrip(".")
+    return _Setting(
+        getter,
+        lambda framework: attrgetter(path)(framework)(),
+        lambda framework, value: attrgetter(beside)(framework)(value),
+        default,
+    )
+
+
+def _threads(kind: str) -> _Setting:
+    name = f"{kind}_op_parallelism_threads"
+    made = _pair(f"tensorflow.config.threading.get_{name}", f"set_{name}", 0)
+    # 0 leaves it to TensorFlow, which tells a number of its own once it has begun
+    return replace(made, write=lambda tf, value: made.write(tf, value) if value else None)
 
 
 def _flag(name: str) -> _Setting:
@@ -52,22 +72,6 @@ def _flag(name: str) -> _Setting:
         lambda torch: getattr(torch.backends.cudnn, name),
         lambda torch, value: setattr(torch.backends.cudnn, name, value),
         ...,
-    )
-
-
-def _of_functions(getter: str, setter: str, default: Any) -> _Setting:
-    """Return the setting that one function tells and another one of its module sets."""
-    path, _, get = getter.rpartition(".")
-    inner = path.partition(".")[2]
-
-    def module(framework: Any) -> Any:
-        return attrgetter(inner)(framework) if inner else framework
-
-    return _Setting(
-        getter,
-        lambda framework: getattr(module(framework), get)(),
-        lambda framework, value: getattr(module(framework), setter)(value),
-        default,
     )
 
 
@@ -82,26 +86,6 @@ def _default_device(torch: Any) -> str:
 def _set_seed(torch: Any, value: int) -> None:
     if value != _DEFAULT_SEED:
         torch.manual_seed(value)
-
-
-def _set_deterministic(torch: Any, value: tuple[bool, bool]) -> None:
-    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-
-
-def _threads(kind: str) -> _Setting:
-    name = f"{kind}_op_parallelism_threads"
-
-    def write(tf: Any, value: int) -> None:
-        # 0 leaves it to TensorFlow, which tells a number of its own once it has begun
-        if value:
-            getattr(tf.config.threading, f"set_{name}")(value)
-
-    return _Setting(
-        f"tensorflow.config.threading.get_{name}",
-        lambda tf: getattr(tf.config.threading, f"get_{name}")(),
-        write,
-        0,
-    )
 
 
 def _keras_policy(keras: Any) -> str:
@@ -124,27 +108,18 @@ _SETTINGS = (
         lambda torch, value: torch.set_default_device(value),
         "cpu",
     ),
-    _of_functions("torch.is_grad_enabled", "set_grad_enabled", True),
-    _of_functions("torch.get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
-    _Setting(
-        "torch.are_deterministic_algorithms_enabled",
-        lambda torch: (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        _set_deterministic,
-        (False, False),
-    ),
-    _of_functions("torch.get_num_threads", "set_num_threads", ...),
+    _pair("torch.is_grad_enabled", "set_grad_enabled", True),
+    _pair("torch.get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
+    _pair("torch.are_deterministic_algorithms_enabled", "use_deterministic_algorithms", False),
+    _pair("torch.get_num_threads", "set_num_threads", ...),
     _Setting(SEED, lambda torch: torch.initial_seed(), _set_seed, _DEFAULT_SEED),
-    _flag("enabled"),
     _flag("benchmark"),
     _flag("deterministic"),
-    _of_functions("tensorflow.config.functions_run_eagerly", "run_functions_eagerly", False),
+    _pair("tensorflow.config.functions_run_eagerly", "run_functions_eagerly", False),
     _threads("intra"),
     _threads("inter"),
-    _of_functions("keras.config.floatx", "set_floatx", "float32"),
-    _of_functions("keras.config.image_data_format", "set_image_data_format", ...),
+    _pair("keras.config.floatx", "set_floatx", "float32"),
+    _pair("keras.config.image_data_format", "set_image_data_format", ...),
     _Setting(
         "keras.config.dtype_policy",
         _keras_policy,
@@ -168,11 +143,7 @@ def settings() -> Settings:
 
 @contextlib.contextmanager
 def applied(wanted: Settings, leave: Sequence[str] = ()) -> Iterator[None]:
-    """Set what another process has set, and at the end what there was before.
-
-    Args:
-        wanted: what it has set.
-        leave: names of settings that stay as they are here.
+    """Set what another process has set, but for what is to ``leave``; at the end all is as before.
 
     Raises:
         SettingRefused: one cannot be set.
@@ -192,22 +163,19 @@ def apply(wanted: Settings) -> Settings:
     """
     before: dict[str, Any] = {}
     for each in _SETTINGS:
-        name = each.name.partition(".")[0]
-        if each.name not in wanted:
-            continue
-        value = wanted[each.name]
-        if name not in sys.modules and (each.default is ... or value == each.default):
+        name, value = each.name.partition(".")[0], wanted.get(each.name)
+        is_default = each.default is ... or value == each.default
+        if each.name not in wanted or (is_default and name not in sys.modules):
             continue
         try:
             framework = importlib.import_module(name)
             here = each.read(framework)
             if here != value:
+                before[each.name] = here
                 each.write(framework, value)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise SettingRefused(
                 f"your process has set {each.name}() = {value!r}, and this one cannot: {reason}"
             ) from error
-        if here != value:
-            before[each.name] = here
     return before

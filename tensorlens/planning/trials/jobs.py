@@ -202,12 +202,5 @@ class Ended:
 Message = Result | Progress | Began | Ended
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """Nobody has a job for now: the process waits, and is over after a while."""
-
-    seconds: float
-
-
 class Wake:
     """There is a job again: the answer is whether all that programs imported is as it was."""

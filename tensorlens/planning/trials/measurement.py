@@ -72,10 +72,6 @@ class Bench(Protocol):
 def run_job(job: Job, bench: Bench) -> Result:
     """Run a job and return what it came to.
 
-    Args:
-        job: what to run.
-        bench: of the framework.
-
     Raises:
         CannotApply: the option cannot work here.
     """
@@ -111,18 +107,13 @@ def run_job(job: Job, bench: Bench) -> Result:
     optioned.finished()
     ahead = held_ahead()
     known = [loss for loss in losses if loss is not None]
+    has_losses = bool(known) and len(known) == len(losses)
     figures = meter.figures()
     missing = dict(figures.missing)
-    has_losses = bool(known) and len(known) == len(losses)
-    if not has_losses:
-        missing["losses"] = _NO_LOSS
-    if ahead.missing:
-        missing["held_ahead"] = ahead.missing
-    return Measured(
-        device=figures.device,
-        peak_allocated=figures.peak_allocated,
-        peak_reserved=figures.peak_reserved,
-        setup_allocated=figures.setup_allocated,
+    missing |= {} if has_losses else {"losses": _NO_LOSS}
+    missing |= {"held_ahead": ahead.missing} if ahead.missing else {}
+    return replace(
+        figures,
         seconds=tuple(steps.seconds[job.warmup :]),
         losses=tuple(known) if has_losses else None,
         held_ahead=ahead.nbytes,
@@ -275,25 +266,35 @@ def held_ahead() -> HeldAhead:
     if kind is Never or not content_of(multiprocessing.process).get("_children"):
         return HeldAhead(None)
     try:
-        return _told(_settled(instances(kind)))
+        queues = _settled(instances(kind))
     except Exception as error:
         # the trial has its other figures, whatever is strange about its loaders
         return HeldAhead(None, f"a loader could not be looked at: {type(error).__name__}: {error}")
+    if not all(map(_is_full, queues)):
+        return HeldAhead(None, f"workers made no batch for {_PATIENCE:g} s after the last step")
+    for each in queues:
+        if each.nbytes is None:
+            return HeldAhead(None, each.missing.get("nbytes", ""))
+        if each.batches != each.max_batches:
+            why = "after the last step a loader had fewer batches left than it holds"
+            return HeldAhead(None, why)
+    known = [each.nbytes or 0 for each in queues if each.max_batches]
+    return HeldAhead(sum(known) if known else None)
 
 
 def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
     """Return the queues once they are full, or no more comes."""
     from tensorlens.frameworks.torch.loaders.queue import look_at_iterator
 
-    queues = [look_at_iterator(each) for each in iterators]
-    end = time.monotonic() + _PATIENCE
-    while not all(map(_is_full, queues)) and time.monotonic() < end:
-        time.sleep(_MOMENT)
-        before = [each.batches for each in queues]
+    end, before = 0.0, None
+    while True:
         queues = [look_at_iterator(each) for each in iterators]
-        if [each.batches for each in queues] != before:
-            end = time.monotonic() + _PATIENCE
-    return queues
+        batches = [each.batches for each in queues]
+        if batches != before:
+            end, before = time.monotonic() + _PATIENCE, batches
+        if all(map(_is_full, queues)) or time.monotonic() >= end:
+            return queues
+        time.sleep(_MOMENT)
 
 
 def _is_full(queue: Queue) -> bool:
@@ -301,19 +302,3 @@ def _is_full(queue: Queue) -> bool:
     from tensorlens.frameworks.torch.loaders.queue import ON_THEIR_WAY
 
     return not queue.in_work and not queue.waiting and ON_THEIR_WAY not in queue.notes
-
-
-def _told(queues: Sequence[Queue]) -> HeldAhead:
-    from tensorlens.frameworks.torch.loaders.queue import ON_THEIR_WAY
-
-    if any(ON_THEIR_WAY in each.notes for each in queues):
-        return HeldAhead(None, "batches stay on their way: a pipe is too small for all of them")
-    if not all(map(_is_full, queues)):
-        return HeldAhead(None, f"workers made no batch for {_PATIENCE:g} s after the last step")
-    reasons = [each.missing.get("nbytes", "") for each in queues if each.nbytes is None]
-    if reasons:
-        return HeldAhead(None, reasons[0])
-    if any(each.batches != each.max_batches for each in queues):
-        return HeldAhead(None, "after the last step a loader had fewer batches left than it holds")
-    known = [each.nbytes for each in queues if each.max_batches]
-    return HeldAhead(sum(each for each in known if each is not None) if known else None)

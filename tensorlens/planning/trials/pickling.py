@@ -22,9 +22,7 @@ from tensorlens.errors import UsageError
 def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
     """Return a function as :func:`unpack` takes it; torch is not imported for it.
 
-    Args:
-        function: what is packed.
-        with_data: whether tensors that it refers to go with their values.
+    Tensors that it refers to go with their values only ``with_data``.
 
     Raises:
         UsageError: something that it refers to cannot go to another process.
@@ -114,48 +112,24 @@ class _ShapePickler(_Pickler):
 
     def reducer_override(self, item: Any) -> Any:
         torch = sys.modules.get("torch")
-        if torch is not None:
-            if isinstance(item, torch.UntypedStorage):
-                return _storage, (item.nbytes(), str(item.device))
-            if isinstance(item, torch.Tensor) and item.layout == torch.strided:
-                return _tensor, _described(item, torch)
-        return super().reducer_override(item)
-
-
-def _described(tensor: Any, torch: Any) -> tuple[Any, ...]:
-    kind = torch.nn.Parameter if isinstance(tensor, torch.nn.Parameter) else torch.Tensor
-    return (
-        tensor.untyped_storage(),
-        tensor.dtype,
-        tuple(tensor.shape),
-        tensor.stride(),
-        tensor.storage_offset(),
-        tensor.requires_grad,
-        kind,
-    )
-
-
-def _storage(nbytes: int, device: str) -> Any:
-    import torch
-
-    return torch.empty(nbytes, dtype=torch.uint8, device=device)
+        if torch is None or not isinstance(item, torch.Tensor) or item.layout != torch.strided:
+            return super().reducer_override(item)
+        is_parameter = isinstance(item, torch.nn.Parameter)
+        shape, stride = tuple(item.shape), item.stride()
+        return _tensor, (shape, stride, item.dtype, item.device, item.requires_grad, is_parameter)
 
 
 def _tensor(
-    storage: Any,
-    dtype: Any,
     shape: tuple[int, ...],
     stride: tuple[int, ...],
-    offset: int,
+    dtype: Any,
+    device: Any,
     requires_grad: bool,
-    kind: Any,
+    is_parameter: bool,
 ) -> Any:
     import torch
 
-    # a view of the bytes would be one in autograd's eyes, too
-    with torch.no_grad():
-        whole = storage.view(dtype) if storage.numel() else storage.new_empty(0, dtype=dtype)
-        tensor = whole.as_strided(shape, stride, offset).detach()
-    if kind is torch.nn.Parameter:
+    tensor = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     return tensor.requires_grad_(requires_grad)

@@ -14,6 +14,7 @@ import importlib
 import io
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
@@ -33,7 +34,6 @@ from tensorlens.planning.trials.jobs import (
     Mode,
     Progress,
     Reason,
-    Rest,
     Result,
     Trouble,
     Wake,
@@ -44,6 +44,8 @@ FORKS = sys.platform == "linux"
 """Whether a process is forked for each job; elsewhere system libraries forbid it."""
 _FAKE = "tensorlens.planning.torch.job"
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_PATIENCE = 60.0
+"""Seconds that it waits for the next job."""
 _LAST = 2000
 """Characters of the program's own output that a failure shows."""
 _SEVERAL_DEVICES = ("two different devices", "at least two devices")
@@ -55,8 +57,8 @@ Send = Callable[[Message | bool], None]
 def serve() -> None:
     """Run the jobs that come on standard input, until there are no more.
 
-    Programs have neither standard input nor standard output. While it is to rest it waits for a
-    while only.
+    Programs have neither standard input nor standard output. A job that does not come within a
+    minute comes too late.
     """
     source, target = _taken(0, "rb"), _taken(1, "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -69,17 +71,13 @@ def serve() -> None:
 
     files: dict[str, int] = {}
     while True:
+        if FORKS and not select.select([source], [], [], _PATIENCE)[0]:
+            return
         try:
-            job: Job | Rest | Wake = pickle.load(source)
+            job: Job | Wake = pickle.load(source)
         except EOFError:
             return
-        if isinstance(job, Rest):
-            end = threading.Timer(job.seconds, leave)
-            end.daemon = True
-            end.start()
-            continue
         if isinstance(job, Wake):
-            end.cancel()
             send(all(_changed_at(file) == changed for file, changed in files.items()))
             continue
         sys.path[:] = job.path

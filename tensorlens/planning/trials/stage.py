@@ -21,9 +21,8 @@ Step = Callable[[], Any]
 class Stage:
     """The program as options see it, and their notes.
 
-    Args:
-        estimated: whether it runs without data.
-        batch: what the function that makes the step is called with; None: nothing.
+    ``estimated``: it runs without data. ``batch``: what the function that makes the step is called
+    with; None: nothing.
     """
 
     def __init__(self, *, estimated: bool, batch: int | None) -> None:
@@ -69,14 +68,7 @@ _NEEDS_STEP = "built-in settings need a make_step() that returns step(): this is
 
 
 class Optioned:
-    """A program with an option.
-
-    Args:
-        job: what is run, and the option.
-        stage: what the settings know of the program.
-        options: the settings, in the order in which they act.
-        step_of: what runs a step of what the program made.
-    """
+    """A program with an option: its settings, in the order in which they act."""
 
     def __init__(
         self,

@@ -25,9 +25,6 @@ def beginning(job: Job) -> Any:
 
     A function that takes no batch may return a Keras model: the batch is then its train step's.
 
-    Args:
-        job: what is run.
-
     Raises:
         UsageError: there is no such module or function, or it takes no batch.
     """

@@ -2,18 +2,21 @@ import re
 
 import pytest
 import rendered_estimates as estimates
-from rendered_estimates import GIB, MIB
 from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
 from tensorlens.planning.estimate.present.needs import judged
-from tensorlens.planning.estimate.present.peak_parts import card_bar, peak_parts
+from tensorlens.planning.estimate.present.peak_parts import card_stacks, peak_parts
 from tensorlens.render.html import HtmlRenderer, fragment
 
 
-def bar_of(kind: str):
+def stacks_of(kind: str):
+    """Each stack of a bar: the sizes by their labels, and where the capacity ends."""
     made = estimates.ALL[kind]()
-    return card_bar(made, peak_parts(made), judged(made))
+    return [
+        ({stripe.label: stripe.text for stripe in stack.stripes}, stack.limit)
+        for stack in card_stacks(made, peak_parts(made), judged(made), "")
+    ]
 
 
 @pytest.mark.parametrize("kind", estimates.ALL)
@@ -50,35 +53,28 @@ def test_the_verdict_and_the_figures() -> None:
 
 def test_the_bar_is_the_card() -> None:
     # 33.5 allocated, 6.5 cached, 410 outside: 450 of 1024 MiB
-    found = bar_of("training")
-    kept = {stripe.label: stripe.nbytes for stripe in found.stripes}
-    assert list(kept.values())[-3:] == [13 * MIB // 2, 410 * MIB, 574 * MIB]
-    assert [*kept][-3:] == ["cached", "outside of torch", "free"]
-    assert sum(kept.values()) == found.whole == GIB
-    assert found.limit is None
+    ((stripes, limit),) = stacks_of("training")
+    assert [*stripes.values()][-3:] == ["6.50 MiB", "410.00 MiB", "574.00 MiB"]
+    assert [*stripes][-3:] == ["cached", "outside of torch", "free"]
+    assert limit is None
 
 
 def test_what_is_cached_goes_back_when_there_is_no_room() -> None:
     # the minimum that fits is 36: 2.5 beside 33.5, and 410 outside
-    found = bar_of("too large")
-    kept = {stripe.label: stripe.nbytes for stripe in found.stripes}
-    assert kept["cached"] == 5 * MIB // 2
-    assert "free" not in kept
-    assert (found.whole, found.limit) == (446 * MIB, 400 * MIB)
+    ((stripes, limit),) = stacks_of("too large")
+    assert stripes["cached"] == "2.50 MiB"
+    assert "free" not in stripes
+    assert limit == (400 / 446, "400.00 MiB")
 
 
 def test_what_is_too_little_to_be_seen_is_drawn_again() -> None:
     # 450 MiB of 79 GiB
-    zoomed = bar_of("unasked").zoomed
-    assert zoomed is not None
-    assert zoomed.whole == 450 * MIB
-    assert bar_of("training").zoomed is None
+    (whole, _), (used, _) = stacks_of("unasked")
+    assert [*whole] == [*used, "free"]
 
 
 def test_without_a_card_the_bar_is_what_is_used() -> None:
-    found = bar_of("approximate")
-    assert [(stripe.label, stripe.nbytes) for stripe in found.stripes] == [("activations", 3 * MIB)]
-    assert found.whole == 3 * MIB
+    assert stacks_of("approximate") == [({"activations": "3.00 MiB"}, None)]
 
 
 def test_a_notebook_shows_the_fragment() -> None:

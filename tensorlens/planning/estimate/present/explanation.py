@@ -42,13 +42,11 @@ def explanation(estimate: Estimate) -> Sequence[Block]:
     parts = peak_parts(estimate)
     texts = [
         largest_batch(estimate.largest),
-        f"{title(estimate)}. {_sentence(verdict(estimate))}",
+        f"{title(estimate)}. It {verdict(estimate)}.",
         _approximate(estimate),
         f"The most is allocated {peak_place(estimate)}: {exact_size(estimate.peak_allocated)}."
         " At that instant there are:",
-        *_model(estimate, parts),
-        *_batch(estimate, parts),
-        *_besides(estimate, parts),
+        *_kinds(estimate, parts),
         _caching(estimate, parts),
         _outside(estimate),
         _growth(estimate, parts),
@@ -58,36 +56,65 @@ def explanation(estimate: Estimate) -> Sequence[Block]:
     return [*(Paragraph(text) for text in texts if text), _sum(estimate, parts)]
 
 
-def _sentence(text: str) -> str:
-    return f"It {text}."
-
-
 def _approximate(estimate: Estimate) -> str:
     why = estimate.approximate
     return f"It is approximate: {why}." if why else ""
 
 
-def _model(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
-    """Give what stays from step to step: parameters, their gradients, the optimizer's state."""
-    parameters = of_kind(parts, "parameter")
-    whole = parameters.nbytes if parameters else 0
-    if parameters:
-        yield f"Parameters: {exact_size(whole)}{_numbers(parameters)}."
-    buffers = of_kind(parts, "buffer")
-    if buffers:
-        yield f"Buffers: {exact_size(buffers.nbytes)}{_numbers(buffers)}."
-    gradients = of_kind(parts, "gradient")
-    if gradients:
-        text = f"Gradients of parameters: {exact_size(gradients.nbytes)}{_times(gradients, whole)}"
-        yield f"{text}{_at_most(estimate, gradients)}."
-    else:
-        yield _absent(estimate, "gradient", "Gradients")
-    optimizer = of_kind(parts, "optimizer")
-    if optimizer:
-        text = f"Optimizer state: {exact_size(optimizer.nbytes)}{_times(optimizer, whole)}"
-        yield f"{text}{_slots(optimizer, whole)}."
-    else:
-        yield _absent(estimate, "optimizer", "Optimizer state")
+_LABELS = {
+    "parameter": "Parameters",
+    "buffer": "Buffers",
+    "gradient": "Gradients of parameters",
+    "optimizer": "Optimizer state",
+    "activation": "Activations",
+    ON_THE_WAY: "Gradients of activations, which go as soon as backward has used them",
+    "input": "Inputs",
+    "temporary": "Temporaries, which an operator has while it runs",
+    "other": "Other tensors",
+}
+_ABSENT = {"gradient": "Gradients", "optimizer": "Optimizer state", "activation": "Activations"}
+"""Kinds that are told of where they have nothing at the peak but something at other times."""
+
+
+def _kinds(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
+    """Give what there is of each kind, and then the terms, which no layer is asked for by name."""
+    most = highest(estimate)
+    for kind, label in _LABELS.items():
+        part = of_kind(parts, kind)
+        if part is not None:
+            if kind == "activation" and most.get("gradient"):
+                label += ", which forward keeps for backward"
+            block = peak_block(estimate) if kind == "temporary" else None
+            label += f", {block.op}" if block and block.op else ""
+            detail = _detail(estimate, part, bytes_of(parts, "parameter"))
+            yield f"{label}: {exact_size(part.nbytes)}{detail}."
+        elif kind in _ABSENT and most.get(kind):
+            at_most = size(most[kind])
+            yield f"{_ABSENT[kind]}: none then; {at_most} at their most, at another moment."
+    for term in estimate.terms:
+        if not term.apart:
+            yield f"{_now(term, parts)} {_because(term)}"
+
+
+def _detail(estimate: Estimate, part: PeakPart, parameters: int) -> str:
+    """Return what is said of a part beside its size."""
+    times = f", {part.nbytes / parameters:.2f} times the parameters" if parameters else ""
+    match part.kind:
+        case "parameter" | "buffer":
+            return _numbers(part)
+        case "gradient":
+            return f"{times}{_at_most(estimate, part)}"
+        case "optimizer":
+            return f"{times}{_slots(part, parameters)}"
+        case "activation":
+            blocks = f" in {counted(part.blocks, 'block')}"
+            return f"{blocks}{_an_item(estimate, part)}{_at_most(estimate, part)}"
+        case "other":
+            return f" in {counted(part.blocks, 'block')}"
+        case "temporary":
+            return ""
+        case _:
+            return _an_item(estimate, part)
 
 
 def _numbers(part: PeakPart) -> str:
@@ -98,10 +125,6 @@ def _numbers(part: PeakPart) -> str:
     kinds = " and ".join(sorted(part.dtypes))
     kinds = f" ({kinds})" if kinds else ""
     return f", {part.elements:,} numbers{tensors}, {each} bytes for each{kinds}"
-
-
-def _times(part: PeakPart, whole: int) -> str:
-    return f", {part.nbytes / whole:.2f} times the parameters" if whole else ""
 
 
 def _at_most(estimate: Estimate, part: PeakPart) -> str:
@@ -119,54 +142,11 @@ def _slots(optimizer: PeakPart, whole: int) -> str:
     return f": {text}" if not large else f": {counted(len(large), 'slot')} a parameter, {text}"
 
 
-def _absent(estimate: Estimate, role: str, label: str) -> str:
-    """Return what is said of a role that has nothing at the peak but something at other times."""
-    most = highest(estimate).get(role, 0)
-    return f"{label}: none then; {size(most)} at their most, at another moment." if most else ""
-
-
-def _batch(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
-    """Give what the batch brings."""
-    activations = of_kind(parts, "activation")
-    if activations:
-        kept = ", which forward keeps for backward" if highest(estimate).get("gradient") else ""
-        text = f"Activations{kept}: {exact_size(activations.nbytes)}"
-        text += f" in {counted(activations.blocks, 'block')}{_an_item(estimate, activations)}"
-        yield f"{text}{_at_most(estimate, activations)}."
-    else:
-        yield _absent(estimate, "activation", "Activations")
-    on_the_way = of_kind(parts, ON_THE_WAY)
-    if on_the_way:
-        yield (
-            f"Gradients of activations, which go as soon as backward has used them:"
-            f" {exact_size(on_the_way.nbytes)}{_an_item(estimate, on_the_way)}."
-        )
-    inputs = of_kind(parts, "input")
-    if inputs:
-        yield f"Inputs: {exact_size(inputs.nbytes)}{_an_item(estimate, inputs)}."
-
-
 def _an_item(estimate: Estimate, part: PeakPart) -> str:
     if not estimate.batch:
         return ""
     items = counted(estimate.batch, "item")
     return f", {size(part.nbytes // estimate.batch)} for each of the {items} of the batch"
-
-
-def _besides(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
-    """Give what no layer is asked for by name."""
-    temporary, other = of_kind(parts, "temporary"), of_kind(parts, "other")
-    if temporary:
-        block = peak_block(estimate)
-        op = f", {block.op}" if block and block.op else ""
-        text = f"Temporaries, which an operator has while it runs{op}"
-        yield f"{text}: {exact_size(temporary.nbytes)}."
-    if other:
-        tensors = counted(other.blocks, "block")
-        yield f"Other tensors: {exact_size(other.nbytes)} in {tensors}."
-    for term in estimate.terms:
-        if not term.apart:
-            yield f"{_now(term, parts)} {_because(term)}"
 
 
 def _now(term: Term, parts: Mapping[str, PeakPart]) -> str:
@@ -228,7 +208,7 @@ def _growth(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
     room = None if fit is None else found.room(fit.capacity)
     double = 2 * found.batch
     first = found.instants[0]
-    later = found.highest(max(double, room or 0)) if fit is not None else found.last
+    later = found.highest(max(double, room or 0)) if fit is not None else found.instants[-1]
     if later is first:
         text = f"{_grown(parts)} Each further item costs about {size(found.an_item(first))};"
     else:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from tensorlens.planning.estimate.present.peak_parts import PeakPart, kinds_by_row
 from tensorlens.planning.estimate.result import Estimate, Fit, LargestBatch, Range, Verdict
+from tensorlens.planning.estimate.simulation import block_changes
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import mark_before
-from tensorlens.records.events import ALLOC, FREE
+from tensorlens.records.events import ALLOC
 from tensorlens.render.figures import size
 from tensorlens.render.source import place, printable
 
@@ -246,18 +247,13 @@ class Instant:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The instants that are the highest in turn from the run's batch on."""
+    """Bytes as a function of the number of items: the highest of all instants of the run."""
 
     batch: int
     instants: Sequence[Instant]
-    """The less an instant grows the earlier it comes; the first is the peak."""
+    """From the peak on, by how much they grow; one that another one hides for good is left out."""
     besides: int
     """Bytes needed beyond those allocated at the peak."""
-
-    @property
-    def last(self) -> Instant:
-        """The instant that is the highest with very many items."""
-        return self.instants[-1]
 
     def highest(self, batch: int) -> Instant:
         """Return the instant that is the highest with so many items."""
@@ -273,12 +269,12 @@ class Growth:
 
     def begins(self, instant: Instant) -> int:
         """Return from how many items on an instant is the highest."""
-        place = self.instants.index(instant)
-        if not place:
-            return self.batch
-        before = self.instants[place - 1]
-        ratio = (before.fixed - instant.fixed) / (instant.growing - before.growing)
-        return int(self.batch * ratio) + 1
+        ratios = (
+            (each.fixed - instant.fixed) / (instant.growing - each.growing)
+            for each in self.instants
+            if each.growing < instant.growing
+        )
+        return int(self.batch * max(ratios, default=1.0)) + 1
 
     def room(self, capacity: int) -> int | None:
         """Return about how many items fit; None where nothing grows."""
@@ -296,41 +292,28 @@ def growth(estimate: Estimate) -> Growth | None:
     if not estimate.batch:
         return None
     question = "with the batch", estimate.device, estimate.terms
-    found = estimate.recording.once(question, lambda: _outermost(_levels(estimate)))
+    found = estimate.recording.once(question, lambda: _growing(estimate))
     if not found or not found[-1].growing:
         return None
     return Growth(estimate.batch, found, estimate.needed.point - estimate.peak_allocated)
 
 
-def _levels(estimate: Estimate) -> list[Instant]:
-    """Return what was allocated after each allocation."""
+def _growing(estimate: Estimate) -> tuple[Instant, ...]:
+    """Return the instants, of those that grow by the same the highest."""
     log, kinds = estimate.recording.log, kinds_by_row(estimate)
     held = growing = 0
-    found = []
-    for row, (kind, pair) in enumerate(zip(log.kind, log.pair, strict=True)):
-        if row in kinds:
-            held += log.held.get(row, log.size[row])
-            growing += log.size[row] if kinds[row].grows else 0
-            found.append(Instant(row, held - growing, growing))
-        elif kind == FREE and pair in kinds:
-            held -= log.held.get(pair, log.size[pair])
-            growing -= log.size[pair] if kinds[pair].grows else 0
-    return found
-
-
-def _outermost(instants: Sequence[Instant]) -> tuple[Instant, ...]:
-    """Return those that are the highest of all for some ratio from 1 on, in their order."""
-    found: list[Instant] = []
-    for each in sorted(instants, key=lambda each: (each.growing, each.at(1))):
-        while found and found[-1].at(1) <= each.at(1):
-            found.pop()
-        while len(found) > 1 and _is_hidden(found[-2], found[-1], each):
-            found.pop()
-        found.append(each)
-    return tuple(found)
-
-
-def _is_hidden(before: Instant, middle: Instant, after: Instant) -> bool:
-    """Tell whether ``after`` outgrows ``before`` no later than ``middle`` does."""
-    late = (before.fixed - after.fixed) * (middle.growing - before.growing)
-    return late <= (before.fixed - middle.fixed) * (after.growing - before.growing)
+    found: dict[int, Instant] = {}
+    for row, made, nbytes in block_changes(log, estimate.device):
+        held += nbytes
+        if kinds[made].grows:
+            growing += log.size[made] if nbytes > 0 else -log.size[made]
+        before = found.get(growing)
+        if row == made and (before is None or before.fixed < held - growing):
+            found[growing] = Instant(row, held - growing, growing)
+    # in the order of their growth, each lower than the one before, from the peak on
+    outer: list[Instant] = []
+    for each in sorted(found.values(), key=lambda each: each.growing):
+        while outer and outer[-1].at(1) <= each.at(1):
+            outer.pop()
+        outer.append(each)
+    return tuple(outer)

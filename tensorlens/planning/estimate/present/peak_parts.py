@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tensorlens.planning.estimate.result import REMAINDER, Estimate, Fit
+from tensorlens.planning.estimate.simulation import block_changes
 from tensorlens.recording.moments import Resident
-from tensorlens.records.events import FREE
 from tensorlens.render import blocks
 from tensorlens.render.colours import ROLE_COLOURS
 from tensorlens.render.figures import size
@@ -124,13 +124,9 @@ def _terms(estimate: Estimate) -> frozenset[str]:
 
 
 def _kinds_by_row(estimate: Estimate) -> dict[int, Kind]:
-    log, terms = estimate.recording.log, _terms(estimate)
-    number = log.devices.index(estimate.device) if estimate.device in log.devices else -1
-    rows = [
-        row
-        for row, (kind, device) in enumerate(zip(log.kind, log.device, strict=True))
-        if device == number and kind < FREE
-    ]
+    terms = _terms(estimate)
+    changes = block_changes(estimate.recording.log, estimate.device)
+    rows = [row for row, made, _ in changes if row == made]
     return {
         row: Kind(_kind(block, terms)[0], _is_in_operator(block))
         for row, block in zip(rows, estimate.recording.blocks(rows), strict=True)
@@ -141,13 +137,10 @@ def _highest(estimate: Estimate) -> dict[str, int]:
     log, kinds = estimate.recording.log, kinds_by_row(estimate)
     level: dict[str, int] = {}
     most: dict[str, int] = {}
-    for row, (kind, pair) in enumerate(zip(log.kind, log.pair, strict=True)):
-        if row in kinds:
-            found = kinds[row].name
-            level[found] = level.get(found, 0) + log.size[row]
-            most[found] = max(most.get(found, 0), level[found])
-        elif kind == FREE and pair in kinds:
-            level[kinds[pair].name] -= log.size[pair]
+    for _, made, nbytes in block_changes(log, estimate.device):
+        kind, size = kinds[made].name, log.size[made]
+        level[kind] = level.get(kind, 0) + (size if nbytes > 0 else -size)
+        most[kind] = max(most.get(kind, 0), level[kind])
     return most
 
 
@@ -195,35 +188,6 @@ _COLOURS = {
 }
 _SMALL = 3
 """Share of the whole below which the used part is drawn once more."""
-_CACHED, _OUTSIDE, _FREE = "cached", "outside of {}", "free"
-
-
-@dataclass(frozen=True, slots=True)
-class Stripe:
-    """A piece of the bar."""
-
-    label: str
-    nbytes: int
-    colour: str
-    """As CSS has it; empty for what has a pattern of its own."""
-    kind: Literal["used", "cached", "free"] = "used"
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """The card's memory in stripes, whose widths are their shares of ``whole``."""
-
-    stripes: tuple[Stripe, ...]
-    whole: int
-    limit: int | None
-    """Where the capacity ends, if the stripes go beyond it."""
-
-    @property
-    def zoomed(self) -> Bar | None:
-        """The used part alone, where it is too little of the whole to be seen; else None."""
-        used = tuple(stripe for stripe in self.stripes if stripe.kind != "free")
-        nbytes = sum(stripe.nbytes for stripe in used)
-        return Bar(used, nbytes, None) if 0 < nbytes * _SMALL < self.whole else None
 
 
 def colour(kind: str) -> str:
@@ -231,48 +195,49 @@ def colour(kind: str) -> str:
     return _COLOURS.get(kind, _COLOURS["other"])
 
 
-def stacks(bar: Bar, label: str) -> Iterator[blocks.Stack]:
-    """Give the bar as it is shown, and what is used of it where that is too little to be seen."""
-    if bar.stripes:
-        yield _stack(bar, label)
-    if bar.zoomed is not None:
-        yield _stack(bar.zoomed, "what is used of it")
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    label: str
+    nbytes: int
+    colour: str = ""
+    """As CSS has it; empty for what has a pattern of its own."""
+    kind: Literal["used", "cached", "free"] = "used"
 
 
-def card_bar(estimate: Estimate, parts: Mapping[str, PeakPart], fit: Fit | None) -> Bar:
-    """Return the memory of the card when most is allocated, what is cached and what is free.
+def card_stacks(
+    estimate: Estimate, parts: Mapping[str, PeakPart], fit: Fit | None, label: str
+) -> Iterator[blocks.Stack]:
+    """Give the memory of the card when most is allocated: used, cached and free.
 
     What is cached is what the peak of reserved memory has beyond it, or as much of it as the
-    capacity leaves; it goes back when it must.
+    capacity leaves; it goes back when it must. What is used is drawn once more where it is too
+    little to be seen.
     """
-    stripes = [
-        Stripe(part.label, part.nbytes, colour(part.kind))
-        for part in parts.values()
-        if part.nbytes > 0
-    ]
-    outside = estimate.apart.point
-    reserved = estimate.peak_reserved
+    reserved, outside = estimate.peak_reserved, estimate.apart.point
     if fit is not None:
-        left = fit.capacity - outside
-        reserved = max(min(reserved, left), estimate.least_capacity.point)
-    cached = max(reserved - estimate.peak_allocated, 0)
-    stripes.append(Stripe(_CACHED, cached, "", "cached"))
-    stripes.append(Stripe(_OUTSIDE.format(estimate.framework), outside, "#5b6470"))
-    used = sum(stripe.nbytes for stripe in stripes)
+        reserved = max(min(reserved, fit.capacity - outside), estimate.least_capacity.point)
+    pieces = [_Piece(part.label, part.nbytes, colour(part.kind)) for part in parts.values()]
+    pieces += [
+        _Piece("cached", reserved - estimate.peak_allocated, "", "cached"),
+        _Piece(f"outside of {estimate.framework}", outside, "#5b6470"),
+    ]
+    pieces = [piece for piece in pieces if piece.nbytes > 0]
+    used = sum(piece.nbytes for piece in pieces)
     capacity = used if fit is None else fit.capacity
-    stripes.append(Stripe(_FREE, max(capacity - used, 0), "", "free"))
-    shown = tuple(stripe for stripe in stripes if stripe.nbytes)
-    return Bar(shown, max(used, capacity), capacity if used > capacity else None)
+    whole = max(used, capacity)
+    if used < whole:
+        free = _Piece("free", whole - used, "", "free")
+        yield _stack(label, (*pieces, free), whole, None)
+    elif pieces:
+        yield _stack(label, pieces, whole, capacity if used > capacity else None)
+    if 0 < used * _SMALL < whole:
+        yield _stack("what is used of it", pieces, used, None)
 
 
-def _stack(bar: Bar, label: str) -> blocks.Stack:
-    return blocks.Stack(
-        label,
-        tuple(
-            blocks.Stripe(
-                each.label, size(each.nbytes), each.nbytes / bar.whole, each.colour, each.kind
-            )
-            for each in bar.stripes
-        ),
-        None if bar.limit is None else (bar.limit / bar.whole, size(bar.limit)),
+def _stack(label: str, pieces: Sequence[_Piece], whole: int, limit: int | None) -> blocks.Stack:
+    stripes = (
+        blocks.Stripe(each.label, size(each.nbytes), each.nbytes / whole, each.colour, each.kind)
+        for each in pieces
     )
+    end = None if limit is None else (limit / whole, size(limit))
+    return blocks.Stack(label, tuple(stripes), end)

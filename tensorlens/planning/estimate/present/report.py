@@ -20,7 +20,7 @@ from tensorlens.planning.estimate.present.needs import (
     title,
     verdict,
 )
-from tensorlens.planning.estimate.present.peak_parts import card_bar, colour, peak_parts, stacks
+from tensorlens.planning.estimate.present.peak_parts import card_stacks, colour, peak_parts
 from tensorlens.planning.estimate.result import (
     SCHEMA,
     VERSION,
@@ -117,8 +117,9 @@ def _answer(estimate: Estimate) -> Iterator[Block]:
 
 
 def _stacks(estimate: Estimate) -> Sequence[Block]:
-    bar = card_bar(estimate, peak_parts(estimate), judged(estimate))
-    return [Section(tuple(stacks(bar, verdict(estimate))))] if bar.stripes else []
+    stacks = card_stacks(estimate, peak_parts(estimate), judged(estimate), verdict(estimate))
+    shown = tuple(stacks)
+    return [Section(shown)] if shown else []
 
 
 def _figures(estimate: Estimate) -> Table:
@@ -301,24 +302,13 @@ def _row(
 
 
 def summary(estimate: Estimate) -> dict[str, Any]:
-    """Return dicts, lists, texts and integers; sizes in bytes.
+    """Return dicts, lists, texts and integers; sizes in bytes; None is unknown.
 
-    A range is a dict of ``low``, ``point`` (the likeliest) and ``high``. ``allocated``,
-    ``reserved``, ``least_capacity``, ``apart`` and ``needed`` are ranges, as are the ``nbytes`` of
-    the ``terms``; ``lower`` and ``upper`` bound what the process takes from the card without its
-    context, None where ``unsimulated`` says why no bounds are known. ``fits`` has ``capacity`` and
-    ``verdict`` (``fits``, ``tight``, ``does not fit``), of what was asked or else of the card's
-    memory; None where there is neither. ``largest`` has the answer of
-    :func:`tensorlens.max_batch`, where the estimate is of that.
-
-    ``peak`` has what ``moment_data`` of :mod:`tensorlens.recording.present.summary` gives, and
-    ``step``, ``phase``, ``line``, ``module`` and ``op`` of the allocation that made it.
-    ``by_role``, ``by_line`` and ``by_module`` add up to the likeliest peak, remainders included,
-    and so do ``parts``, which tell the roles further apart. ``sum`` goes on from the parts to what
-    the card must have: each row has a ``sign``, one of ``+``, ``-``, ``=`` or, for the first,
-    empty.
-
-    A line is a dict of ``filename``, ``lineno`` and ``function``. What is not known is None.
+    A range is a dict of ``low``, ``point`` (the likeliest) and ``high``. ``lower`` and ``upper``
+    bound what the process takes from the card without its context. ``fits`` is of the capacity that
+    was asked for, or else of the card's memory. ``by_role``, ``by_line``, ``by_module`` and
+    ``parts`` add up to the likeliest peak, remainders included; ``sum`` goes on from the parts to
+    what the card must have, each row with its ``sign``.
     """
     card, fit = estimate.card, judged(estimate)
     parts = peak_parts(estimate)
@@ -336,11 +326,7 @@ def summary(estimate: Estimate) -> dict[str, Any]:
         "largest": None if estimate.largest is None else asdict(estimate.largest),
         "capacity": estimate.capacity,
         "fits": None if fit is None else {"capacity": fit.capacity, "verdict": fit.verdict},
-        "allocated": _range(estimate.allocated),
-        "reserved": _range(estimate.reserved),
-        "least_capacity": _range(estimate.least_capacity),
-        "apart": _range(estimate.apart),
-        "needed": _range(estimate.needed),
+        **{name: asdict(getattr(estimate, name)) for name in _FIGURES},
         "lower": estimate.lower,
         "upper": estimate.upper,
         "steps": [asdict(step) for step in estimate.steps],
@@ -360,10 +346,6 @@ def summary(estimate: Estimate) -> dict[str, Any]:
         ],
         "sum": [asdict(rung) for rung in rungs(estimate, parts)],
     }
-
-
-def _range(nbytes: Range) -> dict[str, int]:
-    return asdict(nbytes)
 
 
 def _peak_line(estimate: Estimate) -> dict[str, Any]:

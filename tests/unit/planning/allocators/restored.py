@@ -9,6 +9,8 @@ from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, Block, Memory
 from tensorlens.planning.allocators.cuda import CachingAllocator
 from tensorlens.records.events import START, Segment
 
+SEGMENTS = 2 << 20
+"""Bytes that addresses of segments are multiples of."""
 CODES = {"inactive": FREE, "active_allocated": ALLOCATED}
 
 
@@ -46,7 +48,8 @@ def _restored(memory: Memory, found: Iterable[Segment]) -> list[Block]:
                 continue
             memory.insert(block)
         memory.reserved += segment.size
-        memory.keep_clear(segment.address + segment.size)
+        end = -(-(segment.address + segment.size) // SEGMENTS) * SEGMENTS
+        memory.next_address = max(memory.next_address, end)
     return active
 
 

@@ -3,12 +3,7 @@
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.allocators import (
-    BFCAllocator,
-    Journal,
-    OutOfMemory,
-    least_limit,
-)
+from tensorlens.planning.allocators import BFCAllocator, OutOfMemory
 from tensorlens.records.events import EventLog
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -182,7 +177,7 @@ def test_nothing_of_torch_changes_anything():
     made = allocator()
     address = made.malloc(1, 7)
     made.free(address)
-    made.empty_cache(time=0)
+    made.empty_cache()
     assert made.malloc(1, 0) == address
     assert reserved(made) == 2 * MIB
 
@@ -191,7 +186,7 @@ def test_what_the_log_says():
     log = EventLog()
     made = BFCAllocator(6 * MIB + 512 * KIB, log=log, device="cpu")
     first = made.malloc(1500 * KIB)
-    made.malloc(100 * KIB, time=9_000_000)
+    made.malloc(100 * KIB)
     made.free(first)
     with pytest.raises(OutOfMemory):
         made.malloc(5 * MIB)
@@ -207,16 +202,3 @@ def test_what_the_log_says():
     ]
     assert log.held == {1: 2 * MIB}
     assert [segment.size for segment in log.segments] == [2 * MIB, 4 * MIB]
-
-
-def test_the_least_limit():
-    journal = Journal()
-    journal.free(journal.malloc(30 * MIB))
-    kept = journal.malloc(20 * MIB)
-    journal.malloc(8 * MIB)
-    journal.free(kept)
-    # with growth and without an end: 32 MiB, all for the 30, then for the 20; then 32 more
-    assert journal.replay(allocator()).figures.reserved.peak == 64 * MIB
-    # 20 are given all 32: the 8 need as much again, for which 8 will do
-    assert least_limit(journal, step=MIB) == 40 * MIB
-    assert least_limit(Journal()) == 0

@@ -18,19 +18,19 @@ BASE = 1 << 44
 
 
 def told(log):
-    return [(event.action, event.address, event.nbytes, event.time_ns) for event in log]
+    return [(event.action, event.address, event.nbytes) for event in log]
 
 
 def made(settings=None, **options):
     log = EventLog()
     allocator = CachingAllocator(settings, log=log, **options)
     stack = log.stacks.add([Frame("train.py", 3, "step")])
-    first = allocator.malloc(11 * MIB, time=5000, stack=stack, context=Context(op="aten::mm"))
-    second = allocator.malloc(1000, time=7000, stack=stack)
-    allocator.free(first, time=9000, stack=stack)
-    allocator.malloc(12 * MIB, time=11000)
-    allocator.free(second, time=13000)
-    allocator.empty_cache(time=15000, stack=stack)
+    first = allocator.malloc(11 * MIB, stack=stack, context=Context(op="aten::mm"))
+    second = allocator.malloc(1000, stack=stack)
+    allocator.free(first, stack=stack)
+    allocator.malloc(12 * MIB)
+    allocator.free(second)
+    allocator.empty_cache(stack=stack)
     allocator.write_segments()
     return allocator, log
 
@@ -38,14 +38,14 @@ def made(settings=None, **options):
 def test_events_in_their_order():
     _, log = made()
     assert told(log) == [
-        ("segment_alloc", BASE, 12 * MIB, 5000),
-        ("alloc", BASE, 11 * MIB, 5000),
-        ("segment_alloc", BASE + 12 * MIB, 2 * MIB, 7000),
-        ("alloc", BASE + 12 * MIB, 1024, 7000),
-        ("free", BASE, 11 * MIB, 9000),
-        ("alloc", BASE, 12 * MIB, 11000),
-        ("free", BASE + 12 * MIB, 1024, 13000),
-        ("segment_free", BASE + 12 * MIB, 2 * MIB, 15000),
+        ("segment_alloc", BASE, 12 * MIB),
+        ("alloc", BASE, 11 * MIB),
+        ("segment_alloc", BASE + 12 * MIB, 2 * MIB),
+        ("alloc", BASE + 12 * MIB, 1024),
+        ("free", BASE, 11 * MIB),
+        ("alloc", BASE, 12 * MIB),
+        ("free", BASE + 12 * MIB, 1024),
+        ("segment_free", BASE + 12 * MIB, 2 * MIB),
     ]
     # 11 MiB were given all of their segment
     assert log.held == {1: 12 * MIB}
@@ -55,14 +55,6 @@ def test_events_in_their_order():
     assert log.segments_known
     [segment] = log.segments
     assert (segment.size, segment.kind, segment.expandable) == (12 * MIB, "large", False)
-
-
-def test_without_times_events_are_a_microsecond_apart():
-    log = EventLog()
-    allocator = CachingAllocator(log=log, device="cuda:1")
-    allocator.free(allocator.malloc(1))
-    assert [event.time_ns for event in log] == [0, 1000, 2000]
-    assert log.devices == ["cuda:1"]
 
 
 def test_large_segments_go_back_first_and_the_smaller_of_them_before():
@@ -130,8 +122,8 @@ def test_beginning_from_a_snapshot():
     allocator = CachingAllocator(log=log)
     restore(allocator, [Segment("cuda:0", BASE, 20 * MIB, blocks=blocks)])
     assert told(log) == [
-        ("start", BASE, 11 * MIB, 0),
-        ("start", BASE + 15 * MIB, 5 * MIB, 0),
+        ("start", BASE, 11 * MIB),
+        ("start", BASE + 15 * MIB, 5 * MIB),
     ]
     assert log.held == {0: 12 * MIB}
     figures = allocator.figures

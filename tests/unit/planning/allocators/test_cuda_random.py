@@ -6,7 +6,7 @@ import pytest
 from restored import restore
 from slow_allocator import MIB, NoRoom, SlowAllocator
 
-from tensorlens.planning.allocators import CachingAllocator, Journal, OutOfMemory, Settings
+from tensorlens.planning.allocators import CachingAllocator, OutOfMemory, Settings
 
 SIZES = (1, 512, 513, 4 * 1024, 300_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 25_000_001)
 
@@ -96,25 +96,3 @@ def test_an_allocator_begun_from_another_ones_segments_goes_on_alike(seed):
             live.append(first.malloc(size, stream))
             assert second.malloc(size, stream) == live[-1]
     assert second.segments() == first.segments()
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_least_capacity_works_and_a_segment_less_does_not(seed):
-    rng = random.Random(seed)
-    journal = Journal()
-    live = []
-    for _ in range(120):
-        if rng.random() < 0.55 or not live:
-            live.append(journal.malloc(rng.randrange(1, 40 * MIB), rng.choice([0, 1])))
-        else:
-            journal.free(live.pop(rng.randrange(len(live))))
-        if rng.random() < 0.02:
-            journal.empty_cache()
-    settings = Settings(expandable_segments=seed % 2 == 1)
-    least = journal.least_capacity(settings)
-    uncapped = journal.replay(CachingAllocator(settings)).figures
-    assert uncapped.allocated.peak <= least <= uncapped.reserved.peak
-    capped = journal.replay(CachingAllocator(settings, capacity=least)).figures
-    assert capped.allocated == uncapped.allocated or capped.reserved.peak <= least
-    with pytest.raises(OutOfMemory):
-        journal.replay(CachingAllocator(settings, capacity=least - 2 * MIB))

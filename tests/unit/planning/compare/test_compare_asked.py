@@ -6,7 +6,7 @@ import pytest
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare import batches
+from tensorlens.planning.compare import outcomes
 from tensorlens.planning.compare.options import checked, parsed
 from tensorlens.planning.processes import ending
 from tensorlens.planning.trials.jobs import (
@@ -125,7 +125,7 @@ class FakeLauncher:
 
 def largest(launcher, capacity, **more):
     job = Job("a", Program("p"), Choice({}), "torch", ())
-    return batches._Search(batches.BatchSearch(job, capacity, **more), launcher).largest()
+    return outcomes.run_search(outcomes.BatchSearch(job, capacity, **more), launcher)
 
 
 @pytest.mark.parametrize("fixed", [0, 1000, 99_000])

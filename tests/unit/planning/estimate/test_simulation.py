@@ -152,3 +152,32 @@ def test_what_fits(capacity, verdict):
     assert estimate.fits().verdict == verdict
     assert bool(estimate.fits) == (verdict != "does not fit")
     assert not estimate.fits("1 MiB")
+
+
+def test_least_capacity_of_tensorflows_allocator():
+    requests = Requests()
+    requests.trace.framework = "tensorflow"
+    requests.give_back(requests.take(30 * MIB))
+    kept = requests.take(20 * MIB)
+    requests.take(8 * MIB)
+    requests.give_back(kept)
+    requests.mark("end")
+    # with growth and without an end: 32 MiB, all for the 30, then for the 20; then 32 more
+    assert simulated(requests).peak_reserved("cuda:0") == 64 * MIB
+    # 20 are given all 32: the 8 need as much again, for which 8 will do
+    assert least_capacity(requests.trace, "cuda:0", Settings(), 64 * MIB) == 40 * MIB
+
+
+def test_least_capacity_of_expandable_segments():
+    requests = Requests()
+    kept = [requests.take(30 * MIB) for _ in range(2)]
+    requests.take(11 * MIB)
+    for each in kept:
+        requests.give_back(each)
+    requests.take(60 * MIB)
+    requests.mark("end")
+    # 60 MiB in one piece: 12 are in use, the two segments of 30 go back
+    assert least_capacity(requests.trace, "cuda:0", Settings(), 132 * MIB) == 72 * MIB
+    # mapped in units of 20: 71 MiB in use; behind the 11 that follow the free 60
+    expandable = Settings(expandable_segments=True)
+    assert least_capacity(requests.trace, "cuda:0", expandable, 132 * MIB) == 80 * MIB

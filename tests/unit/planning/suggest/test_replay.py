@@ -6,8 +6,7 @@ import pytest
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.suggest.api import suggest
-from tensorlens.planning.suggest.blocks import repeated_layers, repeated_paths
-from tensorlens.planning.suggest.optimizers import bytes_in_8_bits
+from tensorlens.planning.suggest.checkpoints import repeated_paths
 from tensorlens.planning.suggest.recorded_steps import Replay
 from tensorlens.planning.torch.step_facts import unused
 from tensorlens.recording.recordings import Recording
@@ -104,14 +103,6 @@ def test_repeated_paths_are_numbered_alike_and_outermost():
     assert repeated_paths([]) == []
 
 
-def test_state_in_8_bits():
-    # an element is one byte in place of four, and 256 of them share a scale of four
-    assert bytes_in_8_bits(4 * 8192) == 8192 + 4 * 32
-    assert bytes_in_8_bits(4 * 8193) == 8193 + 4 * 33
-    # too small to be worth it
-    assert bytes_in_8_bits(4 * 4095) == 4 * 4095
-
-
 def test_variables_that_are_not_looked_at_again():
     def function(given):
         first, _second, third = 1, 2, 3
@@ -160,11 +151,3 @@ def test_a_recording_in_which_nothing_can_be_found():
 def test_another_framework_is_refused():
     with pytest.raises(UsageError, match="framework='jax': there is torch, tensorflow"):
         suggest(lambda: None, framework="jax")
-
-
-def test_blocks_of_keras_by_their_paths():
-    inside = ("dense", "dense_1", "norm")
-    blocks = [f"net/{name}/{part}" for name in ("block", "block_1") for part in inside]
-    others = ["net/dense_7", "net/dense_8", "net/head/dense_9", "net/head_1/norm_2"]
-    found = repeated_layers([*blocks, *others, "net/block/norm/scale", "net/block_1/norm/scale"])
-    assert found == ["net/block", "net/block_1"]

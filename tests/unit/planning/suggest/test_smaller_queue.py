@@ -4,8 +4,8 @@ import pytest
 
 from tensorlens.planning.step_facts import PrefetchQueue, StepFacts
 from tensorlens.planning.suggest.api import _told
-from tensorlens.planning.suggest.queues import smaller_queue
 from tensorlens.planning.suggest.recorded_steps import RecordedSteps
+from tensorlens.planning.suggest.state import smaller_queue
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog
 

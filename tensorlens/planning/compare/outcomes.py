@@ -1,24 +1,96 @@
-"""Options estimated on a card that need not be there, and the rows that their figures make."""
+"""What becomes of an option: its runs, its estimate on a card, its largest batch; and its row."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.compare.batches import LargestBatch
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
-from tensorlens.planning.estimate.batches import MaxBatch, largest_batch
+from tensorlens.planning.estimate.api import allocator_settings
+from tensorlens.planning.estimate.batches import MOST, largest_batch, largest_that_fits
 from tensorlens.planning.estimate.cards import Place
-from tensorlens.planning.estimate.request import settings_of
-from tensorlens.planning.estimate.result import Estimate, Range
+from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
-from tensorlens.planning.trials.jobs import Choice, Measured, Program, Reason, Result, Trouble
+from tensorlens.planning.trials.jobs import (
+    Choice,
+    Job,
+    Measured,
+    Program,
+    Reason,
+    Result,
+    Trouble,
+)
 from tensorlens.units import format_bytes
+
+_STEPS = 2
+"""Optimizers make their state in the first step; the second has all of it from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSearch:
+    """A search for the largest batch."""
+
+    job: Job
+    capacity: int
+    lowest: int = 1
+    highest: int | None = None
+    multiple: int = 1
+    """Batches are multiples of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The largest batch; 0 where not even the smallest fits, None where it cannot be told."""
+
+    batch: int | None
+    beyond: str
+    """Result of the next larger one; or why it cannot be told."""
+    tried: tuple[int, ...] = ()
+
+
+def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResult:
+    """Find the largest batch that runs under the capacity, when the next one does not."""
+    unit = search.multiple
+    refused: dict[int, Trouble] = {}
+    tried: list[int] = []
+
+    def needed(number: int) -> int | None:
+        tried.append(number * unit)
+        job = replace(
+            search.job,
+            batch=number * unit,
+            limit=search.capacity,
+            # what it took stays mapped in part, and would count as room
+            rehearsal=unit,
+            warmup=0,
+            steps=_STEPS,
+        )
+        result = processes.run(job)
+        if isinstance(result, Measured):
+            return min(result.peak_allocated, search.capacity)
+        assert isinstance(result, Trouble)
+        refused[number] = result
+        return None
+
+    low, high = -(-search.lowest // unit), (search.highest or MOST) // unit
+    with nullcontext(runner) if runner is not None else Runner() as processes:
+        fitting, too_large = largest_that_fits(needed, search.capacity, low, high)
+    batch: int | None = fitting * unit
+    trouble = refused.get(too_large)
+    if trouble is None:
+        return SearchResult(batch, "the largest that was to be tried", tuple(sorted(tried)))
+    is_memory = trouble.kind is Reason.OUT_OF_MEMORY
+    beyond = f"{too_large * unit:,}: {'out of memory' if is_memory else trouble.text}"
+    if trouble.kind is Reason.CANNOT:
+        beyond = trouble.text
+    if not fitting and not is_memory and not trouble.text.startswith("the process was ended by"):
+        batch = None
+    return SearchResult(batch, beyond, tuple(sorted(tried)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +106,18 @@ class Estimation:
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """Needs of one option."""
+    """Needs of one option: of an estimate what a comparison tells, without its recording."""
 
     device: str
     card: str
-    peak_allocated: int
+    peaks: Range
+    """Peak allocated, between what bounds it where a part of it can only be bounded."""
     peak_reserved: int
     setup_allocated: int
     least_capacity: int
     """With what lies outside of the framework's memory."""
-    largest_batch: int | None = None
-    beyond: str = ""
+    batch: SearchResult
     notes: tuple[str, ...] = ()
-    missing: dict[str, str] = field(default_factory=dict)
-    peaks: Range | None = None
-    """Between what bounds the peak is, where a part of it can only be bounded."""
 
 
 def option_request(
@@ -59,7 +128,7 @@ def option_request(
         program=program,
         place=where,
         steps=steps,
-        settings=settings_of(choice.settings.get("alloc_conf")),
+        settings=allocator_settings(choice.settings.get("alloc_conf")),
         choice=choice,
         framework=framework,
         world_size=choice.settings.get("shards", 1),
@@ -81,74 +150,55 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
     shared = runner if request.framework != "torch" else None
     try:
         with nullcontext(shared) if shared is not None else Runner() as processes:
-            return _estimated(asked, processes)
+            batch = _largest_batch(asked, processes)
+            answer = request.ask(processes)
     except ProgramFailed as error:
         return error.trouble
     except UsageError as error:
         return Trouble(Reason.FAILED, str(error))
     except TensorlensError as error:
         return Trouble(Reason.CANNOT, str(error))
+    return Estimated(
+        device=answer.device,
+        card="" if answer.card is None else answer.card.name,
+        peaks=answer.allocated,
+        peak_reserved=answer.peak_reserved,
+        setup_allocated=answer.steps[0].allocated,
+        least_capacity=answer.needed.point,
+        batch=batch,
+        notes=tuple(caution.text for caution in answer.warnings),
+    )
 
 
-def _estimated(asked: Estimation, runner: Runner) -> Estimated:
-    request, capacity = asked.request, asked.request.place.capacity
+def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
+    request, place = asked.request, asked.request.place
+    if place.capacity is None:
+        return NOT_ASKED
+    if place.card is None:
+        return SearchResult(None, "estimated for cuda only")
     parts = request.choice.settings.get("accumulate", 1)
-    batch = _Batch()
-    if capacity is not None and request.place.card is not None:
-        found = largest_batch(
-            lambda number: request.with_batch(number * parts).ask(runner),
-            capacity,
-            -(-asked.lowest // parts),
-            None if asked.highest is None else asked.highest // parts,
-        )
-        batch = _largest(found, parts)
-    return _answer(request, request.ask(runner), batch)
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """The largest batch, where it was looked for."""
-
-    number: int | None = None
-    beyond: str = ""
-
-
-def _largest(found: MaxBatch, parts: int) -> _Batch:
+    found = largest_batch(
+        lambda number: request.with_batch(number * parts).ask(runner),
+        place.capacity,
+        -(-asked.lowest // parts),
+        None if asked.highest is None else asked.highest // parts,
+    )
     batch, beyond = int(found) * parts, ""
     after = found.estimates.get(found + 1) or (None if found else found.estimate)
     if after is not None:
         beyond = f"{batch + parts:,} would need {format_bytes(after.needed.point)}"
     elif found.reaches_end:
         beyond = "the largest that was to be tried"
-    return _Batch(batch, beyond)
-
-
-def _answer(request: StepsRequest, answer: Estimate, batch: _Batch) -> Estimated:
-    missing = {}
-    if request.place.capacity is not None and request.place.card is None:
-        missing["largest_batch"] = "estimated for cuda only"
-    return Estimated(
-        device=answer.device,
-        card="" if answer.card is None else answer.card.name,
-        peak_allocated=answer.peak_allocated,
-        peak_reserved=answer.peak_reserved,
-        setup_allocated=answer.steps[0].allocated,
-        least_capacity=answer.needed.point,
-        largest_batch=batch.number,
-        beyond=batch.beyond,
-        notes=tuple(caution.text for caution in answer.warnings),
-        missing=missing,
-        peaks=answer.allocated,
-    )
+    return SearchResult(batch, beyond)
 
 
 NO_TIMES = "an estimate has no times"
 NO_LOSSES = "an estimate has tensors without data: no losses"
-_UNASKED = "no capacity was given"
+NOT_ASKED = SearchResult(None, "no capacity was given")
 
 
 def measured_outcome(
-    option: Option, results: Sequence[Result], found: LargestBatch | Trouble | None
+    option: Option, results: Sequence[Result], found: SearchResult | Trouble
 ) -> Outcome:
     """Return what became of one option in all repeats; one that failed decides."""
     trouble = next((each for each in results if isinstance(each, Trouble)), None)
@@ -164,15 +214,9 @@ def measured_outcome(
         missing["least_capacity"] = (
             "measured runs tell what was reserved; an estimate tells the least that is enough"
         )
-    batch, beyond = None, ""
-    if found is None:
-        missing["largest_batch"] = _UNASKED
-    elif isinstance(found, Trouble):
-        missing["largest_batch"] = found.text
-    else:
-        batch, beyond = found.batch, found.beyond
-        if batch is None:
-            missing["largest_batch"] = found.beyond
+    batch = SearchResult(None, found.text) if isinstance(found, Trouble) else found
+    if batch.batch is None:
+        missing["largest_batch"] = batch.beyond
     return Outcome(
         option.name,
         option.settings,
@@ -180,8 +224,8 @@ def measured_outcome(
         peak_reserved=max(reserved, default=None),
         setup_allocated=first.setup_allocated,
         least_capacity=least,
-        largest_batch=batch,
-        beyond=beyond,
+        largest_batch=batch.batch,
+        beyond="" if batch.batch is None else batch.beyond,
         held_ahead=max((each.held_ahead for each in runs if each.held_ahead), default=None),
         peaks=peaks,
         step_peaks=tuple(
@@ -198,19 +242,20 @@ def estimated_outcome(option: Option, result: Estimated | Trouble) -> Outcome:
     """Return what one option is estimated to need."""
     if isinstance(result, Trouble):
         return failed_outcome(option, result)
-    missing = {"seconds": NO_TIMES, "losses": NO_LOSSES, **result.missing}
-    if result.largest_batch is None:
-        missing.setdefault("largest_batch", _UNASKED)
+    batch = result.batch
+    missing = {"seconds": NO_TIMES, "losses": NO_LOSSES}
+    if batch.batch is None:
+        missing["largest_batch"] = batch.beyond
     return Outcome(
         option.name,
         option.settings,
-        peak_allocated=result.peak_allocated,
+        peak_allocated=result.peaks.point,
         peak_reserved=result.peak_reserved,
         setup_allocated=result.setup_allocated,
         least_capacity=result.least_capacity,
-        largest_batch=result.largest_batch,
-        beyond=result.beyond,
-        peaks=(result.peak_allocated,),
+        largest_batch=batch.batch,
+        beyond="" if batch.batch is None else batch.beyond,
+        peaks=(result.peaks.point,),
         notes=result.notes,
         missing=missing,
     )
