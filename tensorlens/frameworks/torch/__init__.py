@@ -25,14 +25,14 @@ class Adapter(base.Adapter):
     compiled_codes = deferred("tensorlens.frameworks.torch.compiler_watch:compiled_codes")
     skip_code = deferred("tensorlens.frameworks.torch.compiler_watch:skip")
     keep_compilers_out = deferred("tensorlens.frameworks.torch.functions:keep_compilers_out")
-    watch = deferred("tensorlens.frameworks.torch.census.observation:watch")
+    watch = deferred("tensorlens.frameworks.torch.cpu:watch")
     census = deferred("tensorlens.frameworks.torch.census.findings:take")
     record = deferred("tensorlens.frameworks.torch.recorder.devices:start")
     follow = deferred("tensorlens.frameworks.torch.steps:TorchSteps")
     when_stepped = deferred("tensorlens.frameworks.torch.optimizer_steps:when_stepped")
     pinned = deferred("tensorlens.frameworks.torch.accelerators:pinned")
     failed_request = deferred("tensorlens.frameworks.torch.failures:failed_request")
-    graphs_kept = deferred("tensorlens.frameworks.torch.census.graph_components:graphs_kept")
+    graphs_kept = deferred("tensorlens.frameworks.torch.census.tensors.graph:graphs_kept")
     notes = deferred("tensorlens.frameworks.torch.cpu:notes")
 
     def __init__(self) -> None:

@@ -19,8 +19,8 @@ from tensorlens.frameworks.host.naming import ModulePath, Moment, NameSources, S
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.findings import look
-from tensorlens.frameworks.torch.census.observation import watch
 from tensorlens.frameworks.torch.census.quiet import others_run
+from tensorlens.frameworks.torch.cpu import watch
 from tensorlens.frameworks.torch.native.build import OPS, OPS_ALONE
 from tensorlens.heap import UNREACHABLE
 from tensorlens.native.build import NativeUnavailable, load

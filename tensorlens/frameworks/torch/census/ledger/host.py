@@ -16,7 +16,6 @@ from tensorlens.frameworks.census.foreign_memory import note_foreign
 from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
 from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.torch.cpu import CpuCounter
-from tensorlens.records.events import WRAPPERS
 from tensorlens.records.ledger import Block, Ledger
 from tensorlens.records.tensors import TensorTable
 
@@ -59,7 +58,6 @@ def _ask(function: Callable[[int], int]) -> int:
     return function(ctypes.addressof(buffers))
 
 
-_REDUCERS = "of DistributedDataParallel's reducer, such as its map of used parameters"
 _MINUS_ONE = array("q", [-1]).tobytes()
 
 
@@ -96,17 +94,10 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
 
 
 def _blocks(blocks: Sequence[tuple[int, int, int]], births: Births) -> tuple[Block, ...]:
-    """Return the blocks of no tensor with the line that made each, and what the reducer's are."""
-    _, models = births.numbers(array("Q", [address for address, *_ in blocks]))
-    wrappers = {each for each in {*models} - {-1} if births.line(each).function in WRAPPERS}
+    """Return the blocks of no tensor with the line that made each."""
     return tuple(
-        Block(
-            address,
-            size,
-            births.line(birth) if birth >= 0 else None,
-            what=_REDUCERS if model in wrappers else None,
-        )
-        for (address, size, birth), model in zip(blocks, models, strict=True)
+        Block(address, size, births.line(birth) if birth >= 0 else None)
+        for address, size, birth in blocks
     )
 
 
