@@ -10,7 +10,7 @@ from census_checks import Since
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.torch.census.names.first_seen import FirstSeen
+from tensorlens.frameworks.torch.census.names.naming import FirstSeen
 
 HELD = []
 

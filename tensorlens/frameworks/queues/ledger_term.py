@@ -29,7 +29,7 @@ def with_queued_input(ledgers: Mapping[str, Ledger]) -> Mapping[str, Ledger]:
     """Return the ledgers, the host's with a term for what loaders that are alive hold.
 
     It is a part of the figure that counts that memory: shared memory of workers is of ``other``,
-    TensorFlow's of ``allocated``. NumPy's arrays in a Keras queue have no term: they are in the heap's.
+    TensorFlow's of ``allocated``. What Keras queues as NumPy's arrays is in the heap's term.
     Without loaders there is no term.
     """
     host = ledgers.get("cpu")

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #define TL_EXPORT extern "C" __attribute__((visibility("default")))
@@ -123,55 +124,28 @@ class Index {
 // Lists of lengths, each distinct one once: sizes and strides.
 class Shapes {
  public:
-  int32_t number(const int64_t* values, size_t length) {
-    if (last_ >= 0 && is(last_, values, length)) {
-      return last_;
+  // `hint` is the likely number, or -1.
+  int32_t number(const int64_t* values, size_t length, int32_t hint) {
+    if (hint >= 0 && starts_[hint + 1] - starts_[hint] == static_cast<int64_t>(length) &&
+        std::equal(values, values + length, values_.begin() + starts_[hint])) {
+      return hint;
     }
-    if (2 * starts_.size() > slots_.size()) {
-      grow();
-    }
-    int32_t& slot = slots_[place(values, length)];
-    if (slot < 0) {
+    key_.assign(reinterpret_cast<const char*>(values), length * sizeof(int64_t));
+    const auto fresh = static_cast<int32_t>(numbers_.size());
+    const auto [place, is_fresh] = numbers_.try_emplace(key_, fresh);
+    if (is_fresh) {
       values_.insert(values_.end(), values, values + length);
       starts_.push_back(static_cast<int64_t>(values_.size()));
-      slot = static_cast<int32_t>(starts_.size()) - 2;
     }
-    return last_ = slot;
+    return place->second;
   }
 
   std::vector<int64_t> values_;
   std::vector<int64_t> starts_{0};
 
  private:
-  bool is(int32_t number, const int64_t* values, size_t length) const {
-    const int64_t start = starts_[number];
-    return starts_[number + 1] - start == static_cast<int64_t>(length) &&
-        std::equal(values, values + length, values_.begin() + start);
-  }
-
-  size_t place(const int64_t* values, size_t length) const {
-    uint64_t hash = length;
-    for (size_t index = 0; index < length; ++index) {
-      hash = mixed(hash + static_cast<uint64_t>(values[index]));
-    }
-    size_t index = hash & (slots_.size() - 1);
-    while (slots_[index] >= 0 && !is(slots_[index], values, length)) {
-      index = (index + 1) & (slots_.size() - 1);
-    }
-    return index;
-  }
-
-  void grow() {
-    slots_.assign(std::max<size_t>(64, 2 * slots_.size()), -1);
-    for (int32_t number = 0; number + 1 < static_cast<int32_t>(starts_.size()); ++number) {
-      const int64_t start = starts_[number];
-      const auto length = static_cast<size_t>(starts_[number + 1] - start);
-      slots_[place(values_.data() + start, length)] = number;
-    }
-  }
-
-  std::vector<int32_t> slots_;
-  int32_t last_ = -1;
+  std::unordered_map<std::string, int32_t> numbers_;
+  std::string key_;
 };
 
 // Never made: it only lends its right to a tensor's protected members.
@@ -455,8 +429,10 @@ class Scan {
     const auto& layout = Inside::layout(tensor);
     const size_t length = is_hidden ? 0 : layout.size();
     const auto size = static_cast<int64_t>(Inside::dtype(tensor).itemsize());
-    shape_.push_back(shapes_.number(layout.sizes_data(), length));
-    stride_.push_back(is_odd ? -1 : shapes_.number(layout.strides_data(), length));
+    const int32_t shape = shape_.empty() ? -1 : shape_.back();
+    const int32_t stride = stride_.empty() ? -1 : stride_.back();
+    shape_.push_back(shapes_.number(layout.sizes_data(), length, shape));
+    stride_.push_back(is_odd ? -1 : shapes_.number(layout.strides_data(), length, stride));
     offsets_.push_back(is_odd ? 0 : Inside::offset(tensor));
     nbytes_.push_back(is_hidden ? 0 : Inside::elements(tensor) * size);
   }

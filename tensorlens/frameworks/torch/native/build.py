@@ -64,5 +64,3 @@ def _part(name: str, label: str, *options: str) -> Part:
 COUNTER = _part("counter", "the native CPU counter")
 TENSORS = _part("tensors", "the native tensor reader")
 OPS = _part("ops", "the native recorder of operators", "-ltorch_cpu")
-OPS_ALONE = _part("ops", "the native recorder of operators", "-ltorch_cpu", "-DTL_NO_GRADIENTS")
-"""Where autograd's headers are not as this torch's: it does not tell whose a gradient is."""

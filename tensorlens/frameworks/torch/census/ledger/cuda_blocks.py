@@ -116,12 +116,10 @@ def _handed_out(segments: Iterable[Segment]) -> Iterator[_Piece]:
         private = _is_private(segment)
         for block in segment["blocks"]:
             size = block["size"]
-            # snapshots before torch 2.1 give no address of a block
-            start = block.get("address", address)
-            address = start + size
             if block["state"] == _ALLOCATED:
                 requested = block.get("requested_size", size)
-                yield _Piece(start, size, requested, block.get("frames", ()), private)
+                yield _Piece(address, size, requested, block.get("frames", ()), private)
+            address += size
 
 
 def _is_private(segment: Segment) -> bool:

@@ -7,19 +7,19 @@ records one (``c10/cuda/CUDACachingAllocator.cpp``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import functools
+import importlib
+import os
+from collections.abc import Callable
 from typing import Any
 
 import torch as _torch
 
-from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.torch import accelerators
 from tensorlens.frameworks.torch.backends import KINDS
-from tensorlens.frameworks.torch.census.ledger import driver_memory
 from tensorlens.frameworks.torch.census.ledger.cuda_blocks import Account, Range, account
-from tensorlens.records.ledger import Block, Ledger, Term
+from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
 
 _LISTED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
@@ -67,35 +67,20 @@ def explanations(kind: str, no_blocks: str | None) -> dict[str, str]:
     return found
 
 
-def outside_term(nbytes: int) -> Term:
-    """Return the part of ``other`` that known tensors lie in."""
-    return Term(
-        *("other", "outside", "tensors outside of the allocator"),
-        nbytes,
-        "storages that lie in none of the allocator's segments: shared by another process "
-        "(CUDA IPC) or made by another library, or freed while this was read",
-    )
-
-
-def process_terms(context: int | None, other: int) -> Iterator[Term]:
-    """Give the two parts of ``other``: this process's and everything else.
-
-    Args:
-        context: bytes of this process beside what is reserved; None where nobody tells.
-        other: bytes of both.
-    """
-    yield Term(
-        *("other", "context", "context and libraries of this process"),
-        context,
-        "what NVML (on ROCm amdsmi) tells of this process, less what is reserved: the context, "
-        "loaded kernels, memory of libraries that ask the driver themselves",
-    )
-    yield Term(
-        *("other", "other_processes", "other processes and the driver"),
-        None if context is None else other - context,
-        "the rest of other",
-    )
-
+# key, label and explanation of the parts of ``other``
+_OUTSIDE = (
+    "outside",
+    "tensors outside of the allocator",
+    "storages that lie in none of the allocator's segments: shared by another process "
+    "(CUDA IPC) or made by another library, or freed while this was read",
+)
+_CONTEXT = (
+    "context",
+    "context and libraries of this process",
+    "what NVML tells of this process, less what is reserved: the context, loaded kernels, memory "
+    "of libraries that ask the driver themselves",
+)
+_OTHERS = ("other_processes", "other processes and the driver", "the rest of other")
 
 _NOT_OURS = ("cpu", "meta")
 # aten/src/ATen/cuda/CublasHandlePool.cpp: parseChosenWorkspaceSize, before and since sm_90
@@ -121,30 +106,31 @@ def ledgers_of(table: TensorTable, torch: Any, devices: Any) -> dict[str, Ledger
         devices: an :class:`~tensorlens.frameworks.torch.accelerators.Accelerators` of it.
     """
     storages = _storages(table, devices)
-    snapshots = _Snapshots(torch)
+    # of all devices of a backend, read once
+    segments = functools.cache(functools.partial(_segments, torch))
     names = dict.fromkeys((*devices.used_devices(), *storages))
     return {
-        name: _Device(torch, devices, name, storages.get(name, []), snapshots).ledger()
+        name: _Device(torch, devices, name, storages.get(name, []), segments).ledger()
         for name in names
     }
 
 
 def _storages(table: TensorTable, devices: Any) -> dict[str, list[Range]]:
-    found: dict[str, list[Range]] = {}
+    storages: dict[str, list[Range]] = {}
     places = [
         None
         if name.partition(":")[0] in _NOT_OURS
-        else found.setdefault(_spelled(devices, name), [])
+        else storages.setdefault(_spelled(devices, name), [])
         for name in table.devices
     ]
-    if not found:
-        return found
+    if not storages:
+        return storages
     for row in table.counted():
         place = places[table.device[row]]
         address, nbytes = table.storage[row], table.storage_nbytes[row]
         if place is not None and address and nbytes:
             place.append((address, address + nbytes))
-    return found
+    return storages
 
 
 def _spelled(devices: Any, name: str) -> str:
@@ -154,184 +140,95 @@ def _spelled(devices: Any, name: str) -> str:
         return name
 
 
-class _Snapshots:
-    """The segments of each backend, read once for all of its devices."""
+def _segments(torch: Any, kind: str) -> Any:
+    """Return the segments of all devices of a backend.
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._read: dict[str, Any] = {}
-
-    def segments(self, kind: str) -> Any:
-        """Return the segments of all devices.
-
-        Raises:
-            LookupError: the backend's allocator does not tell its blocks.
-            Exception: whatever torch raises.
-        """
-        if kind not in self._read:
-            self._read[kind] = self._take(kind)
-        return self._read[kind]
-
-    def _take(self, kind: str) -> Any:
-        take = getattr(getattr(self._torch, kind, None), "memory_snapshot", None)
-        if take is None or kind not in _LISTED:
-            raise LookupError(f"the allocator of {kind} does not tell its blocks")
-        if kind == "cuda" and self._torch.cuda.get_allocator_backend() != "native":
-            raise LookupError("this allocator does not tell its blocks")
-        try:
-            # the trace may be gigabytes; an older torch, and XPU's, cannot leave it out
-            return take(include_traces=False)
-        except TypeError:
-            return take()
-
-
-@dataclass
-class _Figures:
-    """Figures of a device; one is None where ``missing`` has the reason."""
-
-    allocated: int | None = None
-    reserved: int | None = None
-    named: int = 0
-    driver_used: int | None = None
-    driver_total: int | None = None
-    no_blocks: str | None = "the allocator was not asked"
-    """Why the allocator's blocks are not known; None where they are."""
-    parts: list[Term] = field(default_factory=list)
-    blocks: tuple[Block, ...] = ()
-    block_count: int = 0
-    missing: dict[str, str] = field(default_factory=dict)
-
-    def lacks(self, reason: str, *names: str) -> None:
-        """Note why figures cannot be had; the first reason stays."""
-        for name in names:
-            self.missing.setdefault(name, reason)
+    Raises:
+        LookupError: the backend's allocator does not tell its blocks.
+        Exception: whatever torch raises.
+    """
+    take = getattr(getattr(torch, kind, None), "memory_snapshot", None)
+    if take is None or kind not in _LISTED:
+        raise LookupError(f"the allocator of {kind} does not tell its blocks")
+    if kind == "cuda" and torch.cuda.get_allocator_backend() != "native":
+        raise LookupError("this allocator does not tell its blocks")
+    try:
+        # the trace may be gigabytes; an older torch, and XPU's, cannot leave it out
+        return take(include_traces=False)
+    except TypeError:
+        return take()
 
 
 class _Device:
-    """One accelerator, about to be asked."""
+    """One accelerator and its figures; one is None where ``missing`` has the reason."""
 
     def __init__(
-        self, torch: Any, devices: Any, name: str, storages: list[Range], snapshots: _Snapshots
+        self,
+        torch: Any,
+        devices: Any,
+        name: str,
+        storages: list[Range],
+        segments: Callable[[str], Any],
     ) -> None:
-        self._torch = torch
-        self._name = name
+        self._torch, self._devices, self._name = torch, devices, name
         self._kind, _, number = name.partition(":")
         self._index = int(number or 0)
         self._backend = devices.backends.get(self._kind)
-        self._devices = devices
-        self._storages = storages
-        self._snapshots = snapshots
-        self._seen = _Figures()
+        self._storages, self._segments = storages, segments
+        self._account: Account | None = None
+        self._no_blocks: str | None = "the allocator was not asked"
+        self._named = _total(storages)
+        self._allocated: int | None = None
+        self._reserved: int | None = None
+        self._used: int | None = None
+        self._total: int | None = None
+        self._parts: list[Term] = []
+        self._missing: dict[str, str] = {}
 
     def ledger(self) -> Ledger:
         """Return the device's ledger; asked once."""
-        seen = self._seen
         reason = self._unusable()
         if reason is not None:
-            seen.named = _total(self._storages)
-            seen.lacks(reason, "allocated", "reserved", "driver_used", "driver_total")
+            self._lack(reason, "allocated", "reserved", "driver_used", "driver_total")
         else:
             self._read_allocator()
             self._read_driver()
-        return self._balanced()
-
-    def _unusable(self) -> str | None:
-        """Return why the device cannot be asked, or None."""
-        backend = self._backend
-        if backend is None:
-            return None
-        try:
-            if backend.ready():
-                return None
-            if backend.forked():
-                return f"{self._kind} cannot be used in a forked process"
-        except Exception as error:
-            return _line(error)
-        return f"this process has not initialised {self._kind}"
-
-    def _read_allocator(self) -> None:
-        try:
-            segments = self._snapshots.segments(self._kind)
-            self._take(account(segments, self._index, self._storages, self._workspaces()))
-        except Exception as error:  # an allocator may count its bytes and not tell its blocks
-            self._seen.no_blocks = _line(error)
-            self._read_statistics()
-
-    def _workspaces(self) -> frozenset[int]:
-        nvidia = self._kind == "cuda" and not getattr(self._torch.version, "hip", None)
-        return _CUBLAS_WORKSPACES if nvidia else frozenset()
-
-    def _take(self, found: Account) -> None:
-        seen = self._seen
-        seen.no_blocks = None
-        seen.allocated, seen.reserved, seen.named = found.allocated, found.reserved, found.named
-        seen.blocks, seen.block_count = found.blocks, found.block_count
-        seen.parts += found.parts
-        if found.outside:
-            seen.parts.append(outside_term(found.outside))
-
-    def _read_statistics(self) -> None:
-        seen = self._seen
-        seen.named = _total(self._storages)
-        try:
-            if self._backend is None:
-                figures = driver_memory.accelerator_figures(self._torch, self._kind, self._index)
-                seen.allocated, seen.reserved = figures
-                return
-            allocated, reserved = _statistics(self._backend, self._index)
-        except Exception as error:
-            seen.lacks(_line(error), "allocated", "reserved")
-            return
-        for name, value in (("allocated", allocated), ("reserved", reserved)):
-            if value == UNKNOWN:
-                seen.lacks(self._backend.missing.get(name, "torch does not tell"), name)
-            else:
-                setattr(seen, name, value)
-
-    def _read_driver(self) -> None:
-        seen = self._seen
-        try:
-            self._require_use()
-            seen.driver_used, seen.driver_total = driver_memory.in_use(
-                self._torch, self._kind, self._index
-            )
-        except Exception as error:
-            seen.lacks(_line(error), "driver_used", "driver_total")
-
-    def _require_use(self) -> None:
-        """Pass if asking the driver changes nothing; raises LookupError."""
-        backend = self._backend
-        if backend is None:
-            return
-        # the driver would make a context on a device that has none
-        if not backend.in_use(self._index):
-            raise LookupError(f"this process has not used {self._name}")
-        if self._kind != "cuda" or not backend.in_use(backend.current()):
-            # the next question would make one too (c10/cuda/CUDAGraphsC10Utils.h:
-            # currentStreamCaptureStatusMayInitCtx), and without one nothing is captured here
-            return
-        if self._torch.cuda.is_current_stream_capturing():
-            raise LookupError("a CUDA graph is being captured, which asking the driver could end")
-
-    def _balanced(self) -> Ledger:
-        seen = self._seen
+            self._add_process()
+        account = self._account
         source, precision = self._described()
-        self._add_process()
         return balanced(
             self._name,
             source,
             precision,
-            named=seen.named,
-            allocated=seen.allocated,
-            reserved=seen.reserved,
-            driver_used=seen.driver_used,
-            driver_total=seen.driver_total,
-            missing=seen.missing,
-            parts=seen.parts,
-            explanations=explanations(self._kind, seen.no_blocks),
-            blocks=seen.blocks,
-            block_count=seen.block_count,
+            named=self._named,
+            allocated=self._allocated,
+            reserved=self._reserved,
+            driver_used=self._used,
+            driver_total=self._total,
+            missing=self._missing,
+            parts=self._parts,
+            explanations=explanations(self._kind, self._no_blocks),
+            blocks=() if account is None else account.blocks,
+            block_count=0 if account is None else account.block_count,
         )
+
+    def _lack(self, reason: str, *names: str) -> None:
+        """Note why figures cannot be had; the first reason stays."""
+        for name in names:
+            self._missing.setdefault(name, reason)
+
+    def _unusable(self) -> str | None:
+        """Return why the device cannot be asked, or None."""
+        if self._backend is None:
+            return f"torch tells nothing of the memory of {self._kind} devices"
+        try:
+            if self._backend.ready():
+                return None
+            if self._backend.forked():
+                return f"{self._kind} cannot be used in a forked process"
+        except Exception as error:
+            return _line(error)
+        return f"this process has not initialised {self._kind}"
 
     def _described(self) -> tuple[str, str]:
         try:
@@ -340,28 +237,117 @@ class _Device:
             return f"allocator of {self._kind}", "as that allocator counts, if it does"
         return counter.source, counter.precision
 
+    def _read_allocator(self) -> None:
+        nvidia = self._kind == "cuda" and not getattr(self._torch.version, "hip", None)
+        workspaces = _CUBLAS_WORKSPACES if nvidia else frozenset()
+        try:
+            segments = self._segments(self._kind)
+            found = account(segments, self._index, self._storages, workspaces)
+        except Exception as error:  # an allocator may count its bytes and not tell its blocks
+            self._no_blocks = _line(error)
+            self._read_statistics()
+            return
+        self._account, self._no_blocks = found, None
+        self._allocated, self._reserved, self._named = found.allocated, found.reserved, found.named
+        self._parts += found.parts
+        if found.outside:
+            self._parts.append(Term("other", *_OUTSIDE[:2], found.outside, _OUTSIDE[2]))
+
+    def _read_statistics(self) -> None:
+        """Read the figures without starting a new peak, as ``Backend.read`` would."""
+        statistics = self._backend.statistics
+        try:
+            read = statistics.figures if statistics else self._backend.read
+            self._allocated, _, self._reserved = read(self._index)
+        except Exception as error:
+            self._lack(_line(error), "allocated", "reserved")
+
+    def _read_driver(self) -> None:
+        try:
+            self._require_use()
+            self._used, self._total = _driver_figures(self._torch, self._kind, self._index)
+        except Exception as error:
+            self._lack(_line(error), "driver_used", "driver_total")
+
+    def _require_use(self) -> None:
+        """Pass if asking the driver changes nothing; raises LookupError."""
+        # the driver would make a context on a device that has none
+        if not self._backend.in_use(self._index):
+            raise LookupError(f"this process has not used {self._name}")
+        if self._kind != "cuda" or not self._backend.in_use(self._backend.current()):
+            # the next question would make one too (c10/cuda/CUDAGraphsC10Utils.h:
+            # currentStreamCaptureStatusMayInitCtx), and without one nothing is captured here
+            return
+        if self._torch.cuda.is_current_stream_capturing():
+            raise LookupError("a CUDA graph is being captured, which asking the driver could end")
+
     def _add_process(self) -> None:
         """Split ``other`` between this process and everything else."""
-        seen = self._seen
-        other = difference(seen.driver_used, seen.reserved)
-        if self._kind != "cuda" or other is None or seen.reserved is None:
+        other, reserved = difference(self._used, self._reserved), self._reserved
+        if self._kind != "cuda" or other is None or reserved is None:
             return
         context: int | None = None
         try:
-            process = driver_memory.of_this_process(self._torch, self._index)
-            if not seen.reserved <= process <= seen.reserved + other:
+            process = _process_bytes(self._torch, self._index)
+            if not reserved <= process <= reserved + other:
                 raise LookupError(f"{process:,} B for this process do not fit the driver's figures")
-            context = process - seen.reserved
+            context = process - reserved
         except Exception as error:
-            seen.lacks(_line(error), "context", "other_processes")
-        seen.parts += process_terms(context, other)
+            self._lack(_line(error), "context", "other_processes")
+        self._parts.append(Term("other", *_CONTEXT[:2], context, _CONTEXT[2]))
+        rest = None if context is None else other - context
+        self._parts.append(Term("other", *_OTHERS[:2], rest, _OTHERS[2]))
 
 
-def _statistics(backend: Any, index: int) -> tuple[int, int]:
-    """Return ``(allocated, reserved)`` without starting a new peak, as ``Backend.read`` would."""
-    statistics = backend.statistics
-    allocated, _, reserved = statistics.figures(index) if statistics else backend.read(index)
-    return allocated, reserved
+def _driver_figures(torch: Any, kind: str, index: int) -> tuple[int, int]:
+    """Return the bytes in use on a device and the bytes it has; asked only when it is in use.
+
+    Of CUDA, ROCm and XPU these are of all processes. Metal tells what this process has, and
+    what it recommends as the most (``torch/mps/__init__.py``, 2.13).
+
+    Raises:
+        LookupError: the backend does not tell.
+    """
+    if kind == "mps":
+        return int(torch.mps.driver_allocated_memory()), int(torch.mps.recommended_max_memory())
+    ask = getattr(getattr(torch, kind), "mem_get_info", None)
+    if ask is None:
+        raise LookupError(f"this torch does not tell the memory of {kind} devices: upgrade torch")
+    free, total = ask(index)
+    return int(total) - int(free), int(total)
+
+
+def _process_bytes(torch: Any, index: int) -> int:
+    """Return the bytes this process has on a CUDA device, its context included.
+
+    Raises:
+        LookupError: NVML is not installed, or does not tell.
+    """
+    if getattr(torch.version, "hip", None):
+        raise LookupError("ROCm's drivers are not asked for the memory of a process")
+    try:
+        pynvml = importlib.import_module("pynvml")
+    except ImportError:
+        raise LookupError("needs NVML's Python bindings: pip install nvidia-ml-py") from None
+    # NVML numbers devices otherwise than CUDA does, and knows nothing of CUDA_VISIBLE_DEVICES
+    uuid = torch.cuda.get_device_properties(index).uuid
+    pynvml.nvmlInit()
+    try:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        except pynvml.NVMLError:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    finally:
+        pynvml.nvmlShutdown()
+    sizes = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+    if not sizes:
+        raise LookupError(
+            "NVML does not list this process: in a container it has another number there"
+        )
+    if sizes[0] is None:
+        raise LookupError("this driver does not tell NVML the memory of a process (WDDM)")
+    return int(sizes[0])
 
 
 def _total(storages: list[Range]) -> int:

@@ -12,7 +12,6 @@ import torch
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.host.naming import ModulePath
-from tensorlens.frameworks.torch.census.names.first_seen import first_seen
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.names.modules import (
     ModulePaths,
@@ -20,7 +19,7 @@ from tensorlens.frameworks.torch.census.names.modules import (
     model_name,
     outermost,
 )
-from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
 from tensorlens.frameworks.torch.census.names.optimizers import Optimizers
 from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_buckets
 from tensorlens.heap.frames import library_functions

@@ -185,7 +185,7 @@ def _read(node: Any, graph: Graph, frames: dict[int, Region]) -> None:
     if variable is not None:
         graph.leaves[node] = variable
         return
-    for attribute in _raw_attributes(type(node)):
+    for attribute in _raw_attributes(type(node)):  # type: ignore[arg-type]
         argument = attribute.removeprefix(_RAW)
         try:
             value = getattr(node, attribute)
