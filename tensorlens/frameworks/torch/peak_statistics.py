@@ -11,6 +11,7 @@ attribute and at every call (``torch/cuda/memory.py``, ``torch/accelerator/memor
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,10 +101,7 @@ class Statistics:
         if original is None:
             return
         wrapper = make(original, applies)
-        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
-            if hasattr(original, attribute):
-                setattr(wrapper, attribute, getattr(original, attribute))
-        wrapper.__wrapped__ = original
+        functools.update_wrapper(wrapper, original)
         wrapper.__tensorlens__ = self
         # torch.compile then breaks the graph here, as it does at the C function, and does not
         # look inside (torch/_dynamo/decorators.py sets the same mark)

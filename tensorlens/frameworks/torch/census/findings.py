@@ -21,8 +21,8 @@ from tensorlens.frameworks.census.table import (
 )
 from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.ledger.device_ledger import device_ledgers
-from tensorlens.frameworks.torch.census.ledger.host import cpu_ledger
+from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
+from tensorlens.frameworks.torch.census.host_ledger import cpu_ledger
 from tensorlens.frameworks.torch.census.names.modules import content_of
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners

@@ -18,7 +18,7 @@ import torch as _torch
 from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.torch import accelerators
 from tensorlens.frameworks.torch.backends import KINDS
-from tensorlens.frameworks.torch.census.ledger.cuda_blocks import Account, Range, account
+from tensorlens.frameworks.torch.census.cuda_blocks import Account, Range, account
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
 
