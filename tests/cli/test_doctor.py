@@ -57,7 +57,7 @@ def output(printed):
 def test_it_tells_of_python_torch_the_cpu_and_every_backend(output):
     for word in ("Python 3", "sys.", "torch 2", "- cpu", "- native counter"):
         assert word in output
-    for backend in ("cuda", "xpu", "mtia", "mps", "tensorflow", "pandas", "IPython"):
+    for backend in ("cuda", "xpu", "mps", "tensorflow", "pandas", "IPython"):
         assert backend in output
 
 

@@ -100,7 +100,7 @@ def test_an_unnamed_block_tells_where_it_was_born():
 def test_asking_initialises_no_device():
     script = """
 import torch
-from tensorlens.frameworks.torch.census.ledger.device_ledger import device_ledgers
+from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.records.tensors import TensorTable
 assert device_ledgers(TensorTable()) == {}
 assert not torch.cuda.is_initialized()

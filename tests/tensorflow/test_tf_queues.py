@@ -377,18 +377,6 @@ class Reporting(keras.callbacks.Callback):
             self.ledger = self.reporter.snapshot().ledger["cpu"]
 
 
-def test_arrays_in_a_queue_are_a_term_of_the_heap(model):
-    dataset = Batches(workers=2, max_queue_size=4)
-    reporting = Reporting(dataset)
-    model.fit(dataset, epochs=1, verbose=0, callbacks=[reporting])
-    ledger = reporting.ledger
-    if ledger.cached is None:
-        pytest.skip("nothing counts TensorFlow's CPU allocator here")
-    assert ("cached", 5 * BYTES) in queued(ledger)
-    parts = [term.nbytes or 0 for term in ledger.parts if term.of == "cached"]
-    assert sum(parts) == ledger.cached
-
-
 class Large(Batches):
     """Batches of many pages, which are allocated at once and touched later."""
 

@@ -1,13 +1,11 @@
 """Tensors that tensors hold in attributes, and rows in another order than they were read."""
 
 import gc
-from array import array
 
 import torch
 
 import tensorlens
 from tensorlens.frameworks.torch.census import findings
-from tensorlens.frameworks.torch.census.findings import _picked
 
 
 def start(tensor):
@@ -38,13 +36,6 @@ def test_tensors_in_the_arguments_of_a_call():
     # not in the assertion, which would have variables for them
     found = call(torch.zeros(3), [torch.zeros(4)])
     assert found == ["[0]", "[1][0]"]
-
-
-def test_columns_follow_the_rows_in_whatever_order():
-    values = array("q", [5, 6, 7])
-    assert _picked(values, [2, 0, 1]).tolist() == [7, 5, 6]
-    assert _picked(values, [2]).tolist() == [7]
-    assert _picked(values, range(3)).tolist() == [5, 6, 7]
 
 
 def test_a_snapshot_is_not_changed_by_the_next():

@@ -80,35 +80,6 @@ def test_a_sparse_gradient():
     }
 
 
-def test_mkldnn():
-    since = Since()
-    x = torch.zeros(4, 8).to_mkldnn()
-    assert shown(since()) == {"x": (128, 128)}
-    assert since.grown() == 128
-    del x
-
-
-def test_quantized():
-    since = Since()
-    x = torch.quantize_per_tensor(torch.zeros(7), 0.1, 0, torch.qint8)
-    assert shown(since()) == {"x": (7, 7)}
-    x = torch.quantize_per_channel(torch.zeros(3, 2), torch.ones(3), torch.zeros(3), 0, torch.qint8)
-    assert shown(since()) == {"x": (6, 6), "x.scales": (12, 12), "x.zero_points": (12, 12)}
-    assert since.grown() == 30
-    del x
-
-
-def test_nested():
-    since = Since()
-    x = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
-    found = shown(since())
-    assert found["x"][1] == 20
-    # sizes and strides of two tensors of one dimension, and two offsets
-    assert [found.pop(name) for name in list(found) if name != "x"] == 3 * [(16, 16)]
-    assert since.grown() == 20 + 3 * 16
-    del x
-
-
 def test_jagged():
     parts = [torch.zeros(2), torch.zeros(3)]
     torch.nested.nested_tensor(parts, layout=torch.jagged)

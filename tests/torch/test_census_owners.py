@@ -10,23 +10,13 @@ from census_checks import Since
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.torch.census.names.first_seen import FirstSeen
+from tensorlens.frameworks.torch.census.names.naming import FirstSeen
 
 HELD = []
 
 
 class Holder:
     pass
-
-
-class Own(torch.optim.SGD):
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        parameters = [each for group in self.param_groups for each in group["params"]]
-        self.ema = {each: torch.zeros(each.numel()) for each in parameters}
-        self.slots = {each: {"a": [torch.zeros(7)], "n": 3} for each in parameters[:1]}
-        self.slots["total"] = torch.zeros(9)
-        self.places = {each: place for place, each in enumerate(parameters)}
 
 
 class Trainer:
@@ -216,43 +206,6 @@ class TestStateFollowsItsParameter:
         both = [nn.Linear(3, 2, bias=False)]
         both.append(stepped(sgd, both[0]))
         assert states(since.sizes()) == {"SGD.both[0].weight.momentum_buffer": 24}
-
-
-class TestAttributesByParameter:
-    def test_of_a_model_given(self):
-        since = Since()
-        model = nn.Sequential()
-        model.fc = nn.Linear(3, 2)
-        own = Own(model.parameters(), lr=0.1)
-        assert states(since.sizes(model, own)) == {
-            "Own.ema.fc.weight": 24,
-            "Own.ema.fc.bias": 8,
-            "Own.slots.fc.weight.a[0]": 28,
-            "Own.slots['total']": 36,
-        }
-        assert "Own.ema.model.fc.weight" in since.sizes()
-
-    def test_of_loose_parameters(self):
-        since = Since()
-        own = Own([torch.zeros(4, requires_grad=True)], lr=0.1)
-        assert since.sizes() == {
-            "Own.param_groups[0].params[0]": ("parameter", 16),
-            "Own.ema.param_groups[0].params[0]": ("optimizer", 16),
-            "Own.slots.param_groups[0].params[0].a[0]": ("optimizer", 28),
-            "Own.slots['total']": ("optimizer", 36),
-        }
-        assert own is not None
-
-    def test_gradients_keep_their_names(self):
-        since = Since()
-        model = nn.Linear(3, 2, bias=False)
-        ours = torch.optim.SGD(model.parameters(), lr=0.1)
-        model(torch.ones(1, 3)).sum().backward()
-        ours.seen = {model.weight: model.weight.grad}
-        assert since.sizes(model, ours) == {
-            "weight": ("parameter", 24),
-            "weight.grad": ("gradient", 24),
-        }
 
 
 LIBRARY = """

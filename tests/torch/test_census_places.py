@@ -98,29 +98,6 @@ class TestPlaces:
             assert [each.nbytes for each in since.records()] == [12]
         del x
 
-    @pytest.mark.parametrize(
-        "transform",
-        ["vmap", "grad", "jvp"],
-    )
-    def test_in_a_functorch_transform(self, transform):
-        seen = []
-        since = Since()
-
-        def function(x):
-            y = x * 2
-            seen.append({each.nbytes for each in since.records()})
-            return y.sum()
-
-        x = torch.ones(4)
-        if transform == "vmap":
-            torch.func.vmap(function)(torch.ones(2, 4))
-        elif transform == "grad":
-            assert torch.equal(torch.func.grad(function)(x), torch.full((4,), 2.0))
-        else:
-            torch.func.jvp(function, (x,), (x,))
-        # four floats of x, or the two batches of them
-        assert (32 if transform == "vmap" else 16) in seen[0]
-
     def test_in_hooks_and_backward(self):
         class Look(torch.autograd.Function):
             @staticmethod

@@ -411,10 +411,10 @@ kept = [
 ]
 kept.append(torch.zeros(5))
 from tensorlens.frameworks.torch import Adapter
-from tensorlens.frameworks.torch.cpu import adopt_tensors
+from tensorlens.frameworks.torch.cpu import adopt_living
 allocator = Adapter().cpu_counter().allocator
 known = allocator.allocated()
-print(adopt_tensors(allocator, kept), known >= 20, allocator.allocated() - known)
+print(adopt_living(allocator), known >= 20, allocator.allocated() - known)
 """
     assert run(code) == ["0 True 0"]
 

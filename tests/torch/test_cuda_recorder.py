@@ -10,7 +10,8 @@ import torch
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import RecordOptions
-from tensorlens.frameworks.torch.recorder import cuda, devices
+from tensorlens.frameworks.torch import recorder as recorders
+from tensorlens.frameworks.torch.recorder import cuda
 from tensorlens.records.tensors import TensorTable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "records"))
@@ -208,9 +209,9 @@ def test_the_host_that_cannot_be_recorded_leaves_no_history_on(monkeypatch, opti
 
     history = History(monkeypatch)
     monkeypatch.setattr(cuda, "is_possible", lambda: True)
-    monkeypatch.setattr(devices, "host_recorder", refuse)
+    monkeypatch.setattr(recorders, "host_recorder", refuse)
     with pytest.raises(UsageError):
-        devices.start(options)
+        recorders.start(options)
     assert history.calls == []
 
 
@@ -229,9 +230,9 @@ def test_cuda_that_cannot_be_recorded_ends_the_recording_of_the_host(monkeypatch
 
     monkeypatch.setattr(cuda, "is_possible", lambda: True)
     monkeypatch.setattr(cuda, "CudaRecorder", refuse)
-    monkeypatch.setattr(devices, "host_recorder", Host)
+    monkeypatch.setattr(recorders, "host_recorder", Host)
     with pytest.raises(MemoryError):
-        devices.start(options)
+        recorders.start(options)
     assert ended == [True]
 
 

@@ -93,25 +93,6 @@ def test_snapshots_name_buckets(process_group) -> None:
         assert sum(each.storage_nbytes for each in buckets) == LAYERS * WEIGHT
 
 
-def test_maps_of_used_parameters_are_no_buckets(process_group) -> None:
-    reporter = tensorlens.MemReporter()
-    before = reporter.snapshot()
-    net = torch.nn.parallel.DistributedDataParallel(layers(), find_unused_parameters=True)
-    reporter.add(net=net)
-    snapshot = reporter.snapshot()
-    *buckets, used = of_reducer(snapshot)
-    assert sum(each.storage_nbytes for each in buckets) == LAYERS * WEIGHT
-    assert {each.role for each in buckets} == {"gradient"}
-    assert (used.name, used.role) == ("net.reducer.local_used_map", "other")
-    assert (used.dtype, used.shape, used.storage_nbytes) == ("int32", (LAYERS,), 4 * LAYERS)
-    # the other one, of the host, is no tensor that Python can ask for
-    told = [each for each in snapshot.ledger["cpu"].blocks if "reducer" in (each.what or "")]
-    assert [each.nbytes for each in told] == [4 * LAYERS]
-    # weights, buckets, two maps
-    grown = snapshot.ledger["cpu"].allocated - before.ledger["cpu"].allocated
-    assert grown == 2 * LAYERS * WEIGHT + 2 * 4 * LAYERS
-
-
 def test_gradients_that_are_views_of_buckets_count_once(process_group) -> None:
     net = torch.nn.parallel.DistributedDataParallel(layers(), gradient_as_bucket_view=True)
     net(torch.randn(8, SIZE)).sum().backward()
@@ -122,18 +103,6 @@ def test_gradients_that_are_views_of_buckets_count_once(process_group) -> None:
     assert gradients == {f"module.{index}.weight.grad" for index in range(LAYERS)}
     counted = [each for each in sharing if each.alias_of is None]
     assert sum(each.storage_nbytes for each in counted) == LAYERS * WEIGHT
-
-
-def test_recordings_tell_maps_from_buckets(process_group) -> None:
-    x = torch.randn(8, SIZE)
-    with tensorlens.record() as recording:
-        net = torch.nn.parallel.DistributedDataParallel(layers(), find_unused_parameters=True)
-        net(x).sum().backward()
-    made = [each for each in blocks_made(recording) if each.phase == "other"]
-    maps = [each for each in made if "used" in each.name]
-    assert [(each.role, each.nbytes) for each in maps] == [("other", 4 * LAYERS)] * 2
-    buckets = [each for each in made if each.role == "gradient" and "bucket" in each.name]
-    assert sum(each.nbytes for each in buckets) == LAYERS * WEIGHT
 
 
 BEFORE_ANY_REPORT = """
@@ -169,13 +138,10 @@ def test_buckets_made_before_the_first_report() -> None:
 def test_buckets_of_another_device(process_group) -> None:
     with torch.device("meta"):
         net = layers()
-    net = torch.nn.parallel.DistributedDataParallel(
-        net, init_sync=False, find_unused_parameters=True
-    )
-    *buckets, used = of_reducer(tensorlens.MemReporter(net).snapshot())
-    assert {each.device for each in (*buckets, used)} == {"meta"}
+    net = torch.nn.parallel.DistributedDataParallel(net, init_sync=False)
+    buckets = of_reducer(tensorlens.MemReporter(net).snapshot())
+    assert {each.device for each in buckets} == {"meta"}
     assert sum(each.nbytes for each in buckets) == LAYERS * WEIGHT
-    assert used.nbytes == 4 * LAYERS
 
 
 def test_snapshot_in_a_communication_hook(process_group) -> None:

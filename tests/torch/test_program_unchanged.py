@@ -268,7 +268,7 @@ class TestBadInput:
             ("cuda:99", f"cuda:99: this torch ({torch.__version__}) is a CPU build"),
             ("gpu0", "gpu0 is no device: write cuda:0"),
             ("/GPU:1", "/GPU:1 is no device: write cuda:1"),
-            ("disk", "disk is no device: write cpu, cuda:0, xpu:0, mtia:0 or mps"),
+            ("disk", "disk is no device: write cpu, cuda:0, xpu:0 or mps"),
             (-1, "-1 is no device: CUDA devices count from 0"),
         ],
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing.process
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from tensorlens.frameworks.census.host_ledger import fitted
 from tensorlens.frameworks.keras.kinds import Never, content_of, imported
+from tensorlens.frameworks.queues.merged_queues import total
 from tensorlens.heap import instances
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.queues import Queue
@@ -17,8 +15,6 @@ from tensorlens.units import format_bytes
 
 KEY = "queued"
 LABEL = "queued input"
-_ENQUEUERS = "Worker_"
-"""How Keras calls the threads of its enqueuers."""
 _WORKERS = (
     "batches that a DataLoader's workers have made and the loop has not received: shared memory"
 )
@@ -27,20 +23,20 @@ _BUFFERS = (
     " memory count each"
 )
 _FILLED = "more than there was beside tensors when the rest was read"
-_ARRAYS = "batches in the future_queue of a Keras PyDataset: NumPy's arrays in the C heap"
 
 
 def with_queued_input(ledgers: Mapping[str, Ledger]) -> Mapping[str, Ledger]:
     """Return the ledgers, the host's with a term for what loaders that are alive hold.
 
     It is a part of the figure that counts that memory: shared memory of workers is of ``other``,
-    TensorFlow's of ``allocated``, NumPy's of ``cached``. Without loaders there is no term.
+    TensorFlow's of ``allocated``. What Keras queues as NumPy's arrays is in the heap's term.
+    Without loaders there is no term.
     """
     host = ledgers.get("cpu")
     if host is None:
         return ledgers
     found = host
-    for add in (_workers, _buffers, _arrays):
+    for add in (_workers, _buffers):
         try:
             found = add(found)
         except Exception:
@@ -60,7 +56,7 @@ def _workers(ledger: Ledger) -> Ledger:
     if not parts:
         return ledger
     reason = next((part.missing for part in parts if part.nbytes is None), "")
-    nbytes = _sum(part.nbytes for part in parts)
+    nbytes = total(part.nbytes for part in parts)
     if nbytes is not None and ledger.other is not None and nbytes > ledger.other:
         reason = f"the workers have {format_bytes(nbytes)} now: {_FILLED}"
         nbytes = None
@@ -79,7 +75,7 @@ def _buffers(ledger: Ledger) -> Ledger:
     queues: list[Queue] = [look_at_iterator(item) for item in iterators]
     if not any(queue.nbytes != 0 for queue in queues):
         return ledger
-    nbytes = _sum(queue.nbytes for queue in queues)
+    nbytes = total(queue.nbytes for queue in queues)
     reason = next((queue.missing.get("nbytes", "") for queue in queues if queue.nbytes is None), "")
     if nbytes is not None and nbytes > ledger.allocated:
         reason = (
@@ -90,48 +86,9 @@ def _buffers(ledger: Ledger) -> Ledger:
     return _with(ledger, "allocated", nbytes, _BUFFERS, reason)
 
 
-def _arrays(ledger: Ledger) -> Ledger:
-    kind = imported("keras.src.trainers.data_adapters.py_dataset_adapter", "PyDatasetEnqueuer")
-    names = [thread.name for thread in threading.enumerate()]
-    if kind is Never or not any(name.startswith(_ENQUEUERS) for name in names):
-        return ledger
-    from tensorlens.frameworks.keras.queues import look_at_enqueuer
-
-    running = [item for item in instances(kind) if content_of(item).get("running")]
-    queues = [look_at_enqueuer(item) for item in running]
-    if not queues or ledger.cached is None:
-        return ledger
-    nbytes = _sum(queue.nbytes for queue in queues)
-    reason = next((queue.missing.get("nbytes", "") for queue in queues if queue.nbytes is None), "")
-    if nbytes is not None:
-        parts = fitted(_less_heap(ledger.parts, nbytes), ledger.cached - nbytes)
-        if any(term.of == "cached" for term in parts):
-            return _with(replace(ledger, parts=parts), "cached", nbytes, _ARRAYS, reason)
-        reason = f"the queue has {format_bytes(nbytes)} now: {_FILLED}"
-        nbytes = None
-    return _with(ledger, "cached", nbytes, _ARRAYS, reason)
-
-
-def _less_heap(parts: Sequence[Term], nbytes: int) -> Sequence[Term]:
-    """Take from the rest of the C heap what is to be a term of its own: they add up to cached."""
-    keys = [term.key for term in parts if term.of == "cached" and term.nbytes is not None]
-    rest = next((key for key in ("heap", "rest") if key in keys), None)
-    return [
-        replace(term, nbytes=(term.nbytes or 0) - nbytes)
-        if term.of == "cached" and term.key == rest
-        else term
-        for term in parts
-    ]
-
-
 def _with(ledger: Ledger, figure: str, nbytes: int | None, text: str, reason: str) -> Ledger:
     if getattr(ledger, figure) is None:
         return ledger
     term = Term(figure, KEY, LABEL, nbytes, text)
     missing = ledger.missing if nbytes is not None else {**ledger.missing, KEY: reason}
     return replace(ledger, parts=(*ledger.parts, term), missing=missing)
-
-
-def _sum(figures: Iterable[Any]) -> int | None:
-    known = list(figures)
-    return None if None in known else sum(known)

@@ -21,21 +21,22 @@ def merge_queues(name: str, queues: Sequence[Queue]) -> Queue:
     return replace(
         first,
         name=name,
-        batches=_sum(queue.batches for queue in queues),
-        nbytes=_sum(queue.nbytes for queue in queues),
-        max_batches=_sum(queue.max_batches for queue in queues),
-        max_nbytes=_sum(queue.max_nbytes for queue in queues),
+        batches=total(queue.batches for queue in queues),
+        nbytes=total(queue.nbytes for queue in queues),
+        max_batches=total(queue.max_batches for queue in queues),
+        max_nbytes=total(queue.max_nbytes for queue in queues),
         batch_nbytes=max(sizes, default=None),
         parts=tuple(part for queue in queues for part in queue.parts),
         rule="; ".join(dict.fromkeys(queue.rule for queue in queues if queue.rule)),
         workers=tuple(worker for queue in queues for worker in queue.workers),
-        waiting=_sum(queue.waiting for queue in queues),
-        in_work=_sum(queue.in_work for queue in queues),
+        waiting=total(queue.waiting for queue in queues),
+        in_work=total(queue.in_work for queue in queues),
         missing=missing,
         notes=tuple(notes),
     )
 
 
-def _sum(figures: Iterable[int | None]) -> int | None:
+def total(figures: Iterable[int | None]) -> int | None:
+    """Return the sum of figures; None where one is unknown."""
     known = list(figures)
     return None if None in known else sum(each for each in known if each is not None)

@@ -191,34 +191,6 @@ class Xpu(Backend):
         return int(self.torch._C._xpu_getDevice()) if self.ready() else 0
 
 
-class Mtia(Backend):
-    """Meta's accelerators: ``torch/mtia/memory.py`` shows two figures, both under ``dram``."""
-
-    name = "mtia"
-    device_type = 19
-    build = "a build of Meta's"
-
-    def __init__(self, torch: Any) -> None:
-        super().__init__(torch)
-        self.missing["reserved"] = "torch's MTIA statistics name no reserved bytes"
-        self.statistics = Statistics.shared(
-            torch._C,
-            "_mtia_memoryStats",
-            "_mtia_resetPeakMemoryStats",
-            _dram_figures,
-            peak_key="peak_bytes",
-        )
-
-    @classmethod
-    def is_built(cls, torch: Any) -> bool:
-        """Tell whether this torch was built with MTIA."""
-        return bool(getattr(torch._C, "_mtia_isBuilt", lambda: False)())
-
-    def describe(self) -> tuple[str, str]:
-        """Return what counts the bytes and how exact it is, for the report's header."""
-        return "MTIA allocator", "as the MTIA runtime counts"
-
-
 class Mps(Backend):
     """Apple's GPU; it has one device, and peaks since torch 2.13."""
 
@@ -286,18 +258,13 @@ class Mps(Backend):
         return allocated, UNKNOWN, int(c_module._mps_driverAllocatedMemory())
 
 
-KINDS: tuple[type[Backend], ...] = (Cuda, Xpu, Mtia, Mps)
+KINDS: tuple[type[Backend], ...] = (Cuda, Xpu, Mps)
 """Every backend there is, built or not."""
 
 
 def _caching_figures(stats: Stats) -> tuple[int, int, int]:
     allocated = stats["allocated_bytes"]["all"]
     return allocated["current"], allocated["peak"], stats["reserved_bytes"]["all"]["current"]
-
-
-def _dram_figures(stats: Stats) -> tuple[int, int, int]:
-    dram = stats["dram"]
-    return dram["allocated_bytes"], dram["peak_bytes"], UNKNOWN
 
 
 def _caching_allocator(torch: Any, name: str, query: str, reset: str) -> Statistics:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tensorlens.frameworks.host.choice import HostCounterChoice, NativeCounter
-from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_tensors
-from tensorlens.frameworks.torch.native import TorchAllocator, install
+from tensorlens.frameworks.torch.census.quiet import undisturbed
+from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_buckets
+from tensorlens.frameworks.torch.census.tensors.graph import maker_of, walk
+from tensorlens.frameworks.torch.native import NativeUnavailable, TorchAllocator, install
 from tensorlens.heap.objects import without_tuples
 
 
@@ -41,31 +42,37 @@ notes = _choice.notes
 
 
 def adopt_living(allocator: TorchAllocator) -> int:
-    """Count in the CPU storages of every tensor alive in Python, of gradients and their buckets.
+    """Count in the CPU storages of living tensors, of gradients, and of what autograd saved.
 
     Runs no code of the objects it meets. Returns how many storages were taken.
     """
-    fake = _fake_tensor()
-    objects = without_tuples()
-    # isinstance would ask the object itself, through __class__
-    tensors = [
-        item
-        for item in objects
-        if issubclass(type(item), torch.Tensor) and not issubclass(type(item), fake)
-    ]
-    return adopt_tensors(allocator, tensors, objects)
-
-
-def adopt_tensors(
-    allocator: TorchAllocator, tensors: Sequence[Any], modules: Sequence[Any] = ()
-) -> int:
-    """Count in the CPU storages of these tensors, of their gradients, and of modules' reducers.
-
-    Runs no code of the tensors. Returns how many were taken.
-    """
-    tensors = [*tensors, *(tensor for *_, tensor in reducer_tensors(modules))]
-    with torch._C.DisableTorchFunction():
+    with undisturbed() as can_read:
+        objects = without_tuples()
+        # isinstance would ask the object itself, through __class__
+        tensors = [item for item in objects if issubclass(type(item), torch.Tensor)]
+        graph = walk(map(maker_of, tensors), can_read)
+        tensors += (saved.tensor for saved in graph.saved)
+        tensors += graph.leaves.values()
+        tensors += (bucket for *_, bucket in reducer_buckets(objects))
         return allocator.adopt(array("Q", map(_address, tensors)))
+
+
+def watch() -> Callable[[], None]:
+    """Count host memory from now on and note which line allocates it, until what is returned.
+
+    Raises:
+        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+    """
+    counter = cpu_counter()
+    if not isinstance(counter, CpuCounter):
+        return lambda: None
+    allocator = counter.allocator
+    try:
+        allocator.watch_births()
+    except NativeUnavailable:
+        # names and sizes do without; births are shown as unknown
+        return lambda: None
+    return lambda: allocator.watch_births(False)
 
 
 def _address(tensor: Any) -> int:
@@ -74,8 +81,3 @@ def _address(tensor: Any) -> int:
     except Exception:
         # half made
         return 0
-
-
-def _fake_tensor() -> type | tuple[()]:
-    module = sys.modules.get("torch._subclasses.fake_tensor")
-    return getattr(module, "FakeTensor", ())

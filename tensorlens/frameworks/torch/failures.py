@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import torch
 
@@ -69,8 +68,7 @@ def _is_cut(text: str) -> bool:
 
 
 def _is_accelerator(error: BaseException, text: str) -> bool:
-    kind: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    return isinstance(error, kind) or (
+    return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and _FULL.search(text) is not None
     )
 

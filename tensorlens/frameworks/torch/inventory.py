@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -66,32 +67,31 @@ def take() -> Inventory:
     No accelerator is initialised, and ``torch.cuda.is_initialized()`` stays as it was.
     """
     sources = [_host(), *map(_accelerator, KINDS)]
-    native = sources[0].source == cpu.CpuCounter.source
+    Scan().close()
     return Inventory(
         version=str(torch.__version__),
         sources=tuple(sources),
-        native=native,
-        fallback=_fallback(),
+        native=sources[0].source == cpu.CpuCounter.source,
+        fallback=_reason(cpu.fallback_reason),
         origin=origin(COUNTER),
-        slow=_slow(),
-        no_births=_no_births(),
+        slow=fallback_reason() or not_native() or None,
+        no_births=_reason(_no_births),
     )
 
 
-def _slow() -> str | None:
-    Scan().close()
-    return fallback_reason() or not_native() or None
+def _reason(ask: Callable[[], str | None]) -> str | None:
+    try:
+        return ask()
+    except TensorlensError as error:
+        return str(error)
 
 
 def _no_births() -> str | None:
-    try:
-        counter = cpu.cpu_counter()
-        if not isinstance(counter, cpu.CpuCounter):
-            return "the native CPU counter is not in use"
-        counter.allocator.watch_births()
-        counter.allocator.watch_births(False)
-    except TensorlensError as error:
-        return str(error)
+    counter = cpu.cpu_counter()
+    if not isinstance(counter, cpu.CpuCounter):
+        return "the native CPU counter is not in use"
+    counter.allocator.watch_births()
+    counter.allocator.watch_births(False)
     return None
 
 
@@ -101,13 +101,6 @@ def _host() -> Source:
     except TensorlensError as error:
         return Source("cpu", built=True, missing=dict.fromkeys(FIGURES, str(error)))
     return _described("cpu", 1, counter)
-
-
-def _fallback() -> str | None:
-    try:
-        return cpu.fallback_reason()
-    except TensorlensError as error:
-        return str(error)
 
 
 def _accelerator(kind: type[Backend]) -> Source:

@@ -5,12 +5,13 @@ profiler has to reset it at every line, which would leave ``torch.cuda.max_memor
 ``memory_stats()["*.peak"]``, ``memory_summary()`` and ``torch.accelerator.max_memory_allocated()``
 with the peak of the last line. So every peak is folded into maxima of our own before each of our
 resets, and the entry points on ``torch._C`` are replaced by wrappers that merge these maxima in.
-They are what ``torch.cuda``, ``torch.xpu``, ``torch.mtia`` and ``torch.accelerator`` call, by
+They are what ``torch.cuda``, ``torch.xpu`` and ``torch.accelerator`` call, by
 attribute and at every call (``torch/cuda/memory.py``, ``torch/accelerator/memory.py``, 2.13).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,6 @@ class Statistics:
         query: the entry point that gives a device's nested statistics: ``_cuda_memoryStats``.
         reset: the one that resets its peaks: ``_cuda_resetPeakMemoryStats``.
         figures: takes our three figures out of the statistics.
-        peak_key: what a peak is called in the innermost dicts.
         also: further ``(query, reset)`` entry points that reach the same allocator.
         also_applies: tells whether these reach this allocator, asked at each call.
 
@@ -43,7 +43,6 @@ class Statistics:
         reset: str,
         figures: Figures,
         *,
-        peak_key: str = "peak",
         also: Sequence[tuple[str, str]] = (),
         also_applies: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -51,7 +50,6 @@ class Statistics:
         self._query = getattr(c_module, query)
         self._reset = getattr(c_module, reset)
         self._figures = figures
-        self._peak_key = peak_key
         self._pairs = [(query, reset), *also]
         self._also_applies = also_applies
         self._lock = locks.reentrant()
@@ -98,25 +96,12 @@ class Statistics:
                 self._replace(query, self._merging, applies)
                 self._replace(reset, self._clearing, applies)
 
-    def restore(self) -> None:
-        """Put torch's entry points back; the user's peaks then forget what we folded."""
-        with self._lock:
-            for name, (wrapper, original) in self._replaced.items():
-                if getattr(self._c, name) is wrapper:
-                    setattr(self._c, name, original)
-            self._replaced.clear()
-            self._maxima.clear()
-            self._cut_off.clear()
-
     def _replace(self, name: str, make: Any, applies: Callable[[], bool] | None) -> None:
         original = getattr(self._c, name, None)
         if original is None:
             return
         wrapper = make(original, applies)
-        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
-            if hasattr(original, attribute):
-                setattr(wrapper, attribute, getattr(original, attribute))
-        wrapper.__wrapped__ = original
+        functools.update_wrapper(wrapper, original)
         wrapper.__tensorlens__ = self
         # torch.compile then breaks the graph here, as it does at the C function, and does not
         # look inside (torch/_dynamo/decorators.py sets the same mark)
@@ -156,23 +141,21 @@ class Statistics:
         self._cut_off[device] = max(peak, self._cut_off.get(device, 0))
 
     def _fold(self, maxima: Stats, stats: Stats) -> None:
-        peak_key = self._peak_key
         for key, value in stats.items():
             if value.__class__ is not dict:
                 continue
-            peak = value.get(peak_key)
+            peak = value.get("peak")
             if peak is None:
                 self._fold(maxima.setdefault(key, {}), value)
             elif peak > maxima.get(key, -1):
                 maxima[key] = peak
 
     def _merge(self, stats: Stats, maxima: Stats) -> None:
-        peak_key = self._peak_key
         for key, value in stats.items():
             folded = maxima.get(key)
             if folded is None or value.__class__ is not dict:
                 continue
             if folded.__class__ is dict:
                 self._merge(value, folded)
-            elif folded > value[peak_key]:
-                value[peak_key] = folded
+            elif folded > value["peak"]:
+                value["peak"] = folded

@@ -15,7 +15,7 @@ from tensorlens.frameworks.torch.accelerators import (
     has_accelerators,
     used_devices,
 )
-from tensorlens.frameworks.torch.census.observation import watch
+from tensorlens.frameworks.torch.cpu import watch
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.tensors import SourceLine
 

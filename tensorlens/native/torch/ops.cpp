@@ -5,10 +5,8 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
-#ifndef TL_NO_GRADIENTS
 #include <ATen/SparseTensorImpl.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#endif
 
 #include <cstdint>
 #include <cstring>
@@ -31,7 +29,6 @@ Hooks g_hooks;
 at::CallbackHandle g_op_callback = at::INVALID_CALLBACK_HANDLE;
 at::CallbackHandle g_node_callback = at::INVALID_CALLBACK_HANDLE;
 
-#ifndef TL_NO_GRADIENTS
 using torch::autograd::AccumulateGrad;
 
 // The node that adds up a leaf's gradient, while it runs on this thread.
@@ -92,12 +89,6 @@ void end_sum() {
   look_at_sum();
   t_sum = nullptr;
 }
-#else
-void begin_sum(const at::RecordFunction&) {}
-void look_at_sum() {}
-void end_sum() {}
-#endif
-
 std::unique_ptr<at::ObserverContext> begin_op(const at::RecordFunction& function) {
   look_at_sum();
   g_hooks.op_begins(function.name(), function.seqNr(), function.threadId());

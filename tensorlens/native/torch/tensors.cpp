@@ -13,16 +13,11 @@
 #include <c10/core/UndefinedTensorImpl.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
-#include <new>
 #include <string>
-#include <utility>
+#include <unordered_map>
 #include <vector>
-
-#include <sys/mman.h>
 
 #define TL_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -39,8 +34,6 @@ namespace {
 
 constexpr uint8_t kRequiresGrad = 1;
 constexpr uint8_t kOdd = 2;
-constexpr uint8_t kMeta = 4;
-constexpr uint8_t kLeaf = 8;
 
 // Every bit of the result depends on every bit of the key.
 uint64_t mixed(uint64_t key) {
@@ -53,42 +46,6 @@ uint64_t mixed(uint64_t key) {
 uint64_t scattered(uint64_t address) {
   return mixed(address >> 12) ^ (address >> 6);
 }
-
-// Large tables in large pages: their slots are met in no order, and each small page would cost a
-// page fault and, time and again, a walk through the page table.
-template <typename Value>
-struct LargePages {
-  using value_type = Value;
-  static constexpr size_t kPage = size_t{2} << 20;
-
-  LargePages() = default;
-  template <typename Other>
-  LargePages(const LargePages<Other>&) {}
-
-  Value* allocate(size_t count) {
-    const size_t bytes = count * sizeof(Value);
-    const size_t alignment = bytes < kPage ? alignof(std::max_align_t) : kPage;
-    void* start = nullptr;
-    if (posix_memalign(&start, alignment, bytes) != 0) {
-      throw std::bad_alloc();
-    }
-#ifdef MADV_HUGEPAGE
-    if (bytes >= kPage) {
-      madvise(start, bytes, MADV_HUGEPAGE);
-    }
-#endif
-    return static_cast<Value*>(start);
-  }
-  void deallocate(Value* start, size_t) {
-    std::free(start);
-  }
-  bool operator==(const LargePages&) const {
-    return true;
-  }
-  bool operator!=(const LargePages&) const {
-    return false;
-  }
-};
 
 // Addresses to numbers: open addressing with linear probing. The address 0 is never put in.
 class Index {
@@ -141,7 +98,6 @@ class Index {
     uint64_t key = 0;
     int32_t number = -1;
   };
-  using Slots = std::vector<Slot, LargePages<Slot>>;
 
   size_t place(uint64_t key) const {
     size_t index = scattered(key) & (slots_.size() - 1);
@@ -152,7 +108,7 @@ class Index {
   }
 
   void resize(size_t size) {
-    Slots before(size);
+    std::vector<Slot> before(size);
     before.swap(slots_);
     for (const Slot& slot : before) {
       if (slot.key != 0) {
@@ -161,69 +117,35 @@ class Index {
     }
   }
 
-  Slots slots_;
+  std::vector<Slot> slots_;
   size_t used_ = 0;
 };
 
 // Lists of lengths, each distinct one once: sizes and strides.
 class Shapes {
  public:
-  int32_t number(const int64_t* values, size_t length) {
-    if (last_ >= 0 && is(last_, values, length)) {
-      return last_;
+  // `hint` is the likely number, or -1.
+  int32_t number(const int64_t* values, size_t length, int32_t hint) {
+    if (hint >= 0 && starts_[hint + 1] - starts_[hint] == static_cast<int64_t>(length) &&
+        std::equal(values, values + length, values_.begin() + starts_[hint])) {
+      return hint;
     }
-    if (2 * starts_.size() > slots_.size()) {
-      grow();
-    }
-    int32_t& slot = slots_[place(values, length)];
-    if (slot < 0) {
+    key_.assign(reinterpret_cast<const char*>(values), length * sizeof(int64_t));
+    const auto fresh = static_cast<int32_t>(numbers_.size());
+    const auto [place, is_fresh] = numbers_.try_emplace(key_, fresh);
+    if (is_fresh) {
       values_.insert(values_.end(), values, values + length);
       starts_.push_back(static_cast<int64_t>(values_.size()));
-      slot = static_cast<int32_t>(starts_.size()) - 2;
     }
-    return last_ = slot;
-  }
-
-  const std::vector<int64_t>& starts() const {
-    return starts_;
-  }
-
-  const std::vector<int64_t>& values() const {
-    return values_;
-  }
-
- private:
-  bool is(int32_t number, const int64_t* values, size_t length) const {
-    const int64_t start = starts_[number];
-    return starts_[number + 1] - start == static_cast<int64_t>(length) &&
-        std::equal(values, values + length, values_.begin() + start);
-  }
-
-  size_t place(const int64_t* values, size_t length) const {
-    uint64_t hash = length;
-    for (size_t index = 0; index < length; ++index) {
-      hash = mixed(hash + static_cast<uint64_t>(values[index]));
-    }
-    size_t index = hash & (slots_.size() - 1);
-    while (slots_[index] >= 0 && !is(slots_[index], values, length)) {
-      index = (index + 1) & (slots_.size() - 1);
-    }
-    return index;
-  }
-
-  void grow() {
-    slots_.assign(std::max<size_t>(64, 2 * slots_.size()), -1);
-    for (int32_t number = 0; number + 1 < static_cast<int32_t>(starts_.size()); ++number) {
-      const int64_t start = starts_[number];
-      const auto length = static_cast<size_t>(starts_[number + 1] - start);
-      slots_[place(values_.data() + start, length)] = number;
-    }
+    return place->second;
   }
 
   std::vector<int64_t> values_;
   std::vector<int64_t> starts_{0};
-  std::vector<int32_t> slots_;
-  int32_t last_ = -1;
+
+ private:
+  std::unordered_map<std::string, int32_t> numbers_;
+  std::string key_;
 };
 
 // Never made: it only lends its right to a tensor's protected members.
@@ -262,11 +184,6 @@ const c10::TensorImpl* gradient_of(const c10::TensorImpl& tensor) {
   return is_defined(gradient) ? gradient : nullptr;
 }
 
-// The node that made it follows its gradient there: a shared pointer, here its first word.
-const void* node_of(const c10::TensorImpl& tensor) {
-  return *(reinterpret_cast<const void* const*>(&tensor.grad()) + 1);
-}
-
 // The slot has had other functions in older versions of torch: the one that compiles is taken.
 template <typename Slot>
 auto python_object(const Slot* slot, int) -> decltype(slot->load_pyobj()) {
@@ -277,17 +194,12 @@ auto python_object(const Slot* slot, long) -> decltype(slot->_unchecked_untagged
   return slot->_unchecked_untagged_pyobj();
 }
 
-template <typename Type>
-auto dtype_name(Type type, int) -> decltype(std::string(getDtypeNames(type).first)) {
+std::string dtype_name(c10::ScalarType type) {
   try {
-    return std::string(getDtypeNames(type).first);
+    return std::string(c10::getDtypeNames(type).first);
   } catch (...) {
     return "undefined";
   }
-}
-template <typename Type>
-std::string dtype_name(Type type, long) {
-  return toString(type);
 }
 
 bool wraps(c10::DispatchKeySet keys) {
@@ -305,9 +217,7 @@ struct Row {
 
 class Scan {
  public:
-  // `leaf_type` is that of the objects of which it is told whether they are leaves, or null.
-  Scan(size_t offset, PyTypeObject* tensor_type, PyTypeObject* leaf_type)
-      : offset_(offset), tensor_type_(tensor_type), leaf_type_(leaf_type) {
+  Scan(size_t offset, PyTypeObject* tensor_type) : offset_(offset), tensor_type_(tensor_type) {
     std::fill(std::begin(dtype_numbers_), std::end(dtype_numbers_), int16_t{-1});
   }
 
@@ -317,7 +227,8 @@ class Scan {
     // a type's address may be another's by the next call
     kinds_.clear();
     last_type_ = 0;
-    expect(static_cast<size_t>(length));
+    rows_by_impl_.expect(static_cast<size_t>(length));
+    rows_by_storage_.expect(static_cast<size_t>(length));
     int64_t fakes = 0;
     for (int64_t begin = 0; begin < length; begin += kAtOnce) {
       fakes += add_some(tensors, begin, std::min(length, begin + kAtOnce), rows);
@@ -326,67 +237,37 @@ class Scan {
   }
 
   void rows_of(const uint64_t* objects, int64_t length, int32_t* rows) {
-    if (objects_stale_) {
-      rows_by_object_.clear();
-      rows_by_object_.expect(object_.size());
-      for (size_t row = 0; row < object_.size(); ++row) {
-        rows_by_object_.prefetch(object_[std::min(row + kAhead, object_.size() - 1)]);
-        if (object_[row] != 0) {
-          rows_by_object_.number(object_[row], static_cast<int32_t>(row));
-        }
+    Index index;
+    index.expect(object_.size());
+    for (size_t row = 0; row < object_.size(); ++row) {
+      index.prefetch(object_[std::min(row + kAhead, object_.size() - 1)]);
+      if (object_[row] != 0) {
+        index.number(object_[row], static_cast<int32_t>(row));
       }
-      objects_stale_ = false;
     }
-    for (int64_t index = 0; index < length; ++index) {
-      rows_by_object_.prefetch(objects[std::min<int64_t>(index + kAhead, length - 1)]);
-      rows[index] = rows_by_object_.find(objects[index]);
+    for (int64_t at = 0; at < length; ++at) {
+      index.prefetch(objects[std::min<int64_t>(at + kAhead, length - 1)]);
+      rows[at] = index.find(objects[at]);
     }
   }
 
-  int64_t size() const {
-    return static_cast<int64_t>(nbytes_.size());
-  }
-
-  // Rows that have a gradient, in order, and the row of each one's gradient.
-  const std::vector<int32_t>& owners() const {
-    return owners_;
-  }
-  const std::vector<int32_t>& gradients() const {
-    return gradients_;
-  }
-
-  // How many rows have no known object.
-  int64_t unseen() const {
-    return unseen_;
-  }
-
-  // Whether some rows have the same storage.
-  bool shares() const {
-    return shares_;
-  }
-
-  void columns(const void** starts) const {
-    const void* all[] = {
-        nbytes_.data(), storage_.data(), storage_nbytes_.data(), offsets_.data(), device_.data(),
-        dtype_.data(),  shape_.data(),   stride_.data(),         object_.data(),  impl_.data(),
-        grad_.data(),   flags_.data(),   first_.data()};
-    std::copy(std::begin(all), std::end(all), starts);
-  }
-
-  // Tells whether an object became known for a row of an earlier call, and forgets it.
-  bool take_object_found() {
-    return std::exchange(object_found_, false);
-  }
-
-  const Shapes& shapes() const {
-    return shapes_;
-  }
-  const std::vector<std::string>& device_names() const {
-    return device_names_;
-  }
-  const std::vector<std::string>& dtype_names() const {
-    return dtype_names_;
-  }
+  std::vector<int64_t> nbytes_;
+  std::vector<uint64_t> storage_;
+  std::vector<int64_t> storage_nbytes_;
+  std::vector<int64_t> offsets_;
+  std::vector<int16_t> device_;
+  std::vector<int16_t> dtype_;
+  std::vector<int32_t> shape_;
+  std::vector<int32_t> stride_;
+  std::vector<uint64_t> object_;
+  std::vector<uint8_t> flags_;
+  std::vector<int32_t> first_;
+  // rows that have a gradient, in order, and the row of each one's gradient
+  std::vector<int32_t> owners_;
+  std::vector<int32_t> gradients_;
+  Shapes shapes_;
+  std::vector<std::string> device_names_;
+  std::vector<std::string> dtype_names_;
 
  private:
   // Nearly all the time goes into waiting for memory: each tensor's object, what it points to,
@@ -461,31 +342,6 @@ class Scan {
     return reinterpret_cast<uint64_t>(storage->_mutable_data_ptr_no_checks().get());
   }
 
-  template <typename Value>
-  static void reserve(std::vector<Value>& column, size_t more) {
-    if (column.size() + more > column.capacity()) {
-      column.reserve(std::max(column.size() + more, 2 * column.capacity()));
-    }
-  }
-
-  void expect(size_t more) {
-    rows_by_impl_.expect(more);
-    rows_by_storage_.expect(more);
-    reserve(nbytes_, more);
-    reserve(storage_, more);
-    reserve(storage_nbytes_, more);
-    reserve(offsets_, more);
-    reserve(device_, more);
-    reserve(dtype_, more);
-    reserve(shape_, more);
-    reserve(stride_, more);
-    reserve(object_, more);
-    reserve(impl_, more);
-    reserve(grad_, more);
-    reserve(flags_, more);
-    reserve(first_, more);
-  }
-
   static PyTypeObject* type_of(PyObject* object) {
     PyObject* type = PyObject_Type(object);
     // whatever keeps the object alive keeps its type alive
@@ -528,7 +384,6 @@ class Scan {
         break;
       }
       const Row gradient = add_row(*tensor, object);
-      grad_[row.number] = gradient.number;
       owners_.push_back(row.number);
       gradients_.push_back(gradient.number);
       row = gradient;
@@ -542,28 +397,16 @@ class Scan {
     const auto address = reinterpret_cast<uint64_t>(object);
     const int32_t row = rows_by_impl_.number(impl, fresh);
     if (row != fresh) {
-      if (object_[row] == 0 && address != 0) {
+      if (object_[row] == 0) {
         object_[row] = address;
-        --unseen_;
-        object_found_ = objects_stale_ = true;
       }
       return Row{row, false};
     }
-    objects_stale_ = true;
-    impl_.push_back(impl);
     object_.push_back(address);
-    unseen_ += address == 0;
-    grad_.push_back(-1);
     device_.push_back(device_number(Inside::device(tensor)));
     dtype_.push_back(dtype_number(Inside::dtype(tensor)));
     add_extent(tensor);
-    flags_.back() |= is_leaf(tensor, object) ? kLeaf : 0;
     return Row{row, true};
-  }
-
-  bool is_leaf(const c10::TensorImpl& tensor, PyObject* object) const {
-    return leaf_type_ != nullptr && object != nullptr && tensor.requires_grad() &&
-        type_of(object) == leaf_type_ && node_of(tensor) == nullptr;
   }
 
   void add_extent(const c10::TensorImpl& tensor) {
@@ -579,17 +422,17 @@ class Scan {
     storage_.push_back(data);
     storage_nbytes_.push_back(data == 0 ? 0 : bytes_of(*storage));
     first_.push_back(data == 0 ? row : rows_by_storage_.number(data, row));
-    shares_ |= first_.back() != row;
-    flags_.push_back((tensor.requires_grad() ? kRequiresGrad : 0) | (is_odd ? kOdd : 0) |
-                     (is_meta ? kMeta : 0));
+    flags_.push_back((tensor.requires_grad() ? kRequiresGrad : 0) | (is_odd ? kOdd : 0));
   }
 
   void add_shape(const c10::TensorImpl& tensor, bool is_hidden, bool is_odd) {
     const auto& layout = Inside::layout(tensor);
     const size_t length = is_hidden ? 0 : layout.size();
     const auto size = static_cast<int64_t>(Inside::dtype(tensor).itemsize());
-    shape_.push_back(shapes_.number(layout.sizes_data(), length));
-    stride_.push_back(is_odd ? -1 : shapes_.number(layout.strides_data(), length));
+    const int32_t shape = shape_.empty() ? -1 : shape_.back();
+    const int32_t stride = stride_.empty() ? -1 : stride_.back();
+    shape_.push_back(shapes_.number(layout.sizes_data(), length, shape));
+    stride_.push_back(is_odd ? -1 : shapes_.number(layout.strides_data(), length, stride));
     offsets_.push_back(is_odd ? 0 : Inside::offset(tensor));
     nbytes_.push_back(is_hidden ? 0 : Inside::elements(tensor) * size);
   }
@@ -616,14 +459,13 @@ class Scan {
     int16_t& number = dtype_numbers_[static_cast<uint8_t>(type)];
     if (number < 0) {
       number = static_cast<int16_t>(dtype_names_.size());
-      dtype_names_.push_back(dtype_name(type, 0));
+      dtype_names_.push_back(dtype_name(type));
     }
     return number;
   }
 
   const size_t offset_;
   PyTypeObject* const tensor_type_;
-  PyTypeObject* const leaf_type_;
   PyTypeObject* fake_type_ = nullptr;
   Index kinds_;
   uint64_t last_type_ = 0;
@@ -631,51 +473,19 @@ class Scan {
 
   Index rows_by_impl_;
   Index rows_by_storage_;
-  Index rows_by_object_;
-  bool objects_stale_ = false;
-  bool object_found_ = false;
-
-  Shapes shapes_;
   std::vector<c10::Device> devices_;
-  std::vector<std::string> device_names_;
-  std::vector<std::string> dtype_names_;
   int16_t dtype_numbers_[256];
-
-  std::vector<int64_t> nbytes_;
-  std::vector<uint64_t> storage_;
-  std::vector<int64_t> storage_nbytes_;
-  std::vector<int64_t> offsets_;
-  std::vector<int16_t> device_;
-  std::vector<int16_t> dtype_;
-  std::vector<int32_t> shape_;
-  std::vector<int32_t> stride_;
-  std::vector<uint64_t> object_;
-  std::vector<uint64_t> impl_;
-  std::vector<int32_t> grad_;
-  std::vector<uint8_t> flags_;
-  std::vector<int32_t> first_;
-  std::vector<int32_t> owners_;
-  std::vector<int32_t> gradients_;
-  int64_t unseen_ = 0;
-  bool shares_ = false;
 };
 
 }  // namespace
 
 // `offset` is where a Python tensor object holds its TensorImpl. Gives null without memory.
-// `leaf_type` may be null.
-TL_EXPORT Scan* tl_scan_open(
-    int64_t offset, PyTypeObject* tensor_type, PyTypeObject* leaf_type) {
+TL_EXPORT Scan* tl_scan_open(int64_t offset, PyTypeObject* tensor_type) {
   try {
-    return new Scan(static_cast<size_t>(offset), tensor_type, leaf_type);
+    return new Scan(static_cast<size_t>(offset), tensor_type);
   } catch (...) {
     return nullptr;
   }
-}
-
-// Tells whether an operation made the tensor, of which autograd has to know.
-TL_EXPORT int tl_scan_is_made(const c10::TensorImpl* tensor) {
-  return node_of(*tensor) != nullptr;
 }
 
 TL_EXPORT void tl_scan_close(Scan* scan) {
@@ -704,31 +514,27 @@ TL_EXPORT int64_t tl_scan_rows_of(
   }
 }
 
-// What there is to copy: numbers of rows, shapes, devices and dtypes, whether `object` changed in
-// rows that were there before, the numbers of gradients and of rows without an object, whether
-// storages are shared; then the addresses of the 13 columns, of the places where shapes begin and
-// of their values, of gradients' owners and of gradients. All stay valid until the next call of
-// tl_scan_add.
-TL_EXPORT void tl_scan_look(Scan* scan, int64_t* counts, const void** starts) {
-  counts[0] = scan->size();
-  counts[1] = static_cast<int64_t>(scan->shapes().starts().size()) - 1;
-  counts[2] = static_cast<int64_t>(scan->device_names().size());
-  counts[3] = static_cast<int64_t>(scan->dtype_names().size());
-  counts[4] = scan->take_object_found();
-  counts[5] = static_cast<int64_t>(scan->gradients().size());
-  counts[6] = scan->unseen();
-  counts[7] = scan->shares();
-  scan->columns(starts);
-  starts[13] = scan->shapes().starts().data();
-  starts[14] = scan->shapes().values().data();
-  starts[15] = scan->owners().data();
-  starts[16] = scan->gradients().data();
+// What there is to copy: numbers of rows, shapes, devices, dtypes and gradients; then the addresses
+// of the 11 columns, of the places where shapes begin and of their values, of gradients' owners and
+// of gradients. All stay valid until the next call of tl_scan_add.
+TL_EXPORT void tl_scan_look(const Scan* scan, int64_t* counts, const void** starts) {
+  const size_t sizes[] = {
+      scan->nbytes_.size(), scan->shapes_.starts_.size() - 1, scan->device_names_.size(),
+      scan->dtype_names_.size(), scan->gradients_.size()};
+  std::copy(std::begin(sizes), std::end(sizes), counts);
+  const void* all[] = {
+      scan->nbytes_.data(), scan->storage_.data(), scan->storage_nbytes_.data(),
+      scan->offsets_.data(), scan->device_.data(), scan->dtype_.data(), scan->shape_.data(),
+      scan->stride_.data(), scan->object_.data(), scan->flags_.data(), scan->first_.data(),
+      scan->shapes_.starts_.data(), scan->shapes_.values_.data(), scan->owners_.data(),
+      scan->gradients_.data()};
+  std::copy(std::begin(all), std::end(all), starts);
 }
 
-TL_EXPORT const char* tl_scan_device(Scan* scan, int64_t number) {
-  return scan->device_names()[static_cast<size_t>(number)].c_str();
+TL_EXPORT const char* tl_scan_device(const Scan* scan, int64_t number) {
+  return scan->device_names_[static_cast<size_t>(number)].c_str();
 }
 
-TL_EXPORT const char* tl_scan_dtype(Scan* scan, int64_t number) {
-  return scan->dtype_names()[static_cast<size_t>(number)].c_str();
+TL_EXPORT const char* tl_scan_dtype(const Scan* scan, int64_t number) {
+  return scan->dtype_names_[static_cast<size_t>(number)].c_str();
 }

@@ -1,17 +1,12 @@
 """The ledger of host memory, from figures that the system is made to give."""
 
 import itertools
-import threading
-from types import SimpleNamespace
 
 import pytest
 
 import tensorlens.frameworks.census.host_ledger as hosts
-import tensorlens.frameworks.keras.queues as keras_queues
-import tensorlens.frameworks.queues.ledger_term as queued_input
 from tensorlens.frameworks.census.balance import balanced
 from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
-from tensorlens.frameworks.keras.kinds import Never
 from tensorlens.records.ledger import Term
 from tensorlens.tensors.present.balance import unknown
 from tests.ledger_terms import check_ledger
@@ -128,30 +123,3 @@ def test_pages_of_files_are_in_use(monkeypatch):
     monkeypatch.setattr(hosts, "_machine", lambda: (7_000, 64_000))
     ledger = host_ledger(handed())
     assert (ledger.driver_used, ledger.reserved, ledger.other) == (10_000, 10_000, 0)
-
-
-@pytest.mark.parametrize("queue", [3_000, 4_000, 4_001, 5_500, 5_501, 9_000, 9_001, 1 << 40])
-def test_a_queue_that_fills_while_it_is_read_makes_no_term_negative(monkeypatch, queue):
-    ledger = with_queued_arrays(monkeypatch, host_ledger(handed()), queue)
-    check_ledger(ledger)
-    (term,) = (term for term in ledger.parts if term.key == "queued")
-    # heap, free heap and rest have 5,500 together
-    assert term.nbytes == (queue if queue <= 5_500 else None)
-
-
-def with_queued_arrays(monkeypatch, ledger, nbytes):
-    """Return a ledger with the queue of a Keras PyDataset that holds so many bytes."""
-
-    class Enqueuer:
-        def __init__(self):
-            self.running = True
-
-    def imported(module, name):
-        return Enqueuer if name == "PyDatasetEnqueuer" else Never
-
-    queue = SimpleNamespace(nbytes=nbytes, missing={})
-    monkeypatch.setattr(keras_queues, "look_at_enqueuer", lambda item: queue)
-    monkeypatch.setattr(queued_input, "instances", lambda kind: [Enqueuer()])
-    monkeypatch.setattr(queued_input, "imported", imported)
-    monkeypatch.setattr(threading, "enumerate", lambda: [SimpleNamespace(name="Worker_0")])
-    return queued_input.with_queued_input({"cpu": ledger})["cpu"]

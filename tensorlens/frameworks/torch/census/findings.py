@@ -21,19 +21,16 @@ from tensorlens.frameworks.census.table import (
 )
 from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.ledger.device_ledger import device_ledgers
-from tensorlens.frameworks.torch.census.ledger.host import cpu_ledger
+from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
+from tensorlens.frameworks.torch.census.host_ledger import cpu_ledger
 from tensorlens.frameworks.torch.census.names.modules import content_of
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
-from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
-from tensorlens.frameworks.torch.native import TorchAllocator
 from tensorlens.heap import Heap, live_objects, near_heap, no_locals, select
 from tensorlens.records.events import LAYERS
-from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES
 
@@ -55,9 +52,6 @@ def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTab
     table.devices = ["mps" if device == "mps:0" else device for device in scan.devices]
     table.dtypes = list(scan.dtypes)
     table.shapes = list(scan.shapes)
-    for index, row in _places_of(found.blocks, rows):
-        table.storage[index], table.storage_nbytes[index] = found.blocks[row]
-        table.nbytes[index] = found.blocks[row][1]
     add_births(table, births)
     _tell_inputs(table)
     _add_sparse(table, rows, named)
@@ -71,6 +65,8 @@ def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTab
 
 def _tell_inputs(table: TensorTable) -> None:
     """Make inputs of autograd's nodes activations that a layer made: they are no one's input."""
+    if _INPUT not in table.role:
+        return
     for row, role in enumerate(table.role):
         if role != _INPUT:
             continue
@@ -188,42 +184,32 @@ def _census(
     return found, owners, named
 
 
-def adopt_all(allocator: TorchAllocator) -> None:
-    """Count in what was allocated before the counter was there, autograd's included."""
-    with undisturbed() as can_read:
-        tensors, functions, modules, _, nodes = select(live_objects(), _KINDS, node_types())
-        nothing = Naming(Names())
-        found = FoundTensors(tensors, nothing, (*functions, *nodes), can_read)
-        cpu.adopt_tensors(allocator, found.tensors, modules)
-
-
 def _notes(found: FoundTensors) -> list[str]:
-    notes = []
-    if not found.graph.is_whole:
-        notes.append(
+    graph, frozen = found.graph, gc.get_freeze_count()
+    counts = (
+        (found.scan.fakes, "fake tensors were left out: they hold no memory"),
+        (
+            graph.recomputed,
+            "values are checkpointed: nothing of them is kept, backward computes them again",
+        ),
+        (
+            graph.reentrant,
+            "regions are checkpointed (reentrant): nothing of what they computed is kept, backward "
+            "computes it again",
+        ),
+        (
+            graph.packed,
+            "values are packed by saved-tensor hooks into something that holds no tensor",
+        ),
+        (graph.unread, "values that autograd saved could not be read"),
+    )
+    notes = [f"{count} {text}" for count, text in counts if count]
+    if not graph.is_whole:
+        notes.insert(
+            0,
             "another thread is in a long backward pass: not all of what autograd's "
-            "graphs hold was looked at"
+            "graphs hold was looked at",
         )
-    if found.scan.fakes:
-        notes.append(f"{found.scan.fakes} fake tensors were left out: they hold no memory")
-    if found.graph.recomputed:
-        notes.append(
-            f"{found.graph.recomputed} values are checkpointed: nothing of them is kept, backward "
-            "computes them again"
-        )
-    if found.graph.reentrant:
-        notes.append(
-            f"{found.graph.reentrant} regions are checkpointed (reentrant): nothing of what they "
-            "computed is kept, backward computes it again"
-        )
-    if found.graph.packed:
-        notes.append(
-            f"{found.graph.packed} values are packed by saved-tensor hooks into something that "
-            "holds no tensor"
-        )
-    if found.graph.unread:
-        notes.append(f"{found.graph.unread} values that autograd saved could not be read")
-    frozen = gc.get_freeze_count()
     if frozen:
         notes.append(
             f"gc.freeze() hides {frozen} objects: tensors among them are only found from models, "

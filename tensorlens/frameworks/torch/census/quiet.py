@@ -77,11 +77,6 @@ def undisturbed() -> Iterator[ExclusiveUse]:
         yield quiet
 
 
-def backward_runs() -> bool:
-    """Tell whether any thread is inside of the autograd engine, this one included."""
-    return torch._C._current_graph_task_id() != -1 or others_run()
-
-
 def others_run() -> bool:
     """Tell whether another thread is inside of the autograd engine."""
     own = threading.get_ident()

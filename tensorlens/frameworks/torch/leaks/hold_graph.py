@@ -41,8 +41,6 @@ class HoldGraph:
         """``id()`` of a tensor to how many of its references are of Python objects in the graph."""
         self.storage = array("Q", found.scan.storage)
         self.nbytes = array("q", found.scan.storage_nbytes)
-        for row, (address, nbytes) in found.blocks.items():
-            self.storage[row], self.nbytes[row] = address, nbytes
         self._rows = len(found.scan)
         self._below: dict[int, list[int]] = {}
         self._texts: dict[tuple[int, int], tuple[str, str]] = {}
@@ -69,8 +67,6 @@ class HoldGraph:
     def _add_tensors(self, found: FoundTensors) -> None:
         for owner, row in zip(found.scan.owners, found.scan.gradients, strict=True):
             self._add(owner, row, "attribute", "grad")
-        for owner, row in found.tangents:
-            self._add(owner, row, "attribute", "tangent")
         for owner, row in found.copies:
             self._add(owner, row, "cache", "copy that autocast keeps")
         for owner, parts in found.parts.items():

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.merged_queues import merge_queues
+from tensorlens.frameworks.queues.merged_queues import merge_queues, total
 from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.frameworks.torch.loaders.tasks import Counts, Tasks, items
 from tensorlens.frameworks.torch.loaders.worker_pipes import PipeContent, sent, shared_in_flight
@@ -77,11 +77,12 @@ def look_at_loader(loader: Any, example: Any = None) -> Queue:
     running = [item for item in iterators_of(loader) if _is_open(item)]
     found = [look_at_iterator(item, example) for item in running]
     if len(found) == 1:
-        return _renamed(found[0], loader)
+        _, _, settings = found[0].name.partition(", ")
+        return replace(found[0], name=f"{class_name(loader)}, {settings}")
     queue = _nothing(class_name(loader), workers, prefetch, example)
     if not found:
         note = "no iterator over it is alive: nothing is held until a loop begins"
-        return _with(queue, notes=(note,))
+        return replace(queue, notes=(note,))
     return merge_queues(f"{queue.name}, {len(found)} iterators", found)
 
 
@@ -89,12 +90,12 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
     """Return what an iterator over a DataLoader holds; nothing is taken from it."""
     given = content_of(iterator)
     workers, prefetch = number(given, "_num_workers"), number(given, "_prefetch_factor")
-    if not given.keys() >= _STATE or not _is_open(iterator):
-        queue = _nothing(class_name(iterator), workers, prefetch, example)
-        if workers and not _is_open(iterator):
-            return _with(queue, max_batches=0, max_nbytes=0, notes=("it has come to its end",))
-        return queue
-    return _Look(iterator, workers, prefetch, example).queue()
+    if given.keys() >= _STATE and _is_open(iterator):
+        return _Look(iterator, workers, prefetch, example).queue()
+    queue = _nothing(class_name(iterator), workers, prefetch, example)
+    if workers and not _is_open(iterator):
+        return replace(queue, max_batches=0, max_nbytes=0, notes=("it has come to its end",))
+    return queue
 
 
 def _is_open(iterator: Any) -> bool:
@@ -114,27 +115,31 @@ class _Look:
         self._content = content_of(iterator)
         self._name = class_name(iterator)
         self._workers, self._prefetch = workers, prefetch
-        self._example = example
+        self._limit = workers * prefetch
         self._notes: list[str] = []
-        self._tasks = Tasks(self._content)
+        tasks = Tasks(self._content)
+        self._processes = items(self._content["_workers"])
+        self._pids = [pid for pid in map(_pid, self._processes) if pid]
+        self._counts, self._pipe = self._arrived(tasks)
+        self._shared = shared_in_flight(self._pids)
+        self._received, self._pinned = tasks.received(), tasks.pinned()
+        self._has_pin_thread = tasks.has_pin_thread
+        self._results = self._batches()
+        self._one = self._largest(example)
 
     def queue(self) -> Queue:
-        processes = items(self._content["_workers"])
-        pids = [pid for pid in map(_pid, processes) if pid]
-        counts, pipe = self._arrived()
-        flight = shared_in_flight(pids)
-        received, pinned = self._tasks.received(), self._tasks.pinned()
-        results = self._batches(counts, pipe)
-        one = self._one(received + pinned, pipe, results, counts, flight)
-        in_flight = self._in_flight(flight, pipe, results, one)
-        parts = self._parts(counts, results, in_flight, received, pinned, one)
-        limit = self._workers * self._prefetch
-        batches = None if results is None else results + counts.ready + counts.pinned
-        known = [part.nbytes for part in parts]
-        nbytes = None if None in known else sum(each for each in known if each is not None)
-        missing = _reasons(batches, nbytes, one, parts)
-        memory = workers_of(pids)
-        if pipe is not None and pipe.pickled and results:
+        counts, one, parts = self._counts, self._one, self._parts()
+        batches = None if self._results is None else self._results + counts.ready + counts.pinned
+        nbytes = total(part.nbytes for part in parts)
+        missing = {}
+        if batches is None:
+            missing["batches"] = _UNCOUNTED
+        if nbytes is None:
+            missing["nbytes"] = _UNSEEN
+        if one is None:
+            missing["max_nbytes"] = missing["batch_nbytes"] = _UNSEEN
+        memory = workers_of(self._pids)
+        if self._pipe is not None and self._pipe.pickled and self._results:
             self._notes.append("batches without tensors travel as pickles, and are sized as these")
         if any(worker.state == "dead" for worker in memory):
             self._notes.append("a worker has died: the loop will fail when it next waits for one")
@@ -143,26 +148,26 @@ class _Look:
             framework="torch",
             batches=batches,
             nbytes=nbytes,
-            max_batches=limit,
-            max_nbytes=None if one is None else limit * one,
+            max_batches=self._limit,
+            max_nbytes=None if one is None else self._limit * one,
             batch_nbytes=one,
             parts=parts,
             rule=_rule(self._workers, self._prefetch),
             workers=memory,
-            start_method=_start_method(processes),
+            start_method=_start_method(self._processes),
             waiting=counts.waiting,
-            in_work=self._in_work(counts),
+            in_work=self._in_work(),
             missing=missing,
             notes=tuple(self._notes),
         )
 
-    def _arrived(self) -> tuple[Counts, PipeContent | None]:
+    def _arrived(self, tasks: Tasks) -> tuple[Counts, PipeContent | None]:
         """Return what there is, once the results that are announced are in the pipe.
 
         A worker announces one and then moves its tensors into shared memory, in another thread.
         """
         for _ in range(_WAITS):
-            counts, agree = self._tasks.settled()
+            counts, agree = tasks.settled()
             pipe = sent(self._content["_worker_result_queue"])
             if pipe is None or pipe.pickled or pipe.count >= (counts.results or 0):
                 break
@@ -173,108 +178,76 @@ class _Look:
             self._notes.append("workers went on while it was looked at: counts may be off by one")
         return counts, pipe
 
-    def _batches(self, counts: Counts, pipe: PipeContent | None) -> int | None:
+    def _batches(self) -> int | None:
         """Return how many of the results are batches."""
-        if counts.results is None:
+        results = self._counts.results
+        if results is None:
             return None
         if self._content.get("_dataset_kind") != _ITERABLE:
-            return min(counts.results, counts.asked)
-        if pipe is None:
+            return min(results, self._counts.asked)
+        if self._pipe is None:
             self._notes.append("of an iterable dataset, results may be marks of its end")
-            return counts.results
-        return max(0, counts.results - pipe.ends)
+            return results
+        return max(0, results - self._pipe.ends)
 
-    def _in_work(self, counts: Counts) -> int | None:
+    def _in_work(self) -> int | None:
+        counts = self._counts
         if counts.results is None or counts.waiting is None:
             return None
         left = counts.asked - counts.waiting - counts.results - counts.pinned
         return max(0, min(left, self._workers))
 
-    def _one(
-        self,
-        seen: Sequence[Any],
-        pipe: PipeContent | None,
-        results: int | None,
-        counts: Counts,
-        flight: int | None,
-    ) -> int | None:
+    def _largest(self, example: Any) -> int | None:
         """Return the bytes of the largest batch that can be seen."""
-        known = [batch_bytes(batch) for batch in seen]
-        if self._example is not None:
-            known.append(batch_bytes(self._example))
-        if pipe is not None:
-            known.append(pipe.largest)
-        found = [each for each in known if each]
-        if not found and flight and results and self._in_work(counts) == 0:
-            # each of the batches that are in shared memory, on average
-            return -(-flight // results)
-        return max(found, default=None)
+        sizes = [batch_bytes(batch) for batch in (*self._received, *self._pinned)]
+        if example is not None:
+            sizes.append(batch_bytes(example))
+        if self._pipe is not None:
+            sizes.append(self._pipe.largest)
+        return max(filter(None, sizes), default=None)
 
-    def _in_flight(
-        self, flight: int | None, pipe: PipeContent | None, results: int | None, one: int | None
-    ) -> int | None:
-        if results == 0 and not flight:
-            return 0
-        if pipe is not None and pipe.pickled and not flight:
-            return None if one is None or results is None else one * results
-        if flight == 0 and results:
-            # nothing shared: the pipe would have told
-            return None if one is None else one * results
-        return flight
+    def _result_bytes(self) -> int | None:
+        """Return the bytes of the results: those in shared memory, or as many batches as wait."""
+        if self._shared or not self._results:
+            return self._shared if self._results is None else self._shared or 0
+        return None if self._one is None else self._one * self._results
 
-    def _parts(
-        self,
-        counts: Counts,
-        results: int | None,
-        in_flight: int | None,
-        received: Sequence[Any],
-        pinned: Sequence[Any],
-        one: int | None,
-    ) -> tuple[QueuePart, ...]:
-        limit = self._workers * self._prefetch
-        most = None if one is None else limit * one
-        why = "" if in_flight is not None else _UNSEEN
+    def _parts(self) -> tuple[QueuePart, ...]:
         parts = [
-            QueuePart("results", "worker processes and shared memory", results, "batch", in_flight,
-                      limit, most, "made by workers and not received: _worker_result_queue",
-                      missing=why),
-        ]  # fmt: skip
-        if self._tasks.has_pin_thread:
-            nbytes = _together(pinned)
+            self._part(
+                *("results", "worker processes and shared memory", self._results),
+                self._result_bytes(),
+                "made by workers and not received: _worker_result_queue",
+            )
+        ]
+        if self._has_pin_thread:
             rule = "copied into page-locked memory by the pin_memory thread: _data_queue"
-            parts.append(
-                QueuePart("pinned", "this process", counts.pinned, "batch", nbytes,
-                          limit, most, rule, missing="" if nbytes is not None else _UNSEEN)
-            )  # fmt: skip
-        nbytes = _together(received)
+            nbytes = batch_bytes(*self._pinned) if self._pinned else 0
+            parts.append(self._part("pinned", "this process", self._counts.pinned, nbytes, rule))
+        nbytes = batch_bytes(*self._received) if self._received else 0
         rule = "received before an earlier one: _task_info"
         parts.append(
-            QueuePart("out of order", "this process", counts.ready, "batch", nbytes,
-                      max(0, limit - 1), None if one is None else max(0, limit - 1) * one, rule,
-                      missing="" if nbytes is not None else _UNSEEN)
-        )  # fmt: skip
+            self._part("out of order", "this process", self._counts.ready, nbytes, rule, less=1)
+        )
         return tuple(parts)
+
+    def _part(
+        self,
+        name: str,
+        where: str,
+        count: int | None,
+        nbytes: int | None,
+        rule: str,
+        less: int = 0,
+    ) -> QueuePart:
+        limit = max(0, self._limit - less)
+        most = None if self._one is None else limit * self._one
+        missing = "" if nbytes is not None else _UNSEEN
+        return QueuePart(name, where, count, "batch", nbytes, limit, most, rule, missing=missing)
 
 
 _UNSEEN = "no batch to measure: pass one, inputs(loader, batch=batch)"
-
-
-def _together(batches: Sequence[Any]) -> int | None:
-    return batch_bytes(*batches) if batches else 0
-
-
-def _reasons(
-    batches: int | None, nbytes: int | None, one: int | None, parts: Sequence[QueuePart]
-) -> dict[str, str]:
-    found = {}
-    if batches is None:
-        found["batches"] = "this system does not tell how much is in a queue between processes"
-    if nbytes is None:
-        reasons = [part.missing for part in parts if part.nbytes is None]
-        found["nbytes"] = next(filter(None, reasons), _UNSEEN)
-    if one is None:
-        found["max_nbytes"] = found["batch_nbytes"] = _UNSEEN
-    return found
+_UNCOUNTED = "this system does not tell how much is in a queue between processes"
 
 
 def _rule(workers: int, prefetch: int) -> str:
@@ -305,15 +278,6 @@ def _nothing(name: str, workers: int, prefetch: int, example: Any) -> Queue:
         rule=_rule(workers, prefetch),
         missing=missing,
     )
-
-
-def _with(queue: Queue, **changes: Any) -> Queue:
-    return replace(queue, **changes)
-
-
-def _renamed(queue: Queue, loader: Any) -> Queue:
-    _, _, settings = queue.name.partition(", ")
-    return _with(queue, name=f"{class_name(loader)}, {settings}")
 
 
 def named(name: str, workers: int, prefetch: int) -> str:

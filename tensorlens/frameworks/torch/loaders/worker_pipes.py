@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
+import errno
 import os
 import pickletools
 import re
@@ -19,6 +19,7 @@ _MOST = 1 << 20
 _HEADER = struct.Struct("!i")
 _LONG = struct.Struct("!Q")
 _PICKLE = b"\x80"
+_MEMO = ("MEMOIZE", "BINPUT", "LONG_BINPUT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,25 @@ class Message:
     """The pickle as far as it is in the pipe."""
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all of it is in the pipe."""
-        return len(self.content) == self.length
+    def is_shared(self) -> bool:
+        """Whether its tensors are in shared memory, and not in the pickle."""
+        return _BY_DESCRIPTOR in self.content
+
+    def batch_bytes(self) -> int | None:
+        """Return the bytes of the batch, without unpickling it; None where it is cut off."""
+        if not self.is_shared:
+            return self.length
+        if len(self.content) < self.length:
+            return None
+        operations = pickletools.genops(self.content)
+        steps = [(step.name, item) for step, item, _ in operations if step.name not in _MEMO]
+        # rebuild_storage_fd's arguments are a class, a descriptor, which is an object whose state
+        # is set with BUILD, and the number of bytes
+        return sum(
+            int(item)
+            for (before, _), (_, item), (after, _) in zip(steps, steps[1:], steps[2:], strict=False)
+            if before == "BUILD" and after == "TUPLE3" and type(item) is int
+        )
 
 
 def waiting_messages(descriptor: int) -> list[Message] | None:
@@ -55,23 +72,18 @@ def _duplicate(descriptor: int) -> bytes | None:
     try:
         tee.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint)
         tee.restype = ctypes.c_ssize_t
-        size = getattr(fcntl, "F_GETPIPE_SZ", None)
-        if size is not None and fcntl.fcntl(descriptor, size) > fcntl.fcntl(writable, size):
-            fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, fcntl.fcntl(descriptor, size))
-        found = int(tee(descriptor, writable, _MOST, _NONBLOCK))
-        if found < 0:
+        copied = int(tee(descriptor, writable, _MOST, _NONBLOCK))
+        if copied < 0:
             # an empty pipe; another error is of what is no pipe
-            return b"" if ctypes.get_errno() == 11 else None
-        return os.read(readable, found) if found else b""
-    except (OSError, ValueError):
-        return None
+            return b"" if ctypes.get_errno() == errno.EAGAIN else None
+        return os.read(readable, copied) if copied else b""
     finally:
         os.close(readable)
         os.close(writable)
 
 
 def _parsed(content: bytes) -> list[Message] | None:
-    found: list[Message] = []
+    messages: list[Message] = []
     at = 0
     while at + _HEADER.size <= len(content):
         (length,) = _HEADER.unpack_from(content, at)
@@ -84,10 +96,10 @@ def _parsed(content: bytes) -> list[Message] | None:
         message = Message(length, content[at : at + length])
         if length <= 0 or not message.content.startswith(_PICKLE):
             # another thread has read the beginning of a message, and not yet all of it
-            return None if message.content else found
-        found.append(message)
+            return None if message.content else messages
+        messages.append(message)
         at += length
-    return found
+    return messages
 
 
 _SHARED = re.compile(r"/(?:dev/shm/)?torch_(\d+)_\d+_\d+(?: \(deleted\))?$")
@@ -122,15 +134,11 @@ def shared_in_flight(pids: Sequence[int]) -> int | None:
     own = {str(pid) for pid in pids}
     try:
         here = {inode for inode, _, _ in _descriptors("self")} | _mapped()
-        held = [each for pid in pids for each in _descriptors(str(pid))]
-        found = {
-            inode: size
-            for inode, size, maker in (*held, *_files())
-            if maker in own and inode not in here
-        }
+        made = [*(each for pid in pids for each in _descriptors(str(pid))), *_files()]
     except OSError:
         return None
-    return sum(found.values())
+    sizes = {inode: size for inode, size, maker in made if maker in own and inode not in here}
+    return sum(sizes.values())
 
 
 def _descriptors(process: str) -> Iterator[tuple[tuple[int, int], int, str]]:
@@ -185,33 +193,10 @@ def sent(results: Any) -> PipeContent | None:
     if messages is None:
         return None
     batches = [message for message in messages if _END_OF_DATA not in message.content]
-    sizes = [size for size in map(_bytes_of, batches) if size is not None]
+    sizes = [size for message in batches if (size := message.batch_bytes()) is not None]
     return PipeContent(
         count=len(messages),
         largest=max(sizes, default=None),
         ends=len(messages) - len(batches),
-        pickled=any(_BY_DESCRIPTOR not in message.content for message in batches if message.length),
+        pickled=not all(message.is_shared for message in batches),
     )
-
-
-def _bytes_of(message: Message) -> int | None:
-    """Return the bytes of the batch in a message, without unpickling it."""
-    if _BY_DESCRIPTOR not in message.content:
-        return message.length
-    if not message.is_whole:
-        return None
-    # rebuild_storage_fd's arguments are a class, a descriptor, which is an object whose state is
-    # set with BUILD, and the number of bytes
-    total, before = 0, ("", "")
-    number: Any = None
-    for opcode, argument, _ in pickletools.genops(message.content):
-        if opcode.name == "TUPLE3" and before[0] == "BUILD" and before[1].startswith("BININT"):
-            total += int(number)
-        if opcode.name == "LONG1" and before[1] == "BUILD":
-            before = (before[1], "BININT")
-            number = argument
-            continue
-        if opcode.name not in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
-            before = (before[1], opcode.name)
-            number = argument
-    return total

@@ -48,9 +48,7 @@ def _release() -> str | None:
     return None if published is None else f"torch{published[1]}-abi{_cxx11_abi()}"
 
 
-def _part(
-    name: str, source: str, label: str, *libraries: str, options: tuple[str, ...] = ()
-) -> Part:
+def _part(name: str, label: str, *libraries: str) -> Part:
     def arguments() -> Sequence[str]:
         include, library = _folder() / "include", _folder() / "lib"
         if not (include / "c10" / "core" / "Allocator.h").is_file():
@@ -65,13 +63,18 @@ def _part(
             *(f"-L{library}", f"-Wl,-rpath,{library}"),
         ]
 
-    path = SOURCES / "torch" / source
-    return Part(name, label, path, options, libraries, arguments, _release, _depends_on)
+    source = SOURCES / "torch" / f"{name}.cpp"
+    return Part(
+        name,
+        label,
+        source,
+        libraries=libraries,
+        arguments=arguments,
+        release=_release,
+        depends_on=_depends_on,
+    )
 
 
-COUNTER = _part("counter", "counter.cpp", "the native CPU counter", "-lc10")
-TENSORS = _part("tensors", "tensors.cpp", "the native tensor reader", "-lc10")
-_RECORDER = ("ops.cpp", "the native recorder of operators", "-ltorch_cpu", "-lc10")
-OPS = _part("ops", *_RECORDER)
-OPS_ALONE = _part("ops_alone", *_RECORDER, options=("-DTL_NO_GRADIENTS",))
-"""Where autograd's headers are not as this torch's: it does not tell whose a gradient is."""
+COUNTER = _part("counter", "the native CPU counter", "-lc10")
+TENSORS = _part("tensors", "the native tensor reader", "-lc10")
+OPS = _part("ops", "the native recorder of operators", "-ltorch_cpu", "-lc10")

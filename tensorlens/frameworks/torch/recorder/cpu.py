@@ -19,9 +19,9 @@ from tensorlens.frameworks.host.naming import ModulePath, Moment, NameSources, S
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.findings import look
-from tensorlens.frameworks.torch.census.observation import watch
 from tensorlens.frameworks.torch.census.quiet import others_run
-from tensorlens.frameworks.torch.native.build import OPS, OPS_ALONE
+from tensorlens.frameworks.torch.cpu import watch
+from tensorlens.frameworks.torch.native.build import OPS
 from tensorlens.heap import UNREACHABLE
 from tensorlens.native.build import NativeUnavailable, load
 from tensorlens.records.tensors import TensorTable
@@ -83,8 +83,10 @@ class TorchRecorder(NativeRecorder):
     def start_ops(self) -> None:
         """Have operators and autograd's nodes noted from now on."""
         if self._ops is None and self.no_ops is None:
-            self._ops = self._load_ops()
-            if self._ops is None:
+            try:
+                self._ops = load(OPS)
+            except NativeUnavailable as error:
+                self.no_ops = str(error)
                 return
             hooks = self._library.tl_hooks()
             self._ops.tl_ops_connect.argtypes = (ctypes.c_void_p,)
@@ -92,14 +94,6 @@ class TorchRecorder(NativeRecorder):
             self._library.tl_hooks_connected()
         if self._ops is not None:
             self._ops.tl_ops_start()
-
-    def _load_ops(self) -> ctypes.PyDLL | None:
-        for part in (OPS, OPS_ALONE):
-            try:
-                return load(part)
-            except NativeUnavailable as error:
-                self.no_ops = str(error)
-        return None
 
     def tell_modules(self) -> None:
         """Let the native part read which module a frame calls, after a trial."""

@@ -16,9 +16,8 @@ from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.layers import LayerNames, layers_of
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
-from tensorlens.frameworks.torch.census.names.first_seen import first_seen
 from tensorlens.frameworks.torch.census.names.modules import ModulePaths
-from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
 from tensorlens.heap import select
 from tensorlens.roles import Role
 

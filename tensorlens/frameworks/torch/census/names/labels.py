@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from tensorlens.frameworks.torch.census.names.keras import joined
-from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved
+from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved, connected
 from tensorlens.records.names import common_path
 
 _TRANSPARENT = frozenset(
@@ -16,9 +15,6 @@ _TRANSPARENT = frozenset(
     for name in ("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand", "ToCopy")
 )
 """Nodes between a parameter and its use: a linear layer's transpose, autocast's copy."""
-
-
-_NOBODY: Mapping[Any, tuple[str, ...]] = MappingProxyType({})
 
 
 class Labels:
@@ -77,7 +73,7 @@ class ModulesOfNodes:
         self,
         graph: Graph,
         owners: Mapping[int, tuple[str, ...]],
-        users: Mapping[Any, tuple[str, ...]] = _NOBODY,
+        users: Mapping[Any, tuple[str, ...]],
     ) -> None:
         """Infer the modules of a graph's nodes.
 
@@ -92,7 +88,7 @@ class ModulesOfNodes:
         }
         if not leaves and not users:
             return
-        for part in _connected(graph.nodes):
+        for part in connected(graph.nodes):
             order = sorted(part, key=lambda node: node._sequence_nr())
             own = {node: path for node in order if (path := _own(node, leaves, users)) is not None}
             self._between(order, own)
@@ -120,31 +116,6 @@ class ModulesOfNodes:
         """Return the path of the innermost module that has all the nodes, or None."""
         paths = [path for node in nodes if (path := self._paths.get(node)) is not None]
         return functools.reduce(common_path, paths) if paths else None
-
-
-def _connected(nodes: list[Any]) -> list[list[Any]]:
-    """Return the nodes in the groups that are connected otherwise than by a leaf."""
-    part: dict[Any, Any] = {node: node for node in nodes if type(node).__name__ != "AccumulateGrad"}
-
-    def root(node: Any) -> Any:
-        while part[node] is not node:
-            part[node] = part[part[node]]
-            node = part[node]
-        return node
-
-    for node in part:
-        try:
-            following = node.next_functions
-        except Exception:
-            # a custom Function whose forward is still running
-            continue
-        for below, _ in following:
-            if below is not None and below in part:
-                part[root(below)] = root(node)
-    groups: dict[Any, list[Any]] = {}
-    for node in part:
-        groups.setdefault(root(node), []).append(node)
-    return list(groups.values())
 
 
 def _own(

@@ -91,7 +91,7 @@ class NamedRows:
         """Name what is left by the variable, attribute or container that holds it."""
         address = self._found.scan.object
         wanted = [row for row, node in enumerate(self.node) if node < 0]
-        if self._dependants or self._found.scan.unseen:
+        if self._dependants:
             hidden = self._dependants
             wanted = [row for row in wanted if address[row] and row not in hidden]
         nameless = self._owners.nameless
@@ -281,9 +281,6 @@ def _links(found: FoundTensors) -> Iterator[tuple[int, int, str, str | None]]:
     """Give ``(row, row it is named after, what is added to that name, note)``."""
     for weight, copy in found.copies:
         yield copy, weight, "autocast", "copy that autocast keeps while it is on"
-    for owner, row in found.tangents:
-        if row >= 0:
-            yield row, owner, "tangent", "tangent of forward-mode differentiation"
     for owner, parts in found.parts.items():
         for row, part in parts:
             if row >= 0:

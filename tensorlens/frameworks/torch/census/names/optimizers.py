@@ -15,12 +15,7 @@ from tensorlens.frameworks.torch.census.names.modules import class_name, content
 from tensorlens.frameworks.torch.census.names.naming import Naming
 
 _DEEPEST = 16
-_TORCHS = ("state", "param_groups", "defaults")
 _NOTHING = (int, float, bool, str, type(None))
-
-# a subclass may have its own
-_GRADIENT = torch._C.TensorBase.grad.__get__
-_IS_LEAF = torch._C.TensorBase.is_leaf.__get__
 
 
 class Optimizers:
@@ -41,13 +36,9 @@ class Optimizers:
         self.anchors[id(optimizer)] = prefix
         groups, state = content.get("param_groups"), content.get("state")
         parameters = self._parameters(groups, prefix)
-        self._add_by_parameter(parameters, state, prefix)
-        for key, value in dict.items(content):
-            if type(key) is str and key not in _TORCHS and _is_by_parameter(value):
-                node = self._naming.names.attribute(prefix, key)
-                self._add_by_parameter(parameters, value, node)
+        self._add_state(parameters, state, prefix)
 
-    def _add_by_parameter(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
+    def _add_state(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
         names, copies = self._naming.names, {-1: prefix}
         given = self._naming.first_nodes()
         slots = _Slots()
@@ -55,8 +46,6 @@ class Optimizers:
             if type(state) in _NOTHING:
                 continue
             if issubclass(type(key), torch.Tensor):
-                if _is_gradient(state, key):
-                    continue
                 path = parameters.get(id(key), given.get(id(key)))
                 node = prefix if path is None else names.below(path, copies)
                 if type(state) is dict and slots.take(state, node):
@@ -137,21 +126,6 @@ class _Slots:
 def _entries(value: Any) -> list[tuple[Any, Any]]:
     # read as the dict it is: a defaultdict's or a subclass's own methods are not run
     return list(dict.items(value)) if issubclass(type(value), dict) else []
-
-
-def _is_by_parameter(value: Any) -> bool:
-    return issubclass(type(value), dict) and any(
-        issubclass(type(key), torch.Tensor) for key in list(dict.keys(value))
-    )
-
-
-def _is_gradient(item: Any, parameter: Any) -> bool:
-    # a gradient is named after its parameter, whoever else refers to it
-    return (
-        issubclass(type(item), torch.Tensor)
-        and _IS_LEAF(parameter)
-        and _GRADIENT(parameter) is item
-    )
 
 
 def _sequence(value: Any) -> Iterator[tuple[int, Any]]:

@@ -12,7 +12,6 @@ import torch
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.host.naming import ModulePath
-from tensorlens.frameworks.torch.census.names.first_seen import first_seen
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.names.modules import (
     ModulePaths,
@@ -20,9 +19,9 @@ from tensorlens.frameworks.torch.census.names.modules import (
     model_name,
     outermost,
 )
-from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
 from tensorlens.frameworks.torch.census.names.optimizers import Optimizers
-from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_tensors
+from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_buckets
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, Names
 
@@ -110,12 +109,10 @@ class Owners:
 
     def _add_reducers(self, modules: Sequence[Any]) -> None:
         names = self.naming.names
-        for module, attribute, index, tensor in reducer_tensors(modules):
+        for module, index, bucket in reducer_buckets(modules):
             node = names.attribute(self.modules.paths[id(module)], "reducer")
-            node = names.attribute(node, attribute)
-            if index >= 0:
-                node = names.index(node, index)
-            self.naming.give(tensor, node, "gradient" if index >= 0 else "other", again=False)
+            node = names.index(names.attribute(node, "buckets"), index)
+            self.naming.give(bucket, node, "gradient", again=False)
 
     def settle(self, node: int, found: int) -> None:
         """Give a module of :attr:`nameless` its name, and what optimizers say of it likewise.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,15 +15,13 @@ class _Seen(Exception):
 
 
 class _Peek(TorchDispatchMode):  # type: ignore[misc]
-    """Lets no operator run: the first one's arguments are taken, and it ends there."""
+    """Lets no operator run: the first one's first argument is taken, and it ends there."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.operator: Any = None
-        self.argument: Any = None
+    argument: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operator, self.argument = func, args[0]
+        # a conversion comes first where there is no copy
+        self.argument = args[0] if func is torch.ops.aten.mm.default else None
         raise _Seen
 
 
@@ -37,21 +36,20 @@ def cached_copies(weights: Iterable[Any]) -> list[tuple[Any, Any]]:
     copies: list[tuple[Any, Any]] = []
     if not torch.is_autocast_cache_enabled():
         return copies
-    enabled: dict[str, bool] = {}
     peek = _Peek()
     # entered once: it costs more than all else
     with torch._C.DisableTorchFunction(), torch.no_grad(), peek:
         for weight in weights:
-            if type(weight) not in (torch.Tensor, torch.nn.Parameter):
-                continue
-            if weight.dtype is not torch.float32 or not weight.requires_grad:
-                continue
-            device = weight.device.type
-            if device not in enabled:
-                enabled[device] = is_on(device)
-            if enabled[device] and weight.is_leaf:
-                copy = _copy_of(weight, peek)
-                if copy is not None:
+            if (
+                type(weight) in (torch.Tensor, torch.nn.Parameter)
+                and weight.dtype is torch.float32
+                and weight.is_leaf
+                and is_on(weight.device.type)
+            ):
+                with contextlib.suppress(Exception):
+                    torch.mm(weight, weight)
+                copy, peek.argument = peek.argument, None
+                if copy is not None and copy is not weight:
                     copies.append((weight, copy))
     return copies
 
@@ -62,16 +60,3 @@ def is_on(device: str) -> bool:
         return bool(torch.is_autocast_enabled(device))
     except Exception:
         return False
-
-
-def _copy_of(weight: Any, peek: _Peek) -> Any:
-    peek.operator = peek.argument = None
-    try:
-        torch.mm(weight, weight)
-    except _Seen:
-        found, peek.argument = peek.argument, None
-        if peek.operator is torch.ops.aten.mm.default and found is not weight:
-            return found
-    except Exception:
-        return None
-    return None

@@ -6,12 +6,14 @@ A node is read through ``_raw_saved_*`` (``SavedTensor.data``), never through ``
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.checkpoints import (
     REENTRANT,
     Region,
@@ -20,11 +22,16 @@ from tensorlens.frameworks.torch.census.tensors.checkpoints import (
     reentrant,
     region_of,
 )
+from tensorlens.heap import live_objects, select
+from tensorlens.records.failures import KeptGraph
 
+LEAF = "AccumulateGrad"
+"""The type of the nodes that lead to leaves."""
 _RAW = "_raw_saved_"
 _PACKED_DEPTH = 4
 _MADE_BY_CLASS = 1 << 9
 """``Py_TPFLAGS_HEAPTYPE``: the type was made by a class statement."""
+_base = torch._C.TensorBase
 _flags = type.__dict__["__flags__"].__get__
 """A type's flags, without asking its metaclass."""
 
@@ -90,25 +97,95 @@ def walk(roots: Iterable[Any], can_read: Callable[[], bool]) -> Graph:
         if not can_read():
             graph.is_whole = False
             break
-        try:
-            following = node.next_functions
-        except Exception:
-            # a custom Function whose forward is still running
-            following = ()
-        for below, _ in following:
-            if below is not None and below not in seen:
+        for below in nodes_below(node):
+            if below not in seen:
                 seen.add(below)
                 graph.nodes.append(below)
         _read(node, graph, frames)
     return graph
 
 
+def maker_of(tensor: Any) -> Any:
+    """Return the node that made a tensor, or None."""
+    try:
+        return _base.grad_fn.__get__(tensor)
+    except Exception:
+        # a view that was modified in a way autograd forbids
+        return None
+
+
+def nodes_below(node: Any) -> list[Any]:
+    """Return the nodes that a node passes its gradients to."""
+    try:
+        return [below for below, _ in node.next_functions if below is not None]
+    except Exception:
+        # a custom Function whose forward is still running
+        return []
+
+
+def connected(nodes: Iterable[Any]) -> list[list[Any]]:
+    """Return the nodes in the groups that are connected otherwise than by a leaf."""
+    part: dict[Any, Any] = {node: node for node in nodes if type(node).__name__ != LEAF}
+
+    def root(node: Any) -> Any:
+        while part[node] is not node:
+            part[node] = part[part[node]]
+            node = part[node]
+        return node
+
+    for node in part:
+        for below in nodes_below(node):
+            if below in part:
+                part[root(below)] = root(node)
+    groups: dict[Any, list[Any]] = {}
+    for node in part:
+        groups.setdefault(root(node), []).append(node)
+    return list(groups.values())
+
+
+def graphs_kept() -> list[KeptGraph]:
+    """Return the parts of autograd's graph that saved something, oldest first.
+
+    Two computations that share nothing but parameters are two parts.
+    """
+    with undisturbed() as can_read:
+        (tensors,) = select(live_objects(), (torch.Tensor,))[:1]
+        made = [(tensor, node) for tensor in tensors if (node := maker_of(tensor)) is not None]
+        graph = walk((node for _, node in made), can_read)
+        saved: dict[Any, set[int]] = {}
+        for each in graph.saved:
+            saved.setdefault(each.node, set()).update(_addresses(each.tensor))
+        results: dict[Any, list[int]] = {}
+        for tensor, node in made:
+            results.setdefault(node, []).extend(_addresses(tensor))
+        kept = [
+            KeptGraph(
+                max(node._sequence_nr() for node in part),
+                frozenset().union(*(saved.get(node, ()) for node in part)),
+                tuple(address for node in part for address in results.get(node, ())),
+            )
+            for part in connected(graph.nodes)
+            if not saved.keys().isdisjoint(part)
+        ]
+        return sorted(kept, key=lambda graph: graph.newest)
+
+
+def _addresses(tensor: Any) -> Iterator[int]:
+    try:
+        address = _base.untyped_storage(tensor).data_ptr()
+    except Exception:
+        # sparse tensors and the like have none of their own
+        return
+    if address:
+        yield address
+
+
 def _read(node: Any, graph: Graph, frames: dict[int, Region]) -> None:
-    variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
+    variable = getattr(node, "variable", None) if type(node).__name__ == LEAF else None
     if variable is not None:
         graph.leaves[node] = variable
         return
-    for attribute in _raw_attributes(type(node)):
+    for attribute in _raw_attributes(type(node)):  # type: ignore[arg-type]
         argument = attribute.removeprefix(_RAW)
         try:
             value = getattr(node, attribute)
@@ -166,17 +243,10 @@ def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: dict[int,
     _keep(kept_by(frame), node, region, graph)
 
 
-_attributes: dict[type, tuple[str, ...]] = {}
-
-
+# every custom Function has a type of its own: a program may make them without end
+@functools.lru_cache(maxsize=10_000)
 def _raw_attributes(kind: type) -> tuple[str, ...]:
-    known = _attributes.get(kind)
-    if known is None:
-        known = tuple(name for name in dir(kind) if name.startswith(_RAW))
-        # every custom Function has a type of its own: a program may make them without end
-        if len(_attributes) < 10_000:
-            _attributes[kind] = known
-    return known
+    return tuple(name for name in dir(kind) if name.startswith(_RAW))
 
 
 def _hook_name(hook: Any) -> str:

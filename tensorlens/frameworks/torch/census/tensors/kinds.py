@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,61 +31,20 @@ def parts_of(tensor: Any) -> list[Part]:
     """
     with torch._C.DisableTorchFunctionSubclass():
         try:
-            return _parts(tensor)
+            layout = _base.layout.__get__(tensor)
+            if layout in _SPARSE:
+                name, shape = str(layout).removeprefix("torch."), tuple(_base.size(tensor))
+                note = f"part of a {name} tensor {shape}"
+                getters = _SPARSE[layout].items()
+                return [Part(part, getter(tensor), note) for part, getter in getters]
+            return _inner(tensor)
         except Exception:
             return []
 
 
-def _parts(tensor: Any) -> list[Part]:
-    layout = _base.layout.__get__(tensor)
-    if layout in _SPARSE:
-        shape = tuple(_base.size(tensor))
-        note = f"part of a {str(layout).removeprefix('torch.')} tensor {shape}"
-        return [Part(name, getter(tensor), note) for name, getter in _SPARSE[layout].items()]
-    inner = _inner(tensor)
-    if inner:
-        return inner
-    if _base.is_nested.__get__(tensor):
-        note = "sizes of a nested tensor"
-        names = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
-        return [Part(name, getattr(_base, name)(tensor), note) for name in names]
-    functorch = sys.modules.get("torch._C._functorch") or torch._C._functorch
-    if functorch.is_functorch_wrapped_tensor(tensor):
-        return [Part("", functorch.get_unwrapped(tensor), "inside a functorch transform")]
-    return []
-
-
-def quantizer_parts(tensor: Any) -> list[Part]:
-    """Return the scales and zero points of a tensor quantized per channel."""
-    try:
-        with torch._C.DisableTorchFunctionSubclass():
-            if not _base.is_quantized.__get__(tensor):
-                return []
-            if _base.qscheme(tensor) not in _PER_CHANNEL:
-                return []
-            note = "part of a quantized tensor"
-            return [
-                Part("scales", _base.q_per_channel_scales(tensor), note),
-                Part("zero_points", _base.q_per_channel_zero_points(tensor), note),
-            ]
-    except Exception:
-        return []
-
-
-def mkldnn_block(tensor: Any) -> tuple[int, int] | None:
-    """Return address and bytes of a oneDNN tensor's memory; None for any other tensor."""
-    try:
-        if _base.layout.__get__(tensor) is not torch._mkldnn:
-            return None
-        operators = torch.ops.mkldnn
-        return int(operators.data_ptr(tensor)), int(operators._nbytes(tensor))
-    except Exception:
-        return None
-
-
 def _inner(tensor: Any) -> list[Part]:
     kind = class_name(tensor)
-    found = [
+    inner = [
         (name, item)
         for name, item in (*_slots(tensor), *dict.items(content_of(tensor) or {}))
         if type(name) is str and issubclass(type(item), torch.Tensor) and item is not tensor
@@ -94,10 +52,10 @@ def _inner(tensor: Any) -> list[Part]:
     if kind == "DTensor":
         shape = tuple(_base.size(tensor))
         note = f"local part of a DTensor {shape}"
-        return [Part("", item, note) for name, item in found if name == "_local_tensor"]
-    if len(found) == 1:
-        return [Part("", found[0][1], f"inside a {kind}")]
-    return [Part(name, item, f"part of a {kind}") for name, item in found]
+        return [Part("", item, note) for name, item in inner if name == "_local_tensor"]
+    if len(inner) == 1:
+        return [Part("", inner[0][1], f"inside a {kind}")]
+    return [Part(name, item, f"part of a {kind}") for name, item in inner]
 
 
 def _slots(tensor: Any) -> Iterator[tuple[str, Any]]:
@@ -127,4 +85,3 @@ _SPARSE: dict[Any, dict[str, Callable[[Any], Any]]] = {
     torch.sparse_csc: _COMPRESSED_COLUMNS,
     torch.sparse_bsc: _COMPRESSED_COLUMNS,
 }
-_PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)

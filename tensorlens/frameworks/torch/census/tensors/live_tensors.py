@@ -1,7 +1,4 @@
-"""Finds torch's tensors: in the heap, as gradients, in odd tensors' parts, in autograd's graph.
-
-Nothing of the objects met is run.
-"""
+"""Finds torch's tensors: in the heap, as gradients, in odd tensors' parts, in autograd's graph."""
 
 from __future__ import annotations
 
@@ -11,31 +8,22 @@ from itertools import compress
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.frameworks.torch.census.tensors.autocast import cached_copies, is_on
-from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved, walk
-from tensorlens.frameworks.torch.census.tensors.kinds import (
-    Part,
-    mkldnn_block,
-    parts_of,
-    quantizer_parts,
-)
-from tensorlens.frameworks.torch.census.tensors.scan import LEAF, ODD, REQUIRES_GRAD, Scan
+from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved, maker_of, walk
+from tensorlens.frameworks.torch.census.tensors.kinds import Part, parts_of
+from tensorlens.frameworks.torch.census.tensors.scan import ODD, REQUIRES_GRAD, Scan
 
 _base = torch._C.TensorBase
 
 
-def _flags(suit: Callable[[int], int]) -> bytes:
-    return bytes(bool(suit(flags)) for flags in range(256))
+def _suiting(wanted: int) -> bytes:
+    """Return a table for ``bytes.translate()``: 1 for the flags that have one of these."""
+    return bytes(bool(flags & wanted) for flags in range(256))
 
 
-# for bytes.translate()
-_ODD = _flags(lambda flags: flags & ODD)
-_FOLLOWED = _flags(lambda flags: flags & REQUIRES_GRAD)
-_NO_LEAF = _flags(lambda flags: flags & REQUIRES_GRAD and not flags & LEAF)
-_OF_USE = _flags(lambda flags: flags & (ODD | REQUIRES_GRAD))
+_ODD, _FOLLOWED, _NEEDED = map(_suiting, (ODD, REQUIRES_GRAD, ODD | REQUIRES_GRAD))
 
 
 class FoundTensors:
@@ -62,12 +50,8 @@ class FoundTensors:
         """The row of each tensor that has been named."""
         self.parts: dict[int, list[tuple[int, Part]]] = {}
         """Row of a tensor without plain storage to the rows of its parts."""
-        self.blocks: dict[int, tuple[int, int]] = {}
-        """Row of a oneDNN tensor to the address and bytes of its memory."""
         self.copies: list[tuple[int, int]] = []
         """``(row of a weight, row of the copy that autocast keeps of it)``."""
-        self.tangents: list[tuple[int, int]] = []
-        """``(row of a tensor, row of its tangent)``, in forward-mode differentiation."""
         self.nonleaf: dict[int, Any] = {}
         """Row of a tensor to the node that made it."""
         self.graph = Graph()
@@ -78,9 +62,8 @@ class FoundTensors:
         self._bring_gradients()
         self._take_apart()
         self._look_into_autocast()
-        self._ask_tangents()
         self.in_python = len(self.scan.nbytes)
-        """Rows before this one are held by Python, as gradients, tangents or by autocast."""
+        """Rows before this one are held by Python, as gradients or by autocast."""
         self._walk_graph(nodes)
         self.sharing: dict[int, list[int]] = {}
         """First row of a storage to the others that share it, of those before ``in_python``."""
@@ -119,30 +102,16 @@ class FoundTensors:
 
     def _bring_gradients(self) -> None:
         """Bring those gradients into Python that are needed as objects: odd ones, graph roots."""
-        grad, gradients = self.scan.grad, self.scan.gradients
-        chosen = self.scan.flags.tobytes().translate(_OF_USE)
-        wanted = {*compress(gradients, map(chosen.__getitem__, gradients))}
-        if wanted:
-            owners = [tensor for tensor, row in self._pairs() if row >= 0 and grad[row] in wanted]
-            self._bring([_base.grad.__get__(owner) for owner in owners])
+        gradients = self.scan.gradients
+        chosen = self.scan.flags.tobytes().translate(_NEEDED)
+        owners = {*compress(self.scan.owners, map(chosen.__getitem__, gradients))}
+        if owners:
+            wanted = [tensor for tensor, row in self._pairs() if row in owners]
+            self._bring([_base.grad.__get__(owner) for owner in wanted])
 
     def _take_apart(self) -> None:
         for tensor, row in zip(*self._having(_ODD), strict=True):
-            block = mkldnn_block(tensor)
-            if block is not None:
-                self.blocks[row] = block
-            else:
-                self._add_parts(row, parts_of(tensor))
-        quantized = {
-            number
-            for number, dtype in enumerate(self.scan.dtypes)
-            if dtype.startswith(("qint", "quint"))
-        }
-        if quantized:
-            dtypes = self.scan.dtype
-            for tensor, row in list(self._pairs()):
-                if row >= 0 and dtypes[row] in quantized:
-                    self._add_parts(row, quantizer_parts(tensor))
+            self._add_parts(row, parts_of(tensor))
 
     def _add_parts(self, row: int, parts: list[Part]) -> None:
         if parts and row not in self.parts:
@@ -161,23 +130,8 @@ class FoundTensors:
         for weight, copy in cached_copies(tensor for tensor, _ in leaves.values()):
             self.copies.append((leaves[id(weight)][1], self._bring([copy])[0]))
 
-    def _ask_tangents(self) -> None:
-        if forward_ad._current_level < 0:
-            return
-        for tensor, row in list(self._pairs()):
-            try:
-                tangent = torch._VF._unpack_dual(tensor, 0).tangent
-            except Exception:
-                # of integers, say, there is none
-                continue
-            if row >= 0 and tangent is not None:
-                (tangent_row,) = self._bring([tangent])
-                self.tangents.append((row, tangent_row))
-                if tangent_row >= 0 and self.scan.flags[tangent_row] & ODD:
-                    self._add_parts(tangent_row, parts_of(tangent))
-
     def _walk_graph(self, nodes: Sequence[Any]) -> None:
-        self._ask_makers(*self._having(_NO_LEAF))
+        self._ask_makers(*self._having(_FOLLOWED))
         self.graph = walk((*self.nonleaf.values(), *nodes), self._can_read)
         leaves = self._bring(list(self.graph.leaves.values()))
         self.leaves = [row for row in leaves if row >= 0]
@@ -188,7 +142,7 @@ class FoundTensors:
                 self.saved.setdefault(self.scan.first[row], []).append((saved, row))
         pairs = [pair for pair in zip(tensors, rows, strict=True) if pair[1] >= 0]
         flags = self.scan.flags
-        followed = [pair for pair in pairs if _NO_LEAF[flags[pair[1]]]]
+        followed = [pair for pair in pairs if flags[pair[1]] & REQUIRES_GRAD]
         self._ask_makers([tensor for tensor, _ in followed], [row for _, row in followed])
         for tensor, row in pairs:
             if flags[row] & ODD:
@@ -199,10 +153,6 @@ class FoundTensors:
         for tensor, row in zip(tensors, rows, strict=True):
             if type(tensor) is torch.nn.Parameter and _base.is_leaf.__get__(tensor):
                 continue
-            try:
-                node = _base.grad_fn.__get__(tensor)
-            except Exception:
-                # a view that was modified in a way autograd forbids
-                continue
+            node = maker_of(tensor)
             if node is not None:
                 self.nonleaf[row] = node

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 
-from tensorlens import locks
+from tensorlens.frameworks.torch.census.tensors.columns import ODD, REQUIRES_GRAD, Columns
 from tensorlens.frameworks.torch.census.tensors.scan_native import NativeReader
-from tensorlens.frameworks.torch.census.tensors.scan_python import (
-    LEAF,
-    META,
-    ODD,
-    REQUIRES_GRAD,
-    Columns,
-    PythonReader,
-)
+from tensorlens.frameworks.torch.census.tensors.scan_python import PythonReader
 from tensorlens.native.build import NativeUnavailable
 
-__all__ = ["LEAF", "META", "ODD", "REQUIRES_GRAD", "Scan", "fallback_reason"]
+__all__ = ["ODD", "REQUIRES_GRAD", "Scan", "fallback_reason"]
 
-
-class Reader(Protocol):
-    """Fills the columns that it was made with."""
-
-    def add(self, tensors: Sequence[torch.Tensor]) -> array[int]: ...
-    def rows_of(self, ids: array[int]) -> array[int]: ...
-    def close(self) -> None: ...
+Reader = NativeReader | PythonReader
 
 
 class Scan(Columns):
@@ -62,11 +48,9 @@ class Scan(Columns):
 
         Raises:
             MemoryError: there is none left.
-            TypeError: the ids have another type code.
             ValueError: the scan was closed.
         """
-        if ids.typecode != "Q":
-            raise TypeError(f"ids of type code {ids.typecode} in place of Q")
+        assert ids.typecode == "Q", ids.typecode
         return self._reader.rows_of(ids)
 
     def close(self) -> None:
@@ -74,7 +58,6 @@ class Scan(Columns):
         self._reader.close()
 
 
-_lock = locks.reentrant()
 _reason: str | None = None
 
 
@@ -90,6 +73,5 @@ def _reader(columns: Columns) -> Reader:
         try:
             return NativeReader(columns)
         except NativeUnavailable as error:
-            with _lock:
-                _reason = str(error)
+            _reason = str(error)
     return PythonReader(columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,20 +11,18 @@ from typing import Any
 
 import torch
 
-from tensorlens import locks
-from tensorlens.frameworks.torch.census.tensors.scan_python import Columns, fake_tensor, new_rows
+from tensorlens.frameworks.torch.census.tensors.columns import Columns, fake_tensor, new_rows
 from tensorlens.frameworks.torch.native.build import TENSORS
 from tensorlens.native.build import NativeUnavailable, load
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
-_Counts, _Starts = _Number * 8, _Address * (len(Columns.CODES) + 4)
+_Counts, _Starts = _Number * 5, _Address * (len(Columns.CODES) + 4)
 _READ = 0x100  # PyBUF_READ
 _view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
 )
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "tl_scan_open": (_Address, (_Number, ctypes.py_object, _Address)),
-    "tl_scan_is_made": (ctypes.c_int, (_Address,)),
+    "tl_scan_open": (_Address, (_Number, ctypes.py_object)),
     "tl_scan_close": (None, (_Address,)),
     "tl_scan_add": (_Number, (_Address, ctypes.py_object, _Number, _Address, _Address)),
     "tl_scan_rows_of": (_Number, (_Address, _Address, _Number, _Address)),
@@ -32,29 +31,19 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tl_scan_dtype": (ctypes.c_char_p, (_Address, _Number)),
 }
 
-# a signal handler may ask while its own thread is building
-_lock = locks.reentrant()
-_ready: tuple[ctypes.PyDLL, int, bool] | None = None
 
-
-def prepare() -> tuple[ctypes.PyDLL, int, bool]:
-    """Return the library, and what is known of this torch.
-
-    That is where a Python tensor holds the address of torch's object, and whether it can be read
-    which tensors are leaves.
+@functools.cache
+def prepare() -> tuple[ctypes.PyDLL, int]:
+    """Return the library, and where a Python tensor holds the address of torch's object.
 
     Raises:
         NativeUnavailable: it could not be built, or tensors are not laid out as expected.
     """
-    global _ready
-    with _lock:
-        if _ready is None:
-            library = load(TENSORS)
-            for name, (result, arguments) in _SIGNATURES.items():
-                function = getattr(library, name)
-                function.restype, function.argtypes = result, arguments
-            _ready = library, _offset(), _tells_leaves(library)
-        return _ready
+    library = load(TENSORS)
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library, _offset()
 
 
 class NativeReader:
@@ -65,11 +54,9 @@ class NativeReader:
     """
 
     def __init__(self, columns: Columns) -> None:
-        self._library, offset, tells_leaves = prepare()
+        self._library, offset = prepare()
         self._columns = columns
-        self._scan: int | None = self._library.tl_scan_open(
-            offset, torch._C.TensorBase, id(torch.nn.Parameter) if tells_leaves else None
-        )
+        self._scan: int | None = self._library.tl_scan_open(offset, torch._C.TensorBase)
         if self._scan is None:
             raise MemoryError
 
@@ -114,34 +101,31 @@ class NativeReader:
         counts, starts = _Counts(), _Starts()
         scan, columns = self._scan, self._columns
         self._library.tl_scan_look(scan, ctypes.addressof(counts), ctypes.addressof(starts))
-        rows, shapes, devices, dtypes, object_found, gradients, columns.unseen, shares = counts
-        columns.shares = bool(shares)
-        if object_found:
-            del columns.object[:]
+        rows, shapes, devices, dtypes, gradients = counts
+        # an object may have become known for an earlier row
+        del columns.object[:]
         for column, start in zip(columns.CODES, starts, strict=False):
             _extend(getattr(columns, column), start, rows)
-        for values, start in zip((columns.owners, columns.gradients), starts[-2:], strict=True):
-            _extend(values, start, gradients)
+        _extend(columns.owners, starts[-2], gradients)
+        _extend(columns.gradients, starts[-1], gradients)
         for number in range(len(columns.devices), devices):
             columns.devices.append(self._library.tl_scan_device(scan, number).decode())
         for number in range(len(columns.dtypes), dtypes):
             columns.dtypes.append(self._library.tl_scan_dtype(scan, number).decode())
-        known = len(columns.shapes)
-        if known < shapes:
+        if len(columns.shapes) < shapes:
             bounds, lengths = array("q"), array("q")
-            _extend(bounds, starts[-4], shapes + 1, known)
-            _extend(lengths, starts[-3], bounds[-1], bounds[0])
-            places = [bound - bounds[0] for bound in bounds]
-            columns.shapes.extend(tuple(lengths[a:b]) for a, b in pairwise(places))
+            _extend(bounds, starts[-4], shapes + 1)
+            _extend(lengths, starts[-3], bounds[-1])
+            columns.shapes[:] = [tuple(lengths[a:b]) for a, b in pairwise(bounds)]
 
 
 def _start(values: array[int]) -> int:
     return values.buffer_info()[0]
 
 
-def _extend(values: array[int], start: int | None, length: int, known: int | None = None) -> None:
-    """Append native entries, from number ``known`` on, by default those that are lacking."""
-    known = len(values) if known is None else known
+def _extend(values: array[int], start: int | None, length: int) -> None:
+    """Append the native entries that are lacking."""
+    known = len(values)
     # an empty vector may be nowhere
     if start is not None and known < length:
         size = values.itemsize
@@ -161,26 +145,9 @@ def _offset() -> int:
     head = object.__basicsize__
     for offset in (head, head + 8):
         if offset + 8 <= torch._C.TensorBase.__basicsize__:
-            found = [ctypes.c_uint64.from_address(id(each) + offset).value for each in tensors]
-            if found == wanted:
+            addresses = [ctypes.c_uint64.from_address(id(each) + offset).value for each in tensors]
+            if addresses == wanted:
                 return offset
     raise NativeUnavailable(
         f"{TENSORS.label} is not in use: this torch lays out its tensors in another way"
     )
-
-
-def _tells_leaves(library: ctypes.PyDLL) -> bool:
-    """Tell whether the node that made a tensor is where it is looked for."""
-    with (
-        torch._C.DisableTorchFunction(),
-        torch._C._DisableTorchDispatch(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-    ):
-        leaf, other = (torch.zeros(1, requires_grad=True) for _ in range(2))
-        made = other * 2
-        other.grad = torch.zeros(1)
-        views = made[:1], leaf.view(1)
-    address = torch._C.TensorBase._cdata.__get__
-    found = [bool(library.tl_scan_is_made(address(each))) for each in (leaf, other, made, *views)]
-    return found == [False, False, True, True, True]

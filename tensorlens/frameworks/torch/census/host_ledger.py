@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -16,14 +16,8 @@ from tensorlens.frameworks.census.foreign_memory import note_foreign
 from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
 from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.torch.cpu import CpuCounter
-from tensorlens.records.events import WRAPPERS
 from tensorlens.records.ledger import Block, Ledger
 from tensorlens.records.tensors import TensorTable
-
-_NAMES = ("mkl_serv_mem_stat", "MKL_Mem_Stat")
-"""``mkl_mem_stat`` of MKL's reference, linked into torch or from MKL's own library."""
-
-_ABSENT = "this torch's MKL, if it has one, does not tell (mkl_mem_stat)"
 
 
 def kernel_caches() -> tuple[int | None, str]:
@@ -31,35 +25,26 @@ def kernel_caches() -> tuple[int | None, str]:
 
     oneDNN counts neither its primitives nor the weights it packed.
     """
-    count = _counter()
-    if count is None:
-        return None, _ABSENT
-    return count(), ""
+    function = _mkl_mem_stat()
+    if function is None:
+        return None, "this torch's MKL, if it has one, does not tell (mkl_mem_stat)"
+    buffers = ctypes.c_int()
+    return function(ctypes.addressof(buffers)), ""
 
 
 @functools.cache
-def _counter() -> Callable[[], int] | None:
-    suffix = "dylib" if sys.platform == "darwin" else "so"
-    path = Path(torch.__file__).resolve().parent / "lib" / f"libtorch_cpu.{suffix}"
+def _mkl_mem_stat() -> Callable[[int], int] | None:
+    """Return ``mkl_mem_stat`` of MKL's reference, as it is called where torch is linked to it."""
     try:
         # it is loaded: this finds it, and what it is linked to
-        library = ctypes.PyDLL(str(path))
-    except OSError:
+        path = Path(torch.__file__).resolve().parent / "lib" / "libtorch_cpu.so"
+        function = ctypes.PyDLL(str(path)).mkl_serv_mem_stat
+    except (OSError, AttributeError):
         return None
-    for name in _NAMES:
-        function = getattr(library, name, None)
-        if function is not None:
-            function.argtypes, function.restype = (ctypes.c_void_p,), ctypes.c_int64
-            return functools.partial(_ask, function)
-    return None
+    function.argtypes, function.restype = (ctypes.c_void_p,), ctypes.c_int64
+    return cast("Callable[[int], int]", function)
 
 
-def _ask(function: Callable[[int], int]) -> int:
-    buffers = ctypes.c_int()
-    return function(ctypes.addressof(buffers))
-
-
-_REDUCERS = "of DistributedDataParallel's reducer, such as its map of used parameters"
 _MINUS_ONE = array("q", [-1]).tobytes()
 
 
@@ -96,17 +81,10 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
 
 
 def _blocks(blocks: Sequence[tuple[int, int, int]], births: Births) -> tuple[Block, ...]:
-    """Return the blocks of no tensor with the line that made each, and what the reducer's are."""
-    _, models = births.numbers(array("Q", [address for address, *_ in blocks]))
-    wrappers = {each for each in {*models} - {-1} if births.line(each).function in WRAPPERS}
+    """Return the blocks of no tensor with the line that made each."""
     return tuple(
-        Block(
-            address,
-            size,
-            births.line(birth) if birth >= 0 else None,
-            what=_REDUCERS if model in wrappers else None,
-        )
-        for (address, size, birth), model in zip(blocks, models, strict=True)
+        Block(address, size, births.line(birth) if birth >= 0 else None)
+        for address, size, birth in blocks
     )
 
 

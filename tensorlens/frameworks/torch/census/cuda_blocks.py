@@ -11,18 +11,13 @@ C++ code says ``active_pending_free``). Sizes are bytes.
 
 from __future__ import annotations
 
-import os
-import re
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from tensorlens.records.ledger import Block, Term
 from tensorlens.records.tensors import SourceLine
+from tensorlens.user_code import is_foreign
 
 Range = tuple[int, int]
 """Address of the first byte, and of the first one after the last."""
@@ -34,12 +29,6 @@ LARGEST = 100
 _ALLOCATED = "active_allocated"
 _FREE = "inactive"
 _SHARED_POOL = (0, 0)
-_INSTALLED = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\]")
-_GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__")
-_TENSORLENS = Path(__file__).parents[3]
-_NOBODYS = tuple(
-    f"{folder}{os.sep}" for folder in (*torch.__path__, _TENSORLENS, sysconfig.get_path("stdlib"))
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +105,10 @@ def _handed_out(segments: Iterable[Segment]) -> Iterator[_Piece]:
         private = _is_private(segment)
         for block in segment["blocks"]:
             size = block["size"]
-            # snapshots before torch 2.1 give no address of a block
-            start = block.get("address", address)
-            address = start + size
             if block["state"] == _ALLOCATED:
                 requested = block.get("requested_size", size)
-                yield _Piece(start, size, requested, block.get("frames", ()), private)
+                yield _Piece(address, size, requested, block.get("frames", ()), private)
+            address += size
 
 
 def _is_private(segment: Segment) -> bool:
@@ -242,7 +229,6 @@ def _described(piece: _Piece, workspaces: Set[int]) -> Block:
 
 def _is_users(line: SourceLine) -> bool:
     name = line.filename
-    if line.lineno <= 0 or not name.endswith(".py"):
-        # what is typed at a prompt has no file, and frames of C++ have no Python one
-        return name.startswith("<") and line.lineno > 0 and not name.startswith(_GENERATED)
-    return not name.startswith(_NOBODYS) and _INSTALLED.search(name) is None
+    # what is typed at a prompt has no file, and frames of C++ have no Python one
+    is_python = line.lineno > 0 and (name.endswith(".py") or name.startswith("<"))
+    return is_python and not is_foreign(name)

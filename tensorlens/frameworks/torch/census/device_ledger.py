@@ -1,0 +1,364 @@
+"""The ledgers of accelerators: their allocator's blocks, the tensors in them, and the driver.
+
+Nothing here initialises a device, touches a peak statistic, or changes what the allocator caches.
+A snapshot of CUDA's allocator does add one ``snapshot`` entry to its trace where the program
+records one (``c10/cuda/CUDACachingAllocator.cpp``).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch as _torch
+
+from tensorlens.frameworks.census.balance import balanced, difference
+from tensorlens.frameworks.torch import accelerators
+from tensorlens.frameworks.torch.backends import KINDS
+from tensorlens.frameworks.torch.census.cuda_blocks import Account, Range, account
+from tensorlens.records.ledger import Ledger, Term
+from tensorlens.records.tensors import TensorTable
+
+_LISTED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
+_BY_BLOCK = {
+    "allocated": "handed out by the caching allocator: requests rounded up to 512 B, and what is "
+    "left of a large block where it is not split (up to 1 MiB)",
+    "named": "of it, the blocks that known tensors lie in, each once",
+    "unnamed": "of it, the blocks that no known tensor lies in: workspaces of cuBLAS and other "
+    "libraries, buffers of extensions, tensors that only native code holds",
+    "reserved": "segments that the caching allocator holds from the driver",
+    "cached": "of it, what is not handed out: kept for later requests",
+}
+_BY_STATISTICS = {
+    "allocated": "handed out by the allocator, as its statistics tell",
+    "named": "of it, the bytes of known tensors' storages, without the allocator's rounding",
+    "unnamed": "of it, the rest: the allocator's rounding, workspaces of libraries, tensors that "
+    "only native code holds",
+    "reserved": "what the allocator holds from the driver, as its statistics tell",
+    "cached": "of it, what is not handed out: kept for later requests",
+}
+_DRIVER = {
+    "other": "in use on the device beside what is reserved here: contexts, kernels and libraries' "
+    "own memory, and other processes",
+    "driver_used": "in use on the device by all processes, as the driver tells: total less free",
+    "driver_total": "what the device has, as the driver tells",
+}
+_METAL = {
+    "other": "what Metal has given this process beside what is reserved here: MPSGraph and kernels",
+    "driver_used": "what Metal has given this process; it does not tell of others",
+    "driver_total": "the most that Metal recommends to use",
+}
+
+
+def explanations(kind: str, no_blocks: str | None) -> dict[str, str]:
+    """Return one line for each figure.
+
+    Args:
+        kind: the backend.
+        no_blocks: why the allocator's blocks are not known; None where they are.
+    """
+    found = {**_BY_BLOCK, **(_METAL if kind == "mps" else _DRIVER)}
+    if no_blocks is not None:
+        found |= _BY_STATISTICS
+        found["unnamed"] += f"; no block is listed: {no_blocks}"
+    return found
+
+
+# key, label and explanation of the parts of ``other``
+_OUTSIDE = (
+    "outside",
+    "tensors outside of the allocator",
+    "storages that lie in none of the allocator's segments: shared by another process "
+    "(CUDA IPC) or made by another library, or freed while this was read",
+)
+_CONTEXT = (
+    "context",
+    "context and libraries of this process",
+    "what NVML tells of this process, less what is reserved: the context, loaded kernels, memory "
+    "of libraries that ask the driver themselves",
+)
+_OTHERS = ("other_processes", "other processes and the driver", "the rest of other")
+
+_NOT_OURS = ("cpu", "meta")
+# aten/src/ATen/cuda/CublasHandlePool.cpp: parseChosenWorkspaceSize, before and since sm_90
+_CUBLAS_WORKSPACES = frozenset({(2 * 4096 + 8 * 16) << 10, (8 * 4096) << 10})
+
+
+def device_ledgers(table: TensorTable) -> dict[str, Ledger]:
+    """Return a ledger for each accelerator that is in use or has tensors in the table.
+
+    A figure that cannot be had is None and has its reason in ``Ledger.missing``. Where torch
+    tells each block (CUDA, ROCm, XPU), ``named`` is the size of the blocks that the table's
+    storages lie in; elsewhere it is the bytes of the storages. Raises nothing.
+    """
+    return ledgers_of(table, _torch, accelerators)
+
+
+def ledgers_of(table: TensorTable, torch: Any, devices: Any) -> dict[str, Ledger]:
+    """Return :func:`device_ledgers` of some torch.
+
+    Args:
+        table: the tensors.
+        torch: the torch module, or what stands in for it in a test.
+        devices: an :class:`~tensorlens.frameworks.torch.accelerators.Accelerators` of it.
+    """
+    storages = _storages(table, devices)
+    # of all devices of a backend, read once
+    segments = functools.cache(functools.partial(_segments, torch))
+    names = dict.fromkeys((*devices.used_devices(), *storages))
+    return {
+        name: _Device(torch, devices, name, storages.get(name, []), segments).ledger()
+        for name in names
+    }
+
+
+def _storages(table: TensorTable, devices: Any) -> dict[str, list[Range]]:
+    storages: dict[str, list[Range]] = {}
+    places = [
+        None
+        if name.partition(":")[0] in _NOT_OURS
+        else storages.setdefault(_spelled(devices, name), [])
+        for name in table.devices
+    ]
+    if not storages:
+        return storages
+    for row in table.counted():
+        place = places[table.device[row]]
+        address, nbytes = table.storage[row], table.storage_nbytes[row]
+        if place is not None and address and nbytes:
+            place.append((address, address + nbytes))
+    return storages
+
+
+def _spelled(devices: Any, name: str) -> str:
+    try:
+        return str(devices.canonical(name))
+    except Exception:  # a backend from outside torch
+        return name
+
+
+def _segments(torch: Any, kind: str) -> Any:
+    """Return the segments of all devices of a backend.
+
+    Raises:
+        LookupError: the backend's allocator does not tell its blocks.
+        Exception: whatever torch raises.
+    """
+    take = getattr(getattr(torch, kind, None), "memory_snapshot", None)
+    if take is None or kind not in _LISTED:
+        raise LookupError(f"the allocator of {kind} does not tell its blocks")
+    if kind == "cuda" and torch.cuda.get_allocator_backend() != "native":
+        raise LookupError("this allocator does not tell its blocks")
+    try:
+        # the trace may be gigabytes; an older torch, and XPU's, cannot leave it out
+        return take(include_traces=False)
+    except TypeError:
+        return take()
+
+
+class _Device:
+    """One accelerator and its figures; one is None where ``missing`` has the reason."""
+
+    def __init__(
+        self,
+        torch: Any,
+        devices: Any,
+        name: str,
+        storages: list[Range],
+        segments: Callable[[str], Any],
+    ) -> None:
+        self._torch, self._devices, self._name = torch, devices, name
+        self._kind, _, number = name.partition(":")
+        self._index = int(number or 0)
+        self._backend = devices.backends.get(self._kind)
+        self._storages, self._segments = storages, segments
+        self._account: Account | None = None
+        self._no_blocks: str | None = "the allocator was not asked"
+        self._named = _total(storages)
+        self._allocated: int | None = None
+        self._reserved: int | None = None
+        self._used: int | None = None
+        self._total: int | None = None
+        self._parts: list[Term] = []
+        self._missing: dict[str, str] = {}
+
+    def ledger(self) -> Ledger:
+        """Return the device's ledger; asked once."""
+        reason = self._unusable()
+        if reason is not None:
+            self._lack(reason, "allocated", "reserved", "driver_used", "driver_total")
+        else:
+            self._read_allocator()
+            self._read_driver()
+            self._add_process()
+        account = self._account
+        source, precision = self._described()
+        return balanced(
+            self._name,
+            source,
+            precision,
+            named=self._named,
+            allocated=self._allocated,
+            reserved=self._reserved,
+            driver_used=self._used,
+            driver_total=self._total,
+            missing=self._missing,
+            parts=self._parts,
+            explanations=explanations(self._kind, self._no_blocks),
+            blocks=() if account is None else account.blocks,
+            block_count=0 if account is None else account.block_count,
+        )
+
+    def _lack(self, reason: str, *names: str) -> None:
+        """Note why figures cannot be had; the first reason stays."""
+        for name in names:
+            self._missing.setdefault(name, reason)
+
+    def _unusable(self) -> str | None:
+        """Return why the device cannot be asked, or None."""
+        if self._backend is None:
+            return f"torch tells nothing of the memory of {self._kind} devices"
+        try:
+            if self._backend.ready():
+                return None
+            if self._backend.forked():
+                return f"{self._kind} cannot be used in a forked process"
+        except Exception as error:
+            return _line(error)
+        return f"this process has not initialised {self._kind}"
+
+    def _described(self) -> tuple[str, str]:
+        try:
+            counter = self._devices.device_counter(self._name)
+        except Exception:  # a backend from outside torch
+            return f"allocator of {self._kind}", "as that allocator counts, if it does"
+        return counter.source, counter.precision
+
+    def _read_allocator(self) -> None:
+        nvidia = self._kind == "cuda" and not getattr(self._torch.version, "hip", None)
+        workspaces = _CUBLAS_WORKSPACES if nvidia else frozenset()
+        try:
+            segments = self._segments(self._kind)
+            found = account(segments, self._index, self._storages, workspaces)
+        except Exception as error:  # an allocator may count its bytes and not tell its blocks
+            self._no_blocks = _line(error)
+            self._read_statistics()
+            return
+        self._account, self._no_blocks = found, None
+        self._allocated, self._reserved, self._named = found.allocated, found.reserved, found.named
+        self._parts += found.parts
+        if found.outside:
+            self._parts.append(Term("other", *_OUTSIDE[:2], found.outside, _OUTSIDE[2]))
+
+    def _read_statistics(self) -> None:
+        """Read the figures without starting a new peak, as ``Backend.read`` would."""
+        statistics = self._backend.statistics
+        try:
+            read = statistics.figures if statistics else self._backend.read
+            self._allocated, _, self._reserved = read(self._index)
+        except Exception as error:
+            self._lack(_line(error), "allocated", "reserved")
+
+    def _read_driver(self) -> None:
+        try:
+            self._require_use()
+            self._used, self._total = _driver_figures(self._torch, self._kind, self._index)
+        except Exception as error:
+            self._lack(_line(error), "driver_used", "driver_total")
+
+    def _require_use(self) -> None:
+        """Pass if asking the driver changes nothing; raises LookupError."""
+        # the driver would make a context on a device that has none
+        if not self._backend.in_use(self._index):
+            raise LookupError(f"this process has not used {self._name}")
+        if self._kind != "cuda" or not self._backend.in_use(self._backend.current()):
+            # the next question would make one too (c10/cuda/CUDAGraphsC10Utils.h:
+            # currentStreamCaptureStatusMayInitCtx), and without one nothing is captured here
+            return
+        if self._torch.cuda.is_current_stream_capturing():
+            raise LookupError("a CUDA graph is being captured, which asking the driver could end")
+
+    def _add_process(self) -> None:
+        """Split ``other`` between this process and everything else."""
+        other, reserved = difference(self._used, self._reserved), self._reserved
+        if self._kind != "cuda" or other is None or reserved is None:
+            return
+        context: int | None = None
+        try:
+            process = _process_bytes(self._torch, self._index)
+            if not reserved <= process <= reserved + other:
+                raise LookupError(f"{process:,} B for this process do not fit the driver's figures")
+            context = process - reserved
+        except Exception as error:
+            self._lack(_line(error), "context", "other_processes")
+        self._parts.append(Term("other", *_CONTEXT[:2], context, _CONTEXT[2]))
+        rest = None if context is None else other - context
+        self._parts.append(Term("other", *_OTHERS[:2], rest, _OTHERS[2]))
+
+
+def _driver_figures(torch: Any, kind: str, index: int) -> tuple[int, int]:
+    """Return the bytes in use on a device and the bytes it has; asked only when it is in use.
+
+    Of CUDA, ROCm and XPU these are of all processes. Metal tells what this process has, and
+    what it recommends as the most (``torch/mps/__init__.py``, 2.13).
+
+    Raises:
+        LookupError: the backend does not tell.
+    """
+    if kind == "mps":
+        return int(torch.mps.driver_allocated_memory()), int(torch.mps.recommended_max_memory())
+    ask = getattr(getattr(torch, kind), "mem_get_info", None)
+    if ask is None:
+        raise LookupError(f"this torch does not tell the memory of {kind} devices: upgrade torch")
+    free, total = ask(index)
+    return int(total) - int(free), int(total)
+
+
+def _process_bytes(torch: Any, index: int) -> int:
+    """Return the bytes this process has on a CUDA device, its context included.
+
+    Raises:
+        LookupError: NVML is not installed, or does not tell.
+    """
+    if getattr(torch.version, "hip", None):
+        raise LookupError("ROCm's drivers are not asked for the memory of a process")
+    try:
+        pynvml = importlib.import_module("pynvml")
+    except ImportError:
+        raise LookupError("needs NVML's Python bindings: pip install nvidia-ml-py") from None
+    # NVML numbers devices otherwise than CUDA does, and knows nothing of CUDA_VISIBLE_DEVICES
+    uuid = torch.cuda.get_device_properties(index).uuid
+    pynvml.nvmlInit()
+    try:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        except pynvml.NVMLError:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    finally:
+        pynvml.nvmlShutdown()
+    sizes = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+    if not sizes:
+        raise LookupError(
+            "NVML does not list this process: in a container it has another number there"
+        )
+    if sizes[0] is None:
+        raise LookupError("this driver does not tell NVML the memory of a process (WDDM)")
+    return int(sizes[0])
+
+
+def _total(storages: list[Range]) -> int:
+    # on MPS an address is that of a Metal buffer's object, so that ranges mean nothing there
+    largest: dict[int, int] = {}
+    for start, end in storages:
+        largest[start] = max(end - start, largest.get(start, 0))
+    return sum(largest.values())
+
+
+def _line(error: Exception) -> str:
+    text = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
+    lines = text.strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,1 +1,0 @@
-"""Ledgers of devices: the allocator's blocks against the tensors in them."""
