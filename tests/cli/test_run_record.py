@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 
 import pytest
 from commands import (
@@ -15,9 +14,6 @@ from commands import (
 )
 
 import tensorlens as package
-from tensorlens.cli import main
-from tensorlens.cli.program.recording import RecordedRun
-from tensorlens.cli.run import Session
 from tests import warm
 
 pytest.importorskip("torch")
@@ -186,20 +182,6 @@ def test_forked_workers_leave_the_file_alone(folder):
     assert done.returncode == 0
     assert len(last_words(done)) == 1
     assert sorted(path.name for path in folder.iterdir()) == ["run.tlens", "step.py", "train.py"]
-
-
-def test_the_number_of_events_reaches_the_recorder(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    # which are the program's from then on
-    monkeypatch.setattr(sys, "argv", ["tensorlens"])
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    seen = []
-    monkeypatch.setattr(RecordedRun, "__init__", lambda self, *given: seen.append(given))
-    monkeypatch.setattr(Session, "start", lambda self: 1 / 0)
-    for options in (["--events", "4"], []):
-        with pytest.raises(ZeroDivisionError):
-            main(["run", "--record", "r.tlens", *options, "train.py"])
-    assert [limit for _, limit, _ in seen] == [4, 1_000_000]
 
 
 @pytest.mark.parametrize(

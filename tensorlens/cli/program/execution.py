@@ -110,7 +110,18 @@ class Program:
         return names | {"__file__": self.filename, "__cached__": None, "__loader__": loader}
 
 
-def script(name: str, args: list[str]) -> Program:
+def program_of(words: list[str]) -> Program:
+    """Return the program that ``SCRIPT ARGS`` or ``-m MODULE ARGS`` name.
+
+    Raises:
+        TensorlensError: it cannot be found or read.
+    """
+    if words[0] == "-m":
+        return _module(words[1], words[2:])
+    return _script(words[0], words[1:])
+
+
+def _script(name: str, args: list[str]) -> Program:
     """Return the program in a file, or in a folder or archive that has a ``__main__.py``.
 
     Raises:
@@ -138,7 +149,7 @@ def script(name: str, args: list[str]) -> Program:
     )
 
 
-def module(name: str, args: list[str]) -> Program:
+def _module(name: str, args: list[str]) -> Program:
     """Return the program that ``python -m name`` runs; nothing is imported yet.
 
     Raises:
