@@ -187,11 +187,7 @@ def _options(args: argparse.Namespace, script_args: Sequence[str]) -> dict[str, 
 def _largest_batch(
     program: str, options: dict[str, Any], args: argparse.Namespace, outputs: Sequence[Output]
 ) -> int:
-    """Find the largest batch and tell of it; return 3 where not even the smallest fits.
-
-    Raises:
-        UsageError: options that do not go together with it.
-    """
+    """Find the largest batch and tell of it; return 3 where not even the smallest fits."""
     if len(args.card) > 1:
         raise UsageError("--max-batch: give one --card")
     if options.pop("device").partition(":")[0] != "cuda":
@@ -217,11 +213,7 @@ def _largest_batch(
 def _several_cards(
     program: str, options: Mapping[str, Any], args: argparse.Namespace, outputs: Sequence[Output]
 ) -> int:
-    """Print one table of several cards; return 3 where it fits none.
-
-    Raises:
-        UsageError: options that do not go together with it.
-    """
+    """Print one table of several cards; return 3 where it fits none."""
     if outputs:
         raise UsageError("-o writes the estimate for one card: give one --card")
     from tensorlens.planning.estimate import estimate_cards, present

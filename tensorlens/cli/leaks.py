@@ -126,12 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _output(args: argparse.Namespace) -> Output:
-    """Return where the report is to be written.
-
-    Raises:
-        TensorlensError: it could not be written there.
-        UsageError: files with that ending keep no leak reports.
-    """
+    """Return where the report is to be written."""
     output = Output.of_program(args.output, args.force)
     if renderer_for(args.output).extension not in OF_ALL:
         raise UsageError(f"-o {args.output}: a leak report is written as {either(OF_ALL)}")
@@ -139,12 +134,7 @@ def _output(args: argparse.Namespace) -> Output:
 
 
 def _target(typed: str, program: Program) -> Target:
-    """Return the function that makes one step.
-
-    Raises:
-        TensorlensError: there is no such function.
-        UsageError: it is a file or a module.
-    """
+    """Return the function that makes one step."""
     try:
         target = resolve(f"__main__.{typed}", program)
     except TensorlensError:
@@ -333,8 +323,7 @@ class Session:
             name = f"{Path(self._program.name).stem}.json"
             say(f"to keep this report: {self._again('-o', name)}")
         else:
-            problem = output.write_or_print(report)
-            say(f"wrote {output.typed}: {report.verdict}" if not problem else f"error: {problem}")
+            output.deliver(report, f": {report.verdict}")
 
     def _why_nothing(self) -> str:
         start = "nothing was judged: "

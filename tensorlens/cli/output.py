@@ -167,6 +167,11 @@ class Output:
             return self.instead(record, None, error)
         return None
 
+    def deliver(self, record: Record, answer: str) -> None:
+        """Write the record and say so with ``answer``, or print it and say what went wrong."""
+        problem = self.write_or_print(record)
+        say(f"wrote {self.typed}{answer}" if problem is None else f"error: {problem}")
+
     def instead(self, record: Record, view: View | None, error: Exception) -> str:
         """Print a record that could not be written, and keep a copy among temporary files.
 

@@ -119,12 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _line_output(args: argparse.Namespace) -> Output:
-    """Return where the figures of lines are to be written.
-
-    Raises:
-        TensorlensError: it could not be written there.
-        UsageError: files with that ending keep recordings.
-    """
+    """Return where the figures of lines are to be written."""
     output = Output.of_program(args.output, args.force)
     if renderer_for(args.output).extension not in OF_ALL:
         raise UsageError(f"-o {args.output} would keep a recording: --record {args.output}")
@@ -134,12 +129,7 @@ def _line_output(args: argparse.Namespace) -> Output:
 def _recorded(
     args: argparse.Namespace, output: Output | None, command: Sequence[str]
 ) -> RecordedRun:
-    """Return what records the program.
-
-    Raises:
-        TensorlensError: it could not be written where it is wanted.
-        UsageError: the file is that of ``-o`` too, or the number of events is not positive.
-    """
+    """Return what records the program."""
     target = Output.of_program(args.record, args.force)
     if output is not None and output.path == target.path:
         raise UsageError(f"-o and --record both name {args.record}: give each a file of its own")
@@ -213,15 +203,11 @@ class RecordedRun:
         if self._refusal is not None:
             say(f"--record: {self._refusal}, so {output.typed} was not written")
             return
-        problem = output.write_or_print(recording)
-        if problem is not None:
-            say(f"error: {problem}")
-            return
         count, dropped = len(recording.log), recording.origin.dropped
         text = f"{count:,} event" if count == 1 else f"{count:,} events"
         if dropped:
             text += f", the last of {dropped + count:,}: --events N keeps more"
-        say(f"wrote {output.typed} ({text}); {output.next_step(self._command)}")
+        output.deliver(recording, f" ({text}); {output.next_step(self._command)}")
 
     def _begin(self) -> None:
         if self._has_begun:
@@ -309,20 +295,12 @@ class Session:
         if process is None:
             self._merged.add(report)
             report = self._merged.report(report.process)
-        if report.functions:
-            self._write(report, output, process)
+        if report.functions and process is None:
+            output.deliver(report, f"; {output.next_step(self._command)}")
+        elif report.functions:
+            output.of_process(os.getpid()).deliver(report, "")
         if process is None:
             self._say_next(bool(report.functions), f", so {output.typed} was not written")
-
-    def _write(self, report: LineReport, output: Output, process: str | None) -> None:
-        if process is not None:
-            output = output.of_process(os.getpid())
-        problem = output.write_or_print(report)
-        if problem is not None:
-            say(f"error: {problem}")
-            return
-        next_step = "" if process else f"; {output.next_step(self._command)}"
-        say(f"wrote {output.typed}{next_step}")
 
     def _say_next(self, was_profiled: bool, consequence: str) -> None:
         """Say what of ``-p`` did not run, and what to type next."""

@@ -92,13 +92,13 @@ class LoopReport:
 
     def peak(self, device: str) -> tuple[int, Epoch] | None:
         """Return the most that was allocated, and in which epoch; None where it is unknown."""
-        found = [
+        peaks = [
             (level.peak, epoch)
             for epoch in self.epochs
             for level in (epoch.devices.get(device), epoch.validation.get(device))
             if level is not None and level.peak >= 0
         ]
-        return max(found, key=lambda pair: pair[0], default=None)
+        return max(peaks, key=lambda pair: pair[0], default=None)
 
     def __str__(self) -> str:
         blocks: list[Block] = [Section(tuple(_head(self)))]

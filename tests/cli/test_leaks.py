@@ -210,20 +210,6 @@ for _ in range(8):
 
 
 @pytest.mark.usefixtures("torch")
-def test_loop_that_updates_by_hand_is_judged_as_the_message_says(folder: Path) -> None:
-    (folder / "manual.py").write_text(
-        "import torch, tensorlens\nwatch = tensorlens.LeakWatch().start()\n"
-        f"{MANUAL}    watch.step()\n"
-        "print(watch.result().leaks[0].bytes_per_step)\n"
-    )
-    made = subprocess.run(
-        [*warm.python(), "manual.py"], cwd=folder, capture_output=True, text=True, timeout=300
-    )
-    # the loss of each step, a number
-    assert made.stdout.splitlines()[-1] == "4.0", made.stderr
-
-
-@pytest.mark.usefixtures("torch")
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -1,11 +1,9 @@
 """``tensorlens run --record``: what is recorded, when it begins and ends, what is refused."""
 
 import signal
-import subprocess
 
 import pytest
 from commands import (
-    environment,
     fresh_tensorlens,
     own_lines,
     program_lines,
@@ -113,20 +111,6 @@ def test_a_program_without_torch(folder):
         "tensorflow, so run.tlens was not written"
     ]
     assert not (folder / "run.tlens").exists()
-
-
-def test_torch_imported_before_the_program(folder):
-    launcher = "import sys, torch; from tensorlens.cli import main; sys.exit(main())"
-    done = subprocess.run(
-        [*warm.python(), "-c", launcher, "run", "--record", "run.tlens", "train.py"],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0
-    assert [cost.nbytes for cost in package.load(folder / "run.tlens").backward()] == [4096, 4]
 
 
 @pytest.mark.parametrize(

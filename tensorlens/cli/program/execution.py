@@ -94,20 +94,21 @@ class Program:
         return compile_source(loader.get_data(loader.path), loader.path)
 
     def _names(self) -> dict[str, Any]:
+        spec = self.spec
         names: dict[str, Any] = {"__builtins__": builtins}
         if sys.version_info < (3, 14):
             names["__annotations__"] = {}
-        if self.spec is not None:
-            return names | {
-                "__file__": self.spec.origin,
-                "__cached__": self.spec.cached,
-                "__loader__": self.spec.loader,
-                "__package__": self.spec.parent,
-                "__spec__": self.spec,
-            }
-        assert self.filename is not None
-        loader = SourceFileLoader("__main__", self.filename)
-        return names | {"__file__": self.filename, "__cached__": None, "__loader__": loader}
+        if spec is None:
+            assert self.filename is not None
+            loader = SourceFileLoader("__main__", self.filename)
+            return names | {"__file__": self.filename, "__cached__": None, "__loader__": loader}
+        return names | {
+            "__file__": spec.origin,
+            "__cached__": spec.cached,
+            "__loader__": spec.loader,
+            "__package__": spec.parent,
+            "__spec__": spec,
+        }
 
 
 def program_of(words: list[str]) -> Program:
@@ -122,11 +123,7 @@ def program_of(words: list[str]) -> Program:
 
 
 def _script(name: str, args: list[str]) -> Program:
-    """Return the program in a file, or in a folder or archive that has a ``__main__.py``.
-
-    Raises:
-        TensorlensError: there is none, or it cannot be read.
-    """
+    """Return the program in a file, or in a folder or archive that has a ``__main__.py``."""
     path = Path(name)
     if not path.exists():
         raise TensorlensError(f"there is no script {name}")
@@ -140,21 +137,11 @@ def _script(name: str, args: list[str]) -> Program:
         source = path.read_bytes()
     except OSError as error:
         raise TensorlensError(f"cannot read {name}: {error.strerror}") from None
-    return Program(
-        [name, *args],
-        str(path.resolve().parent),
-        absolute,
-        name,
-        source=source,
-    )
+    return Program([name, *args], str(path.resolve().parent), absolute, name, source=source)
 
 
 def _module(name: str, args: list[str]) -> Program:
-    """Return the program that ``python -m name`` runs; nothing is imported yet.
-
-    Raises:
-        TensorlensError: there is no such module, or it cannot be run.
-    """
+    """Return the program that ``python -m name`` runs; nothing is imported yet."""
     folder = str(Path.cwd())
     search = sys.path if sys.flags.safe_path else [folder, *sys.path[1:]]
     before, sys.path = sys.path, search
@@ -176,9 +163,9 @@ def _module(name: str, args: list[str]) -> Program:
 
 def _has_code(spec: ModuleSpec) -> bool:
     loader: Any = spec.loader
-    if isinstance(loader, SourceFileLoader):
-        return True
-    return hasattr(loader, "get_code") and loader.get_code(spec.name) is not None
+    return isinstance(loader, SourceFileLoader) or (
+        hasattr(loader, "get_code") and loader.get_code(spec.name) is not None
+    )
 
 
 def find(name: str) -> ModuleSpec | None:
@@ -187,21 +174,15 @@ def find(name: str) -> ModuleSpec | None:
     spec: ModuleSpec | None = None
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
-        spec = _ask_finders(".".join(parts[:end]), path)
+        full_name = ".".join(parts[:end])
+        specs = (finder.find_spec(full_name, path) for finder in sys.meta_path)
+        spec = next((each for each in specs if each is not None), None)
         if spec is None:
             return None
         path = spec.submodule_search_locations
         if path is None and end < len(parts):
             return None
     return spec
-
-
-def _ask_finders(name: str, path: Any) -> ModuleSpec | None:
-    for finder in sys.meta_path:
-        spec = finder.find_spec(name, path)
-        if spec is not None:
-            return spec
-    return None
 
 
 def _excepthook(

@@ -96,18 +96,6 @@ def test_the_peak_of_before_the_fit_is_not_its_own(script: Script, follower: Fol
     assert epoch.devices["cpu"].peak == 7
 
 
-def test_several_steps_that_run_as_one_are_one_place(script: Script, follower: Follower) -> None:
-    follower.begin(FIT)
-    follower.epoch_begins(0)
-    for first in (0, 10):
-        follower.batch_begins(first)
-        script.set(1, 40 + first)
-        follower.batch_ends(first + 9)
-    epoch = follower.epoch_ends()
-    assert epoch is not None
-    assert (epoch.batches, epoch.devices["cpu"]) == (20, Level(1, 50, (10, 19)))
-
-
 def test_validation_is_apart_from_training(script: Script, follower: Follower) -> None:
     follower.begin(FIT)
     follower.epoch_begins(0)
