@@ -343,12 +343,10 @@ class Session:
             return f" since the figures were cleared{consequence}"
         if self.instrument.targets:
             return consequence
-        spec = self.program.spec
-        in_folder = spec is not None and spec.name == "__main__"
-        whole = (self.program.filename if in_folder else None) or self.program.name
+        name = self.program.name
         return (
             f"{consequence}: decorate a function with @tensorlens.profile, or profile all of"
-            f" {whole}: {self._again('-p', whole)}"
+            f" {name}: {self._again('-p', name)}"
         )
 
     def _again(self, *options: str) -> str:

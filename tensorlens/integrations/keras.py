@@ -272,7 +272,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             self._unwatch()
             self._last = report or self._last
             follower.close()
-        if where is not None and len(getattr(error, "__notes__", ())) > before:
+        if report is not None and len(getattr(error, "__notes__", ())) > before:
             error.add_note(f"tensorlens: it was {where}{_earlier_peaks(report)}")
 
     def _give_up(self, failure: Exception) -> None:
@@ -322,12 +322,8 @@ def _notes() -> list[str]:
     ]
 
 
-def _earlier_peaks(report: LoopReport | None) -> str:
+def _earlier_peaks(report: LoopReport) -> str:
     """Return what the batches before took, in words."""
-    names = [] if report is None else [source.name for source in report.devices]
-    peaks = [
-        f"{format_bytes(peak[0])} on {name}"
-        for name in names
-        if report is not None and (peak := report.peak(name)) is not None
-    ]
-    return f"; before it the peak was {', '.join(peaks)}" if peaks else ""
+    peaks = {source.name: report.peak(source.name) for source in report.devices}
+    texts = [f"{format_bytes(peak[0])} on {name}" for name, peak in peaks.items() if peak]
+    return f"; before it the peak was {', '.join(texts)}" if texts else ""

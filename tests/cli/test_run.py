@@ -254,7 +254,7 @@ def test_f_overwrites(folder):
     ("arguments", "code", "text"),
     [
         (["nope.py"], 1, "there is no script nope.py"),
-        (["nets"], 1, "nets is a folder without a __main__.py: name the script in it"),
+        (["nets"], 1, "nets is a folder: name the script in it, or the package with -m"),
         (["-m", "nope"], 1, "there is no module nope"),
         (["-m", "nets.nope"], 1, "there is no module nets.nope"),
         (["-m", "step.py"], 1, "there is no module step.py; did you mean -m step?"),

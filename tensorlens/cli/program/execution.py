@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,13 @@ class Program:
     name: str
     """How the user named it."""
     spec: ModuleSpec | None = None
-    """None for a script: ``__spec__`` says whether it can be imported by name."""
+    """None for a script, which cannot be imported by name."""
     source: bytes | None = None
     _host: Any = field(default=None, repr=False)
 
     def prepare(self) -> None:
         """Give the process the program's ``sys.argv`` and ``sys.path``."""
-        sys.argv = ["-m", *self.argv[1:]] if self._is_module() else list(self.argv)
+        sys.argv = list(self.argv) if self.spec is None else ["-m", *self.argv[1:]]
         if not sys.flags.safe_path:
             sys.path[0] = self.first_path
 
@@ -77,14 +77,11 @@ class Program:
             sys.excepthook = functools.partial(_excepthook, sys.excepthook, error, own)
             raise
 
-    def _is_module(self) -> bool:
-        return self.spec is not None and self.spec.name != "__main__"
-
     def _load(self, compile_source: Compile) -> types.CodeType:
         if self.spec is None:
             assert self.source is not None and self.filename is not None
             return compile_source(self.source, self.filename)
-        if self._is_module() and self.spec.parent:
+        if self.spec.parent:
             import_module(self.spec.parent)
         loader: Any = self.spec.loader
         if compile_source is plain or not isinstance(loader, SourceFileLoader):
@@ -123,20 +120,17 @@ def program_of(words: list[str]) -> Program:
 
 
 def _script(name: str, args: list[str]) -> Program:
-    """Return the program in a file, or in a folder or archive that has a ``__main__.py``."""
+    """Return the program in a file."""
     path = Path(name)
     if not path.exists():
         raise TensorlensError(f"there is no script {name}")
-    absolute = os.path.abspath(name)  # noqa: PTH100 (as python does: links are kept)
-    container = PathFinder.find_spec("__main__", [absolute])
-    if container is not None:
-        return Program([name, *args], absolute, container.origin, name, container)
     if path.is_dir():
-        raise TensorlensError(f"{name} is a folder without a __main__.py: name the script in it")
+        raise TensorlensError(f"{name} is a folder: name the script in it, or the package with -m")
     try:
         source = path.read_bytes()
     except OSError as error:
         raise TensorlensError(f"cannot read {name}: {error.strerror}") from None
+    absolute = os.path.abspath(name)  # noqa: PTH100 (as python does: links are kept)
     return Program([name, *args], str(path.resolve().parent), absolute, name, source=source)
 
 
