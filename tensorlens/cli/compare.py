@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tensorlens.cli.options import add_outputs, add_step_options, arguments_of, given
+from tensorlens.cli.options import add_outputs, add_step_options, arguments_of, option_values
 from tensorlens.cli.output import Output, show, show_details, write_all
 from tensorlens.errors import UsageError
 from tensorlens.planning.compare.framework_detection import framework_of, parameters_of
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         arguments=arguments_of(args),
         timeout=args.timeout,
         framework=framework,
-        **given(args, "lowest", "warmup", "steps", "repeats"),
+        **option_values(args, "lowest", "warmup", "steps", "repeats"),
     )
     return _answer(comparison, outputs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.output import Output, damage_told, read, say
+from tensorlens.cli.output import Output, damage_errors, read, say
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """
     output = Output.checked(args.output, args.force)
     record = read(args.file)
-    with damage_told(args.file, record):
+    with damage_errors(args.file, record):
         output.write(record)
     say(f"wrote {output.typed}")
     return 0

@@ -157,6 +157,6 @@ def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
     return dict(pair(each, "--set batch=32") for each in args.arguments)
 
 
-def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+def option_values(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Return those options that were given."""
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}

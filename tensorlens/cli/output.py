@@ -228,7 +228,7 @@ def kind_text(record: Record) -> str:
 
 
 @contextmanager
-def damage_told(name: str, record: Record) -> Iterator[None]:
+def damage_errors(name: str, record: Record) -> Iterator[None]:
     """Turn what a record from a file raises, whose figures are no figures, into one line.
 
     Raises:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.options import add_output, add_view, view_of
-from tensorlens.cli.output import Output, damage_told, kind_text, read, waiting, write_record
+from tensorlens.cli.output import Output, damage_errors, kind_text, read, waiting, write_record
 from tensorlens.errors import UsageError
 from tensorlens.recording.recordings import Recording
 
@@ -47,6 +47,6 @@ def run(args: argparse.Namespace) -> int:
     record = read(args.file)
     if args.at is not None and not isinstance(record, Recording):
         raise UsageError(f"--at is for recordings: {args.file} is {kind_text(record)}")
-    with damage_told(args.file, record), waiting("laying out the report"):
+    with damage_errors(args.file, record), waiting("laying out the report"):
         write_record(record, output, view)
     return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.options import add_output, add_step_options, arguments_of, given
+from tensorlens.cli.options import add_output, add_step_options, arguments_of, option_values
 from tensorlens.cli.output import Output, write_record
 from tensorlens.errors import UsageError
 from tensorlens.planning.step_facts import WATCHES
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: something of what is asked makes no sense.
     """
     output = Output.of_args(args)
-    options = given(args, *_NUMBERS, "timeout", "device", "framework")
+    options = option_values(args, *_NUMBERS, "timeout", "device", "framework")
     from tensorlens.planning.suggest.api import suggest
 
     suggestions = suggest(
