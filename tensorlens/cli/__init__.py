@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from tensorlens.cli.output.messages import complain, say
+from tensorlens.cli.output import complain, say
 from tensorlens.errors import TensorlensError
 from tensorlens.render.source import printable
 

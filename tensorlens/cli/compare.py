@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from tensorlens.cli.output.file import Output
-from tensorlens.cli.output.messages import say, show
-from tensorlens.cli.program.arguments import add_step_options, arguments_of
-from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.cli.options import add_outputs, add_step_options, arguments_of, option_values
+from tensorlens.cli.output import Output, show, show_details, write_all
+from tensorlens.errors import UsageError
 from tensorlens.planning.compare.framework_detection import framework_of, parameters_of
 from tensorlens.planning.compare.options import parsed
 from tensorlens.planning.compare.result import Comparison
@@ -110,15 +108,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--card", metavar="NAME", help="card to estimate for: h100, 'rtx 4090'")
     parser.add_argument("--capacity", metavar="SIZE", help="find the largest batch under it: 24GiB")
     add_step_options(parser, _NUMBERS, called=", for all options")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help=f"write to FILE in place of printing: {either(OF_ALL)}; repeatable",
-    )
-    parser.add_argument("-f", "--force", action="store_true", help="overwrite files that exist")
+    add_outputs(parser, f"write to FILE in place of printing: {either(OF_ALL)}")
     parser.set_defaults(func=run)
 
 
@@ -132,14 +122,9 @@ def run(args: argparse.Namespace) -> int:
     outputs = [Output.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
     framework = args.framework or framework_of(args.program, program(args.program))
     options = _options(args, framework)
-    given = {
-        name: getattr(args, name)
-        for name in ("lowest", "warmup", "steps", "repeats")
-        if getattr(args, name) is not None
-    }
     from tensorlens.planning.compare.api import compare
 
-    found = compare(
+    comparison = compare(
         args.program,
         options,
         how="estimated" if args.estimated else "measured",
@@ -152,29 +137,30 @@ def run(args: argparse.Namespace) -> int:
         arguments=arguments_of(args),
         timeout=args.timeout,
         framework=framework,
-        **given,
+        **option_values(args, "lowest", "warmup", "steps", "repeats"),
     )
-    return _give(found, outputs)
+    return _answer(comparison, outputs)
 
 
 def _options(args: argparse.Namespace, framework: str) -> Mapping[str, Mapping[str, Any]]:
-    known, parameters = catalogue(framework), None
-    with contextlib.suppress(UsageError):  # a program that is none is refused where it is asked for
-        parameters = parameters_of(program(args.program))
+    known = catalogue(framework)
     if not args.option:
         return {name: parsed(_split(text), known) for name, text in _USUAL[framework].items()}
-    found: dict[str, Mapping[str, Any]] = {}
+    parameters = None
+    with suppress(UsageError):  # a program that is none is refused where it is asked for
+        parameters = parameters_of(program(args.program))
+    options: dict[str, Mapping[str, Any]] = {}
     for name, *words in args.option:
-        if name in found:
+        if name in options:
             raise UsageError(f"--option {shlex.quote(name)}: there are two of that name")
         # settings that nobody gave a name are called as they are written
         settings = words or [name] * ("=" in name)
-        found[name] = parsed(
+        options[name] = parsed(
             [each for word in settings for each in _split(word)], known, parameters
         )
-    if args.baseline is None and _BASELINE not in found and all(found.values()):
-        return {_BASELINE: {}, **found}
-    return found
+    if args.baseline is None and _BASELINE not in options and all(options.values()):
+        return {_BASELINE: {}, **options}
+    return options
 
 
 def _unmodified(options: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -196,24 +182,17 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _give(found: Comparison, outputs: Sequence[Output]) -> int:
-    ran = any(each.ran for each in found.outcomes)
-    for each in found.outcomes:
-        if each.details and not ran and sys.stderr is not None:
-            sys.stderr.write(each.details.rstrip("\n") + "\n")
-            break
+def _answer(comparison: Comparison, outputs: Sequence[Output]) -> int:
+    ran = any(each.ran for each in comparison.outcomes)
+    if not ran:
+        show_details(next((each.details for each in comparison.outcomes if each.details), ""))
     if not outputs:
-        show(str(found))
-    problems = []
-    for output in outputs:
-        problem = output.write_or_print(found)
-        if problem is not None:
-            problems.append(problem)
-            continue
-        least = found.winners[0]
-        say(f"wrote {output.typed}: least memory: {', '.join(least.names) or 'not known'}")
-    if problems:
-        raise TensorlensError("; ".join(problems))
+        show(str(comparison))
+
+    def least() -> str:
+        return f"least memory: {', '.join(comparison.winners[0].names) or 'not known'}"
+
+    write_all(comparison, outputs, least)
     return 0 if ran else 1
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.output.file import Output
-from tensorlens.cli.output.messages import say, waiting
-from tensorlens.errors import FileFormatError, TensorlensError
-from tensorlens.loading import load
+from tensorlens.cli.output import Output, damage_errors, read, say
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
 
@@ -41,13 +38,8 @@ def run(args: argparse.Namespace) -> int:
         UsageError: the ending is not known, or not for this kind of record.
     """
     output = Output.checked(args.output, args.force)
-    with waiting(f"reading {args.file}"):
-        record = load(args.file)
-    try:
+    record = read(args.file)
+    with damage_errors(args.file, record):
         output.write(record)
-    except (TensorlensError, OSError):
-        raise
-    except Exception as error:  # figures of the wrong type are met only where they are used
-        raise FileFormatError(f"{args.file}: damaged {record.KIND}: {error}") from None
     say(f"wrote {output.typed}")
     return 0

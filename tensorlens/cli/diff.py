@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.saved import add_view_options, read_snapshot, view_of, write_record
+from tensorlens.cli.options import add_output, add_view, view_of
+from tensorlens.cli.output import Output, read_snapshot, write_record
 
 
 def add_parser(subparsers: Any) -> None:
@@ -18,8 +18,8 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("before", metavar="BEFORE", help="the earlier snapshot, a .json file")
     parser.add_argument("after", metavar="AFTER", help="the later snapshot, a .json file")
-    add_options(parser, "the difference")
-    add_view_options(parser)
+    add_output(parser, "the difference")
+    add_view(parser)
     parser.set_defaults(func=run)
 
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         TensorlensError: a file cannot be read or is no snapshot, or the output cannot be written.
     """
     view = view_of(args)
-    output = Output.checked(args.output, args.force) if args.output else None
+    output = Output.of_args(args)
     before = read_snapshot(args.before)
     write_record(read_snapshot(args.after) - before, output, view)
     return 0

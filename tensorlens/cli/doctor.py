@@ -16,7 +16,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from tensorlens.cli.output.messages import show
+from tensorlens.cli.output import show
 from tensorlens.errors import TensorlensError
 from tensorlens.render.text.page import output_width
 

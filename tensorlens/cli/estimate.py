@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.output.file import Output
-from tensorlens.cli.output.messages import say, show
-from tensorlens.cli.program.arguments import add_set_option, arguments_of
-from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.cli.options import add_outputs, add_set, arguments_of
+from tensorlens.cli.output import Output, say, show, write_all
+from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.result import Estimate, Verdict
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
@@ -77,7 +74,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", metavar="N", type=int, default=2, help="how many steps are run (2)"
     )
-    add_set_option(parser)
+    add_set(parser)
     parser.add_argument(
         "--alloc-conf",
         metavar="TEXT",
@@ -110,16 +107,11 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="explain in words what takes how much and why, with the sum",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="write the estimate to FILE instead of printing; its ending names the format:"
-        f" {either(OF_ALL)}, or of its recording {either(OF_RECORDINGS)}; repeatable",
+    add_outputs(
+        parser,
+        "write the estimate to FILE instead of printing; its ending names the format:"
+        f" {either(OF_ALL)}, or of its recording {either(OF_RECORDINGS)}",
     )
-    parser.add_argument("-f", "--force", action="store_true", help="overwrite files that exist")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -129,28 +121,27 @@ def run(args: argparse.Namespace) -> int:
         TensorlensError: the program failed, or the output cannot be written.
         UsageError: something of what is asked makes no sense.
     """
-    program, args = _parsed(args)
+    words, args = _parsed(args)
     outputs = [Output.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
-    asked = _asked(args, program)
+    options = _options(args, words[1:])
     if args.max_batch:
-        return _largest_batch(args, asked, outputs)
+        return _largest_batch(words[0], options, args, outputs)
     if len(args.card) > 1:
-        return _several_cards(args, asked, outputs)
+        return _several_cards(words[0], options, args, outputs)
     from tensorlens.planning.estimate import estimate
+    from tensorlens.planning.estimate.present.needs import judged, verdict
     from tensorlens.planning.processes import shared_runner
 
     # the program has ended, with what it cleans up, before anything is written
-    with _Failures(), shared_runner():
-        found = estimate(asked.program, **asked.options, card=next(iter(args.card), None))
-    _give(found, args, outputs)
-    return _judged(found, args)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    program: str
-    options: Mapping[str, Any]
-    """Of ``estimate()``, but for the card."""
+    with shared_runner():
+        answer = estimate(words[0], **options, card=next(iter(args.card), None))
+    _answer(answer, args, outputs)
+    if answer.capacity is None and not args.card:
+        return 0
+    fit = judged(answer)
+    if fit is not None and fit.verdict == Verdict.TIGHT:
+        say(verdict(answer))
+    return 0 if fit is None or fit else _DOES_NOT_FIT
 
 
 def _parsed(args: argparse.Namespace) -> tuple[Sequence[str], argparse.Namespace]:
@@ -177,7 +168,8 @@ def _names_function(program: str) -> bool:
     return bool(separator and place) and function.isidentifier() and not Path(program).is_file()
 
 
-def _asked(args: argparse.Namespace, program: Sequence[str]) -> _Asked:
+def _options(args: argparse.Namespace, script_args: Sequence[str]) -> dict[str, Any]:
+    """Return the options of ``estimate()``, but for the card."""
     options = {
         "device": args.device,
         "steps": args.steps,
@@ -185,25 +177,22 @@ def _asked(args: argparse.Namespace, program: Sequence[str]) -> _Asked:
         "settings": args.alloc_conf,
         "arguments": arguments_of(args),
         "world_size": args.world_size,
-        "script_args": tuple(program[1:]),
+        "script_args": tuple(script_args),
     }
     if args.batch_size is not None:
         options["batch_size"] = args.batch_size
-    return _Asked(program[0], options)
+    return options
 
 
-def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Output]) -> int:
-    """Find the largest batch and tell of it; return 3 where not even the smallest fits.
-
-    Raises:
-        UsageError: options that do not go together with it.
-    """
+def _largest_batch(
+    program: str, options: dict[str, Any], args: argparse.Namespace, outputs: Sequence[Output]
+) -> int:
+    """Find the largest batch and tell of it; return 3 where not even the smallest fits."""
     if len(args.card) > 1:
         raise UsageError("--max-batch: give one --card")
-    options = dict(asked.options)
     if options.pop("device").partition(":")[0] != "cuda":
         raise UsageError("--max-batch is for --device cuda")
-    if options.pop("script_args") or not _names_function(asked.program):
+    if options.pop("script_args") or not _names_function(program):
         raise UsageError("--max-batch needs a function, which is called with the batch")
     card = next(iter(args.card), None)
     if options["capacity"] is None and card is None:
@@ -212,78 +201,38 @@ def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
     from tensorlens.planning.estimate.present.needs import largest_batch
     from tensorlens.planning.processes import shared_runner
 
-    with _Failures(), shared_runner():
-        found = max_batch(asked.program, **options, card=card)
-    answer = found.estimate
+    with shared_runner():
+        largest = max_batch(program, **options, card=card)
+    answer = largest.estimate
     if outputs and not args.explain:
         say(largest_batch(answer.largest))
-    _give(answer, args, outputs)
-    return 0 if found else _DOES_NOT_FIT
+    _answer(answer, args, outputs)
+    return 0 if largest else _DOES_NOT_FIT
 
 
-def _several_cards(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Output]) -> int:
-    """Print one table of several cards; return 3 where it fits none.
-
-    Raises:
-        UsageError: options that do not go together with it.
-    """
+def _several_cards(
+    program: str, options: Mapping[str, Any], args: argparse.Namespace, outputs: Sequence[Output]
+) -> int:
+    """Print one table of several cards; return 3 where it fits none."""
     if outputs:
         raise UsageError("-o writes the estimate for one card: give one --card")
     from tensorlens.planning.estimate import estimate_cards, present
+    from tensorlens.planning.estimate.present.needs import judged
     from tensorlens.render import text_of_blocks
 
-    with _Failures():
-        found = [*estimate_cards(asked.program, args.card, **asked.options).values()]
-    texts = [text_of_blocks(present.cards(found))]
-    texts += [each.explain() for each in found if args.explain]
+    answers = [*estimate_cards(program, args.card, **options).values()]
+    texts = [text_of_blocks(present.cards(answers))]
+    texts += [each.explain() for each in answers if args.explain]
     show("\n".join(texts))
-    return 0 if any(_fits(each) for each in found) else _DOES_NOT_FIT
+    fits = any(fit is None or fit for fit in map(judged, answers))
+    return 0 if fits else _DOES_NOT_FIT
 
 
-def _give(found: Estimate, args: argparse.Namespace, outputs: Sequence[Output]) -> None:
+def _answer(answer: Estimate, args: argparse.Namespace, outputs: Sequence[Output]) -> None:
     from tensorlens.planning.estimate.present.needs import verdict
 
     if args.explain:
-        show(found.explain())
+        show(answer.explain())
     elif not outputs:
-        show(str(found))
-    problems = []
-    for output in outputs:
-        problem = output.write_or_print(found)
-        if problem is None:
-            say(f"wrote {output.typed}: {verdict(found)}")
-        else:
-            problems.append(problem)
-    if problems:
-        raise TensorlensError("; ".join(problems))
-
-
-def _judged(found: Estimate, args: argparse.Namespace) -> int:
-    """Return the exit code, and say where it is not sure."""
-    if found.capacity is None and not args.card:
-        return 0
-    from tensorlens.planning.estimate.present.needs import judged, verdict
-
-    fit = judged(found)
-    if fit is not None and fit.verdict == Verdict.TIGHT:
-        say(verdict(found))
-    return 0 if _fits(found) else _DOES_NOT_FIT
-
-
-def _fits(found: Estimate) -> bool:
-    from tensorlens.planning.estimate.present.needs import judged
-
-    fit = judged(found)
-    return fit is None or bool(fit)
-
-
-class _Failures:
-    """Prints what a program that failed wrote last, before the one line of the error."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        details = getattr(error, "details", "")
-        if details and sys.stderr is not None:
-            sys.stderr.write(str(details).rstrip("\n") + "\n")
+        show(str(answer))
+    write_all(answer, outputs, lambda: verdict(answer))

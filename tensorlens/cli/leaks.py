@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import functools
 import inspect
+import os
 import shlex
 import sys
 import threading
@@ -15,26 +15,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.messages import complain, say
-from tensorlens.cli.program.arguments import add_program, program_of, words_of
-from tensorlens.cli.program.execution import Program, plain
+from tensorlens.cli.options import add_output, add_program, words_of
+from tensorlens.cli.output import Output, complain, say
+from tensorlens.cli.program.execution import Program, plain, program_of
 from tensorlens.cli.program.instrument import Instrument
-from tensorlens.cli.program.loop_checks import LoopJudge
 from tensorlens.cli.program.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter, compiler
 from tensorlens.frameworks.import_hooks import when_one_arrives
 from tensorlens.frameworks.registry import adapters, ask, supported
+from tensorlens.guards import reason
 from tensorlens.leaks.report import LeakReport
+from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
-from tensorlens.render import renderer_for
+from tensorlens.render import OF_ALL, either, renderer_for
 from tensorlens.render.terminal import for_stream
+from tensorlens.signals import is_from_a_handler
 from tensorlens.streams import write
 
-_FORMATS = ("json", "html", "csv", "txt")
+_FEWEST, _ENOUGH = 3, 6
+"""Steps that count before the first verdict, which is not sure: a loop may be short; and before
+the second."""
 _LEAK_FOUND = 3
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _EPILOG = """\
 examples:
@@ -94,7 +98,7 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="exit with code 3 when there is a leak and the program's own code is 0",
     )
-    add_options(parser, "the report")
+    add_output(parser, "the report")
     add_program(parser)
     parser.set_defaults(func=run, raises_for_the_program=True, parser=parser)
 
@@ -104,11 +108,17 @@ def run(args: argparse.Namespace) -> int:
     words = words_of(args)
     try:
         output = _output(args) if args.output else None
-        judge = _judge(args)
-        program = program_of(args, words)
+        if args.warmup < 1:
+            raise UsageError(
+                f"--warmup {args.warmup}: at least 1, in the first step the model is made"
+            )
+        if args.steps < 2:
+            raise UsageError(f"--steps {args.steps}: at least 2 are needed to tell growth")
+        judge = LoopJudge(args.warmup, args.steps)
+        program = program_of(words)
         program.prepare()
         target = None if args.step is None else _target(args.step, program)
-        session = Session(program, target, judge, output, [*shlex.split(args.parser.prog)], words)
+        session = Session(program, target, judge, output, shlex.split(args.parser.prog), words)
         session.start()
     except TensorlensError as error:
         return complain(error)
@@ -116,56 +126,114 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _output(args: argparse.Namespace) -> Output:
-    """Return where the report is to be written.
-
-    Raises:
-        TensorlensError: it could not be written there.
-        UsageError: files with that ending keep no leak reports.
-    """
+    """Return where the report is to be written."""
     output = Output.of_program(args.output, args.force)
-    if renderer_for(args.output).extension not in _FORMATS:
-        raise UsageError(
-            f"-o {args.output}: a leak report is written as .json, .html, .csv or .txt"
-        )
+    if renderer_for(args.output).extension not in OF_ALL:
+        raise UsageError(f"-o {args.output}: a leak report is written as {either(OF_ALL)}")
     return output
 
 
-def _judge(args: argparse.Namespace) -> LoopJudge:
-    """Return what judges the loop.
-
-    Raises:
-        UsageError: a number of steps that cannot be.
-    """
-    if args.warmup < 1:
-        raise UsageError(f"--warmup {args.warmup}: at least 1, in the first step the model is made")
-    if args.steps < 2:
-        raise UsageError(f"--steps {args.steps}: at least 2 are needed to tell growth")
-    return LoopJudge(args.warmup, args.steps)
-
-
 def _target(typed: str, program: Program) -> Target:
-    """Return the function that makes one step.
-
-    Raises:
-        TensorlensError: there is no such function.
-        UsageError: it is a file or a module.
-    """
-    if not typed.strip():
-        raise UsageError("--step: give a function, as module.function")
-    found: TensorlensError | None = None
-    for name in (f"__main__.{typed}", typed):
+    """Return the function that makes one step."""
+    try:
+        target = resolve(f"__main__.{typed}", program)
+    except TensorlensError:
         try:
-            target = resolve(name, program)
+            target = resolve(typed, program)
         except TensorlensError as error:
-            found = error
-            continue
-        if target.qualname is None:
-            break
-        return target
-    else:
-        assert found is not None
-        raise type(found)(str(found).replace("-p ", "--step ", 1)) from None
-    raise UsageError(f"--step {typed}: give a function, as module.function")
+            raise type(error)(str(error).replace("-p ", "--step ", 1)) from None
+    if target.qualname is None:
+        raise UsageError(f"--step {typed}: give a function, as module.function")
+    return target
+
+
+class LoopJudge:
+    """Judges a loop while it runs: when it has ended, what it left behind may be gone.
+
+    That is after 3 steps that count, after 6, and whenever there are twice as many, up to
+    ``steps``, after which it watches no longer.
+
+    Args:
+        warmup: how many steps at the beginning do not count.
+        steps: how many count at most.
+    """
+
+    def __init__(self, warmup: int, steps: int) -> None:
+        self.made = 0
+        """How many steps the loop made."""
+        self.refusal: str | None = None
+        """Why nothing is watched any more."""
+        self._watch: LeakWatch | None = LeakWatch(warmup=warmup)
+        self._warmup = warmup
+        self._steps = steps
+        self._next = min(_FEWEST, steps)
+        self._report: LeakReport | None = None
+        self._judged_after = 0
+        self._process = os.getpid()
+        self._busy = threading.Lock()
+
+    def begin(self, follow: Callable[[], None]) -> None:
+        """Begin to watch, or anew; what comes before is none of the first step."""
+        if self._watch is not None:
+            self._safely(self._watch.restart)
+        self._safely(follow)
+
+    def step_ended(self) -> None:
+        """A step of the loop has ended."""
+        if os.getpid() != self._process or not self._busy.acquire(blocking=False):
+            # forked, or while a step was judged
+            return
+        try:
+            self.made += 1
+            if self._watch is None:
+                return
+            self._safely(self._watch.step)
+            counted = self.made - self._warmup
+            if counted >= self._next:
+                self._judge(is_last=counted >= self._steps)
+                self._next = min(_ENOUGH if counted < _ENOUGH else 2 * counted, self._steps)
+        finally:
+            self._busy.release()
+
+    def finish(self) -> LeakReport | None:
+        """Return the latest verdict; None where there is none.
+
+        A loop that was too short for one is judged now.
+        """
+        # a signal may come while a step is judged
+        if self._report is None and self.made and self._busy.acquire(blocking=False):
+            try:
+                self._judge()
+            finally:
+                self._busy.release()
+        report = self._report
+        if report is None or self.made == self._judged_after:
+            return report
+        note = f"judged after step {self._judged_after:,}; the program made {self.made:,}"
+        return replace(report, notes=(*report.notes, note))
+
+    def _judge(self, *, is_last: bool = False) -> None:
+        watch = self._watch
+        if watch is None:
+            return
+
+        def judge() -> None:
+            self._report = watch.stop() if is_last else watch.result()
+            self._judged_after = self.made
+
+        self._safely(judge)
+        if is_last:
+            self._watch = None
+
+    def _safely(self, act: Callable[[], object]) -> None:
+        """Do something in the middle of the program, which is to go on whatever happens here."""
+        try:
+            act()
+        except Exception as failure:
+            if is_from_a_handler(failure):
+                raise
+            self._watch = None
+            self.refusal = reason(failure)
 
 
 class Session:
@@ -189,8 +257,8 @@ class Session:
         self._instrument = Instrument([target] if target else [], self._decorate)
         self._arrived = False
         self._follow_no_more: Callable[[], None] | None = None
-        self._seen = False
-        """Whether the function that makes a step was defined."""
+        self._state = "was never defined"
+        """What is known of the function that makes a step, where it made none."""
 
     def start(self) -> None:
         """Take part in imports, and report when the process ends."""
@@ -217,8 +285,7 @@ class Session:
         if self._judge.made:
             # the loop is one of the framework that was there before
             return
-        self._judge.begin()
-        self._judge.safely(self._follow)
+        self._judge.begin(self._follow)
 
     def _follow(self) -> None:
         """Find the ends of the steps, of all frameworks that have been imported."""
@@ -232,31 +299,31 @@ class Session:
     def _decorate(self, function: Any, named: bool) -> Any:
         if not named:
             return function
-        self._seen = True
+        if getattr(getattr(function, "__code__", None), "co_flags", 0) & _SUSPENDS:
+            self._state = "is a generator or coroutine: name the function that runs it"
+            return function
+        self._state = "was never called"
         return _ending(function, self._judge)
 
     def _at_exit(self, process: str | None) -> None:
         if process is not None:
             return
-        report = _headed(self._judge.finish())
-        if self._judge.refused is not None:
-            say(f"the loop is not watched any more: {self._judge.refused}")
+        report, output, rank = self._judge.finish(), self._output, current_rank()
+        if self._judge.refusal is not None:
+            say(f"the loop is not watched any more: {self._judge.refusal}")
         if report is None:
-            if self._judge.refused is None:
+            if self._judge.refusal is None:
                 say(self._why_nothing())
-        elif self._output is None:
-            _print(report)
+            return
+        if rank is not None:
+            report = replace(report, notes=(f"of {rank}", *report.notes))
+        if output is None:
+            with suppress(OSError, ValueError, RuntimeError, AttributeError):
+                write(for_stream(str(report), sys.stdout), sys.stdout)
             name = f"{Path(self._program.name).stem}.json"
             say(f"to keep this report: {self._again('-o', name)}")
         else:
-            self._write(report, self._output)
-
-    def _write(self, report: LeakReport, output: Output) -> None:
-        problem = output.write_or_print(report)
-        if problem is not None:
-            say(f"error: {problem}")
-            return
-        say(f"wrote {output.typed}: {report.verdict}")
+            output.deliver(report, f": {report.verdict}")
 
     def _why_nothing(self) -> str:
         start = "nothing was judged: "
@@ -272,16 +339,11 @@ class Session:
                 f"name the function that makes one step: {again}, or call step() of a "
                 "tensorlens.LeakWatch where a step of the loop ends, then print its result()"
             )
-        what = "was never called" if self._seen else "was never defined"
-        return f"{start}{self._target.qualname} {what}{end}"
+        return f"{start}{self._target.qualname} {self._state}{end}"
 
     def _again(self, *options: str) -> str:
-        given = ["--step", self._step()] if self._target and "--step" not in options else []
-        return shlex.join([*self._command, *given, *options, *self._words])
-
-    def _step(self) -> str:
-        assert self._target is not None
-        return self._target.typed.removeprefix("__main__.")
+        step = ["--step", self._target.typed.removeprefix("__main__.")] if self._target else []
+        return shlex.join([*self._command, *step, *options, *self._words])
 
 
 def _when_stepped(act: Callable[[], None]) -> Callable[[], None]:
@@ -300,46 +362,13 @@ def _when_stepped(act: Callable[[], None]) -> Callable[[], None]:
     return kept.close
 
 
-def _headed(report: LeakReport | None) -> LeakReport | None:
-    """Return the report with the rank that it is of first among its notes."""
-    rank = current_rank()
-    if report is None or rank is None:
-        return report
-    return replace(report, notes=(f"of {rank}", *report.notes))
-
-
-def _print(report: LeakReport) -> None:
-    with suppress(OSError, ValueError, RuntimeError, AttributeError):
-        write(for_stream(str(report), sys.stdout), sys.stdout)
-
-
 class _Depth(threading.local):
     calls = 0
 
 
 def _ending(function: Any, judge: LoopJudge) -> Any:
     """Return the function, whose outermost call ends a step when it has returned."""
-    if inspect.isasyncgenfunction(function):
-        return function
     depth, step_ended = _Depth(), judge.step_ended
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def to_its_end(*arguments: Any, **options: Any) -> Any:
-            result = yield from function(*arguments, **options)
-            judge.step_ended()
-            return result
-
-        return to_its_end
-    if asyncio.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def awaited(*arguments: Any, **options: Any) -> Any:
-            result = await function(*arguments, **options)
-            judge.step_ended()
-            return result
-
-        return awaited
 
     @functools.wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.messages import show
-from tensorlens.cli.output.saved import add_view_options, read, view_of, write_record
+from tensorlens.cli.options import add_output, add_view, view_of
+from tensorlens.cli.output import Output, read, show, write_record
 from tensorlens.errors import UsageError
 from tensorlens.jobs.merge import merged
 from tensorlens.jobs.parts import rank_of
@@ -33,8 +32,8 @@ def add_parser(subparsers: Any) -> None:
         help="a file of each rank; snapshots of any kind",
     )
     parser.add_argument("--ranks", action="store_true", help="of snapshots, only compare the ranks")
-    add_options(parser, "the report")
-    add_view_options(parser)
+    add_output(parser, "the report")
+    add_view(parser)
     parser.set_defaults(func=run)
 
 
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if len(snapshots) == len(records) and not args.ranks:
         if output is None and _are_ranks(files, snapshots):
             ranks = merged({files[label]: each for label, each in snapshots.items()})
-            write_record(ranks, None, None)
+            write_record(ranks, None)
             show("\n")
         write_record(Snapshot.merged(snapshots), output, view)
     else:

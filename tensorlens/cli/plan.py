@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.saved import write_record
-from tensorlens.errors import UsageError
+from tensorlens.cli.options import add_output, whole_number
+from tensorlens.cli.output import Output, write_record
 from tensorlens.planning.inputs.plan import plan
 
 
@@ -35,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
         help="prefetch_factor (2 unless given), max_queue_size (10), or of prefetch() (1)",
     )
     parser.add_argument("--loader", default="torch", help="torch (the default), keras or tf.data")
-    add_options(parser, "the plan")
+    add_output(parser, "the plan")
     parser.set_defaults(func=run)
 
 
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: a shape, dtype, number or loader that is none.
         TensorlensError: the output cannot be written.
     """
-    output = Output.checked(args.output, args.force) if args.output else None
+    output = Output.of_args(args)
     made = plan(
         [None if each == "?" else _number(each, "SHAPE") for each in args.shape.split("x")],
         args.dtype,
@@ -55,18 +54,16 @@ def run(args: argparse.Namespace) -> int:
         args.prefetch,
         loader=args.loader,
     )
-    write_record(made, output, None)
+    write_record(made, output)
     return 0
 
 
 def _batches(text: str | None) -> int | list[int] | None:
     if text is None:
         return None
-    found = [_number(each, "--batch") for each in text.split(",")]
-    return found[0] if len(found) == 1 else found
+    sizes = [_number(each, "--batch") for each in text.split(",")]
+    return sizes[0] if len(sizes) == 1 else sizes
 
 
 def _number(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise UsageError(f"{name} {text!r}: give whole numbers, as in 256x256x3")
-    return int(text)
+    return whole_number(text, f"{name} {text!r}: give whole numbers, as in 256x256x3")

@@ -6,31 +6,31 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorlens import config
-from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.messages import complain, say
-from tensorlens.cli.program.arguments import add_program, program_of, words_of
+from tensorlens.cli.options import add_output, add_program, words_of
+from tensorlens.cli.output import Output, complain, say
 from tensorlens.cli.program.block_reports import MergedReport
-from tensorlens.cli.program.execution import Program, plain
+from tensorlens.cli.program.execution import Program, plain, program_of
 from tensorlens.cli.program.instrument import Instrument
-from tensorlens.cli.program.model_modules import library_model_module
-from tensorlens.cli.program.targets import Target, resolve
+from tensorlens.cli.program.targets import Target, library_model_module, resolve
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.frameworks.import_hooks import when_imported
+from tensorlens.guards import reason
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import LineReport
 from tensorlens.lines.worker_files import set_workers_output
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for
 
+_FRAMEWORKS = ("torch", "tensorflow")
+_EVENTS = 1_000_000
 _SHOWN_ONCE = [each for each in OF_RECORDINGS if each not in ("tlens", "tlens.gz", "pickle")]
 _SHOWN_ONCE += [each for each in OF_ALL if each != "json"]
-
-if TYPE_CHECKING:
-    from tensorlens.cli.program.recording import RecordedRun
 
 _EPILOG = """\
 examples:
@@ -79,7 +79,7 @@ def add_parser(subparsers: Any) -> None:
         " module.function or module.Class; of the program itself its top-level lines too, where"
         " they do its work; may be repeated",
     )
-    add_options(parser, "the figures")
+    add_output(parser, "the figures")
     parser.add_argument(
         "--record",
         metavar="FILE",
@@ -101,51 +101,42 @@ def run(args: argparse.Namespace) -> int:
     words = words_of(args)
     if args.events is not None and not args.record:
         args.parser.error("--events is for --record FILE")
+    command = shlex.split(args.parser.prog)
     try:
         output = _line_output(args) if args.output else None
-        recorded = _recorded(args, output) if args.record else None
+        recorded = _recorded(args, output, command) if args.record else None
         _switch_on(output)
-        program = program_of(args, words)
+        program = program_of(words)
         program.prepare()
         targets = [resolve(typed, program) for typed in args.profile]
-        session = Session(program, output, targets, args.parser.prog, words, recorded)
+        session = Session(program, output, targets, command, words, recorded)
         session.start()
     except TensorlensError as error:
         return complain(error)
-    with recorded.around_program() if recorded else nullcontext():
+    with recorded or nullcontext():
         session.execute()
     return 0
 
 
 def _line_output(args: argparse.Namespace) -> Output:
-    """Return where the figures of lines are to be written.
-
-    Raises:
-        TensorlensError: it could not be written there.
-        UsageError: files with that ending keep recordings.
-    """
+    """Return where the figures of lines are to be written."""
     output = Output.of_program(args.output, args.force)
     if renderer_for(args.output).extension not in OF_ALL:
         raise UsageError(f"-o {args.output} would keep a recording: --record {args.output}")
     return output
 
 
-def _recorded(args: argparse.Namespace, output: Output | None) -> RecordedRun:
-    """Return what records the program.
-
-    Raises:
-        TensorlensError: it could not be written where it is wanted.
-        UsageError: the file is that of ``-o`` too, or the number of events is not positive.
-    """
-    from tensorlens.cli.program.recording import RecordedRun
-
+def _recorded(
+    args: argparse.Namespace, output: Output | None, command: Sequence[str]
+) -> RecordedRun:
+    """Return what records the program."""
     target = Output.of_program(args.record, args.force)
     if output is not None and output.path == target.path:
         raise UsageError(f"-o and --record both name {args.record}: give each a file of its own")
-    limit = 1_000_000 if args.events is None else args.events
+    limit = _EVENTS if args.events is None else args.events
     if limit < 1:
         raise UsageError(f"--events {limit}: give how many events are kept, 1 or more")
-    return RecordedRun(target, limit, shlex.split(args.parser.prog))
+    return RecordedRun(target, limit, command)
 
 
 def _switch_on(output: Output | None) -> None:
@@ -157,6 +148,79 @@ def _switch_on(output: Output | None) -> None:
     config.current()
 
 
+class RecordedRun:
+    """Records a program from its import of a framework, and writes that when the process ends.
+
+    Args:
+        output: where to.
+        limit: how many events are kept.
+        command: how tensorlens was called, for what to type next.
+    """
+
+    def __init__(self, output: Output, limit: int, command: Sequence[str]) -> None:
+        from tensorlens.recording.record import record
+
+        self._output = output
+        self._command = command
+        self._recording = record(limit=limit)
+        self._has_begun = False
+        self._refusal: str | None = None
+        """Why nothing is recorded."""
+
+    def start(self) -> None:
+        """Begin as soon as a framework is there, and explain failed allocations from now on."""
+        from tensorlens.recording.oom.hooks import explain_oom
+
+        explain_oom()
+        for name in _FRAMEWORKS:
+            when_imported(name, self._begin)
+
+    def __enter__(self) -> None:
+        """The program begins."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Explain a failed allocation that ends the program, whatever hooks it has put in."""
+        from tensorlens.recording.oom.annotation import annotate_unhandled
+
+        if error is not None:
+            annotate_unhandled(error)
+
+    def stop(self) -> None:
+        """Record no more; what is done from here on is not the program's."""
+        if not self._has_begun:
+            return
+        try:
+            self._recording.stop()
+            self._refusal = self._recording.failure
+        except Exception as failure:
+            self._refusal = reason(failure)
+
+    def write(self) -> None:
+        """Write the recording and say so, or say why there is none."""
+        output, recording = self._output, self._recording
+        if not self._has_begun and self._refusal is None:
+            self._refusal = f"the program never imported {' or '.join(_FRAMEWORKS)}"
+        if self._refusal is not None:
+            say(f"--record: {self._refusal}, so {output.typed} was not written")
+            return
+        count, dropped = len(recording.log), recording.origin.dropped
+        text = f"{count:,} event" if count == 1 else f"{count:,} events"
+        if dropped:
+            text += f", the last of {dropped + count:,}: --events N keeps more"
+        output.deliver(recording, f" ({text}); {output.next_step(self._command)}")
+
+    def _begin(self) -> None:
+        if self._has_begun:
+            # the recording takes up by itself what comes later
+            return
+        # in the program's own import, which is to go on whatever happens here
+        try:
+            self._recording.begin()
+            self._has_begun = True
+        except Exception as failure:
+            self._refusal = reason(failure)
+
+
 class Session:
     """One run: takes the figures of the decorators and delivers them when the process ends."""
 
@@ -165,17 +229,17 @@ class Session:
         program: Program,
         output: Output | None,
         targets: list[Target],
-        command: str,
-        words: list[str],
+        command: Sequence[str],
+        words: Sequence[str],
         recorded: RecordedRun | None = None,
     ) -> None:
         self.program = program
         self.output = output
         self.recorded = recorded
         self.instrument = Instrument(targets, self._decorate, profile.profiler)
-        self._command = shlex.split(command)
+        self._command = command
         self._words = words
-        self._gathered = MergedReport()
+        self._merged = MergedReport()
         self._printed = False
 
     def start(self) -> None:
@@ -206,7 +270,7 @@ class Session:
         self._printed = True
         if self.output is None:
             return False
-        self._gathered.add(report)
+        self._merged.add(report)
         return True
 
     def _at_exit(self, process: str | None) -> None:
@@ -221,58 +285,36 @@ class Session:
             recorded.write()
 
     def _report_lines(self, process: str | None) -> None:
-        profiler = profile.profiler
-        if self.output is None:
+        profiler, output = profile.profiler, self.output
+        if output is None:
             profiler.report_at_exit(process)
-            if process is None:
-                self._say_what_is_next()
+            if process is None and config.prints_tables():
+                self._say_next(self._printed, "")
             return
         report = profiler.result(profiler.pending(process), process)
         if process is None:
-            self._gathered.add(report)
-            report = self._gathered.report(report.process)
-        if report.functions:
-            self._write(report, self.output, process)
+            self._merged.add(report)
+            report = self._merged.report(report.process)
+        if report.functions and process is None:
+            output.deliver(report, f"; {output.next_step(self._command)}")
+        elif report.functions:
+            output.of_process(os.getpid()).deliver(report, "")
         if process is None:
-            self._tell_of_targets()
-            if report.functions:
-                self._tell_of_library()
-            else:
-                self._tell_of_nothing(f", so {self.output.typed} was not written")
+            self._say_next(bool(report.functions), f", so {output.typed} was not written")
 
-    def _write(self, report: LineReport, output: Output, process: str | None) -> None:
-        if process is not None:
-            output = output.of_process(os.getpid())
-        problem = output.write_or_print(report)
-        if problem is not None:
-            say(f"error: {problem}")
-            return
-        next_step = "" if process else f"; {self._next_step(output)}"
-        say(f"wrote {output.typed}{next_step}")
+    def _say_next(self, was_profiled: bool, consequence: str) -> None:
+        """Say what of ``-p`` did not run, and what to type next."""
+        self._report_targets()
+        if was_profiled:
+            self._point_to_library()
+            if self.output is None:
+                name = f"{Path(self.program.name).stem}.json"
+                say(f"to keep these figures: {self._again('-o', name)}")
+        elif consequence or self.recorded is None or self.instrument.targets:
+            # else a recording may be all that was wanted
+            say(f"nothing was profiled{self._why_nothing(consequence)}")
 
-    def _next_step(self, output: Output) -> str:
-        ending = output.path.suffix.lower()
-        name = shlex.quote(output.typed)
-        if ending == ".json":
-            return f"next: {shlex.join([*self._command[:-1], 'show'])} {name}"
-        if ending == ".html":
-            return f"next: open {name} in a browser"
-        return f"next: {'less' if ending == '.txt' else 'head'} {name}"
-
-    def _say_what_is_next(self) -> None:
-        if not config.prints_tables():
-            return
-        self._tell_of_targets()
-        if not self._printed:
-            # a recording may be all that was wanted
-            if self.recorded is None or self.instrument.targets:
-                self._tell_of_nothing("")
-            return
-        self._tell_of_library()
-        name = f"{Path(self.program.name).stem}.json"
-        say(f"to keep these figures: {self._again('-o', name)}")
-
-    def _tell_of_targets(self) -> None:
+    def _report_targets(self) -> None:
         entries = profile.profiler.functions
         for target in self.instrument.targets:
             if not any(target.covers(filename) for filename in self.instrument.seen):
@@ -289,26 +331,23 @@ class Session:
                 functions = "its function was" if count == 1 else f"its {count} functions were"
                 say(f"-p {target.typed}: {functions} never called")
 
-    def _tell_of_library(self) -> None:
+    def _point_to_library(self) -> None:
         """Point to the model's own lines where they are in a library, which -p can profile."""
         name = library_model_module()
         filename = getattr(sys.modules.get(name or ""), "__file__", None)
         if filename and not any(target.covers(filename) for target in self.instrument.targets):
             say(f"the model's own lines are in {name}: {self._again('-p', str(name))}")
 
-    def _tell_of_nothing(self, consequence: str) -> None:
-        text = f"nothing was profiled{consequence}"
+    def _why_nothing(self, consequence: str) -> str:
         if any(entry.is_cleared for entry in profile.profiler.functions):
-            text = f"nothing was profiled since the figures were cleared{consequence}"
-        elif not self.instrument.targets:
-            spec = self.program.spec
-            in_folder = spec is not None and spec.name == "__main__"
-            what = (self.program.filename if in_folder else None) or self.program.name
-            text += (
-                f": decorate a function with @tensorlens.profile, or profile all of {what}:"
-                f" {self._again('-p', what)}"
-            )
-        say(text)
+            return f" since the figures were cleared{consequence}"
+        if self.instrument.targets:
+            return consequence
+        name = self.program.name
+        return (
+            f"{consequence}: decorate a function with @tensorlens.profile, or profile all of"
+            f" {name}: {self._again('-p', name)}"
+        )
 
     def _again(self, *options: str) -> str:
         targets = [word for target in self.instrument.targets for word in ("-p", target.typed)]

@@ -5,17 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.messages import waiting
-from tensorlens.cli.output.saved import (
-    add_instant_option,
-    add_view_options,
-    kind_text,
-    view_of,
-    write_record,
-)
-from tensorlens.errors import FileFormatError, TensorlensError, UsageError
-from tensorlens.loading import load
+from tensorlens.cli.options import add_output, add_view, view_of
+from tensorlens.cli.output import Output, damage_errors, kind_text, read, waiting, write_record
+from tensorlens.errors import UsageError
 from tensorlens.recording.recordings import Recording
 
 
@@ -32,9 +24,14 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="a .json or .tlens that tensorlens wrote, or a .pickle of torch's memory history",
     )
-    add_options(parser, "the report", recordings=True)
-    add_view_options(parser)
-    add_instant_option(parser)
+    add_output(parser, "the report", recordings=True)
+    add_view(parser)
+    parser.add_argument_group("of recordings").add_argument(
+        "--at",
+        metavar="MARK|EVENT",
+        help="what was resident at a mark (the last of that name) or after the event of a number,"
+        " in place of the peak",
+    )
     parser.set_defaults(func=run)
 
 
@@ -46,16 +43,10 @@ def run(args: argparse.Namespace) -> int:
         UsageError: an option that is not for this kind of record, or an instant that is none.
     """
     view = view_of(args)
-    output = Output.checked(args.output, args.force) if args.output else None
-    with waiting(f"reading {args.file}"):
-        record = load(args.file)
+    output = Output.of_args(args)
+    record = read(args.file)
     if args.at is not None and not isinstance(record, Recording):
         raise UsageError(f"--at is for recordings: {args.file} is {kind_text(record)}")
-    try:
-        with waiting("laying out the report"):
-            write_record(record, output, view)
-    except (TensorlensError, OSError):
-        raise
-    except Exception as error:  # figures of the wrong type are met only where they are used
-        raise FileFormatError(f"{args.file}: damaged {record.KIND}: {error}") from None
+    with damage_errors(args.file, record), waiting("laying out the report"):
+        write_record(record, output, view)
     return 0

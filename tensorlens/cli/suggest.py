@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.saved import write_record
-from tensorlens.cli.program.arguments import add_step_options, arguments_of
+from tensorlens.cli.options import add_output, add_step_options, arguments_of, option_values
+from tensorlens.cli.output import Output, write_record
 from tensorlens.errors import UsageError
-from tensorlens.planning.processes import ProgramFailed
 from tensorlens.planning.step_facts import WATCHES
 
 _EPILOG = """\
@@ -59,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
         help="framework of the steps (the one the program imports)",
     )
     add_step_options(parser, _NUMBERS)
-    add_options(parser, "the suggestions")
+    add_output(parser, "the suggestions")
     parser.set_defaults(func=run)
 
 
@@ -70,23 +67,14 @@ def run(args: argparse.Namespace) -> int:
         TensorlensError: the output cannot be written, or a recording not be read.
         UsageError: something of what is asked makes no sense.
     """
-    output = Output.checked(args.output, args.force) if args.output else None
-    names = ("top", "batch", "warmup", "steps", "repeats", "timeout", "device", "framework")
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    output = Output.of_args(args)
+    options = option_values(args, *_NUMBERS, "timeout", "device", "framework")
     from tensorlens.planning.suggest.api import suggest
 
-    try:
-        found = suggest(
-            _program(args.program),
-            verify=args.verify,
-            arguments=arguments_of(args),
-            **given,
-        )
-    except ProgramFailed as error:
-        if error.details and sys.stderr is not None:
-            sys.stderr.write(error.details.rstrip("\n") + "\n")
-        raise
-    write_record(found, output, None)
+    suggestions = suggest(
+        _program(args.program), verify=args.verify, arguments=arguments_of(args), **options
+    )
+    write_record(suggestions, output)
     return 0
 
 
@@ -97,7 +85,7 @@ def _program(typed: str) -> Any:
     from tensorlens.loading import load
     from tensorlens.recording.recordings import Recording
 
-    found = load(typed)
-    if not isinstance(found, Recording):
+    record = load(typed)
+    if not isinstance(record, Recording):
         raise UsageError(f"{typed} is no recording: give a .tlens file, or module:function")
-    return found
+    return record

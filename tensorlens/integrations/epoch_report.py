@@ -1,29 +1,37 @@
 """The memory of a loop over batches: by epoch, with the batch of the peak, and whether it grows.
 
-Knows nothing of Keras: it is told when batches and epochs begin and end, and what the counters
-read then. It holds a few numbers an epoch, and nothing of a batch.
+As text, epochs and batches count from 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import median
 
-from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.lines.report import DeviceSource
-from tensorlens.lines.tracing.accounting import WIDTH
+from tensorlens.render import text_of_blocks
+from tensorlens.render.blocks import (
+    Block,
+    Column,
+    Fold,
+    Heading,
+    Note,
+    Row,
+    Section,
+    Table,
+    named,
+)
+from tensorlens.render.figures import exact_size, size
 
 FIT, EVALUATE, PREDICT = "fit", "evaluate", "predict"
 
-_SAMPLES = 256
-"""How many ends of batches a trend keeps at most; at twice as many every other one goes."""
-_WINDOWS = 8
-_FEWEST = 16
-"""Ends of batches that must be known before growth is spoken of."""
-_WARMUP = 2
-"""Batches at the beginning that make the optimizer's state, caches and buffers."""
+_MOST_ROWS = 24
+_LAST_ROWS = 8
+_ADVICE = {
+    FIT: "tensorlens.LeakWatch() around the loop names what stays and who holds it",
+    EVALUATE: "tensorlens.find_leaks(lambda: model.evaluate(x, y)) names what stays",
+    PREDICT: "tensorlens.find_leaks(lambda: model.predict(x)) names what stays",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,117 +92,110 @@ class LoopReport:
 
     def peak(self, device: str) -> tuple[int, Epoch] | None:
         """Return the most that was allocated, and in which epoch; None where it is unknown."""
-        found = [
+        peaks = [
             (level.peak, epoch)
             for epoch in self.epochs
             for level in (epoch.devices.get(device), epoch.validation.get(device))
             if level is not None and level.peak >= 0
         ]
-        return max(found, key=lambda pair: pair[0], default=None)
+        return max(peaks, key=lambda pair: pair[0], default=None)
 
     def __str__(self) -> str:
-        from tensorlens.integrations.epoch_report_text import text
-
-        return text(self)
-
-
-class Pass:
-    """One pass over batches while it runs: an epoch's, or that of an ``evaluate``."""
-
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
-        self.batches = 0
-        self.allocated: list[int] = []
-        self._peaks: list[int] = []
-        self._places: list[tuple[int, int] | None] = []
-
-    def take(self, figures: Sequence[int], place: tuple[int, int] | None) -> None:
-        """Take a read; ``place`` is the batches that ran since the one before, None for none."""
-        peaks = figures[1::WIDTH]
-        if len(peaks) != len(self._peaks):
-            added = len(peaks) - len(self._peaks)
-            self._peaks += [UNKNOWN] * added
-            self._places += [None] * added
-        self.allocated = list(figures[::WIDTH])
-        for slot, peak in enumerate(peaks):
-            if peak > self._peaks[slot]:
-                self._peaks[slot] = peak
-                self._places[slot] = place
-
-    def levels(self, names: Sequence[str]) -> dict[str, Level]:
-        """Return what each device held; ``names`` are those of the slots."""
-        # a peak that was read before the device's first use is below what is allocated now
-        return {
-            name: Level(now, max(now, peak) if peak >= 0 else UNKNOWN, place)
-            for name, now, peak, place in zip(
-                names, self.allocated, self._peaks, self._places, strict=False
-            )
-        }
+        blocks: list[Block] = [Section(tuple(_head(self)))]
+        blocks += [_device(self, source) for source in self.devices]
+        if self.largest:
+            table = Table((Column("Size"), Column("Tensor", "prose")), self.largest)
+            blocks.append(Section((table,), "Largest tensors at the end"))
+        return text_of_blocks(blocks).rstrip("\n")
 
 
-class Trend:
-    """Whether what is allocated at the ends of batches grows, from a few hundred of them."""
-
-    def __init__(self) -> None:
-        self._every = 1
-        self._count = 0
-        self._batches = 0
-        self._at: list[int] = []
-        self._levels: list[Sequence[int]] = []
-
-    def take(self, allocated: Sequence[int], batches: int = 1) -> None:
-        """Take what each slot has allocated after so many batches more."""
-        if self._count >= len(self._at) * self._every:
-            self._at.append(self._batches)
-            self._levels.append(tuple(allocated))
-        self._count += 1
-        self._batches += batches
-        if len(self._at) == 2 * _SAMPLES:
-            self._every *= 2
-            self._at, self._levels = self._at[::2], self._levels[::2]
-
-    def growth(self, slot: int, least: int) -> Growth | None:
-        """Return how much each batch leaves behind, None where it is not steady.
-
-        The lowest ends of batches of each of eight spans, one after the other, must rise: a
-        batch that is larger than others, or a buffer that is emptied now and then, does not.
-
-        Args:
-            slot: which counter.
-            least: growth of fewer bytes in all is none: of counters that are not exact.
-        """
-        points = [
-            (at, levels[slot])
-            for at, levels in zip(self._at, self._levels, strict=True)
-            if at >= _WARMUP and slot < len(levels) and levels[slot] >= 0
-        ]
-        if len(points) < _FEWEST:
-            return None
-        size = len(points) / _WINDOWS
-        lowest = [
-            min(points[round(part * size) : round((part + 1) * size)], key=lambda each: each[1])
-            for part in range(_WINDOWS)
-        ]
-        grown = lowest[-1][1] - lowest[0][1]
-        if grown < max(1, least) or any(b[1] <= a[1] for a, b in pairwise(lowest)):
-            return None
-        # what is made once, as at the first validation, belongs to no batch
-        each = median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(lowest))
-        return Growth("batch", each, self._batches)
+def _head(report: LoopReport) -> Iterator[Block]:
+    batches = sum(epoch.batches for epoch in report.epochs)
+    counts = [_counted(batches, "batch")]
+    if report.kind == FIT:
+        counts.insert(0, _counted(len(report.epochs), "epoch"))
+    if report.epochs and not report.epochs[-1].ended:
+        counts.append("the last epoch not ended" if report.kind == FIT else "not ended")
+    yield Heading(f"Memory of {report.kind}: {', '.join(counts)}")
+    yield named(
+        (device.name, ", ".join(filter(None, (device.source, device.precision))))
+        for device in report.devices
+    )
+    for note in report.notes:
+        yield Note(note, label="note")
 
 
-def growth_of(levels: Sequence[int], per: str, least: int) -> Growth | None:
-    """Return how much each epoch or call leaves behind; the first two are the warm-up.
+def _device(report: LoopReport, source: DeviceSource) -> Section:
+    device = source.name
+    peak = report.peak(device)
+    if peak is None:
+        title = f"peak n/a: {source.missing.get('peak', 'nothing ran')}"
+    else:
+        nbytes, epoch = peak
+        title = f"peak {exact_size(nbytes)} {_when(report, epoch, device, nbytes)}"
+    blocks: list[Block] = []
+    if report.kind == FIT and any(device in epoch.devices for epoch in report.epochs):
+        blocks.append(_table(report, device, has_peaks=peak is not None))
+    for growth in report.growth.get(device, ()):
+        rate = size(round(growth.nbytes))
+        span = _counted(growth.count, growth.per)
+        blocks.append(
+            Note(f"grows by {rate} per {growth.per}, seen over {span}: {_ADVICE[report.kind]}")
+        )
+    return Section(tuple(blocks), title, device)
 
-    Args:
-        levels: what was allocated at the end of each.
-        per: what they are.
-        least: growth of fewer bytes in all is none.
-    """
-    later = list(levels[1:])
-    if len(later) < 3 or min(later) < 0:
-        return None
-    grown = later[-1] - later[0]
-    if grown < max(1, least) or any(after <= before for before, after in pairwise(later)):
-        return None
-    return Growth(per, median(b - a for a, b in pairwise(later)), len(later))
+
+def _when(report: LoopReport, epoch: Epoch, device: str, nbytes: int) -> str:
+    level, validation = epoch.devices.get(device), ""
+    if level is None or level.peak != nbytes:
+        level, validation = epoch.validation[device], " of validation"
+    of_epoch = f" of epoch {epoch.number + 1}" if report.kind == FIT else ""
+    if level.batches is None:
+        return ("in validation" if validation else "between batches") + of_epoch
+    several = "es" if level.batches[0] != level.batches[1] else ""
+    return f"in batch{several} {_numbers(level)}{validation}{of_epoch}"
+
+
+def _table(report: LoopReport, device: str, *, has_peaks: bool) -> Table:
+    columns = [Column("Epoch"), Column("Batches")]
+    if has_peaks:
+        columns += [Column("Peak"), Column("In batch")]
+    is_validated = has_peaks and any(device in epoch.validation for epoch in report.epochs)
+    columns += [Column("Validation peak")] if is_validated else []
+    columns += [Column("At the end"), Column("Change")]
+    rows: list[Row | Fold] = []
+    before: int | None = None
+    for epoch in report.epochs:
+        level = epoch.devices.get(device)
+        if level is None:
+            continue
+        cells = [str(epoch.number + 1) + ("" if epoch.ended else "*"), str(epoch.batches)]
+        cells += [size(_known(level.peak)), _numbers(level)] if has_peaks else []
+        if is_validated:
+            validation = epoch.validation.get(device)
+            cells.append("" if validation is None else size(_known(validation.peak)))
+        cells.append(size(_known(level.allocated)))
+        cells.append("" if before is None else size(level.allocated - before, signed=True))
+        rows.append(Row(tuple(cells)))
+        before = level.allocated if level.allocated >= 0 else None
+    hidden = len(rows) - _MOST_ROWS
+    if hidden > 0:
+        fold = Fold(f"{hidden} more epochs", ())
+        rows[_MOST_ROWS - _LAST_ROWS : -_LAST_ROWS] = [fold]
+    return Table(tuple(columns), tuple(rows))
+
+
+def _known(nbytes: int) -> int | None:
+    return nbytes if nbytes >= 0 else None
+
+
+def _numbers(level: Level) -> str:
+    if level.batches is None:
+        return "between"
+    first, last = level.batches
+    return str(first + 1) if first == last else f"{first + 1}-{last + 1}"
+
+
+def _counted(count: int, unit: str) -> str:
+    plural = "" if count == 1 else "es" if unit == "batch" else "s"
+    return f"{count:,} {unit}{plural}"

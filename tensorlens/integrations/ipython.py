@@ -18,7 +18,9 @@ import re
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +37,7 @@ from tensorlens.render import renderer_for, save
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _SHOW = "__tensorlens_show__"
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _VALUE = re.compile(r""""([^"]*)"|'([^']*)'|(\S+)""")
 
 
@@ -48,14 +51,6 @@ def unload_ipython_extension(shell: Any) -> None:
     for kind in ("line", "cell"):
         for name in ("tlrun", "mlrun"):
             shell.magics_manager.magics[kind].pop(name, None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wishes:
-    functions: list[str]
-    save_as: str | None
-    quiet: bool
-    devices: tuple[Any, ...] | None = None
 
 
 def _magic(*options: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
@@ -102,8 +97,8 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
         """
         __tracebackhide__ = "__ipython_bottom__"
         args, statement = _parsed(self.tlrun, line)
-        wishes = _Wishes(args.function, args.save, args.quiet or args.give)
-        _, report = self._run(wishes, statement, cell, local_ns)
+        deliver = partial(_deliver, args.function, args.quiet or args.give, args.save)
+        _, report = self._run(args.function, None, deliver, statement, cell, local_ns)
         return report if args.give else None
 
     @_magic(
@@ -123,34 +118,41 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
         __tracebackhide__ = "__ipython_bottom__"
         args, statement = _parsed(self.mlrun, line)
         quiet = args.quiet or args.return_profiler
-        devices = None if args.gpu is None else (_gpu(args.gpu),)
-        wishes = _Wishes(args.function, args.dump_profile, quiet, devices)
-        profiler, _ = self._run(wishes, statement, cell, local_ns)
+        gpu = int(args.gpu) if (args.gpu or "").isdigit() else args.gpu
+        deliver = partial(_deliver, args.function, quiet, args.dump_profile)
+        devices = None if gpu is None else (gpu,)
+        profiler, _ = self._run(args.function, devices, deliver, statement, cell, local_ns)
         return profiler if args.return_profiler else None
 
     def _run(
-        self, wishes: _Wishes, statement: str, cell: str | None, local_ns: Any
+        self,
+        functions: list[str],
+        devices: tuple[Any, ...] | None,
+        deliver: Callable[[LineProfiler], LineReport],
+        statement: str,
+        cell: str | None,
+        local_ns: Any,
     ) -> tuple[LineProfiler, LineReport]:
         __tracebackhide__ = True
         if cell is None and not statement:
             raise UsageError("give a statement to run: %tlrun -f FUNC STATEMENT")
-        if cell is None and not wishes.functions:
+        if cell is None and not functions:
             raise UsageError(
                 "name what to profile: %tlrun -f FUNC STATEMENT; the lines of a whole cell: %%tlrun"
             )
         namespace = self.shell.user_ns if local_ns is None else local_ns
         try:
-            profiler = LineProfiler(devices=wishes.devices)
+            profiler = LineProfiler(devices=devices)
         except TensorlensError as error:
             raise UsageError(str(error)) from None
-        code = self._prepared(profiler, wishes, cell or statement, cell is not None, namespace)
+        code = self._prepared(profiler, functions, cell or statement, cell is not None, namespace)
         try:
             with profiler:
                 exec(profiler.exchange(code), self.shell.user_global_ns, namespace)
         finally:
             namespace.pop(_SHOW, None)
             profiler.close()
-            report = self._deliver(profiler, wishes)
+            report = deliver(profiler)
         return profiler, report
 
     def _add_functions(
@@ -171,7 +173,12 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
                 raise UsageError(reason) from None
 
     def _prepared(
-        self, profiler: LineProfiler, wishes: _Wishes, source: str, is_cell: bool, namespace: Any
+        self,
+        profiler: LineProfiler,
+        functions: list[str],
+        source: str,
+        is_cell: bool,
+        namespace: Any,
     ) -> types.CodeType:
         """Return the code to run, its own lines profiled where no function was named."""
         __tracebackhide__ = True
@@ -181,22 +188,20 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
         filename = self.shell.compile.cache(transformed, number)
         with _syntax_in_one_line():
             tree = self.shell.compile.ast_parse(transformed, filename)
-        if not wishes.functions:
+        if not functions:
             # a framework is counted from its import on, and taken up only between profiled lines
-            imports, tree.body = _leading_imports(tree.body)
+            imports = [*takewhile(lambda each: isinstance(each, _IMPORTS), tree.body)]
+            tree.body = tree.body[len(imports) :]
             first = self.shell.compile(ast.Module(imports, []), filename, "exec")
             exec(first, self.shell.user_global_ns, namespace)
         if is_cell:
             self._show_the_last(tree, namespace)
         with _syntax_in_one_line():
             code: types.CodeType = self.shell.compile(tree, filename, "exec")
-        if wishes.functions:
-            self._add_functions(profiler, wishes.functions, code, namespace)
+        if functions:
+            self._add_functions(profiler, functions, code, namespace)
         else:
-            lines = source.strip("\n").splitlines()
-            if len(lines) != len(transformed.splitlines()):
-                lines = transformed.splitlines()
-            _add_cell(profiler, code, lines)
+            _add_cell(profiler, code, transformed.splitlines())
         return code
 
     def _show_the_last(self, tree: ast.Module, namespace: Any) -> None:
@@ -206,24 +211,22 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
             show = ast.copy_location(ast.Name(_SHOW, ast.Load()), last.value)
             last.value = ast.copy_location(ast.Call(show, [last.value], []), last.value)
 
-    def _deliver(self, profiler: LineProfiler, wishes: _Wishes) -> LineReport:
-        report = profiler.result()
-        if not wishes.functions:
-            cell, *others = report.functions
-            called = (each for each in others if each.calls)
-            report = replace(report, functions=(cell, *called))
-        if not wishes.quiet:
-            display(report)
-        if wishes.save_as:
-            try:
-                print(f"Wrote {_save(report, Path(wishes.save_as))}")
-            except TensorlensError as error:
-                raise UsageError(str(error)) from None
-        return report
 
-
-def _gpu(text: str) -> Any:
-    return int(text) if text.isdigit() else text
+def _deliver(
+    functions: list[str], quiet: bool, save_as: str | None, profiler: LineProfiler
+) -> LineReport:
+    report = profiler.result()
+    if not functions:
+        cell, *others = report.functions
+        report = replace(report, functions=(cell, *(each for each in others if each.calls)))
+    if not quiet:
+        display(report)
+    if save_as:
+        try:
+            print(f"Wrote {_save(report, Path(save_as))}")
+        except TensorlensError as error:
+            raise UsageError(str(error)) from None
+    return report
 
 
 def _add_cell(profiler: LineProfiler, cell: types.CodeType, lines: list[str]) -> None:
@@ -257,13 +260,6 @@ def _syntax_in_one_line() -> Iterator[None]:
         hint = ": put it in a function and give -f" if "await" in error.msg else ""
         where = f"line {error.lineno}: {(error.text or '').strip()}"
         raise UsageError(f"SyntaxError: {error.msg}{hint} ({where})") from None
-
-
-def _leading_imports(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    count = 0
-    while count < len(body) and isinstance(body[count], (ast.Import, ast.ImportFrom)):
-        count += 1
-    return body[:count], body[count:]
 
 
 def _save(report: LineReport, path: Path) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TextIO, TypeVar
@@ -18,7 +18,7 @@ from typing import Any, TextIO, TypeVar
 import keras
 
 from tensorlens.guards import warn
-from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
+from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Level, LoopReport
 from tensorlens.integrations.sampler import Follower
 from tensorlens.lines.tracing.accounting import WIDTH
 from tensorlens.recording.oom import region as regions
@@ -31,11 +31,6 @@ _Hook = TypeVar("_Hook", bound=Callable[..., None])
 _FUNCTIONS = {FIT: "train_function", EVALUATE: "test_function", PREDICT: "predict_function"}
 _ENDS_OF_DATA = ("StopIteration", "OutOfRangeError")
 """How an iterator of Python's, or of TensorFlow's, says that there are no more batches."""
-_OF_BATCHES = tuple(
-    f"on_{phase}_batch_{moment}"
-    for phase in ("train", "test", "predict")
-    for moment in ("begin", "end")
-)
 
 
 def _quietly(hook: _Hook) -> _Hook:
@@ -109,8 +104,9 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._undo: dict[str, Callable[[], None]] = {}
         if not batches:
             # Keras asks whether a hook is the one that it comes with
-            for name in _OF_BATCHES:
-                setattr(self, name, getattr(super(), name))
+            for phase in ("train", "test", "predict"):
+                for name in (f"on_{phase}_batch_begin", f"on_{phase}_batch_end"):
+                    setattr(self, name, getattr(super(), name))
 
     @property
     def report(self) -> LoopReport | None:
@@ -157,9 +153,13 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
     @_quietly
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """An epoch ends: its logs get the figures."""
-        found = None if self._follower is None else self._follower.epoch_ends()
-        if found is not None and logs is not None:
-            logs.update(self._logged(found))
+        figures = None if self._follower is None else self._follower.epoch_ends()
+        if figures is None or logs is None:
+            return
+        for name, level in figures.devices.items():
+            self._log(logs, name, level)
+        for name, level in figures.validation.items():
+            self._log(logs, name, replace(level, allocated=-1), prefix="val_")
 
     @_quietly
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -173,26 +173,12 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._batch_ends(batch, logs)
 
     @_quietly
-    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A batch of ``evaluate`` begins."""
-        if self._follower is not None:
-            self._follower.batch_begins(batch)
-
-    @_quietly
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A batch of ``evaluate`` ends."""
+        """A batch of ``evaluate`` or ``predict`` ends."""
         self._batch_ends(batch, None)
 
-    @_quietly
-    def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A batch of ``predict`` begins."""
-        if self._follower is not None:
-            self._follower.batch_begins(batch)
-
-    @_quietly
-    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A batch of ``predict`` ends."""
-        self._batch_ends(batch, None)
+    on_test_batch_begin = on_predict_batch_begin = on_train_batch_begin
+    on_predict_batch_end = on_test_batch_end
 
     def _begin(self, kind: str) -> None:
         if self._follower is None:
@@ -210,7 +196,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self.log_batches and logs is not None and figures:
             for slot, name in enumerate(self._follower.names()):
                 allocated, peak = figures[slot * WIDTH : slot * WIDTH + 2]
-                self._log(logs, "", name, Level(allocated, max(allocated, peak), None))
+                self._log(logs, name, Level(allocated, max(allocated, peak), None))
 
     def _end(self, kind: str) -> None:
         self._unwatch(kind)
@@ -221,15 +207,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self.show:
             print(report, file=self.file or sys.stdout)
 
-    def _logged(self, epoch: Epoch) -> dict[str, float]:
-        logs: dict[str, float] = {}
-        for name, level in epoch.devices.items():
-            self._log(logs, "", name, level)
-        for name, level in epoch.validation.items():
-            self._log(logs, "val_", name, replace(level, allocated=-1))
-        return logs
-
-    def _log(self, logs: dict[str, float], prefix: str, device: str, level: Level) -> None:
+    def _log(self, logs: dict[str, float], device: str, level: Level, prefix: str = "") -> None:
         if self._devices and device not in self._devices:
             return
         key = f"{prefix}memory/{device.replace(':', '_')}"
@@ -245,14 +223,13 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         roots = [self.model, getattr(self.model, "optimizer", None)]
         table = MemReporter([root for root in roots if root is not None]).snapshot().tensors
         rows = sorted(table.counted(), key=table.storage_nbytes.__getitem__, reverse=True)
-        found = []
-        for row in rows[: self.top]:
-            tensor = table[row]
+        largest = []
+        for tensor in (table[row] for row in rows[: self.top]):
             kind = f"{tensor.role}, {tensor.dtype} {tensor.shape}"
             note = f" ({tensor.note})" if tensor.note else ""
             size = format_bytes(tensor.storage_nbytes)
-            found.append((size, f"{tensor.name}: {kind}, {tensor.device}{note}"))
-        return tuple(found)
+            largest.append((size, f"{tensor.name}: {kind}, {tensor.device}{note}"))
+        return tuple(largest)
 
     def _watch(self, kind: str) -> None:
         """Stand around the function that runs a batch: no hook is told of an exception."""
@@ -275,36 +252,34 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._undo[kind] = ending = weakref.finalize(self, undo)
         ending.atexit = False
 
-    def _unwatch(self, kind: str) -> None:
-        undo = self._undo.pop(kind, None)
-        if undo is not None:
-            undo()
+    def _unwatch(self, *kinds: str) -> None:
+        for kind in kinds or [*self._undo]:
+            if (undo := self._undo.pop(kind, None)) is not None:
+                undo()
 
     def _failed(self, error: BaseException) -> None:
         """An exception leaves a batch: it ends the loop, and no hook will be told."""
         if type(error).__name__ in _ENDS_OF_DATA:
             return
         follower = self._follower
-        report = None if follower is None else follower.report()
+        if follower is None:
+            return
+        report, where = follower.report(), follower.where()
         before = len(getattr(error, "__notes__", ()))
         try:
             regions.explain(error)
         finally:
-            for kind in [*self._undo]:
-                self._unwatch(kind)
+            self._unwatch()
             self._last = report or self._last
-            where = None if follower is None else follower.where()
-            if follower is not None:
-                follower.close()
-        if where is not None and len(getattr(error, "__notes__", ())) > before:
+            follower.close()
+        if report is not None and len(getattr(error, "__notes__", ())) > before:
             error.add_note(f"tensorlens: it was {where}{_earlier_peaks(report)}")
 
     def _give_up(self, failure: Exception) -> None:
         self._has_failed = True
         warn("MemoryCallback measures no more", failure)
-        for kind in [*self._undo]:
-            with suppress(Exception):
-                self._unwatch(kind)
+        with suppress(Exception):
+            self._unwatch()
         if self._follower is not None:
             with suppress(Exception):
                 self._follower.close()
@@ -347,12 +322,8 @@ def _notes() -> list[str]:
     ]
 
 
-def _earlier_peaks(report: LoopReport | None) -> str:
+def _earlier_peaks(report: LoopReport) -> str:
     """Return what the batches before took, in words."""
-    names: Sequence[str] = [] if report is None else [source.name for source in report.devices]
-    peaks = []
-    for name in names:
-        found = None if report is None else report.peak(name)
-        if found is not None:
-            peaks.append(f"{format_bytes(found[0])} on {name}")
-    return f"; before it the peak was {', '.join(peaks)}" if peaks else ""
+    peaks = {source.name: report.peak(source.name) for source in report.devices}
+    texts = [f"{format_bytes(peak[0])} on {name}" for name, peak in peaks.items() if peak]
+    return f"; before it the peak was {', '.join(texts)}" if texts else ""

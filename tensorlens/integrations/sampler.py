@@ -1,36 +1,118 @@
-"""Follows loops over batches by what a callback is told, and reads the counters meanwhile."""
+"""Follows loops over batches by what a callback is told, and reads the counters meanwhile.
+
+Knows nothing of Keras. It holds a few numbers an epoch, and nothing of a batch.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from time import perf_counter_ns
+from itertools import pairwise
+from statistics import median
 
-from tensorlens.frameworks.base import Counter
+from tensorlens.frameworks.base import UNKNOWN, Counter
 from tensorlens.integrations.epoch_report import (
     EVALUATE,
     FIT,
+    PREDICT,
     Epoch,
     Growth,
     Level,
     LoopReport,
-    Pass,
-    Trend,
-    growth_of,
 )
 from tensorlens.lines.region import MeasuredRegion
 from tensorlens.lines.report import DeviceSource
 from tensorlens.lines.tracing.accounting import WIDTH
 
-_MOST_CALLS = 10_000
 _INEXACT_LEAST = 1 << 20
 """Bytes by which a counter of more than tensors, such as the C heap, changes for no reason."""
+_SAMPLES = 256
+"""How many levels a trend keeps at most; at twice as many every other one goes."""
+_WINDOWS = 8
+_RULES = {"batch": (2, 16), "epoch": (1, 3), "call": (1, 3)}
+"""How many at the beginning make the optimizer's state, caches and buffers; and how many levels
+must be known after them before growth is spoken of."""
 
 
-_SLOW_NS = 500_000
-"""A read that takes longer is not made at every batch."""
-_TRIES = 4
-"""Reads that must have taken longer, one of which may have waited for a processor."""
+class Pass:
+    """One pass over batches while it runs: an epoch's, or that of an ``evaluate``."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.batches = 0
+        self.allocated: list[int] = []
+        self._peaks: list[tuple[int, tuple[int, int] | None]] = []
+
+    def take(self, figures: Sequence[int], place: tuple[int, int] | None) -> None:
+        """Take a read; ``place`` is the batches that ran since the one before, None for none."""
+        self.allocated = list(figures[::WIDTH])
+        self._peaks += [(UNKNOWN, None)] * (len(self.allocated) - len(self._peaks))
+        for slot, peak in enumerate(figures[1::WIDTH]):
+            if peak > self._peaks[slot][0]:
+                self._peaks[slot] = peak, place
+
+    def levels(self, names: Sequence[str]) -> dict[str, Level]:
+        """Return what each device held; ``names`` are those of the slots."""
+        # a peak that was read before the device's first use is below what is allocated now
+        return {
+            name: Level(now, max(now, peak) if peak >= 0 else UNKNOWN, place)
+            for name, now, (peak, place) in zip(names, self.allocated, self._peaks, strict=False)
+        }
+
+
+class Trend:
+    """Whether what is allocated at the ends of batches, epochs or calls grows.
+
+    It keeps a few hundred of the levels.
+    """
+
+    def __init__(self, per: str) -> None:
+        self._per = per
+        self._every = 1
+        self._taken = 0
+        self._count = 0
+        self._samples: list[tuple[int, Sequence[int]]] = []
+
+    def take(self, allocated: Sequence[int], count: int = 1) -> None:
+        """Take what each slot has allocated after ``count`` batches, epochs or calls more."""
+        if self._taken % self._every == 0:
+            self._samples.append((self._count, tuple(allocated)))
+        self._taken += 1
+        self._count += count
+        if len(self._samples) == 2 * _SAMPLES:
+            self._every *= 2
+            self._samples = self._samples[::2]
+
+    def growth(self, slot: int, least: int) -> Growth | None:
+        """Return how much each leaves behind, None where it is not steady.
+
+        The lowest levels of eight spans, one after the other, must rise: a batch that is larger
+        than others, or a buffer that is emptied now and then, does not.
+
+        Args:
+            slot: which counter.
+            least: growth of fewer bytes in all is none: of counters that are not exact.
+        """
+        warmup, fewest = _RULES[self._per]
+        points = [
+            (at, levels[slot])
+            for at, levels in self._samples
+            if at >= warmup and slot < len(levels) and levels[slot] >= 0
+        ]
+        if len(points) < fewest:
+            return None
+        windows = min(_WINDOWS, len(points))
+        size = len(points) / windows
+        lowest = [
+            min(points[round(part * size) : round((part + 1) * size)], key=lambda each: each[1])
+            for part in range(windows)
+        ]
+        grown = lowest[-1][1] - lowest[0][1]
+        if grown < max(1, least) or any(b[1] <= a[1] for a, b in pairwise(lowest)):
+            return None
+        # what is made once, as at the first validation, belongs to no batch
+        each = median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(lowest))
+        return Growth(self._per, each, self._count)
 
 
 class _Loop:
@@ -41,7 +123,7 @@ class _Loop:
         self.epochs: list[Epoch] = []
         self.running: Pass | None = None if kind == FIT else Pass()
         self.validation: dict[str, Level] = {}
-        self.trend = Trend()
+        self.by_batch, self.by_epoch = Trend("batch"), Trend("epoch")
         self.first_batch: int | None = None
         """Number of the batch that runs; None between batches."""
 
@@ -56,25 +138,18 @@ class Follower:
     def __init__(self, span: MeasuredRegion | None = None, notes: Sequence[str] = ()) -> None:
         self._span = MeasuredRegion() if span is None else span
         self._notes = tuple(notes)
-        self._fastest = 0
-        """Nanoseconds that the fastest read of this loop took."""
-        self._reads = 0
-        """Reads of this loop."""
         self._loops: list[_Loop] = []
-        self._names: list[str] = []
-        self._calls: dict[str, list[int]] = {}
-        """Host memory allocated at the end of each loop, by kind."""
+        self._calls = {kind: Trend("call") for kind in (FIT, EVALUATE, PREDICT)}
+        """Of host memory at the ends of loops, by kind."""
 
     def begin(self, kind: str) -> None:
         """A loop begins; inside a ``fit`` that runs, ``evaluate`` is its validation."""
-        inside = bool(self._loops) and self._is_here() and kind == EVALUATE
-        if not inside:
+        if self._is_here() and kind == EVALUATE:
+            self._take(None)
+        else:
             # whatever is left was ended by an exception
             self._loops.clear()
-            self._reads = 0
             self._span.begin()
-        else:
-            self._take(None)
         self._loops.append(_Loop(kind))
 
     def epoch_begins(self, number: int) -> None:
@@ -87,8 +162,7 @@ class Follower:
     def batch_begins(self, number: int) -> None:
         """A batch begins, or the first of several that run as one."""
         if self._is_here():
-            if not self._is_slow():
-                self._take(None)
+            self._take(None)
             self._loops[-1].first_batch = number
 
     def batch_ends(self, number: int) -> Sequence[int]:
@@ -101,19 +175,17 @@ class Follower:
         loop.first_batch = None
         if loop.running is not None:
             loop.running.batches += number - first + 1
-        if self._is_slow():
-            return ()
         figures = self._take((first, number))
-        loop.trend.take(figures[::WIDTH], number - first + 1)
+        loop.by_batch.take(figures[::WIDTH], number - first + 1)
         return figures
 
     def epoch_ends(self) -> Epoch | None:
         """The epoch has ended; return what it took."""
-        if not self._is_here() or self._loops[-1].running is None:
+        if not self._is_here() or (loop := self._loops[-1]).running is None:
             return None
         self._take(None)
-        loop = self._loops[-1]
-        epoch = self._epoch(loop, ended=True)
+        loop.by_epoch.take(loop.running.allocated)
+        epoch = self._epoch(loop.running, loop, ended=True)
         loop.epochs.append(epoch)
         loop.running = None
         return epoch
@@ -128,10 +200,7 @@ class Follower:
             validation = self._loops.pop()
             self._loops[-1].validation = dict(validation.epochs[-1].devices)
             return None
-        figures = self._span.read()
-        calls = self._calls.setdefault(kind, [])
-        calls.append(figures[0] if figures else -1)
-        del calls[:-_MOST_CALLS]
+        self._calls[kind].take(self._span.read()[:1])
         report = self.report()
         self._loops.clear()
         self._span.end()
@@ -144,17 +213,17 @@ class Follower:
         loop = self._loops[0]
         epochs = list(loop.epochs)
         if loop.running is not None and loop.running.allocated:
-            epochs.append(self._epoch(loop, ended=False))
+            epochs.append(self._epoch(loop.running, loop, ended=False))
+        growth = {
+            counter.device: self._growth(loop, slot, counter)
+            for slot, counter in enumerate(self._span.counters)
+        }
         return LoopReport(
             kind=loop.kind,
             epochs=tuple(epochs),
-            growth={
-                name: found
-                for slot, name in enumerate(self.names())
-                if (found := self._growth(loop, slot))
-            },
+            growth={name: each for name, each in growth.items() if each},
             devices=tuple(map(_source, self._span.counters)),
-            notes=(*self._notes, *self._span.notes(), *self._slow_note()),
+            notes=(*self._notes, *self._span.notes()),
         )
 
     def where(self) -> str | None:
@@ -166,17 +235,12 @@ class Follower:
         if running is None:
             return loop.kind
         batch = running.batches if loop.first_batch is None else loop.first_batch
-        text = f"batch {batch + 1}"
-        if loop.kind == FIT:
-            return f"{text} of epoch {running.number + 1} of fit"
-        return f"{text} of {loop.kind}"
+        epoch = f" of epoch {running.number + 1}" if loop.kind == FIT else ""
+        return f"batch {batch + 1}{epoch} of {loop.kind}"
 
     def names(self) -> list[str]:
         """Return the devices in the order of a read's slots."""
-        counters = self._span.counters
-        if len(self._names) != len(counters):
-            self._names = [counter.device for counter in counters]
-        return self._names
+        return [counter.device for counter in self._span.counters]
 
     def close(self) -> None:
         """Forget what runs; from any thread."""
@@ -186,51 +250,23 @@ class Follower:
     def _is_here(self) -> bool:
         return bool(self._loops) and self._span.thread == threading.get_ident()
 
-    def _is_slow(self) -> bool:
-        return self._reads >= _TRIES and self._fastest > _SLOW_NS
-
-    def _slow_note(self) -> list[str]:
-        if not self._is_slow():
-            return []
-        milliseconds = self._fastest / 1e6
-        return [
-            f"a read of the counters takes {milliseconds:.1f} ms here: they are read at the ends of"
-            " epochs, not of batches"
-        ]
-
     def _take(self, place: tuple[int, int] | None) -> Sequence[int]:
         """Read, and charge it to the innermost pass."""
-        began = perf_counter_ns()
         figures = self._span.read()
-        took = perf_counter_ns() - began
-        self._fastest = min(took, self._fastest) if self._reads else took
-        self._reads += 1
         running = self._loops[-1].running
         if running is not None:
             running.take(figures, place)
         return figures
 
-    def _epoch(self, loop: _Loop, *, ended: bool) -> Epoch:
-        running = loop.running
-        assert running is not None
+    def _epoch(self, running: Pass, loop: _Loop, *, ended: bool) -> Epoch:
         levels = running.levels(self.names())
         return Epoch(running.number, running.batches, levels, loop.validation, ended)
 
-    def _growth(self, loop: _Loop, slot: int) -> tuple[Growth, ...]:
-        counter = self._span.counters[slot]
-        least = 1 if is_exact(counter) else _INEXACT_LEAST
-        name = counter.device
-        ends = [epoch.devices[name].allocated for epoch in loop.epochs if name in epoch.devices]
-        found = loop.trend.growth(slot, least)
-        if found is None and loop.kind == FIT:
-            found = growth_of(ends, "epoch", least)
-        calls = growth_of(self._calls.get(loop.kind, []), "call", least) if not slot else None
-        return tuple(each for each in (found, calls) if each is not None)
-
-
-def is_exact(counter: Counter) -> bool:
-    """Tell whether a counter's figures are those of tensors alone."""
-    return counter.precision.startswith("exact")
+    def _growth(self, loop: _Loop, slot: int, counter: Counter) -> tuple[Growth, ...]:
+        least = 1 if counter.precision.startswith("exact") else _INEXACT_LEAST
+        inside = loop.by_batch.growth(slot, least) or loop.by_epoch.growth(slot, least)
+        calls = None if slot else self._calls[loop.kind].growth(slot, least)
+        return tuple(each for each in (inside, calls) if each is not None)
 
 
 def _source(counter: Counter) -> DeviceSource:

@@ -8,11 +8,9 @@ from commands import own_lines
 from commands import tensorlens as command
 
 from tensorlens.cli import main
-from tensorlens.errors import UsageError
 from tensorlens.loading import load
 from tensorlens.planning.compare import api as comparing
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
-from tensorlens.render import text
 
 MIB = 1 << 20
 
@@ -104,13 +102,6 @@ def test_what_is_asked(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_asked_of_an_estimate(asked: Asked) -> None:
-    assert run("train:make_step", "--framework", "torch", "--estimated", "--card", "h100") == 0
-    _, options, given = asked.given
-    assert next(iter(options)) == "baseline" and options["checkpoint"] == {"checkpoint": "blocks"}
-    assert (given["how"], given["card"]) == ("estimated", "h100")
-
-
 def test_a_value_with_commas_and_colons_is_one(asked: Asked) -> None:
     conf = "expandable_segments:True,max_split_size_mb:128"
     run("train:make_step", "--framework", "torch", "--option", "a", f"alloc_conf={conf},fused=True")
@@ -167,31 +158,6 @@ def test_settings_without_a_name_are_settings_and_no_name(
     assert "did you mean 'checkpoint'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_the_page_fits(
-    asked: Asked,
-    columns: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(text, "output_width", lambda: columns)
-    figures = {"notes": ("a note " * 30,), "held_ahead": 1 << 39, "largest_batch": 1 << 20}
-    why = "channels_last: no model has a parameter of four dimensions, and so it changes nothing"
-    asked.outcomes += [
-        outcome("a name that is much longer than columns are", 1 << 40, **figures),
-        failure("channels", Status.CANNOT, why),
-        failure("broken", Status.FAILED, "ValueError: not today", details="Traceback: not shown"),
-    ]
-    assert run("train:make_step", "--framework", "torch", "--capacity", "24GiB") == 0
-    shown, complaints = capsys.readouterr()
-    assert complaints == ""
-    assert max(map(len, shown.splitlines())) <= columns
-    for words in ("baseline", "adam", "100.00 MiB", "140.00 MiB", "least memory", "not today"):
-        assert words in shown
-    assert "four dimensions" in " ".join(shown.split())
-    assert "Traceback" not in shown
-
-
 def test_no_option_ran(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     details = "Traceback (most recent call last):\n  ...\nValueError: not today\n"
     asked.outcomes = [failure("a", Status.FAILED, "ValueError: not today", details=details)]
@@ -235,23 +201,6 @@ def test_what_makes_no_sense(
     assert shown == "" and asked.calls == []
     (line,) = complaints.splitlines()
     assert line.startswith("tensorlens: error: ") and said in line
-
-
-def test_where_it_cannot_be_written_nothing_is_run(
-    asked: Asked, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("train:make_step", "--framework", "torch", "-o", "nowhere/found.json") == 1
-    assert asked.calls == []
-    assert "there is no folder" in capsys.readouterr().err
-
-
-def test_what_compare_refuses_is_one_line(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
-    asked.failure = UsageError("steps=0: it is a number, at least 1")
-    assert run("train:make_step", "--framework", "torch", "--steps", "0") == 2
-    assert capsys.readouterr() == (
-        "",
-        "tensorlens: error: steps=0: it is a number, at least 1\n",
-    )
 
 
 def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,22 +144,6 @@ def test_several_cards_are_one_table(asked: Asked, capsys) -> None:
     assert run("train:make_step", "--card", "a", "--card", "b", "-o", "e.json") == 2
 
 
-def test_the_largest_batch(asked: Asked, capsys) -> None:
-    assert run("train:make_step", "--max-batch", "--capacity", "1GiB") == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith(
-        "the largest batch that fits into 1.00 GiB is 2; 3 would need 446.00 MiB\n\nEstimate for"
-    )
-    ((_, options),) = asked.calls
-    assert sorted(options) == [
-        *("arguments", "capacity", "card", "settings", "steps", "world_size")
-    ]
-    assert run("train:make_step", "--max-batch", "--capacity", "400MiB") == 3
-    assert capsys.readouterr().out.startswith(
-        "not even a batch of 1 fits into 400.00 MiB: it needs 446.00 MiB\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("capacity", "said"),
     [

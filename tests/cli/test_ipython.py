@@ -79,13 +79,6 @@ def test_r_returns_the_report_and_shows_nothing_else(shell):
     assert shell.user_ns["report"].functions[0].calls == 1
 
 
-def test_a_report_shows_itself_as_text_and_as_html(shell):
-    run(shell, "report = %tlrun -r -f grow grow(2)")
-    formatted, _ = shell.display_formatter.format(shell.user_ns["report"])
-    assert formatted["text/plain"].startswith("Memory per line")
-    assert "<table" in formatted["text/html"]
-
-
 def test_a_cell_shows_its_own_lines_and_the_functions_it_defines(shell):
     cell = "%%tlrun -r\nimport string\nitems = [1, 2]\n\ndef total(x):\n    return sum(x)\n\n"
     text, result = run(shell, cell + "answer = total(items)\nanswer + 1\n")

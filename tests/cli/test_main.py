@@ -7,7 +7,6 @@ import pytest
 from commands import environment, python, tensorlens
 
 import tensorlens as package
-from tensorlens.cli.output import messages
 
 
 def test_alone_it_prints_its_help(tmp_path):
@@ -18,9 +17,8 @@ def test_alone_it_prints_its_help(tmp_path):
         assert f"\n  {verb} " in done.stdout
 
 
-@pytest.mark.parametrize("module", ["tensorlens", "tensorlens.cli"])
-def test_it_runs_as_a_module_and_tells_its_version(tmp_path, module):
-    done = python(tmp_path, "-m", module, "--version")
+def test_it_runs_as_a_module_and_tells_its_version(tmp_path):
+    done = python(tmp_path, "-m", "tensorlens", "--version")
     assert (done.returncode, done.stdout) == (0, f"tensorlens {package.__version__}\n")
 
 
@@ -87,22 +85,3 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     child.stdout.close()
     assert child.wait() in (0, 120)  # argparse prints the help, and ends the process, itself
     child.stderr.close()
-
-
-def test_a_long_wait_is_told(monkeypatch, capsys):
-    class AtOnce:
-        daemon = False
-
-        def __init__(self, seconds, function, arguments):
-            self.call = lambda: function(*arguments)
-
-        def start(self):
-            self.call()
-
-        def cancel(self):
-            self.call = None
-
-    monkeypatch.setattr(messages, "Timer", AtOnce)
-    with messages.waiting("reading run.tlens"):
-        pass
-    assert capsys.readouterr().err == "tensorlens: reading run.tlens …\n"

@@ -87,7 +87,6 @@ def folder(tmp_path):
         ("-m", "look", "-x", "-p"),
         ("-m", "sub.pkg.look"),
         ("-m", "sub.pkg"),
-        ("sub",),
     ],
     ids=" ".join,
 )

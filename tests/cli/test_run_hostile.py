@@ -161,12 +161,6 @@ def test_each_rank_writes_files_of_its_own(tmp_path):
     assert len(list(tmp_path.glob("out.*"))) == 4
 
 
-def test_a_job_of_one_is_no_rank(tmp_path):
-    job = {"RANK": "0", "WORLD_SIZE": "1"}
-    assert finish(start(tmp_path, "run", "-o", "out.json", "step.py", changes=job))[0] == 0
-    assert load(tmp_path / "out.json").process is None
-
-
 LAUNCHERS = [
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

@@ -1,12 +1,9 @@
 """``tensorlens run --record``: what is recorded, when it begins and ends, what is refused."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
 from commands import (
-    environment,
     fresh_tensorlens,
     own_lines,
     program_lines,
@@ -15,9 +12,6 @@ from commands import (
 )
 
 import tensorlens as package
-from tensorlens.cli import main
-from tensorlens.cli.program.recording import RecordedRun
-from tensorlens.cli.run import Session
 from tests import warm
 
 pytest.importorskip("torch")
@@ -119,20 +113,6 @@ def test_a_program_without_torch(folder):
     assert not (folder / "run.tlens").exists()
 
 
-def test_torch_imported_before_the_program(folder):
-    launcher = "import sys, torch; from tensorlens.cli import main; sys.exit(main())"
-    done = subprocess.run(
-        [*warm.python(), "-c", launcher, "run", "--record", "run.tlens", "train.py"],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0
-    assert [cost.nbytes for cost in package.load(folder / "run.tlens").backward()] == [4096, 4]
-
-
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
@@ -186,20 +166,6 @@ def test_forked_workers_leave_the_file_alone(folder):
     assert done.returncode == 0
     assert len(last_words(done)) == 1
     assert sorted(path.name for path in folder.iterdir()) == ["run.tlens", "step.py", "train.py"]
-
-
-def test_the_number_of_events_reaches_the_recorder(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    # which are the program's from then on
-    monkeypatch.setattr(sys, "argv", ["tensorlens"])
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    seen = []
-    monkeypatch.setattr(RecordedRun, "__init__", lambda self, *given: seen.append(given))
-    monkeypatch.setattr(Session, "start", lambda self: 1 / 0)
-    for options in (["--events", "4"], []):
-        with pytest.raises(ZeroDivisionError):
-            main(["run", "--record", "r.tlens", *options, "train.py"])
-    assert [limit for _, limit, _ in seen] == [4, 1_000_000]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import pytest
 from commands import python, warm_tensorlens
 
-from tensorlens.cli.program.top_level import does_work, with_call_after_imports
+from tensorlens.cli.program.instrument import does_work
 
 LOOP = '''\
 """A training loop."""
@@ -120,17 +120,3 @@ def test_what_works_outside_of_functions(source):
 )
 def test_what_only_defines_and_calls(source):
     assert not does_work(ast.parse(source))
-
-
-def test_call_comes_after_each_run_of_imports():
-    source = (
-        "'text'\nfrom __future__ import annotations\nimport a\nimport b\nx = 1\n"
-        "try:\n    import c\nexcept E:\n    import d\ndef f():\n    import e\n"
-    )
-    tree = with_call_after_imports(ast.parse(source), "begin")
-    assert ast.unparse(tree).splitlines() == [
-        *('"""text"""', "from __future__ import annotations", "import a", "import b", "begin()"),
-        *("x = 1", "try:", "    import c", "    begin()", "except E:", "    import d"),
-        *("    begin()", "", "def f():", "    import e"),
-    ]
-    compile(tree, "<test>", "exec")

@@ -1,6 +1,5 @@
 """``tensorlens show`` of a recording: as text, as a page, at another instant."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import rendered_recordings as recordings
 from test_recording_text import TRAINING_120
 
 from tensorlens.cli import main
-from tensorlens.loading import load
 
 
 @pytest.fixture
@@ -26,15 +24,6 @@ def test_it_prints_the_report(saved):
     done = tensorlens(saved.parent, "show", "run.tlens")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == TRAINING_120
-
-
-@pytest.mark.parametrize("kind", recordings.KINDS)
-def test_it_prints_any(tmp_path, monkeypatch, capsys, kind):
-    monkeypatch.chdir(tmp_path)
-    recordings.KINDS[kind]().save("run.tlens")
-    assert main(["show", "run.tlens"]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == str(load("run.tlens")) and shown.err == ""
 
 
 @pytest.mark.parametrize(
@@ -86,25 +75,6 @@ def test_json_keeps_the_events(saved, monkeypatch, capsys):
         of_events = capsys.readouterr().out
         assert main(["show", "run.json", *instant]) == 0
         assert capsys.readouterr() == (of_events, "")
-
-
-@pytest.mark.parametrize(
-    ("log", "reason"),
-    [
-        (None, "a summary of a recording without its events, as older ones are"),
-        (7, "damaged recording: its events are no base64"),
-        ("?", "damaged recording: its events are no base64"),
-        ("aGVsbG8=", "not a tensorlens recording"),
-        ("H4sI", "damaged recording: the file is cut short"),
-    ],
-)
-def test_json_without_the_events_is_refused(tmp_path, monkeypatch, capsys, log, reason):
-    monkeypatch.chdir(tmp_path)
-    data = recordings.training().to_dict()
-    del data["log"]
-    Path("run.json").write_text(json.dumps(data if log is None else {**data, "log": log}))
-    assert main(["show", "run.json"]) == 1
-    assert capsys.readouterr() == ("", f"tensorlens: error: run.json: {reason}\n")
 
 
 @pytest.mark.parametrize("output", [[], ["-o", "out.html"]])

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,13 @@ class Program:
     name: str
     """How the user named it."""
     spec: ModuleSpec | None = None
-    """None for a script: ``__spec__`` says whether it can be imported by name."""
+    """None for a script, which cannot be imported by name."""
     source: bytes | None = None
     _host: Any = field(default=None, repr=False)
 
     def prepare(self) -> None:
         """Give the process the program's ``sys.argv`` and ``sys.path``."""
-        sys.argv = ["-m", *self.argv[1:]] if self._is_module() else list(self.argv)
+        sys.argv = list(self.argv) if self.spec is None else ["-m", *self.argv[1:]]
         if not sys.flags.safe_path:
             sys.path[0] = self.first_path
 
@@ -77,14 +77,11 @@ class Program:
             sys.excepthook = functools.partial(_excepthook, sys.excepthook, error, own)
             raise
 
-    def _is_module(self) -> bool:
-        return self.spec is not None and self.spec.name != "__main__"
-
     def _load(self, compile_source: Compile) -> types.CodeType:
         if self.spec is None:
             assert self.source is not None and self.filename is not None
             return compile_source(self.source, self.filename)
-        if self._is_module() and self.spec.parent:
+        if self.spec.parent:
             import_module(self.spec.parent)
         loader: Any = self.spec.loader
         if compile_source is plain or not isinstance(loader, SourceFileLoader):
@@ -94,56 +91,51 @@ class Program:
         return compile_source(loader.get_data(loader.path), loader.path)
 
     def _names(self) -> dict[str, Any]:
+        spec = self.spec
         names: dict[str, Any] = {"__builtins__": builtins}
         if sys.version_info < (3, 14):
             names["__annotations__"] = {}
-        if self.spec is not None:
-            return names | {
-                "__file__": self.spec.origin,
-                "__cached__": self.spec.cached,
-                "__loader__": self.spec.loader,
-                "__package__": self.spec.parent,
-                "__spec__": self.spec,
-            }
-        assert self.filename is not None
-        loader = SourceFileLoader("__main__", self.filename)
-        return names | {"__file__": self.filename, "__cached__": None, "__loader__": loader}
+        if spec is None:
+            assert self.filename is not None
+            loader = SourceFileLoader("__main__", self.filename)
+            return names | {"__file__": self.filename, "__cached__": None, "__loader__": loader}
+        return names | {
+            "__file__": spec.origin,
+            "__cached__": spec.cached,
+            "__loader__": spec.loader,
+            "__package__": spec.parent,
+            "__spec__": spec,
+        }
 
 
-def script(name: str, args: list[str]) -> Program:
-    """Return the program in a file, or in a folder or archive that has a ``__main__.py``.
+def program_of(words: list[str]) -> Program:
+    """Return the program that ``SCRIPT ARGS`` or ``-m MODULE ARGS`` name.
 
     Raises:
-        TensorlensError: there is none, or it cannot be read.
+        TensorlensError: it cannot be found or read.
     """
+    if words[0] == "-m":
+        return _module(words[1], words[2:])
+    return _script(words[0], words[1:])
+
+
+def _script(name: str, args: list[str]) -> Program:
+    """Return the program in a file."""
     path = Path(name)
     if not path.exists():
         raise TensorlensError(f"there is no script {name}")
-    absolute = os.path.abspath(name)  # noqa: PTH100 (as python does: links are kept)
-    container = PathFinder.find_spec("__main__", [absolute])
-    if container is not None:
-        return Program([name, *args], absolute, container.origin, name, container)
     if path.is_dir():
-        raise TensorlensError(f"{name} is a folder without a __main__.py: name the script in it")
+        raise TensorlensError(f"{name} is a folder: name the script in it, or the package with -m")
     try:
         source = path.read_bytes()
     except OSError as error:
         raise TensorlensError(f"cannot read {name}: {error.strerror}") from None
-    return Program(
-        [name, *args],
-        str(path.resolve().parent),
-        absolute,
-        name,
-        source=source,
-    )
+    absolute = os.path.abspath(name)  # noqa: PTH100 (as python does: links are kept)
+    return Program([name, *args], str(path.resolve().parent), absolute, name, source=source)
 
 
-def module(name: str, args: list[str]) -> Program:
-    """Return the program that ``python -m name`` runs; nothing is imported yet.
-
-    Raises:
-        TensorlensError: there is no such module, or it cannot be run.
-    """
+def _module(name: str, args: list[str]) -> Program:
+    """Return the program that ``python -m name`` runs; nothing is imported yet."""
     folder = str(Path.cwd())
     search = sys.path if sys.flags.safe_path else [folder, *sys.path[1:]]
     before, sys.path = sys.path, search
@@ -165,9 +157,9 @@ def module(name: str, args: list[str]) -> Program:
 
 def _has_code(spec: ModuleSpec) -> bool:
     loader: Any = spec.loader
-    if isinstance(loader, SourceFileLoader):
-        return True
-    return hasattr(loader, "get_code") and loader.get_code(spec.name) is not None
+    return isinstance(loader, SourceFileLoader) or (
+        hasattr(loader, "get_code") and loader.get_code(spec.name) is not None
+    )
 
 
 def find(name: str) -> ModuleSpec | None:
@@ -176,21 +168,15 @@ def find(name: str) -> ModuleSpec | None:
     spec: ModuleSpec | None = None
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
-        spec = _ask_finders(".".join(parts[:end]), path)
+        full_name = ".".join(parts[:end])
+        specs = (finder.find_spec(full_name, path) for finder in sys.meta_path)
+        spec = next((each for each in specs if each is not None), None)
         if spec is None:
             return None
         path = spec.submodule_search_locations
         if path is None and end < len(parts):
             return None
     return spec
-
-
-def _ask_finders(name: str, path: Any) -> ModuleSpec | None:
-    for finder in sys.meta_path:
-        spec = finder.find_spec(name, path)
-        if spec is not None:
-            return spec
-    return None
 
 
 def _excepthook(

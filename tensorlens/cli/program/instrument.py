@@ -3,6 +3,9 @@
 ``line_profiler.autoprofile`` rewrites the functions. It is applied to each chosen file when that
 file is imported, wherever from, rather than to the imports of the script: a function is wrapped
 before anyone can take it by ``from module import function``, and nothing else is traced.
+
+The top-level lines of the program itself are measured too, where they do its work. A framework's
+memory is counted from its import on, so they are measured from the first import that brought one.
 """
 
 from __future__ import annotations
@@ -11,29 +14,16 @@ import ast
 import builtins
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from typing import Any, Protocol
+from typing import Any
 
 from line_profiler.autoprofile.ast_profile_transformer import AstProfileTransformer
 
 from tensorlens.cli.program.execution import plain
 from tensorlens.cli.program.targets import Target
-from tensorlens.cli.program.top_level import does_work, with_call_after_imports
-
-
-class TopLevel(Protocol):
-    """Measures the lines of a module outside of functions."""
-
-    def adoptable(self, code: types.CodeType) -> types.CodeType:
-        """Return what to execute in place of the module's code, to be adopted while it runs."""
-        ...
-
-    def adopt(self, frame: types.FrameType) -> None:
-        """Measure the lines of a module that runs, from now on."""
-        ...
-
+from tensorlens.lines.profile import DecoratorProfiler
 
 Decorate = Callable[[Any, bool], Any]
 """``decorate(function, named)``; ``named`` tells that the user asked for just this function."""
@@ -41,19 +31,29 @@ Decorate = Callable[[Any, bool], Any]
 _NAMED = "__tensorlens_named__"
 _AMONG = "__tensorlens_among__"
 _TOP_LEVEL = "__tensorlens_top_level__"
-_READ_AS_SOURCE = {
+_LEFT_ALONE = {
     *("jit", "njit", "script", "script_method", "kernel"),
-    *("cfunc", "vectorize", "guvectorize", "stencil"),
+    *("cfunc", "vectorize", "guvectorize", "stencil", "overload"),
 }
 """Decorators (numba, triton, TorchScript) that read the function's code and never run it."""
-_STUBS = {"overload"}
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_LOOPS = (ast.For, ast.While, ast.With)
+_EXITS = {"exit", "SystemExit"}
 
 
 class Instrument(MetaPathFinder):
-    """Compiles the files of its targets with every chosen function decorated."""
+    """Compiles the files of its targets with every chosen function decorated.
+
+    ``top_level`` measures the lines of the program outside of functions.
+    """
 
     def __init__(
-        self, targets: Sequence[Target], decorate: Decorate, top_level: TopLevel | None = None
+        self,
+        targets: Sequence[Target],
+        decorate: Decorate,
+        top_level: DecoratorProfiler | None = None,
     ) -> None:
         self.targets = targets
         self._top_level = top_level
@@ -66,18 +66,17 @@ class Instrument(MetaPathFinder):
         # in builtins, so that no module gains a name
         vars(builtins)[_NAMED] = lambda function: self._decorate(function, True)
         vars(builtins)[_AMONG] = lambda function: self._decorate(function, False)
-        vars(builtins)[_TOP_LEVEL] = self._adopt_caller
+        if (profiler := self._top_level) is not None:
+            vars(builtins)[_TOP_LEVEL] = lambda: profiler.adopt(sys._getframe(1))
         sys.meta_path.insert(0, self)
-
-    def _adopt_caller(self) -> None:
-        if self._top_level is not None:
-            self._top_level.adopt(sys._getframe(1))
 
     def compile_program(self, source: bytes, filename: str) -> types.CodeType:
         """Compile the file that the program begins with; its top-level lines are measured too."""
-        return self.compile(source, filename, begins=True)
+        return self.compile(source, filename, self._top_level)
 
-    def compile(self, source: bytes, filename: str, *, begins: bool = False) -> types.CodeType:
+    def compile(
+        self, source: bytes, filename: str, top_level: DecoratorProfiler | None = None
+    ) -> types.CodeType:
         """Compile a file, decorated where a target says so."""
         chosen = [target for target in self.targets if target.covers(filename)]
         if not chosen:
@@ -86,14 +85,13 @@ class Instrument(MetaPathFinder):
         tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
         assert isinstance(tree, ast.Module)
         names = [target.qualname for target in chosen]
-        is_measured = begins and None in names and does_work(tree)
+        if None not in names or not does_work(tree):
+            top_level = None
         tree = ast.fix_missing_locations(_Decorating(names).visit(tree))
-        if is_measured:
-            tree = with_call_after_imports(tree, _TOP_LEVEL)
+        if top_level is not None:
+            tree.body = _with_calls_after_imports(tree.body)
         code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)
-        if is_measured and self._top_level is not None:
-            return self._top_level.adoptable(code)
-        return code
+        return code if top_level is None else top_level.adoptable(code)
 
     def find_spec(
         self,
@@ -137,7 +135,7 @@ class _Decorating(AstProfileTransformer):  # type: ignore[misc]
     def _visit_func_def(self, node: Any) -> Any:
         self._scope.append(node.name)
         words = {word for decorator in node.decorator_list for word in _words(decorator)}
-        if self._is_chosen() and not words & (_READ_AS_SOURCE | _STUBS):
+        if self._is_chosen() and not words & _LEFT_ALONE:
             named = ".".join(self._scope) in self._named
             self._profiler_name = _NAMED if named else _AMONG
             node = super()._visit_func_def(node)
@@ -166,3 +164,46 @@ def _words(decorator: ast.expr) -> set[str]:
     if isinstance(decorator, ast.Attribute):
         return {decorator.attr}
     return {decorator.id} if isinstance(decorator, ast.Name) else set()
+
+
+def does_work(tree: ast.Module) -> bool:
+    """Tell whether a file does more than define, import and call a function of its own."""
+    own = {node.name for node in ast.walk(tree) if isinstance(node, _DEFINITIONS)}
+    return any(
+        isinstance(node, _LOOPS)
+        or (isinstance(node, ast.Call) and not _words(node) & (own | _EXITS))
+        for node in _outside_definitions(tree)
+    )
+
+
+def _outside_definitions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _DEFINITIONS):
+            yield child
+            yield from _outside_definitions(child)
+
+
+def _with_calls_after_imports(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Begin to measure after each run of imports outside of functions and classes."""
+    changed: list[ast.stmt] = []
+    for at, statement in enumerate(body):
+        if not isinstance(statement, _DEFINITIONS):
+            for block in _blocks(statement):
+                block[:] = _with_calls_after_imports(block)
+        changed.append(statement)
+        following = body[at + 1] if at + 1 < len(body) else None
+        from_future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+        if isinstance(statement, _IMPORTS) and not from_future:
+            if not isinstance(following, _IMPORTS):
+                call = ast.Expr(ast.Call(ast.Name(_TOP_LEVEL, ast.Load()), [], []))
+                for node in ast.walk(call):
+                    # no line of its own
+                    ast.copy_location(node, statement)
+                changed.append(call)
+    return changed
+
+
+def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
+    fields = ("body", "orelse", "finalbody")
+    blocks = [block for field in fields if (block := getattr(statement, field, None))]
+    return blocks + [handler.body for handler in getattr(statement, "handlers", ())]

@@ -1,11 +1,11 @@
-"""Targets of ``-p``: files, modules, packages, functions; found without importing anything."""
+"""Targets of ``-p``: files, modules, packages, functions; resolved without importing anything."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -14,9 +14,16 @@ from pathlib import Path
 import tensorlens
 from tensorlens.cli.program.execution import Program, find
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.heap import instances
+from tensorlens.user_code import FRAMEWORKS, is_foreign
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _OURS = Path(tensorlens.__file__).resolve().parent
+_LAYERS = {
+    ("torch.nn", "Module"): ("_parameters", "_modules"),
+    ("keras", "Layer"): ("_trainable_variables", "_layers"),
+}
+"""The class of a framework's layers, and the attributes that hold a layer's weights and layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,56 +91,27 @@ def _of_module(typed: str, spec: ModuleSpec, rest: str) -> Target:
     else:
         raise TensorlensError(f"-p {typed}: {spec.name} has no Python source (it is built in)")
     if rest:
-        return _checked(typed, path, rest, spec)
-    if spec.submodule_search_locations is not None and path.name == "__init__.py":
-        path = path.parent
-    return _usable(Target(typed, path.resolve()))
+        target = _checked(typed, path, rest)
+    else:
+        is_package = spec.submodule_search_locations is not None and path.name == "__init__.py"
+        target = _usable(Target(typed, (path.parent if is_package else path).resolve()))
+    if spec.name in sys.modules:
+        raise TensorlensError(
+            f"-p {typed}: tensorlens itself uses it and has imported it;"
+            " profile the function that calls it"
+        )
+    return target
 
 
-def _checked(typed: str, path: Path, qualname: str, spec: ModuleSpec | None = None) -> Target:
-    """Return the target of a name in a file, following the file's own imports of that name."""
+def _checked(typed: str, path: Path, qualname: str) -> Target:
+    """Return the target of a name in a file, which has to define it."""
     if not qualname:
         return _usable(Target(typed, path.resolve()))
     if path.is_dir():
         raise TensorlensError(f"-p {typed}: {path.name} has no module or function {qualname}")
-    tree = _tree(path)
-    if _defines(tree, qualname):
-        return _usable(Target(typed, path.resolve(), qualname))
-    origin = _imported_from(tree, qualname, spec)
-    if origin is None:
+    if not _defines(_tree(path), qualname):
         raise TensorlensError(f"-p {typed}: {path} defines no function or class {qualname}")
-    name, rest = origin
-    source = find(f"{name}.{rest.partition('.')[0]}")
-    if source is not None:
-        return _of_module(typed, source, rest.partition(".")[2])
-    source = find(name)
-    if source is None:
-        raise TensorlensError(f"-p {typed}: {path} imports it from {name}, which is not found")
-    return _of_module(typed, source, rest)
-
-
-def _imported_from(
-    tree: ast.Module, qualname: str, spec: ModuleSpec | None
-) -> tuple[str, str] | None:
-    first, dot, rest = qualname.partition(".")
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        for alias in node.names:
-            if (alias.asname or alias.name) != first:
-                continue
-            name = "." * node.level + (node.module or "")
-            if node.level:
-                package = _package_of(spec)
-                if package is None:
-                    return None
-                name = importlib.util.resolve_name(name, package)
-            return name, f"{alias.name}{dot}{rest}"
-    return None
-
-
-def _package_of(spec: ModuleSpec | None) -> str | None:
-    return spec.parent if spec is not None else None
+    return _usable(Target(typed, path.resolve(), qualname))
 
 
 def _tree(path: Path) -> ast.Module:
@@ -163,17 +141,35 @@ def _definitions(
 def _usable(target: Target) -> Target:
     if target.path == _OURS or target.path.is_relative_to(_OURS):
         raise TensorlensError(f"-p {target.typed}: tensorlens cannot profile itself")
-    entry = target.path / "__init__.py" if target.path.is_dir() else target.path
-    if entry.is_file():
-        loaded = {
-            str(Path(file).resolve())
-            for module in list(sys.modules.values())
-            if isinstance(file := getattr(module, "__file__", None), str)
-            and getattr(module, "__name__", "") != "__main__"
-        }
-        if str(entry) in loaded:
-            raise TensorlensError(
-                f"-p {target.typed}: tensorlens itself uses it and has imported it;"
-                " profile the function that calls it"
-            )
     return target
+
+
+def library_model_module() -> str | None:
+    """Return the library module that most layers of the program are defined in, or None.
+
+    Counted are live layers that hold weights or layers; where none is left, the model classes
+    that the program's main module has imported. The frameworks' own layers do not count, nor do the
+    program's: for a model of transformers it is ``transformers.models.bert.modeling_bert``.
+    """
+    live: Counter[str] = Counter()
+    named: Counter[str] = Counter()
+    for (module, name), contents in _LAYERS.items():
+        base = getattr(sys.modules.get(module), name, None)
+        if not isinstance(base, type):
+            continue
+        for layer in instances(base):
+            if any(getattr(layer, "__dict__", {}).get(each) for each in contents):
+                live[type(layer).__module__] += 1
+        for item in list(vars(sys.modules["__main__"]).values()):
+            if isinstance(item, type) and issubclass(item, base):
+                named[item.__module__] += 1
+    for count in (live, named):
+        for name, _ in count.most_common():
+            if _is_library(name):
+                return name
+    return None
+
+
+def _is_library(name: str) -> bool:
+    filename = getattr(sys.modules.get(name), "__file__", None)
+    return bool(filename) and name.partition(".")[0] not in FRAMEWORKS and is_foreign(str(filename))

@@ -1,0 +1,162 @@
+"""Options that several verbs share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.render import OF_ALL, OF_RECORDINGS, either
+from tensorlens.render.view import View
+from tensorlens.roles import BLOCK_ROLES
+from tensorlens.units import parse_bytes
+
+
+def add_output(parser: argparse.ArgumentParser, content: str, *, recordings: bool = False) -> None:
+    """Add ``-o`` and ``-f`` to a verb; ``recordings`` tells whether it may write any."""
+    formats = f".json (can be shown again), {either(OF_ALL[1:])}"
+    if recordings:
+        formats += f"; of recordings also {either(OF_RECORDINGS)}"
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"write {content} to FILE instead of printing; its ending names the format: {formats}",
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="overwrite a file that exists")
+
+
+def add_outputs(parser: argparse.ArgumentParser, help: str) -> None:
+    """Add ``-o``, which may be repeated, and ``-f``."""
+    parser.add_argument(
+        *("-o", "--output"), metavar="FILE", action="append", default=[], help=f"{help}; repeatable"
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="overwrite files that exist")
+
+
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose which tensors are shown, and how fully."""
+    group = parser.add_argument_group("of snapshots, differences and recordings")
+    group.add_argument("--top", metavar="N", help="the N largest rows of each device, or 'all'")
+    group.add_argument("--min-size", metavar="SIZE", help="rows of at least SIZE, as in '1 MiB'")
+    group.add_argument(
+        "--role",
+        action="append",
+        choices=BLOCK_ROLES,
+        metavar="ROLE",
+        help=f"only this role: {', '.join(BLOCK_ROLES)}; repeatable",
+    )
+    group.add_argument(
+        "--device", action="append", metavar="NAME", help="only this device; repeatable"
+    )
+    group.add_argument(
+        "-v", "--verbose", action="store_true", help="also views, strides, storages, births"
+    )
+    group.add_argument(
+        "--explain", action="store_true", help="also explain each figure of the ledger"
+    )
+
+
+def view_of(args: argparse.Namespace) -> View | None:
+    """Return the view that was asked for; None where nothing was, which shows the usual one.
+
+    Raises:
+        UsageError: a number or a size that is none.
+    """
+    chosen: dict[str, Any] = {}
+    if args.top is not None:
+        chosen["top"] = _top(args.top)
+    if args.min_size is not None:
+        chosen["min_size"] = parse_bytes(args.min_size)
+    for option, field in (("role", "roles"), ("device", "devices")):
+        if getattr(args, option):
+            chosen[field] = tuple(getattr(args, option))
+    for option in ("verbose", "explain", "at"):
+        if value := getattr(args, option, None):
+            chosen[option] = value
+    return View(**chosen) if chosen else None
+
+
+def _top(text: str) -> int | None:
+    if text.lower() in ("all", "none"):
+        return None
+    return whole_number(text, f"--top {text}: give a number of rows, or 'all'")
+
+
+def whole_number(text: str, problem: str) -> int:
+    """Return a number of digits alone.
+
+    Raises:
+        UsageError: it is none; with ``problem`` as its text.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise UsageError(problem)
+    return int(text)
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Add ``-m MODULE`` and ``SCRIPT``, each with all that follows."""
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="MODULE",
+        help="run a module, as python -m does; all that follows is given to it",
+    )
+    parser.add_argument(
+        "script",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT ARGS",
+        help="the program and what is given to it",
+    )
+
+
+def words_of(args: argparse.Namespace) -> list[str]:
+    """Return the words that name the program; without any it is a usage error."""
+    if args.module:
+        return ["-m", *args.module]
+    rest: list[str] = args.script[1:] if args.script[:1] == ["--"] else args.script
+    if not rest:
+        args.parser.error("give a SCRIPT, or -m MODULE")
+    return rest
+
+
+def add_step_options(
+    parser: argparse.ArgumentParser, numbers: Mapping[str, str], *, called: str = ""
+) -> None:
+    """Add options that are numbers, by name with their help, then ``--timeout`` and ``--set``."""
+    for name, text in numbers.items():
+        parser.add_argument(f"--{name}", metavar="N", type=int, help=text)
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, help="end a process after so many seconds"
+    )
+    add_set(parser, called=called)
+
+
+def add_set(parser: argparse.ArgumentParser, *, called: str = "") -> None:
+    """Add ``--set``; ``called`` is what its help says of when the function is called so."""
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="arguments",
+        help=f"a keyword argument of the function{called}, as Python has it, else text; repeatable",
+    )
+
+
+def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments that ``--set`` gives.
+
+    Raises:
+        UsageError: one is not ``NAME=VALUE``.
+    """
+    from tensorlens.planning.compare.options import pair
+
+    return dict(pair(each, "--set batch=32") for each in args.arguments)
+
+
+def option_values(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return those options that were given."""
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}

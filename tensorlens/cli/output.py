@@ -1,0 +1,279 @@
+"""What verbs print and write: messages on standard error, answers, and files of ``-o``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+from tensorlens.errors import FileFormatError, TensorlensError, UsageError
+from tensorlens.folders import temporary_folder
+from tensorlens.guards import reason
+from tensorlens.loading import Record, load
+from tensorlens.ranks import Rank, current_rank
+from tensorlens.render import ending_of, renderer_for, save, tagged
+from tensorlens.render.source import printable
+from tensorlens.render.terminal import for_stream
+from tensorlens.render.view import View
+from tensorlens.streams import write
+from tensorlens.tensors.snapshot import Snapshot
+
+_PATIENCE = 2.0
+"""Seconds."""
+_SHOWN_AGAIN = ("json", "tlens", "tlens.gz", "pickle")
+
+
+def say(text: str) -> None:
+    """Print one line on standard error; where there is none, nobody is told."""
+    # names of files and functions may hold what a terminal obeys
+    line = printable(" ".join(text.split("\n")))
+    with suppress(OSError, ValueError, AttributeError):
+        write(f"tensorlens: {line}\n", sys.stderr)
+
+
+def show(text: str) -> None:
+    """Print an answer on standard output; where there is none, nothing.
+
+    Raises:
+        TensorlensError: it could not be written.
+        BrokenPipeError: its reader has seen enough.
+    """
+    try:
+        write(for_stream(text, sys.stdout), sys.stdout)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise TensorlensError(f"cannot write to standard output: {why}") from None
+
+
+def show_details(details: str) -> None:
+    """Print on standard error what a program that failed wrote last."""
+    if details and sys.stderr is not None:
+        sys.stderr.write(details.rstrip("\n") + "\n")
+
+
+def complain(error: TensorlensError) -> int:
+    """Print an error of tensorlens's own and return the exit code it asks for."""
+    show_details(getattr(error, "details", ""))
+    say(f"error: {error}")
+    return error.exit_code
+
+
+@contextmanager
+def waiting(doing: str) -> Iterator[None]:
+    """Say what is being done if it takes longer than people wait in silence."""
+    timer = Timer(_PATIENCE, say, (f"{doing} …",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file a report is to be written to."""
+
+    typed: str
+    """The path as the user typed it, for messages."""
+    path: Path
+    """The same, absolute: the program may change its folder."""
+    overwrite: bool
+    rank: Rank | None = None
+    """Of this process, where several write a file of this name."""
+
+    @classmethod
+    def checked(cls, typed: str, overwrite: bool) -> Output:
+        """Return the output, having loaded its renderer: refused before any work.
+
+        Raises:
+            UsageError: the ending is not known, or the file exists and is not to be overwritten.
+            TensorlensError: its folder does not exist or cannot be written to.
+        """
+        made = cls._in_folder(typed, overwrite, None)
+        if not overwrite and os.path.lexists(made.path):
+            raise UsageError(f"{typed} exists: choose another name, or overwrite it with -f")
+        return made
+
+    @classmethod
+    def of_args(cls, args: Any) -> Output | None:
+        """Return :meth:`checked` for the ``-o`` and ``-f`` of a verb; None without ``-o``."""
+        return cls.checked(args.output, args.force) if args.output else None
+
+    @classmethod
+    def of_program(cls, typed: str, overwrite: bool) -> Output:
+        """Return :meth:`checked` for what a program is run with, which may be one rank of several.
+
+        Then the file is ``run.rank1.4711.json`` for ``run.json``: each rank has its own.
+
+        Raises:
+            TensorlensError: as :meth:`checked` does.
+        """
+        rank = current_rank()
+        if rank is None:
+            return cls.checked(typed, overwrite)
+        return cls._in_folder(typed, overwrite, rank).of_process(os.getpid())
+
+    @classmethod
+    def _in_folder(cls, typed: str, overwrite: bool, rank: Rank | None) -> Output:
+        renderer_for(typed)
+        path = Path(typed).absolute()
+        if path.is_dir():
+            raise TensorlensError(f"cannot write {typed}: it is a folder")
+        if not path.parent.is_dir():
+            raise TensorlensError(f"cannot write {typed}: there is no folder {path.parent}")
+        if not os.access(path.parent, os.W_OK):
+            raise TensorlensError(f"cannot write {typed}: the folder is read-only")
+        return cls(typed, path, overwrite, rank)
+
+    def of_process(self, pid: int) -> Output:
+        """Return the output of one process: ``run.4711.json`` beside ``run.json``."""
+        own = str(pid) if self.rank is None else f"rank{self.rank.number}.{pid}"
+        name = tagged(self.path.name, own)
+        typed = str(Path(self.typed).with_name(name))
+        return Output(typed, self.path.with_name(name), self.overwrite, self.rank)
+
+    def next_step(self, command: Sequence[str]) -> str:
+        """Return what to type next to look at the file; ``command`` is how the verb was called."""
+        name, ending = shlex.quote(self.typed), ending_of(self.path.name)
+        if ending in _SHOWN_AGAIN:
+            return f"next: {shlex.join([*command[:-1], 'show'])} {name}"
+        if ending == "html":
+            return f"next: open {name} in a browser"
+        return f"next: {'less' if ending == 'txt' else 'head'} {name}"
+
+    def write(self, record: Record, view: View | None = None) -> None:
+        """Write the record, whole or not at all; ``view`` is for files that people read.
+
+        Raises:
+            TensorlensError: it could not be written.
+        """
+        with waiting(f"writing {self.typed}"):
+            save(record, self.path, overwrite=self.overwrite, view=view)
+
+    def write_or_print(self, record: Record) -> str | None:
+        """Write the record and return None, or do :meth:`instead` and return its line."""
+        try:
+            self.write(record)
+        except Exception as error:
+            return self.instead(record, None, error)
+        return None
+
+    def deliver(self, record: Record, answer: str) -> None:
+        """Write the record and say so with ``answer``, or print it and say what went wrong."""
+        problem = self.write_or_print(record)
+        say(f"wrote {self.typed}{answer}" if problem is None else f"error: {problem}")
+
+    def instead(self, record: Record, view: View | None, error: Exception) -> str:
+        """Print a record that could not be written, and keep a copy among temporary files.
+
+        Returns the line that says what went wrong, and what was done.
+        """
+        problem, copy = reason(error), self._copied(record, view)
+        with suppress(Exception):
+            from tensorlens.render.text import TextRenderer
+
+            show(TextRenderer(view=view).render(record))
+            done = "the figures are printed instead"
+            return f"{problem}; {done}" if copy is None else f"{problem}; {done}, and are in {copy}"
+        return f"{problem}; nothing was written" if copy is None else f"{problem}; wrote {copy}"
+
+    def _copied(self, record: Record, view: View | None) -> Path | None:
+        """Return the file below the folder for temporary files that was written instead."""
+        folder = temporary_folder()
+        if folder is None or folder.resolve() == self.path.parent.resolve():
+            return None
+        copy = folder / tagged(self.path.name, f"{os.getpid()}-{os.urandom(3).hex()}")
+        try:
+            return save(record, copy, view=view)
+        except Exception:
+            return None
+
+
+def read(name: str) -> Record:
+    """Return the record in a file, and say so where that takes long.
+
+    Raises:
+        TensorlensError: there is no such file, or it cannot be read.
+    """
+    with waiting(f"reading {name}"):
+        return load(name)
+
+
+def read_snapshot(name: str) -> Snapshot:
+    """Return the snapshot in a file.
+
+    Raises:
+        TensorlensError: there is no such file, or it cannot be read.
+        FileFormatError: it is no snapshot.
+    """
+    record = read(name)
+    if not isinstance(record, Snapshot):
+        raise FileFormatError(f"{name}: {kind_text(record)}, not a snapshot")
+    return record
+
+
+def kind_text(record: Record) -> str:
+    """Return what a person calls the kind of a record, with its article: ``an estimate``."""
+    article = "an" if record.KIND[0] in "aeiou" else "a"
+    return f"{article} {record.KIND}"
+
+
+@contextmanager
+def damage_errors(name: str, record: Record) -> Iterator[None]:
+    """Turn what a record from a file raises, whose figures are no figures, into one line.
+
+    Raises:
+        FileFormatError: in place of any exception but an :exc:`OSError` and our own.
+    """
+    try:
+        yield
+    except (TensorlensError, OSError):
+        raise
+    except Exception as error:  # figures of the wrong type are met only where they are used
+        raise FileFormatError(f"{name}: damaged {record.KIND}: {error}") from None
+
+
+def write_record(record: Record, output: Output | None, view: View | None = None) -> None:
+    """Print a record, or write it where it was wanted.
+
+    Raises:
+        TensorlensError: it could not be written; then it is printed.
+    """
+    from tensorlens.render.text import TextRenderer
+
+    if output is None:
+        show(TextRenderer(view=view).render(record))
+        return
+    try:
+        output.write(record, view)
+    except UsageError:
+        raise
+    except TensorlensError as error:
+        raise TensorlensError(output.instead(record, view, error)) from None
+    say(f"wrote {output.typed}")
+
+
+def write_all(record: Record, outputs: Sequence[Output], answer: Callable[[], str]) -> None:
+    """Write a record to several files, and say so with the answer in few words.
+
+    Raises:
+        TensorlensError: one could not be written; then the record is printed.
+    """
+    problems = []
+    for output in outputs:
+        problem = output.write_or_print(record)
+        if problem is None:
+            say(f"wrote {output.typed}: {answer()}")
+        else:
+            problems.append(problem)
+    if problems:
+        raise TensorlensError("; ".join(problems))

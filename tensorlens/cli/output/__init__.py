@@ -1,1 +1,0 @@
-"""Output of the verbs: messages, files, saved records shown."""
