@@ -36,7 +36,7 @@ from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.simulated_changes import Simulation, autocast, simulated
 from tensorlens.planning.suggest.verification import Watcher, verified, watched, without_failures
 from tensorlens.planning.trials.jobs import Reason, Trouble
-from tensorlens.recording.analysis.devices import dropped_peak
+from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes
 

@@ -10,8 +10,7 @@ from operator import ne
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tensorlens.recording.analysis.lines import Lines
-from tensorlens.recording.analysis.phases import Phases
-from tensorlens.recording.analysis.purposes import Purpose, purpose_in, purposes
+from tensorlens.recording.analysis.phases import Phases, Purpose, purposes
 from tensorlens.records.events import PHASES, Context, EventLog
 from tensorlens.records.tensors import SourceLine
 
@@ -55,9 +54,7 @@ class EventIndex:
         self.custom: PlaceTable[SourceLine | None] = PlaceTable(lambda place: lines.custom(*place))
         of_wrappers = purposes(log.stacks)
         self.purpose: PlaceTable[Purpose | None] = PlaceTable(
-            lambda place: (
-                None if place[0] < 0 else purpose_in(of_wrappers[place[0]], self.context(place))
-            )
+            lambda place: None if place[0] < 0 else of_wrappers[place[0]]
         )
         self.model = PlaceTable(lambda place: lines.model(*place, phase[place]))
         self.module = PlaceTable(lambda place: lines.module(*place, phase[place]))

@@ -8,11 +8,11 @@ from tensorlens.recording import tlens
 from tensorlens.recording.recordings import Recording
 
 _WRITERS = {
-    "folded": "tensorlens.recording.export.flame:folded",
-    "perfetto.json": "tensorlens.recording.export.perfetto:trace_events",
+    "folded": "tensorlens.recording.export.viewers:folded",
+    "perfetto.json": "tensorlens.recording.export.viewers:trace_events",
     "pickle": "tensorlens.recording.export.memory_viz:memory_viz",
-    "speedscope.json": "tensorlens.recording.export.flame:speedscope",
-    "trace.json": "tensorlens.recording.export.perfetto:trace_events",
+    "speedscope.json": "tensorlens.recording.export.viewers:speedscope",
+    "trace.json": "tensorlens.recording.export.viewers:trace_events",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import items, mapping, optional, text
+from tensorlens.records.documents import items, mapping, optional, text
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_snapshots.frames import StackReader

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import text
+from tensorlens.records.documents import text
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -61,11 +61,7 @@ class Step(NamedTuple):
 def steps(
     trace: Any, where: str, rules: Rules | None, reader: StackReader, budget: int
 ) -> list[Step]:
-    """Return the events of one device's trace; ``rules`` None: sizes are exact.
-
-    Raises:
-        FileFormatError: an event is of another form than torch writes.
-    """
+    """Return the events of one device's trace; ``rules`` None: sizes are exact."""
     if not isinstance(trace, list) or len(trace) > budget:
         raise FileFormatError(f"damaged snapshot: {where} is no list of events")
     found: list[Step] = []
@@ -111,11 +107,7 @@ class SnapshotSegments(NamedTuple):
 def segments(
     listed: Any, devices: Sequence[str], reader: StackReader, budget: int
 ) -> SnapshotSegments:
-    """Return the segments of a snapshot, those of the private pools included.
-
-    Raises:
-        FileFormatError: one is of another form than torch writes.
-    """
+    """Return the segments of a snapshot, those of the private pools included."""
     if not isinstance(listed, list):
         raise FileFormatError("damaged snapshot: its segments are no list")
     found = SnapshotSegments([], [])
@@ -173,11 +165,7 @@ def _block(raw: Any, place: int, reader: StackReader) -> SegmentBlock:
 
 
 def device_name(index: int, devices: Sequence[str]) -> str:
-    """Return the device with a number in a snapshot; ``devices`` are the names that are known.
-
-    Raises:
-        ValueError: there cannot be so many.
-    """
+    """Return the device with a number in a snapshot; ``devices`` are the names that are known."""
     if index < len(devices):
         return devices[index]
     if index > 127:
@@ -186,12 +174,7 @@ def device_name(index: int, devices: Sequence[str]) -> str:
 
 
 def number(value: Any, limit: int = 2**64) -> int:
-    """Return ``value``, a whole number from 0 to below ``limit``.
-
-    Raises:
-        TypeError: it is something else.
-        ValueError: it is out of range.
-    """
+    """Return ``value``, a whole number from 0 to below ``limit``."""
     if type(value) is not int:
         raise TypeError(f"{type(value).__name__} in place of a whole number")
     if not 0 <= value < limit:

@@ -30,15 +30,14 @@ from tensorlens.planning.estimate.result import (
     Verdict,
 )
 from tensorlens.recording import present as recordings
-from tensorlens.recording.present.instants import line_rows
-from tensorlens.recording.present.modules import module_rows
-from tensorlens.recording.present.summary import (
+from tensorlens.recording.present.data import (
     by_line_data,
     by_module_data,
     line_data,
     moment_data,
 )
-from tensorlens.recording.present.tables import line_table, module_table
+from tensorlens.recording.present.instants import line_rows
+from tensorlens.recording.present.tables import line_table, module_rows, module_table
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
     Block,
@@ -311,7 +310,7 @@ def summary(estimate: Estimate) -> dict[str, Any]:
     memory; None where there is neither. ``largest`` has the answer of
     :func:`tensorlens.max_batch`, where the estimate is of that.
 
-    ``peak`` has what ``moment_data`` of :mod:`tensorlens.recording.present.summary` gives, and
+    ``peak`` has what ``moment_data`` of :mod:`tensorlens.recording.present.data` gives, and
     ``step``, ``phase``, ``line``, ``module`` and ``op`` of the allocation that made it.
     ``by_role``, ``by_line`` and ``by_module`` add up to the likeliest peak, remainders included,
     and so do ``parts``, which tell the roles further apart. ``sum`` goes on from the parts to what

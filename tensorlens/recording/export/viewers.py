@@ -1,4 +1,4 @@
-"""Exports the peak by stack for flame graphs: speedscope, folded stacks."""
+"""Exports for other viewers: flame graphs of the peak, and counters over time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import Frame
 from tensorlens.render.source import printable
+from tensorlens.units import format_bytes
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _CALLS = ("Module._wrapped_call_impl", "Module._call_impl", "Module._call_impl.<locals>.inner")
@@ -113,3 +114,51 @@ def _written(frame: Frame) -> Mapping[str, Any]:
     written: dict[str, Any] = {"name": _called(frame), "file": printable(frame.filename)}
     # the format counts lines from 1
     return {**written, "line": frame.lineno} if frame.lineno > 0 else written
+
+
+POINTS = 20_000
+"""About how many points each device's counter has at most; the peak is among them."""
+_NS = 1000
+
+
+def trace_events(recording: Recording) -> str:
+    """Return bytes by role as one counter a device, and beside it what the allocator reserved.
+
+    Marks and the peaks are instant events. Times are microseconds since the recording began.
+    """
+    content = {
+        "displayTimeUnit": "ms",
+        "otherData": {"tensorlens": recording.origin.provenance},
+        "traceEvents": list(_events(recording)),
+    }
+    return json.dumps(content, separators=(",", ":")) + "\n"
+
+
+def _events(recording: Recording) -> Iterator[dict[str, Any]]:
+    yield _event(
+        "M", "process_name", args={"name": printable(recording.origin.process or "memory")}
+    )
+    for device in recording.devices:
+        yield from _counters(recording, device)
+    for mark in recording.marks:
+        yield _event("i", mark.name, ts=mark.time_ns / _NS, s="g")
+
+
+def _counters(recording: Recording, device: str) -> Iterator[dict[str, Any]]:
+    line = recording.timeline(device, POINTS)
+    time = -1
+    for point, total in enumerate(line.totals):
+        # of two values at one time a viewer shows the later only, and it might be the peak
+        time = max(line.times[point], time + 1)
+        roles = {role: values[point] for role, values in line.by_role.items()}
+        yield _event("C", f"{device} bytes", ts=time / _NS, args=roles)
+        if line.reserved is not None:
+            reserved = {"bytes": line.reserved[point]}
+            yield _event("C", f"{device} reserved", ts=time / _NS, args=reserved)
+        if point == line.peak:
+            name = f"peak of {device}: {format_bytes(total)}"
+            yield _event("i", name, ts=time / _NS, s="g", args={"bytes": total})
+
+
+def _event(kind: str, name: str, **others: Any) -> dict[str, Any]:
+    return {"ph": kind, "name": printable(name), "cat": "memory", "pid": 1, "tid": 1, **others}
