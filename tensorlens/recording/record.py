@@ -131,11 +131,6 @@ class LiveRecording(Recording):
         self._refresh()
         return self._log
 
-    @property
-    def origin(self) -> Origin:
-        """Where the recording is from."""
-        return self._origin
-
     def _refresh(self) -> None:
         with _lock:
             if self._recorders is not None:

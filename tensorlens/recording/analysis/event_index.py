@@ -5,8 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
-from itertools import accumulate, chain
-from operator import ne
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tensorlens.recording.analysis.lines import Lines
@@ -132,12 +130,7 @@ class EventIndex:
         return context.thread, (place[0], context.outer or context.op)
 
     def _numbered(self, of: Callable[[Place], Key]) -> array[int]:
-        if len({context.thread for context in (_NOTHING, *self.log.contexts)}) > 1:
-            return _stretches(map(PlaceTable(of).__getitem__, self.places()))
-        numbers: dict[Key, int] = {}
-        keys = PlaceTable(lambda place: numbers.setdefault(of(place), len(numbers)))
-        scopes = array("i", map(keys.__getitem__, self.places()))
-        return array("i", accumulate(map(ne, scopes, chain((-1,), scopes))))
+        return _stretches(map(PlaceTable(of).__getitem__, self.places()))
 
     def _span(self, place: Place) -> Key:
         phase = self.phase[place]
