@@ -45,7 +45,6 @@ _ELSEWHERE = {
 }
 _NONE = "not a tensorlens report"
 _READ = "what can be read is .json and .tlens of tensorlens, and memory snapshots of torch"
-_FOREIGN = ("device_traces", "suffix_table")
 _PICKLES = (b"\x80", b"PK\x03\x04")
 """How a pickle begins, and the archive of pickles that ``torch.save`` makes."""
 
@@ -54,7 +53,7 @@ def load(path: str | os.PathLike[str]) -> Record:
     """Return the record in a file.
 
     Read are the ``.json`` and ``.tlens`` that tensorlens wrote, and as recordings the memory
-    snapshots that torch pickles and what its first viewer was fed. No code in a pickle is run.
+    snapshots that torch pickles. No code in a pickle is run.
 
     Raises:
         TensorlensError: there is no such file, or it cannot be read.
@@ -108,11 +107,9 @@ def parse(content: str) -> Record:
     kind = _KINDS.get(schema) if isinstance(schema, str) else None
     if kind is not None:
         return kind.from_dict(data)
-    if isinstance(data, dict) and not data.keys().isdisjoint(_FOREIGN):
+    if isinstance(data, dict) and "device_traces" in data:
         from tensorlens.records import torch_snapshots as foreign
 
-        if foreign.is_viewer(data):
-            return recordings.Recording(*foreign.from_viewer(data))
         return recordings.Recording(*foreign.from_snapshot(data, budget=len(content)))
     raise FileFormatError(_what_it_is(data))
 

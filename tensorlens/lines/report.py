@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema
-from tensorlens.records.documents import Document
+from tensorlens.records.documents import Document, check_schema
 from tensorlens.records.run import Run, current_run, run_from
 
 SCHEMA = "tensorlens.lines"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tensorlens.recording.analysis.backward import backward_calls
+from tensorlens.recording.analysis.costs import backward_calls
 from tensorlens.recording.record import running
 from tensorlens.recording.recordings import Recording
 
@@ -29,54 +30,48 @@ class BackwardLines:
 
 
 _total = BackwardLines()
-"""Of recordings that have ended, and none of which overlaps one that is on."""
-_overlapping = BackwardLines()
-"""Of those that have ended and overlap one that is on."""
+"""Of recordings that have ended."""
 
 
 def total_backward() -> BackwardLines:
     """Return it of all recordings so far.
 
-    Recordings that overlap have the same events: of a line the largest figure counts. Those of
-    recordings one after the other are added up.
+    Recordings one after the other are added up. Of those that overlap, which have the same events,
+    the one that ends last counts, and while some are on the one that began first.
     """
-    return _joined(int.__add__, _total, _joined(max, _overlapping, *map(_lines, running())))
+    return _sum(_total, *map(_lines, running()[:1]))
 
 
 def add_backward(recording: Recording) -> None:
     """Keep it of a recording that ended, and nothing else of the recording."""
-    global _total, _overlapping
+    global _total
     # where memory has run out there is an error on its way already
     with suppress(MemoryError):
-        _overlapping = _joined(max, _overlapping, _lines(recording))
         if not running():
-            _total = _joined(int.__add__, _total, _overlapping)
-            _overlapping = BackwardLines()
+            _total = _sum(_total, _lines(recording))
 
 
 def reset_backward() -> None:
     """Forget it of the recordings that have ended."""
-    global _total, _overlapping
-    _total = _overlapping = BackwardLines()
+    global _total
+    _total = BackwardLines()
 
 
 def _lines(recording: Recording) -> BackwardLines:
-    found: dict[str, dict[Place, int]] = {}
-    for device in recording.devices:
-        sums = found.setdefault(device, {})
-        for line, nbytes in backward_calls(recording, device).items():
-            sums[line.filename, line.lineno] = nbytes
+    nbytes = {
+        device: {(line.filename, line.lineno): n for line, n in sums.items()}
+        for device in recording.devices
+        for sums in [backward_calls(recording, device)]
+    }
     frames = recording.log.stacks.frames
     return BackwardLines(
-        found, frozenset((frame.filename, frame.lineno) for frame in frames if frame.user)
+        nbytes, frozenset((frame.filename, frame.lineno) for frame in frames if frame.user)
     )
 
 
-def _joined(join: Callable[[int, int], int], *parts: BackwardLines) -> BackwardLines:
-    found: dict[str, dict[Place, int]] = {}
+def _sum(*parts: BackwardLines) -> BackwardLines:
+    sums: dict[str, Counter[Place]] = {}
     for part in parts:
         for device, lines in part.nbytes.items():
-            sums = found.setdefault(device, {})
-            for place, nbytes in lines.items():
-                sums[place] = join(sums.get(place, 0), nbytes)
-    return BackwardLines(found, frozenset().union(*(part.seen for part in parts)))
+            sums.setdefault(device, Counter()).update(lines)
+    return BackwardLines(sums, frozenset().union(*(part.seen for part in parts)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from tensorlens.recording import analysis
 from tensorlens.recording.moments import (
     BackwardCost,
     Churn,
@@ -85,8 +86,6 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        from tensorlens.recording import analysis
-
         now = self.still()
         return now.once(("peak", device), lambda: analysis.peak(now, device))
 
@@ -98,8 +97,6 @@ class Recording(Document):
         Raises:
             UsageError: there is no such event or mark, or no such device.
         """
-        from tensorlens.recording import analysis
-
         now = self.still()
         row = analysis.row_at(now.log, instant)
         return now.once(("moment", row, device), lambda: analysis.moment(now, row, device))
@@ -112,8 +109,6 @@ class Recording(Document):
         Raises:
             UsageError: there is no such event, or it hands out no block.
         """
-        from tensorlens.recording import analysis
-
         return analysis.blocks(self.still(), rows)
 
     def timeline(self, device: str | None = None, points: int = 2000) -> Timeline:
@@ -122,8 +117,6 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        from tensorlens.recording import analysis
-
         now, question = self.still(), ("timeline", device, points)
         return now.once(question, lambda: analysis.timeline(now, device, points))
 
@@ -138,8 +131,6 @@ class Recording(Document):
         Besides the bytes of :attr:`backward_by_line` each has what was kept, the most that was
         resident at once, gradients and nodes. Largest first.
         """
-        from tensorlens.recording import analysis
-
         now = self.still()
         return now.once(("backward", device), lambda: analysis.backward(now, device))
 
@@ -153,8 +144,6 @@ class Recording(Document):
 
         They add up to those of :meth:`backward`.
         """
-        from tensorlens.recording import analysis
-
         now = self.still()
         question = "backward modules", device
         return now.once(question, lambda: analysis.backward_modules(now, device))
@@ -171,8 +160,6 @@ class Recording(Document):
         Raises:
             UsageError: there is no such mark or event.
         """
-        from tensorlens.recording import analysis
-
         now = self.still()
         return now.once(("growth", start, end), lambda: analysis.growth(now, start, end))
 
@@ -182,15 +169,11 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        from tensorlens.recording import analysis
-
         now = self.still()
         return now.once(("churn", device), lambda: analysis.churn(now, device))
 
     def fragmentation(self, device: str | None = None) -> Fragmentation | None:
         """Return how well the allocator's segments were used; None where they are not known."""
-        from tensorlens.recording import analysis
-
         now = self.still()
         return now.once(("fragmentation", device), lambda: analysis.fragmentation(now, device))
 

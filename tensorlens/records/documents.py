@@ -1,4 +1,4 @@
-"""Records that show themselves, and are written as JSON and read back equal."""
+"""Records that show themselves, and are written as JSON and read back equal, each value checked."""
 
 from __future__ import annotations
 
@@ -16,21 +16,73 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema, flag, integer, items, mapping, optional, text
 
 if TYPE_CHECKING:
     import pandas
 
 
 _T = TypeVar("_T")
+_LIMIT = 2**64
+
+
+def text(value: Any) -> str:
+    """Return ``value``, a text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} in place of a text")
+    return value
+
+
+def integer(value: Any) -> int:
+    """Return ``value``, a whole number of at most 64 bits and a sign."""
+    if type(value) is not int:
+        raise TypeError(f"{type(value).__name__} in place of a whole number")
+    if not -_LIMIT < value < _LIMIT:
+        raise ValueError("a number out of range")
+    return value
+
+
+def flag(value: Any) -> bool:
+    """Return ``value``, true or false."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{type(value).__name__} in place of true or false")
+    return value
+
+
+def optional(check: Callable[[Any], _T], value: Any) -> _T | None:
+    """Return None for None, else what ``check`` makes of ``value``."""
+    return None if value is None else check(value)
+
+
+def items(check: Callable[[Any], _T], value: Any) -> tuple[_T, ...]:
+    """Return what ``check`` makes of each item of a list."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{type(value).__name__} in place of a list")
+    return tuple(map(check, value))
+
+
+def mapping(check: Callable[[Any], _T], value: Any) -> dict[str, _T]:
+    """Return a dict of texts to what ``check`` makes of its values."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} in place of a dict")
+    return {text(key): check(item) for key, item in value.items()}
+
+
+def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
+    """Raise FileFormatError unless ``data`` says that it is this schema in this version."""
+    if not isinstance(data, dict) or data.get("schema") != schema:
+        raise FileFormatError(f"not a tensorlens {kind}")
+    if data.get("version") != version:
+        raise FileFormatError(
+            f"{kind} of version {data.get('version')!r}; this tensorlens reads {version}"
+        )
 
 
 def restored(kind: type[_T], data: Any, **ready: Any) -> _T:
     """Return the dataclass that ``asdict`` gave ``data`` for.
 
-    Fields are texts, members of a ``StrEnum``, numbers, flags, dataclasses, tuples of one of
-    these, dicts from texts to one of these, or one of these or None. Those that have a default
-    may be missing. Fields in ``ready`` are what they are to be, of any type.
+    Fields are texts, members of a ``StrEnum`` or ``Literal``, numbers, flags, dataclasses, tuples
+    of one of these, dicts from texts to one of these, or one of these or None. Those that have a
+    default may be missing. Fields in ``ready`` are what they are to be, of any type.
 
     Raises:
         KeyError: a field is missing.
@@ -63,9 +115,11 @@ def _checks(kind: type) -> dict[str, tuple[Callable[[Any], Any], bool]]:
 
 def _check(hint: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):
         (one,) = (_check(each) for each in arguments if each is not types.NoneType)
         return lambda value: optional(one, value)
+    if origin is typing.Literal:
+        return lambda value: _member(arguments, value)
     if origin in (tuple, Sequence):
         item = _check(arguments[0])
         return lambda value: items(item, value)
@@ -77,6 +131,12 @@ def _check(hint: Any) -> Callable[[Any], Any]:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return lambda value: hint(text(value))
     return {str: text, int: integer, float: _number, bool: flag}.get(hint, _refused)
+
+
+def _member(texts: tuple[str, ...], value: Any) -> str:
+    if text(value) not in texts:
+        raise ValueError(f"{value!r} is none of {', '.join(texts)}")
+    return str(value)
 
 
 def _refused(value: Any) -> Any:
@@ -205,9 +265,11 @@ class Document(Shown):
         # a file of before it was kept is of no run that is known, not of this one
         given.setdefault("run", None)
         try:
-            found = restored(cls, given)
+            found = restored(cls, given, **cls._ready(given))
             trouble = found._trouble()
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (
+            *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
+        ) as error:
             raise FileFormatError(f"damaged {cls.KIND}: {error}") from None
         if trouble is not None:
             raise FileFormatError(f"damaged {cls.KIND}: {trouble}")
@@ -225,6 +287,11 @@ class Document(Shown):
         except (ValueError, RecursionError):
             raise FileFormatError(f"not a tensorlens {cls.KIND}: it is not JSON") from None
         return cls.from_dict(data)
+
+    @classmethod
+    def _ready(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that are read in ways of their own, taken out of ``data``."""
+        return {}
 
     def _trouble(self) -> str | None:
         """Return what the fields of a file do not tell of one another; None where they agree."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Literal, get_args, overload
 
 from tensorlens.records.tensors import SourceLine
@@ -352,34 +351,36 @@ class EventLog(Sequence[Event]):
         self.labels.append(label)
         self.label[row] = len(self.labels) - 1
 
-    def adopted(self, other: EventLog) -> EventLog:
+    def adopted(self, other: EventLog, *, threads: int = 0) -> EventLog:
         """Return another log's events with stacks, contexts and labels numbered as in this one.
 
-        What is not here yet is added, without any event of its own.
+        What is not here yet is added, without any event of its own. Numbers of threads other than
+        the recording's own go on from ``threads``.
         """
         log = EventLog()
         for column in self.COLUMNS:
             setattr(log, column, getattr(other, column)[:])
         log.devices, log.held = list(other.devices), dict(other.held)
         log.stacks, log.contexts, log.labels = self.stacks, self.contexts, self.labels
-        stacks = self.stacks.adopted(other.stacks)
-        if other.stacks is not self.stacks:
-            log.stack = array("i", [-1 if each < 0 else stacks[each] for each in other.stack])
+        nodes = [*self.stacks.adopted(other.stacks), -1]
+        log.stack = array("i", [nodes[node] for node in other.stack])
         if other.contexts is not self.contexts:
             contexts = [
                 self.context_number(
-                    context
-                    if context.forward < 0
-                    else replace(context, forward=stacks[context.forward])
+                    replace(
+                        each,
+                        forward=nodes[each.forward],
+                        thread=each.thread and each.thread + threads,
+                    )
                 )
-                for context in other.contexts
+                for each in other.contexts
             ]
             log.context = array("i", [-1 if each < 0 else contexts[each] for each in other.context])
         if other.labels is not self.labels:
             numbers = {label: number for number, label in enumerate(self.labels)}
-            new = [each for each in dict.fromkeys(other.labels) if each not in numbers]
-            numbers.update(zip(new, count(len(self.labels)), strict=False))
-            self.labels += new
+            for label in other.labels:
+                if numbers.setdefault(label, len(self.labels)) == len(self.labels):
+                    self.labels.append(label)
             labels = [numbers[label] for label in other.labels]
             log.label = array("i", [-1 if each < 0 else labels[each] for each in other.label])
         return log

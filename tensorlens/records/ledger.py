@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from tensorlens.records.checking import integer, items, mapping, optional, text
 from tensorlens.records.tensors import SourceLine
 
 BALANCE = (
@@ -42,16 +40,6 @@ class Term:
     explanation: str
     """One line: what it is, and where the figure comes from."""
 
-    @classmethod
-    def from_dict(cls, data: Any) -> Term:
-        """Return the term of ``dataclasses.asdict``.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data is damaged.
-        """
-        texts = {name: text(data[name]) for name in ("of", "key", "label", "explanation")}
-        return cls(**texts, nbytes=optional(integer, data["nbytes"]))
-
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -65,21 +53,6 @@ class Block:
     """The frames above it, innermost first, where the allocator recorded them."""
     what: str | None = None
     """Note on it: the operator that made it."""
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Block:
-        """Return the block of ``dataclasses.asdict``.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data is damaged.
-        """
-        return cls(
-            address=integer(data["address"]),
-            nbytes=integer(data["nbytes"]),
-            born=optional(SourceLine.from_dict, data["born"]),
-            stack=items(SourceLine.from_dict, data["stack"]),
-            what=optional(text, data["what"]),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +88,3 @@ class Ledger:
     """The largest of the blocks that make up ``unnamed``."""
     block_count: int = 0
     """How many blocks make up ``unnamed``."""
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Ledger:
-        """Return the ledger of ``dataclasses.asdict``.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data is damaged.
-        """
-        figures: dict[str, Any] = {name: optional(integer, data[name]) for name in FIGURES}
-        figures["named"] = integer(data["named"])
-        return cls(
-            device=text(data["device"]),
-            source=text(data["source"]),
-            precision=text(data["precision"]),
-            **figures,
-            parts=items(Term.from_dict, data["parts"]),
-            explanations=mapping(text, data["explanations"]),
-            missing=mapping(text, data["missing"]),
-            blocks=items(Block.from_dict, data["blocks"]),
-            block_count=integer(data["block_count"]),
-        )

@@ -142,11 +142,7 @@ class Names:
         """Return the kinds and the texts of the nodes that make up a name, its root first."""
         found: list[int] = []
         parts: list[str] = []
-        length = len(self.parents)
-        # a damaged file may hold a circle
-        for _ in range(length):
-            if node < 0:
-                break
+        while node >= 0:
             kind, value, parent = self.kinds[node], self.values[node], self.parents[node]
             found.append(kind)
             if kind == INDEX:

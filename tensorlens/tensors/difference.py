@@ -7,15 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, overload
 
-from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema, integer, items, mapping, optional, text
-from tensorlens.records.documents import Document
+from tensorlens.records.documents import Document, integer
 from tensorlens.records.ledger import FIGURES, Ledger
-from tensorlens.records.run import Run, current_run, run_from
-from tensorlens.records.tensors import TensorRecord, TensorTable
-from tensorlens.roles import ROLES
+from tensorlens.records.run import Run, current_run
+from tensorlens.records.tensors import TensorRecord, TensorTable, table_rows
+from tensorlens.roles import ROLES, Role
 from tensorlens.tensors.matching import matches
-from tensorlens.tensors.merged_tables import table_rows
 from tensorlens.tensors.snapshot import Snapshot
 
 SCHEMA = "tensorlens.difference"
@@ -107,7 +104,7 @@ class RoleChange:
     """All storage of one role on one device, in bytes."""
 
     device: str
-    role: str
+    role: Role
     before: int
     after: int
 
@@ -195,24 +192,19 @@ class Difference(Document):
         }
 
     @classmethod
-    def from_dict(cls, data: Any) -> Difference:
-        """Return the difference that :meth:`to_dict` gave.
-
-        Raises:
-            FileFormatError: it is something else, newer than this tensorlens, or damaged.
-        """
-        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
-        try:
-            return cls(
-                **_changes(data),
-                roles=items(_role, data["roles"]),
-                ledger=mapping(_ledger_change, data["ledger"]),
-                process=optional(text, data["process"]),
-                notes=items(text, data["notes"]),
-                run=run_from(data),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise FileFormatError(f"damaged difference: {error}") from None
+    def _ready(cls, data: dict[str, Any]) -> dict[str, Any]:
+        before = TensorTable.from_dict(data.pop("before"))
+        after = TensorTable.from_dict(data.pop("after"))
+        appeared, gone, grown = (integer(data[kind]) for kind in _KINDS)
+        lengths = gone + grown, appeared + grown
+        if min(appeared, gone, grown) < 0 or lengths != (len(before), len(after)):
+            raise ValueError("another number of changes than of tensors")
+        rows = range(gone, gone + grown), range(appeared, appeared + grown)
+        return {
+            "appeared": Changes(before, [-1] * appeared, after, range(appeared)),
+            "gone": Changes(before, range(gone), after, [-1] * gone),
+            "grown": Changes(before, rows[0], after, rows[1]),
+        }
 
 
 def difference(before: Snapshot, after: Snapshot) -> Difference:
@@ -254,35 +246,4 @@ def _notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
         *both,
         *(f"before: {note}" for note in before if note not in both),
         *(f"after: {note}" for note in after if note not in both),
-    )
-
-
-def _changes(data: dict[str, Any]) -> dict[str, Any]:
-    before = TensorTable.from_dict(data["before"])
-    after = TensorTable.from_dict(data["after"])
-    appeared, gone, grown = (integer(data[kind]) for kind in _KINDS)
-    if min(appeared, gone, grown) < 0 or (gone + grown, appeared + grown) != (
-        len(before),
-        len(after),
-    ):
-        raise ValueError("another number of changes than of tensors")
-    return {
-        "appeared": Changes(before, [-1] * appeared, after, range(appeared)),
-        "gone": Changes(before, range(gone), after, [-1] * gone),
-        "grown": Changes(
-            *(before, range(gone, gone + grown)), *(after, range(appeared, appeared + grown))
-        ),
-    }
-
-
-def _role(data: Any) -> RoleChange:
-    role = text(data["role"])
-    if role not in ROLES:
-        raise ValueError(f"{role!r} is no role")
-    return RoleChange(text(data["device"]), role, integer(data["before"]), integer(data["after"]))
-
-
-def _ledger_change(data: Any) -> LedgerChange:
-    return LedgerChange(
-        optional(Ledger.from_dict, data["before"]), optional(Ledger.from_dict, data["after"])
     )

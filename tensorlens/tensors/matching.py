@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,8 +30,8 @@ def matches(before: TensorTable, after: TensorTable) -> Matches:
 
     A batch that autograd holds is an input, and after backward only a variable's: the role does
     not make it another tensor. Where a name is there several times, those equal in role, size and
-    birth line go together first, then those of the nearest size of one birth line, then those of
-    the nearest size.
+    birth line go together first, then those of one birth line, of one size, and the others, the
+    smallest of each side first.
     """
     earlier, later = _by_name(before), _by_name(after)
     gone: list[int] = []
@@ -90,16 +89,20 @@ def _paired(
         born = table.born[row] if table.model_line[row] < 0 else table.model_line[row]
         return None if born < 0 else table.lines[born]
 
-    def exact(table: TensorTable, row: int) -> Hashable:
-        return line(table, row), table.storage_nbytes[row], table.role[row]
+    def size(table: TensorTable, row: int) -> Hashable:
+        return table.storage_nbytes[row]
 
-    for alike in (exact, line, lambda table, row: None):
-        groups = _grouped(before, rows, alike)
-        others = _grouped(after, partners, alike)
+    def exact(table: TensorTable, row: int) -> Hashable:
+        return line(table, row), size(table, row), table.role[row]
+
+    for alike in (exact, line, size, lambda table, row: None):
+        groups, others = _grouped(before, rows, alike), _grouped(after, partners, alike)
         for key in groups.keys() & others.keys():
-            pairs += _nearest(before, groups[key], after, others[key])
-        rows = sorted(set(rows) - {row for row, _ in pairs})
-        partners = sorted(set(partners) - {row for _, row in pairs})
+            pairs += zip(groups[key], others[key], strict=False)
+        rows = sorted(set(rows) - {row for row, _ in pairs}, key=before.storage_nbytes.__getitem__)
+        partners = sorted(
+            set(partners) - {row for _, row in pairs}, key=after.storage_nbytes.__getitem__
+        )
         if not rows or not partners:
             break
     return pairs, rows, partners
@@ -112,26 +115,6 @@ def _grouped(
     for row in rows:
         groups[alike(table, row)].append(row)
     return groups
-
-
-def _nearest(
-    before: TensorTable, rows: list[int], after: TensorTable, partners: list[int]
-) -> list[tuple[int, int]]:
-    """Pair each row of the shorter side with the nearest in size that is left of the other."""
-    if len(rows) > len(partners):
-        return [(row, partner) for partner, row in _nearest(after, partners, before, rows)]
-    sizes = sorted((after.storage_nbytes[row], row) for row in partners)
-    if len(rows) == len(partners):
-        ordered = sorted(rows, key=lambda row: before.storage_nbytes[row])
-        return [(row, partner) for row, (_, partner) in zip(ordered, sizes, strict=True)]
-    pairs = []
-    for row in sorted(rows, key=lambda row: -before.storage_nbytes[row]):
-        size = before.storage_nbytes[row]
-        place = bisect_left(sizes, (size, -1))
-        if place == len(sizes) or (place and size - sizes[place - 1][0] <= sizes[place][0] - size):
-            place -= 1
-        pairs.append((row, sizes.pop(place)[1]))
-    return pairs
 
 
 def _renamed(

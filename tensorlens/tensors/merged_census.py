@@ -10,8 +10,7 @@ from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.census.host_ledger import REASONS, fitted
 from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.records.ledger import Ledger, Term
-from tensorlens.records.tensors import TensorTable
-from tensorlens.tensors.merged_tables import merge_tables
+from tensorlens.records.tensors import TensorTable, merge_tables
 
 Owned = tuple[str, Ledger]
 """A framework's name and its ledger of a device."""
@@ -160,32 +159,16 @@ def _known(ledgers: Iterable[Ledger], field: str) -> int | None:
 
 
 def _host_parts(ledgers: Sequence[Ledger], cached: int | None) -> list[Term]:
-    """Return what is resident besides tensors: the first ledger's, less what the others know.
-
-    What one of them allocated lies for another in the heap, or else in the rest.
-    """
+    """Return what is resident besides tensors: the first ledger's, whose heap has the others'."""
     parts = [term for each in ledgers for term in each.parts if term.of != "cached"]
     if cached is None:
         return parts
-    first, *others = ledgers
-    found = {term.key: term for term in first.parts if term.of == "cached"}
-    for each in others:
-        gone = each.allocated or 0
-        for term in each.parts:
-            if term.of == "cached" and term.key == "kernels" and term.nbytes:
-                gone += term.nbytes
-                found[term.key] = _added(found.get(term.key), term)
-        rest = found.get("heap") or found.get("rest")
-        if rest is not None and rest.nbytes is not None:
-            found[rest.key] = replace(rest, nbytes=rest.nbytes - gone)
-    return [*found.values(), *parts]
-
-
-def _added(term: Term | None, other: Term) -> Term:
-    if term is None or term.nbytes is None:
-        return other
-    explanation = "; ".join(dict.fromkeys((term.explanation, other.explanation)))
-    return replace(term, nbytes=term.nbytes + (other.nbytes or 0), explanation=explanation)
+    others = sum(each.allocated or 0 for each in ledgers[1:])
+    own = {term.key: term for term in ledgers[0].parts if term.of == "cached"}
+    rest = own.get("heap") or own.get("rest")
+    if rest is not None and rest.nbytes is not None:
+        own[rest.key] = replace(rest, nbytes=rest.nbytes - others)
+    return [*own.values(), *parts]
 
 
 def _device_parts(own: Sequence[Owned]) -> list[Term]:

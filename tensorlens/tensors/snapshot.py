@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema, items, mapping, optional, text
 from tensorlens.records.documents import Document
 from tensorlens.records.ledger import Ledger
-from tensorlens.records.run import Run, current_run, run_from
-from tensorlens.records.tensors import TensorTable
-from tensorlens.tensors.merged_tables import merge_tables
+from tensorlens.records.run import Run, current_run
+from tensorlens.records.tensors import TensorTable, merge_tables
 
 if TYPE_CHECKING:
     from tensorlens.tensors.difference import Difference
@@ -87,21 +84,5 @@ class Snapshot(Document):
         }
 
     @classmethod
-    def from_dict(cls, data: Any) -> Snapshot:
-        """Return the snapshot that :meth:`to_dict` gave.
-
-        Raises:
-            FileFormatError: it is something else, newer than this tensorlens, or damaged.
-        """
-        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
-        try:
-            return cls(
-                tensors=TensorTable.from_dict(data["tensors"]),
-                ledger=mapping(Ledger.from_dict, data["ledger"]),
-                provenance=text(data["provenance"]),
-                process=optional(text, data["process"]),
-                notes=items(text, data["notes"]),
-                run=run_from(data),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise FileFormatError(f"damaged snapshot: {error}") from None
+    def _ready(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return {"tensors": TensorTable.from_dict(data["tensors"])}

@@ -17,7 +17,6 @@ import tensorlens
 from tensorlens.frameworks.tensorflow.native import install
 
 FLOAT = 4
-KERNEL = "parameter", 32 * 32 * FLOAT
 HANDLE = 200
 """Bytes of what operations know a variable by."""
 
@@ -229,59 +228,6 @@ def test_weights_are_parameters_whatever_becomes_of_them():
     names = {block.name for moment in moments for block in moment.tensors}
     parts = "VarHandleOp", "Assign", "initial value"
     assert not [name for name in names if any(part in name for part in parts)]
-
-
-def test_weights_of_one_size_are_named_all_where_they_are_not_told_apart():
-    data = np.zeros((640, 32), "float32"), np.zeros((640, 32), "float32")
-    keras.utils.clear_session()
-    with tensorlens.record() as recording:
-        model = keras.Sequential(
-            [keras.Input((32,)), *(keras.layers.Dense(32, name=name) for name in ("one", "two"))]
-        )
-        model.compile("adam", "mse")
-        batches = keras.callbacks.LambdaCallback(
-            on_train_batch_begin=lambda batch, logs: recording.mark(f"batch {batch}")
-        )
-        model.fit(*data, verbose=0, batch_size=64, callbacks=[batches])
-    both = "kernel of sequential/one or sequential/two"
-    names = {both, "sequential/one/kernel", "sequential/two/kernel"}
-    for batch in range(10):
-        blocks = recording.at(f"batch {batch}").tensors
-        kernel = [each.name for each in blocks if (each.role, each.nbytes) == KERNEL]
-        # what the step before has replaced may not be freed yet
-        assert len(kernel) >= 2 and names.issuperset(kernel)
-        assert both in kernel or names - {both} == {*kernel}
-
-
-def test_results_of_one_node_have_names_of_their_own():
-    keras.utils.clear_session()
-    model = keras.Sequential(
-        [
-            keras.Input((12, 12, 1)),
-            keras.layers.Conv2D(8, 3, activation="relu"),
-            keras.layers.MaxPooling2D(2),
-            keras.layers.Conv2D(8, 3, activation="relu"),
-            keras.layers.Flatten(),
-            keras.layers.Dense(4),
-        ]
-    )
-    model.compile("sgd", "mse")
-    data = np.zeros((32, 12, 12, 1), "float32"), np.zeros((32, 4), "float32")
-    model.fit(*data, verbose=0)
-    with tensorlens.record(model) as recording:
-        model.fit(*data, verbose=0)
-    sizes = {}
-    for row, event in enumerate(recording.events):
-        layer = (event.context and event.context.module) or ""
-        if "pooling" in layer and event.action == "alloc":
-            blocks = [each for each in recording.at(row).tensors if each.module == layer]
-            for each in blocks:
-                sizes.setdefault(each.name, set()).add(each.nbytes)
-    # 32 of 5 * 5 * 8 floats; which of them was the largest takes a byte of each, where it is kept
-    pooled = 32 * 5 * 5 * 8 * FLOAT
-    assert sizes["sequential/max_pooling2d: MaxPool"] == {pooled}
-    assert sizes.get("sequential/max_pooling2d: MaxPool:1", {pooled // 4}) == {pooled // 4}
-    assert all(len(each) == 1 for each in sizes.values()), sizes
 
 
 def test_eager_layers_are_modules():

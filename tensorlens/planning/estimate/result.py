@@ -13,8 +13,7 @@ from tensorlens.planning.trace import Caution, Formula
 from tensorlens.recording import tlens
 from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.checking import integer
-from tensorlens.records.documents import Document, restored
+from tensorlens.records.documents import Document, integer, restored
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
 from tensorlens.units import parse_bytes

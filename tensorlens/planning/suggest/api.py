@@ -34,7 +34,7 @@ from tensorlens.planning.suggest.simulated_changes import Simulation, autocast, 
 from tensorlens.planning.suggest.state import smaller_queue, without_state
 from tensorlens.planning.suggest.verification import Watcher, verified, watched, without_failures
 from tensorlens.planning.trials.jobs import Reason, Trouble
-from tensorlens.recording.analysis.devices import dropped_peak
+from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from tensorlens.planning.step_facts import OptimizerFacts, StepFacts
 from tensorlens.planning.suggest.result import Method
-from tensorlens.recording.analysis.devices import chosen, device_peak
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import roles_of
+from tensorlens.recording.analysis.levels import chosen, device_peak
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, EventLog
 

@@ -1,9 +1,8 @@
 """Analyses of a log of events: pure functions of a recording, without any framework."""
 
-from tensorlens.recording.analysis.backward import backward, backward_modules
-from tensorlens.recording.analysis.change import churn, growth
+from tensorlens.recording.analysis.costs import backward, backward_modules, churn, growth
 from tensorlens.recording.analysis.instants import blocks, moment, peak, row_at
-from tensorlens.recording.analysis.segments import fragmentation
+from tensorlens.recording.analysis.levels import fragmentation
 from tensorlens.recording.analysis.timeline import timeline
 
 __all__ = [

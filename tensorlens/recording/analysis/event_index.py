@@ -5,13 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
-from itertools import accumulate, chain
-from operator import ne
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tensorlens.recording.analysis.lines import Lines
-from tensorlens.recording.analysis.phases import Phases
-from tensorlens.recording.analysis.purposes import Purpose, purpose_in, purposes
+from tensorlens.recording.analysis.phases import Phases, Purpose, purposes
 from tensorlens.records.events import PHASES, Context, EventLog
 from tensorlens.records.tensors import SourceLine
 
@@ -55,9 +52,7 @@ class EventIndex:
         self.custom: PlaceTable[SourceLine | None] = PlaceTable(lambda place: lines.custom(*place))
         of_wrappers = purposes(log.stacks)
         self.purpose: PlaceTable[Purpose | None] = PlaceTable(
-            lambda place: (
-                None if place[0] < 0 else purpose_in(of_wrappers[place[0]], self.context(place))
-            )
+            lambda place: None if place[0] < 0 else of_wrappers[place[0]]
         )
         self.model = PlaceTable(lambda place: lines.model(*place, phase[place]))
         self.module = PlaceTable(lambda place: lines.module(*place, phase[place]))
@@ -135,12 +130,7 @@ class EventIndex:
         return context.thread, (place[0], context.outer or context.op)
 
     def _numbered(self, of: Callable[[Place], Key]) -> array[int]:
-        if len({context.thread for context in (_NOTHING, *self.log.contexts)}) > 1:
-            return _stretches(map(PlaceTable(of).__getitem__, self.places()))
-        numbers: dict[Key, int] = {}
-        keys = PlaceTable(lambda place: numbers.setdefault(of(place), len(numbers)))
-        scopes = array("i", map(keys.__getitem__, self.places()))
-        return array("i", accumulate(map(ne, scopes, chain((-1,), scopes))))
+        return _stretches(map(PlaceTable(of).__getitem__, self.places()))
 
     def _span(self, place: Place) -> Key:
         phase = self.phase[place]

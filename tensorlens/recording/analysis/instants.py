@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TypeVar, overload
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from tensorlens.errors import UsageError
-from tensorlens.recording.analysis.devices import beginning, chosen, device_peak, dropped_peak
-from tensorlens.recording.analysis.event_index import EventIndex, Place, event_index
+from tensorlens.recording.analysis.event_index import EventIndex, event_index
+from tensorlens.recording.analysis.levels import (
+    beginning,
+    chosen,
+    device_peak,
+    dropped_peak,
+    held_at,
+    reserved_levels,
+    residents,
+)
 from tensorlens.recording.analysis.roles import Roles
-from tensorlens.recording.analysis.segments import held_at, reserved_at
-from tensorlens.recording.analysis.walk import residents
 from tensorlens.recording.moments import Moment, Peak, Resident
-from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import FREE, EventLog
-from tensorlens.records.tensors import SourceLine
+
+if TYPE_CHECKING:
+    from tensorlens.recording.recordings import Recording
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -102,9 +109,6 @@ def peak(recording: Recording, device: str | None = None) -> Peak:
     """Return the first highest instant of a device, None: the device with the highest peak.
 
     Where more was resident among the events that were dropped, it is that, with the row -1.
-
-    Raises:
-        UsageError: the recording knows no such device, or none at all.
     """
     device = chosen(recording, device)
     highest, row = device_peak(recording, device)
@@ -117,11 +121,7 @@ def peak(recording: Recording, device: str | None = None) -> Peak:
 
 
 def moment(recording: Recording, row: int, device: str | None = None) -> Moment:
-    """Return what was resident on a device after an event; the row -1 is the start.
-
-    Raises:
-        UsageError: there is no such event, or no such device.
-    """
+    """Return what was resident on a device after an event; the row -1 is the start."""
     device, log = chosen(recording, device), recording.log
     if not -1 <= row < len(log):
         raise UsageError(f"there is no event {row}: the recording has {len(log)}, from 0 on")
@@ -131,11 +131,7 @@ def moment(recording: Recording, row: int, device: str | None = None) -> Moment:
 
 
 def blocks(recording: Recording, rows: Sequence[int]) -> Sequence[Resident]:
-    """Return the blocks of allocations, in the order of ``rows``; ages are those at their free.
-
-    Raises:
-        UsageError: there is no such event, or it hands out no block.
-    """
+    """Return the blocks of allocations, in the order of ``rows``; ages are those at their free."""
     log = recording.log
     for row in rows:
         if not 0 <= row < len(log) or log.kind[row] >= FREE:
@@ -149,57 +145,37 @@ def _moment(
     of, log = roles.study, roles.study.log
     sizes = log.size
     ordered = sorted(rows, key=sizes.__getitem__, reverse=True)
-    places: dict[Place, int] = {}
-    by_role: dict[str, int] = {}
-    by_module: dict[str | None, int] = {}
-    for each in rows:
-        place, role, size = of.place(each), roles.role(each), sizes[each]
-        module = roles.module(each)
-        places[place] = places.get(place, 0) + size
-        by_role[role] = by_role.get(role, 0) + size
-        by_module[module] = by_module.get(module, 0) + size
+    places = largest_sums((of.place(each), sizes[each]) for each in rows)
     dropped = log is not recording.log
+    reserved = recording.once(("reserved", device), lambda: reserved_levels(recording.log, device))
     return Moment(
         device=device,
         bytes=sum(places.values()),
         row=row,
         time_ns=now,
         tensors=Residents(roles, ordered, now),
-        by_line=_sums(places, of.charged.__getitem__),
-        by_role=largest_first(by_role),
-        by_module=largest_first(by_module),
-        by_stack=_sums(places, lambda place: place[0]),
-        by_phase=_sums(places, of.phase.__getitem__),
+        by_line=largest_sums((of.charged[place], size) for place, size in places.items()),
+        by_role=largest_sums((roles.role(each), sizes[each]) for each in rows),
+        by_module=largest_sums((roles.module(each), sizes[each]) for each in rows),
+        by_stack=largest_sums((place[0], size) for place, size in places.items()),
+        by_phase=largest_sums((of.phase[place], size) for place, size in places.items()),
         held=held_at(log, device, rows),
-        reserved=None if dropped else reserved_at(log, device, row),
+        reserved=None if dropped or reserved is None else reserved[row + 1],
         counted=recording.origin.counted.get(device),
         dropped=dropped,
-        by_model_line=_model_lines(of, places),
+        by_model_line=largest_sums(
+            ((of.charged[place], model), size)
+            for place, size in places.items()
+            if (model := of.model[place]) is not None
+        ),
     )
 
 
-def _model_lines(
-    of: EventIndex, places: dict[Place, int]
-) -> dict[tuple[SourceLine | None, SourceLine], int]:
-    sums: dict[tuple[SourceLine | None, SourceLine], int] = {}
-    for place, nbytes in places.items():
-        line = of.model[place]
-        if line is not None:
-            key = of.charged[place], line
-            sums[key] = sums.get(key, 0) + nbytes
-    return largest_first(sums)
-
-
-def _sums(places: dict[Place, int], key: Callable[[Place], _K]) -> dict[_K, int]:
+def largest_sums(pairs: Iterable[tuple[_K, int]]) -> dict[_K, int]:
+    """Return the sum of the bytes of each key, the largest first."""
     sums: dict[_K, int] = {}
-    for place, nbytes in places.items():
-        what = key(place)
-        sums[what] = sums.get(what, 0) + nbytes
-    return largest_first(sums)
-
-
-def largest_first(sums: dict[_K, int]) -> dict[_K, int]:
-    """Return the sums, the largest first."""
+    for key, nbytes in pairs:
+        sums[key] = sums.get(key, 0) + nbytes
     return dict(sorted(sums.items(), key=lambda each: -each[1]))
 
 
@@ -207,20 +183,14 @@ def row_at(log: EventLog, instant: int | str, *, last: bool = True) -> int:
     """Return the event after which it is the instant: an event's number, or the name of a mark.
 
     -1 is the start. Of marks with the same name it is the last, or else the first.
-
-    Raises:
-        UsageError: there is no such event or mark, or it is neither a number nor a name.
     """
     if isinstance(instant, str):
         return _of_mark(log, instant, last)
-    try:
-        if isinstance(instant, bool):
-            raise TypeError
-        row = operator.index(instant)
-    except TypeError:
+    if isinstance(instant, bool) or not hasattr(instant, "__index__"):
         raise UsageError(
             f"{instant!r} is no instant: give the number of an event or the name of a mark"
-        ) from None
+        )
+    row = operator.index(instant)
     if not -1 <= row < len(log):
         raise UsageError(f"there is no event {row}: the recording has {len(log)}, from 0 on")
     return row

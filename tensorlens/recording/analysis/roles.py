@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Collection
 from dataclasses import replace
 from functools import cache, cached_property
 
@@ -34,9 +33,6 @@ As ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
 _SEPARATOR = re.compile(r"[./]")
 _OF_MODULES = ("parameter", "buffer", "gradient", "optimizer")
 """Roles whose names tell the module: ``fc1.weight.grad``, ``Adam.fc1.weight.exp_avg``."""
-_MOST_EVENTS = 16
-"""Events of a node, and of others beside it, in which its results are made."""
-_MOST_RESULTS = 4
 _Likeness = tuple[int, int, int]
 
 
@@ -131,49 +127,25 @@ class Roles:
         if purpose is None or purpose.role != _PARAMETER or not module or self._is_temporary(row):
             return None
         names = self._weights.get(self.study.log.size[row], ())
-        return _either({name for name in names if name.rpartition("/")[0] == module}, False)
+        alike = [name for name in names if name.rpartition("/")[0] == module]
+        return alike[0] if len(alike) == 1 else None
 
     @cached_property
     def _weights(self) -> dict[int, set[str]]:
         """Size to the names of parameters that a census found with it."""
         log = self.study.log
-        found: dict[int, set[str]] = {}
+        names: dict[int, set[str]] = {}
         for row, number in enumerate(log.label):
             if number >= 0 and log.labels[number].role == _PARAMETER:
-                found.setdefault(log.size[row], set()).add(log.labels[number].name)
-        return found
+                names.setdefault(log.size[row], set()).add(log.labels[number].name)
+        return names
 
     def _fallback(self, row: int) -> str:
         log, place = self.study.log, self.study.place(row)
         if not log.was_before(row):
-            number = self._result(row) if self.study.module[place] else 0
-            return f"{self._made[place]}:{number}" if number else self._made[place]
+            return self._made[place]
         line = self.study.charged[place]
         return BEFORE if line is None else f"{BEFORE}, at {short_line(line)}"
-
-    def _result(self, row: int) -> int:
-        """Return which of the results of a graph's node a block is, among those of other sizes.
-
-        The workspace of a pooling is ``MaxPool:1``, what a fused bias adds ``Conv2D…Filter:1``.
-        """
-        study, place = self.study, self.study.place(row)
-        if study.context(place).phase is None or study.within_run(row):
-            return 0
-        sizes, log = study.log.size, study.log
-        around = range(max(0, row - _MOST_EVENTS), min(len(log), row + _MOST_EVENTS))
-        results = [
-            each
-            for each in around
-            if study.place(each) == place
-            and study.runs[each] == study.runs[row]
-            and log.kind[each] < FREE
-            and not study.within_run(each)
-        ]
-        if len(results) > _MOST_RESULTS:
-            # the elements of a list
-            return 0
-        before = dict.fromkeys(sizes[each] for each in results if each <= row)
-        return [*before].index(sizes[row])
 
     def _is_temporary(self, row: int) -> bool:
         study = self.study
@@ -233,7 +205,7 @@ class Roles:
             roles = {log.labels[number].role for number in numbers}
             names = {log.labels[number].name for number in numbers}
             if len(roles) == 1 and self._tells(likeness):
-                alike[likeness] = (role := roles.pop()), _either(names, role == _PARAMETER)
+                alike[likeness] = roles.pop(), names.pop() if len(names) == 1 else None
         return alike
 
     def _likeness(self, row: int) -> _Likeness:
@@ -269,14 +241,6 @@ def role_codes(roles: Roles, study: EventIndex) -> tuple[array[int], tuple[str, 
         ),
     )
     return codes, tuple(numbers)
-
-
-def _either(names: Collection[str], several: bool) -> str | None:
-    """Return the only name; of two weights both, where they may be told together."""
-    if len(names) != 2 or not several:
-        return next(iter(names)) if len(names) == 1 else None
-    (one, _, last), (other, _, end) = (name.rpartition("/") for name in sorted(names))
-    return f"{last} of {one} or {other}" if last == end else None
 
 
 def _at(line: SourceLine | None) -> str:

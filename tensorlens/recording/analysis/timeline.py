@@ -5,18 +5,25 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tensorlens.errors import UsageError
-from tensorlens.recording.analysis.devices import beginning, chosen, device_levels, device_peak
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import roles_of
+from tensorlens.recording.analysis.levels import (
+    beginning,
+    chosen,
+    device_levels,
+    device_peak,
+    reserved_levels,
+)
 from tensorlens.recording.analysis.roles import role_codes
-from tensorlens.recording.analysis.segments import reserved_levels
 from tensorlens.recording.moments import Timeline
-from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import FREE, SEGMENT_ALLOC, EventLog
 from tensorlens.records.tensors import SourceLine
+
+if TYPE_CHECKING:
+    from tensorlens.recording.recordings import Recording
 
 _K = TypeVar("_K")
 Levels: TypeAlias = Sequence[tuple[int, int]]
@@ -30,9 +37,6 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
     lowest and the highest instant stay. The start, the last event and the first highest instant
     are always among the points. What was dropped is not: the start is when the first event was
     that was kept.
-
-    Raises:
-        UsageError: the recording knows no such device, or none at all; ``points`` is below 1.
     """
     if points < 1:
         raise UsageError(f"a timeline of {points} points: at least 1")

@@ -1,25 +1,177 @@
-"""Recordings in the formats of other viewers, and in the one that reads back equal."""
+"""Recordings in the formats of other viewers: flame graphs of the peak, counters over time."""
 
 from __future__ import annotations
 
-from importlib import import_module
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tensorlens.recording import tlens
+from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
+from tensorlens.records.events import Frame
+from tensorlens.render.source import printable
+from tensorlens.units import format_bytes
 
-_WRITERS = {
-    "folded": "tensorlens.recording.export.flame:folded",
-    "perfetto.json": "tensorlens.recording.export.perfetto:trace_events",
-    "pickle": "tensorlens.recording.export.memory_viz:memory_viz",
-    "speedscope.json": "tensorlens.recording.export.flame:speedscope",
-    "trace.json": "tensorlens.recording.export.perfetto:trace_events",
-}
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_CALLS = ("Module._wrapped_call_impl", "Module._call_impl", "Module._call_impl.<locals>.inner")
+"""Functions of torch that stand between a module and its ``forward``."""
+_OURS = re.compile(r"[/\\]tensorlens[/\\]lines[/\\](?:\w+[/\\])?\w+\.py$")
+"""Files whose functions stand around a profiled one."""
+_NO_STACK = Frame("", 0, "no stack known")
+
+
+def speedscope(recording: Recording) -> str:
+    """Return what https://www.speedscope.app opens: one profile a device, in bytes."""
+    frames: dict[Frame, int] = {}
+    profiles = [
+        _profile(device, recording.peak(device), recording, frames) for device in recording.devices
+    ]
+    content = {
+        "$schema": _SCHEMA,
+        "exporter": "tensorlens",
+        "name": "bytes resident at the peak",
+        "activeProfileIndex": 0,
+        "shared": {"frames": [_written(frame) for frame in frames]},
+        "profiles": profiles,
+    }
+    return json.dumps(content, separators=(",", ":")) + "\n"
+
+
+def folded(recording: Recording) -> str:
+    """Return a line a stack, ``outer;inner bytes``, which flamegraph.pl and its kin read.
+
+    Where there are several devices, each is the outermost frame of its stacks.
+    """
+    several = len(recording.devices) > 1
+    sums: dict[str, int] = {}
+    for device in recording.devices:
+        for stack, nbytes in _stacks(recording, recording.peak(device)):
+            names = [device] if several else []
+            names += [_called(frame) for frame in stack]
+            line = ";".join(re.sub(r"[;\s]+", " ", printable(name)) for name in names)
+            sums[line] = sums.get(line, 0) + nbytes
+    return "".join(f"{line} {nbytes}\n" for line, nbytes in sums.items())
+
+
+def _profile(
+    device: str, peak: Moment, recording: Recording, frames: dict[Frame, int]
+) -> Mapping[str, Any]:
+    samples: list[list[int]] = []
+    weights: list[int] = []
+    for stack, nbytes in _stacks(recording, peak):
+        samples.append([frames.setdefault(frame, len(frames)) for frame in stack])
+        weights.append(nbytes)
+    return {
+        "type": "sampled",
+        "name": printable(f"{device} at its peak"),
+        "unit": "bytes",
+        "startValue": 0,
+        "endValue": peak.bytes,
+        "samples": samples,
+        "weights": weights,
+    }
+
+
+def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[Sequence[Frame], int]]:
+    """Give the stacks of what was resident, outermost frame first, with their bytes."""
+    stacks = recording.log.stacks
+    sums: dict[Sequence[Frame], int] = {}
+    for stack, nbytes in peak.by_stack.items():
+        if nbytes:
+            frames = _of_program(stacks.of(stack)[::-1]) or (_NO_STACK,)
+            sums[frames] = sums.get(frames, 0) + nbytes
+    yield from sums.items()
+
+
+def _of_program(stack: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return a stack from the program's own frame on, without calls that say nothing of it.
+
+    Those are ``nn.Module``'s, and ours around a profiled function. What starts a program, a test or
+    a thread is left out too; a stack of no user's is whole.
+    """
+    begin = next((place for place, frame in enumerate(stack) if frame.user), 0)
+    return tuple(frame for frame in stack[begin:] if not _is_call(frame))
+
+
+def _is_call(frame: Frame) -> bool:
+    if frame.filename.startswith("<tensorlens "):
+        return True
+    is_known = frame.function in _CALLS or _OURS.search(frame.filename) is not None
+    return is_known and not frame.user
+
+
+def _called(frame: Frame) -> str:
+    if frame == _NO_STACK:
+        return frame.function
+    name = re.split(r"[/\\]", frame.filename)[-1]
+    return printable(f"{frame.function} ({name}:{frame.lineno})")
+
+
+def _written(frame: Frame) -> Mapping[str, Any]:
+    if frame == _NO_STACK:
+        return {"name": frame.function}
+    written: dict[str, Any] = {"name": _called(frame), "file": printable(frame.filename)}
+    # the format counts lines from 1
+    return {**written, "line": frame.lineno} if frame.lineno > 0 else written
+
+
+POINTS = 20_000
+"""About how many points each device's counter has at most; the peak is among them."""
+_NS = 1000
+
+
+def trace_events(recording: Recording) -> str:
+    """Return bytes by role as one counter a device, and beside it what the allocator reserved.
+
+    Marks and the peaks are instant events. Times are microseconds since the recording began.
+    """
+    content = {
+        "displayTimeUnit": "ms",
+        "otherData": {"tensorlens": recording.origin.provenance},
+        "traceEvents": list(_events(recording)),
+    }
+    return json.dumps(content, separators=(",", ":")) + "\n"
+
+
+def _events(recording: Recording) -> Iterator[dict[str, Any]]:
+    yield _event(
+        "M", "process_name", args={"name": printable(recording.origin.process or "memory")}
+    )
+    for device in recording.devices:
+        yield from _counters(recording, device)
+    for mark in recording.marks:
+        yield _event("i", mark.name, ts=mark.time_ns / _NS, s="g")
+
+
+def _counters(recording: Recording, device: str) -> Iterator[dict[str, Any]]:
+    line = recording.timeline(device, POINTS)
+    time = -1
+    for point, total in enumerate(line.totals):
+        # of two values at one time a viewer shows the later only, and it might be the peak
+        time = max(line.times[point], time + 1)
+        roles = {role: values[point] for role, values in line.by_role.items()}
+        yield _event("C", f"{device} bytes", ts=time / _NS, args=roles)
+        if line.reserved is not None:
+            reserved = {"bytes": line.reserved[point]}
+            yield _event("C", f"{device} reserved", ts=time / _NS, args=reserved)
+        if point == line.peak:
+            name = f"peak of {device}: {format_bytes(total)}"
+            yield _event("i", name, ts=time / _NS, s="g", args={"bytes": total})
+
+
+def _event(kind: str, name: str, **others: Any) -> dict[str, Any]:
+    return {"ph": kind, "name": printable(name), "cat": "memory", "pid": 1, "tid": 1, **others}
 
 
 def exported(recording: Recording, ending: str) -> str | bytes:
     """Return the content of a file with an ending of :data:`tensorlens.render.OF_RECORDINGS`."""
     if ending in ("tlens", "tlens.gz"):
         return tlens.write(recording, compressed=ending == "tlens.gz")
-    module, _, name = _WRITERS[ending].partition(":")
-    content: str | bytes = getattr(import_module(module), name)(recording)
-    return content
+    if ending == "pickle":
+        from tensorlens.recording.export.memory_viz import memory_viz
+
+        return memory_viz(recording)
+    writers = {"folded": folded, "speedscope.json": speedscope}
+    return writers.get(ending, trace_events)(recording)

@@ -17,10 +17,9 @@ from dataclasses import replace
 from tensorlens.frameworks.advice import TENSORFLOW, TORCH, Words
 from tensorlens.frameworks.registry import adapters, first_answer
 from tensorlens.recording.oom import reserve
-from tensorlens.recording.oom.failure import OutOfMemory
+from tensorlens.recording.oom.failure import OutOfMemory, located
 from tensorlens.recording.oom.region import is_of_a_kind
 from tensorlens.recording.oom.remedies import remarks, remedies
-from tensorlens.recording.oom.request import located
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.names import Names

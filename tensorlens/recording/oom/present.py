@@ -21,8 +21,7 @@ from tensorlens.render.blocks import (
 from tensorlens.render.figures import exact_size, size
 from tensorlens.render.view import View
 from tensorlens.tensors.present import device_section
-from tensorlens.tensors.present.headlines import headline
-from tensorlens.tensors.present.inventory import DeviceInventory, inventories
+from tensorlens.tensors.present.inventory import DeviceInventory, headline, inventories
 
 _FEW = 10
 """The largest so many tensors are shown."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from tensorlens.recording.oom import reserve
-from tensorlens.recording.recordings import Recording
+
+if TYPE_CHECKING:
+    from tensorlens.recording.recordings import Recording
 
 
 def explain(error: BaseException, recording: Recording | None = None) -> None:

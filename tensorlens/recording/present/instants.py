@@ -96,11 +96,7 @@ class Instant:
 
 
 def instants(recording: Recording, view: View) -> tuple[Instant, ...]:
-    """Return the devices of a recording at the peak of each, or at the instant ``view`` names.
-
-    Raises:
-        UsageError: there is no such mark or event.
-    """
+    """Return the devices of a recording at the peak of each, or at the instant ``view`` names."""
     row = None if view.at is None else row_of(recording, view.at)
     found = []
     for device in recording.devices:
@@ -120,11 +116,7 @@ def left_out(recording: Recording, view: View) -> tuple[tuple[str, int], ...]:
 
 
 def row_of(recording: Recording, at: str) -> int:
-    """Return the event after which it is the instant that ``at`` names: a last mark, or a number.
-
-    Raises:
-        UsageError: there is no such mark or event.
-    """
+    """Return the event after which it is the instant that ``at`` names: last mark, or number."""
     rows = [mark.row - 1 for mark in recording.marks if mark.name == at]
     if rows:
         return rows[-1]

@@ -2,18 +2,94 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import BlockRow, Instant, LineRow
-from tensorlens.recording.present.modules import ModuleRow
+from tensorlens.records.names import common_name
+from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Block, Cell, Column, Medium, Note, Row, Section, Table
 from tensorlens.render.figures import counted, duration, size
-from tensorlens.render.source import place
+from tensorlens.render.source import place, printable
 from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import LeftOut
 from tensorlens.tensors.present.tables import share, size_cell
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_NUMBER_ABOVE = re.compile(r"(?<![^.])\d+(?=\.)")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRow:
+    """A module, or several that differ in numbers of their path alone."""
+
+    path: str
+    count: int
+    nbytes: int
+    """Bytes of all of them."""
+
+
+ModuleTable = tuple[tuple[ModuleRow, ...], LeftOut | None]
+"""The rows that are shown, and the sum of the others."""
+
+
+def module_rows(
+    by_line: Mapping[SourceLine | None, int],
+    by_module: Mapping[str | None, int],
+    limit: int | None,
+) -> ModuleTable:
+    """Return the modules with the most bytes and the sum of the others, where they tell more.
+
+    That is where one line has half of what is counted for lines at all, as the call of a model has
+    whose own code is a library's, and several modules are known; else there are no rows.
+    """
+    known = [nbytes for line, nbytes in by_line.items() if line is not None]
+    paths = [path for path in by_module if path is not None]
+    if len(paths) < 2 or 2 * max(known, default=0) < sum(known):
+        return (), None
+    rows = _rows(by_module)
+    limit = len(rows) if limit is None else limit
+    rest = rows[limit:]
+    hidden = LeftOut(sum(row.count for row in rest), sum(row.nbytes for row in rest), "")
+    return tuple(rows[:limit]), hidden if rest else None
+
+
+def _rows(by_module: Mapping[str | None, int]) -> list[ModuleRow]:
+    rows = [
+        ModuleRow(name, len(paths), sum(by_module[path] for path in paths))
+        for name, paths in module_families(by_module)
+    ]
+    return sorted(rows, key=lambda row: (-row.nbytes, row.path))
+
+
+def module_families(modules: Iterable[str | None]) -> list[tuple[str, list[str | None]]]:
+    """Return modules that differ in numbers of their path alone together, with their name.
+
+    These are numbers of what has modules of its own. Those of a ``Sequential`` of plain layers
+    stay: what they number is not alike.
+    """
+    modules = [*modules]
+    paths = [path for path in modules if path is not None]
+    above = {path[: number.end()] for path in paths for number in _NUMBER_ABOVE.finditer(path)}
+    groups: dict[str, list[str | None]] = {}
+    for path in paths:
+        groups.setdefault(_NUMBER.sub(partial(_blanked, above), path), []).append(path)
+    families = [
+        (printable(common_name([path for path in alike if path is not None])), alike)
+        for alike in groups.values()
+    ]
+    if None in modules:
+        families.append(("(no module known)", [None]))
+    return families
+
+
+def _blanked(above: Collection[str], number: re.Match[str]) -> str:
+    return "*" if number.string[: number.end()] in above else number[0]
+
 
 _OF_THE_MODEL = "A line of the model that the line above calls"
 

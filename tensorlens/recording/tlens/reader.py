@@ -8,6 +8,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from io import BufferedReader, BytesIO
 from itertools import count
 from math import isfinite
@@ -16,10 +17,17 @@ from typing import Any, cast
 from tensorlens.errors import FileFormatError
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
-from tensorlens.recording.tlens.columns import add_rows, check
-from tensorlens.records.checking import check_schema, integer, items, mapping, optional, text
-from tensorlens.records.documents import Document
-from tensorlens.records.events import START, EventLog
+from tensorlens.recording.tlens.tables import add_rows, check_rows, record_from_dict
+from tensorlens.records.documents import (
+    Document,
+    check_schema,
+    integer,
+    items,
+    mapping,
+    optional,
+    text,
+)
+from tensorlens.records.events import START, Context, EventLog, Label, Segment
 from tensorlens.records.origin import Origin
 from tensorlens.records.run import run_from
 
@@ -143,11 +151,11 @@ class _Reader:
             "frames": self._into(self._log.stacks.frames, tables.frame_from_list),
             "modules": self._into(self._log.stacks.modules, text),
             "stacks": lambda data: tables.add_stacks(self._log.stacks, data),
-            "contexts": self._into(self._log.contexts, tables.context_from_dict),
-            "labels": self._into(self._log.labels, tables.label_from_dict),
+            "contexts": self._into(self._log.contexts, partial(record_from_dict, Context)),
+            "labels": self._into(self._log.labels, partial(record_from_dict, Label)),
             "marks": self._into(self._log.marks, tables.mark_from_list),
             "dropped_marks": self._into(self._log.dropped_marks, text),
-            "segments": self._into(self._log.segments, tables.segment_from_dict),
+            "segments": self._into(self._log.segments, partial(record_from_dict, Segment)),
             "sources": lambda data: self._log.sources.update(tables.sources_from_dict(data)),
             "events": lambda data: add_rows(self._log, data),
             "held": self._held,
@@ -169,7 +177,7 @@ class _Reader:
             raise FileFormatError("damaged recording: the file is cut short")
         tables.check_tables(log)
         for each in (log, *self._dropped.values()):
-            check(each)
+            check_rows(each)
         return Recording(log, self._origin())
 
     def _origin(self) -> Origin:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
-from tensorlens.recording.tlens.columns import ROWS, rows_to_dict
+from tensorlens.recording.tlens.tables import ROWS, rows_to_dict
 from tensorlens.records.events import EventLog
 from tensorlens.records.origin import Origin
 
@@ -41,11 +41,11 @@ def _lines(recording: Recording) -> Iterator[bytes]:
     yield from _parts("modules", log.stacks.modules, str)
     for first in range(0, len(log.stacks), _PART):
         yield _line(stacks=tables.stacks_to_dict(log.stacks, first, first + _PART))
-    yield from _parts("contexts", log.contexts, tables.context_to_dict)
-    yield from _parts("labels", log.labels, tables.label_to_dict)
+    yield from _parts("contexts", log.contexts, tables.record_to_dict)
+    yield from _parts("labels", log.labels, tables.record_to_dict)
     yield from _parts("marks", log.marks, tables.mark_to_list)
     yield from _parts("dropped_marks", log.dropped_marks, str)
-    yield from _parts("segments", log.segments, tables.segment_to_dict)
+    yield from _parts("segments", log.segments, tables.record_to_dict)
     for file, source in log.sources.items():
         yield _line(sources={file: source})
     for first in range(0, len(log), ROWS):

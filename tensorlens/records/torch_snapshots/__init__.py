@@ -1,6 +1,5 @@
-"""Logs as others write them: torch's memory snapshots and what its viewer is fed."""
+"""Logs as torch writes them: its memory snapshots."""
 
 from tensorlens.records.torch_snapshots.snapshots import from_snapshot, read
-from tensorlens.records.torch_snapshots.viewer import from_viewer, is_viewer
 
-__all__ = ["from_snapshot", "from_viewer", "is_viewer", "read"]
+__all__ = ["from_snapshot", "read"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.records.checking import optional, text
+from tensorlens.records.documents import optional, text
 from tensorlens.records.events import PHASES, Context, Frame, Stacks
 
 PREFIX = "tensorlens "
@@ -71,17 +71,12 @@ class StackReader:
         self._stacks = stacks
         self._frames: dict[int, tuple[Frame, str | None]] = {}
         self._nodes: dict[tuple[int, int], int] = {}
-        self._told: dict[int, Context | None] = {}
+        self._native: dict[int, Context | None] = {}
         self._known: dict[int, tuple[int, Context | None]] = {}
-        self._forward: dict[int, int] = {}
         self._contexts: dict[tuple[str, int, Context | None], Context | None] = {}
 
     def stack(self, frames: Any) -> tuple[int, Context | None]:
-        """Return the node of a list of frames, innermost first, and what its C++ frames tell.
-
-        Raises:
-            TypeError, ValueError, KeyError: they are no frames.
-        """
+        """Return the node of a list of frames, innermost first, and what its C++ frames tell."""
         if not frames:
             return -1, None
         known = self._known.get(id(frames))
@@ -91,31 +86,26 @@ class StackReader:
             known = self._known[id(frames)] = self._read(frames)
         return known
 
-    def context(self, event: dict[str, Any], told: Context | None) -> Context | None:
-        """Return what ran during an event: what its frames told, and what its metadata add.
-
-        Raises:
-            TypeError, ValueError: metadata or forward frames of another type.
-        """
+    def context(self, event: dict[str, Any], native: Context | None) -> Context | None:
+        """Return what ran during an event: what its frames tell, and what its metadata add."""
         metadata, forward = event.get("user_metadata") or "", event.get("forward_frames") or ()
         if not metadata and not forward:
-            return told
-        key = text(metadata), self._forward_stack(forward) if forward else -1, told
+            return native
+        key = text(metadata), self._forward_stack(forward) if forward else -1, native
         if key not in self._contexts:
             self._contexts[key] = _context(*key)
         return self._contexts[key]
 
     def _read(self, frames: list[Any]) -> tuple[int, Context | None]:
-        nodes, stack = self._nodes, -1
+        stack = -1
         for raw in reversed(frames):
             step = stack, id(raw)
-            following = nodes.get(step)
-            if following is None:
-                following = nodes[step] = self._push(stack, raw)
-            stack = following
-        if stack not in self._told:
-            self._told[stack] = _told(self._stacks.of(stack))
-        return stack, self._told[stack]
+            if step not in self._nodes:
+                self._nodes[step] = self._push(stack, raw)
+            stack = self._nodes[step]
+        if stack not in self._native:
+            self._native[stack] = _native_context(self._stacks.of(stack))
+        return stack, self._native[stack]
 
     def _push(self, stack: int, raw: Any) -> int:
         known = self._frames.get(id(raw))
@@ -141,15 +131,12 @@ class StackReader:
         """Return the stack in the lines of a traceback, outermost first."""
         if not isinstance(lines, list):
             raise TypeError(f"{type(lines).__name__} in place of a list of lines")
-        if id(lines) not in self._forward:
-            found = (_LINE.match(text(line)) for line in lines)
-            stack = -1
-            for match in filter(None, found):
-                name, lineno, function = match.groups()
-                frame = frame_of(name, int(lineno[:9]), function.split("\n")[0])
-                stack = self._stacks.push(stack, frame)
-            self._forward[id(lines)] = stack
-        return self._forward[id(lines)]
+        stack = -1
+        for match in filter(None, (_LINE.match(text(line)) for line in lines)):
+            name, lineno, function = match.groups()
+            frame = frame_of(name, int(lineno[:9]), function.split("\n")[0])
+            stack = self._stacks.push(stack, frame)
+        return stack
 
 
 def frame_of(filename: str, lineno: int, function: str) -> Frame:
@@ -159,7 +146,7 @@ def frame_of(filename: str, lineno: int, function: str) -> Frame:
     return replace(frame, user=frame.is_python and own)
 
 
-def _told(stack: Sequence[Frame]) -> Context | None:
+def _native_context(stack: Sequence[Frame]) -> Context | None:
     """Return what the C++ frames of a stack tell."""
     native = [frame.function for frame in reversed(stack) if not frame.is_python]
     found = [match[1] for name in native if (match := _OPERATOR.search(name))]
@@ -178,8 +165,8 @@ def _told(stack: Sequence[Frame]) -> Context | None:
     )
 
 
-def _context(metadata: str, forward: int, told: Context | None) -> Context | None:
-    base = Context() if told is None else told
+def _context(metadata: str, forward: int, native: Context | None) -> Context | None:
+    base = Context() if native is None else native
     said = parse_metadata(metadata)
     thread = said.get("thread", "")
     made = Context(

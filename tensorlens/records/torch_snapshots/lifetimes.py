@@ -14,7 +14,6 @@ from typing import NamedTuple
 from tensorlens.records.events import (
     ALLOC,
     FREE,
-    OOM,
     SEGMENT_ALLOC,
     SEGMENT_FREE,
     START,
@@ -22,8 +21,7 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.torch_snapshots.extents import Extents
-from tensorlens.records.torch_snapshots.sizes import Rules
+from tensorlens.records.torch_snapshots.sizes import LargePool, Rules
 from tensorlens.records.torch_snapshots.trace import FREED, Step
 
 
@@ -55,8 +53,6 @@ class Lifetimes:
     """Blocks that were handed out after the trace ended."""
     missed: int = 0
     """Frees and allocations that the trace lacks."""
-    contradictions: int = 0
-    """Events that do not go with the segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +90,21 @@ def lifetimes(
             that it was given, the remainder that was not split off included, as
             ``torch.cuda.memory_allocated()`` does.
     """
+    if not any(step.kind == FREE for step in trace):
+        # older ones have no event of a free that another stream still waits for
+        trace = [
+            each
+            for step in trace
+            for each in ((step._replace(kind=FREE), step) if step.kind == FREED else (step,))
+        ]
     before = _open_ends(trace, segments, made_up)
-    extents = None
-    if segments:
-        extents = Extents(segments, rules)
-        _rewind(extents, trace)
-    return _Replay(before, extents, exact).run(trace)
+    pool = LargePool(segments, rules)
+    for step in reversed(trace):
+        if step.kind == SEGMENT_ALLOC and not step.mapped:
+            pool.remove(step.address)
+        elif step.kind == SEGMENT_FREE and not step.mapped:
+            pool.add(step.address, step.size)
+    return _Replay(before, pool, exact).run(trace)
 
 
 def _open_ends(
@@ -110,13 +115,12 @@ def _open_ends(
     touched: set[int] = set()
     freed: list[Step] = []
     pending: list[Step] = []
-    two_steps = any(step.kind == FREE for step in trace)
     for step in trace:
         address = step.address
         if step.kind == ALLOC:
             live.add(address)
             waiting.discard(address)
-        elif step.kind == FREE or (step.kind == FREED and not two_steps):
+        elif step.kind == FREE:
             if address in live:
                 live.discard(address)
             elif address not in touched:
@@ -149,19 +153,11 @@ def _allocated(segments: Iterable[Segment]) -> Iterable[SegmentBlock]:
         yield from (block for block in segment.blocks if block.state == "active_allocated")
 
 
-def _rewind(extents: Extents, trace: Sequence[Step]) -> None:
-    for step in reversed(trace):
-        if step.kind == SEGMENT_ALLOC:
-            extents.remove(step.address, step.size, mapped=step.mapped)
-        elif step.kind == SEGMENT_FREE:
-            extents.add(step.address, step.size, mapped=step.mapped)
-
-
 class _Replay:
-    def __init__(self, before: _Before, extents: Extents | None, exact: bool) -> None:
+    def __init__(self, before: _Before, pool: LargePool, exact: bool) -> None:
         self._before = before
         self._exact = exact
-        self._extents = extents
+        self._pool = pool
         self._made = Lifetimes()
         self._live: dict[int, int] = {}
         """Address to the number of its allocation."""
@@ -171,15 +167,13 @@ class _Replay:
     def run(self, trace: Sequence[Step]) -> Lifetimes:
         made = self._made
         self._start()
-        two_steps = any(step.kind == FREE for step in trace)
         for step in trace:
             if step.kind == ALLOC:
                 self._allocate(step)
-            elif step.kind in (FREE, FREED):
-                if step.kind == FREE or not two_steps:
-                    self._free(step)
-                if step.kind == FREED and self._extents is not None:
-                    made.unsure += self._extents.free(step.address)
+            elif step.kind == FREE:
+                self._free(step)
+            elif step.kind == FREED:
+                made.unsure += self._pool.free(step.address)
             else:
                 self._other(step)
         time = trace[-1].time if trace else -1
@@ -188,43 +182,28 @@ class _Replay:
             row = LogRow(ALLOC, block.address, block.size, time, block.stack, None)
             self._hand_out(row, block.size)
         made.resident = len(self._live)
-        self._settle_sizes()
+        # the segments tell the size of what is still there
+        made.held.update({self._live[each.address]: each.size for each in self._before.listed})
         if not self._exact:
             self._count_given()
-        if self._extents is not None:
-            made.contradictions += self._extents.contradictions
         return made
 
     def _start(self) -> None:
-        made, extents = self._made, self._extents
-        for step in self._before.freed:
+        made, before = self._made, self._before
+        for step in before.freed:
             self._live[step.address] = len(made.starts)
             made.starts.append(LogRow(START, step.address, step.size, -1, -1, None))
-            if extents is not None:
-                extents.was_there(step.address, step.address + step.size, known=False)
-        for block in self._before.resident:
+        for block in before.resident:
             self._live[block.address] = len(made.starts)
-            made.held[len(made.starts)] = block.size
             made.starts.append(LogRow(START, block.address, block.size, -1, block.stack, None))
-            if extents is not None:
-                extents.was_there(block.address, block.address + block.size, known=True)
-        if extents is not None:
-            for step in self._before.waiting:
-                extents.was_there(step.address, step.address + step.size, known=False)
-            for address, given in extents.settle().items():
-                if address in self._live:
-                    made.held[self._live[address]] = given
-
-    def _settle_sizes(self) -> None:
-        """Give the blocks that are still there what the segments tell of them."""
-        made = self._made
-        for block in self._before.listed:
-            number = self._live[block.address]
-            made.contradictions += made.held.get(number, block.size) != block.size
-            made.held[number] = block.size
+        rounded = {step.address: step.size for step in (*before.freed, *before.waiting)}
+        known = (block.address for block in before.resident)
+        for address, given in self._pool.start(known, rounded).items():
+            if address in self._live:
+                made.held[self._live[address]] = given
 
     def _count_given(self) -> None:
-        """Let each row have the bytes that the block was given, where those are known."""
+        """Let each row have the bytes that the block was given."""
         made = self._made
         for number, given in made.held.items():
             rows, place = self._row(number)
@@ -241,23 +220,21 @@ class _Replay:
         return (made.starts, number) if number < starts else (made.rows, number - starts)
 
     def _allocate(self, step: Step) -> None:
-        made = self._made
         if step.address in self._live:
-            made.missed += 1
+            self._made.missed += 1
+            self._pool.free(step.address)
             self._end(step._replace(stack=-1, context=None))
-        given = None
-        if self._extents is not None:
-            given, told = self._extents.place(step.address, step.size)
-            if told is not None and told[0] in self._live:
-                made.held[self._live[told[0]]] = told[1]
+        given = self._pool.place(step.address, step.size)
+        neighbour = self._pool.settle(step.address)
+        if neighbour is not None and neighbour[0] in self._live:
+            self._made.held[self._live[neighbour[0]]] = neighbour[1]
         self._hand_out(LogRow(ALLOC, *step[1:6]), given)
 
-    def _hand_out(self, row: LogRow, given: int | None) -> None:
+    def _hand_out(self, row: LogRow, given: int) -> None:
         made = self._made
         number = len(made.starts) + len(made.rows)
         self._live[row.address] = number
-        if given is not None:
-            made.held[number] = given
+        made.held[number] = given
         made.rows.append(row)
 
     def _free(self, step: Step) -> None:
@@ -275,7 +252,8 @@ class _Replay:
         made.rows.append(LogRow(FREE, step.address, size, step.time, step.stack, step.context))
 
     def _other(self, step: Step) -> None:
-        if step.kind != OOM and self._extents is not None:
-            change = self._extents.add if step.kind == SEGMENT_ALLOC else self._extents.remove
-            change(step.address, step.size, mapped=step.mapped)
+        if step.kind == SEGMENT_ALLOC and not step.mapped:
+            self._pool.add(step.address, step.size)
+        elif step.kind == SEGMENT_FREE and not step.mapped:
+            self._pool.remove(step.address)
         self._made.rows.append(LogRow(*step[:6]))

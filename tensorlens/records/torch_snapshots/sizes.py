@@ -1,4 +1,4 @@
-"""Rounding of requests and splitting of blocks in torch's caching allocator.
+"""Sizes of blocks in torch's caching allocator: rounding, splitting, and what each was given.
 
 From ``c10/cuda/CUDACachingAllocator.cpp`` (``round_size``, ``should_split``) and
 ``c10/core/AllocatorConfig.h`` of torch 2.13.
@@ -6,9 +6,12 @@ From ``c10/cuda/CUDACachingAllocator.cpp`` (``round_size``, ``should_split``) an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tensorlens.records.events import Segment
 
 MIN_BLOCK = 512
 """Every block is a multiple of so many bytes (``kMinBlockSize``)."""
@@ -75,3 +78,99 @@ def _divided(size: int, divisions: int) -> int:
     if step == 0:
         return floor << 1
     return -(-size // step) * step
+
+
+class LargePool:
+    """The fixed segments of a device's large pool and the blocks in them, as of one moment.
+
+    There the allocator splits a block off the free memory at its address unless the remainder is
+    too small to be of use; then the block is given all of it, which a trace does not tell. It tells
+    every address, though, and so how far the free memory reached. In all other memory a block is
+    as long as its request was rounded to.
+    """
+
+    def __init__(self, segments: Iterable[Segment], rules: Rules) -> None:
+        self._rules = rules
+        self._ends: dict[int, int] = {}
+        self._starts: list[int] = []
+        self._blocks: list[int] = []
+        self._unsure: set[int] = set()
+        for segment in segments:
+            if segment.kind != "small" and not segment.expandable:
+                self._add(segment.address, segment.size)
+
+    def add(self, address: int, size: int) -> None:
+        """Take a segment from the driver."""
+        if size > SMALL_SEGMENT:
+            self._add(address, size)
+
+    def _add(self, address: int, size: int) -> None:
+        if not self._rules.expandable:
+            if address not in self._ends:
+                insort(self._starts, address)
+            self._ends[address] = address + size
+
+    def remove(self, address: int) -> None:
+        """Give a segment back to the driver."""
+        if self._ends.pop(address, None) is not None:
+            del self._starts[bisect_left(self._starts, address)]
+
+    def start(self, known: Iterable[int], rounded: Mapping[int, int]) -> dict[int, int]:
+        """Take in the blocks from before the trace, and return what each was given.
+
+        Every block of this pool, free or not, is longer than 1 MiB: a shorter gap behind one that
+        is in use is a part of it. Of a longer gap nothing tells whether a part of it is.
+
+        Args:
+            known: addresses of blocks that the segments list.
+            rounded: other addresses, to the bytes that the block has at least.
+        """
+        self._blocks = sorted(each for each in {*known, *rounded} if self._room(each) is not None)
+        given = dict(rounded)
+        for address, size in rounded.items():
+            room = self._room(address)
+            if room is not None and room - size > SMALL:
+                self._unsure.add(address)
+            elif room is not None and room > size:
+                given[address] = room
+        return given
+
+    def place(self, address: int, size: int) -> int:
+        """Hand out a block of so many rounded bytes, and return what it is given."""
+        room = self._room(address)
+        if room is None:
+            return size
+        insort(self._blocks, address)
+        remainder = room - size
+        split = remainder < 0 or self._rules.splits(size, remainder, small=False, expandable=False)
+        return size if split else room
+
+    def settle(self, address: int) -> tuple[int, int] | None:
+        """Return the address and bytes of a block that was not sure and ends where one begins."""
+        place = bisect_left(self._blocks, address) - 1
+        before = self._blocks[place] if place >= 0 else -1
+        if before not in self._unsure or address in self._ends or self._room(address) is None:
+            return None
+        if self._room(before) != address - before:
+            return None
+        self._unsure.remove(before)
+        return before, address - before
+
+    def free(self, address: int) -> bool:
+        """Take a block back; tell whether it was never sure what it had been given."""
+        place = bisect_left(self._blocks, address)
+        if self._blocks[place : place + 1] == [address]:
+            del self._blocks[place]
+        unsure = address in self._unsure
+        self._unsure.discard(address)
+        return unsure
+
+    def _room(self, address: int) -> int | None:
+        """Return how far memory reaches from an address to the next block; None elsewhere."""
+        segment = bisect_right(self._starts, address) - 1
+        end = self._ends[self._starts[segment]] if segment >= 0 else address
+        if end <= address:
+            return None
+        block = bisect_right(self._blocks, address)
+        following = self._blocks[block] if block < len(self._blocks) else end
+        return min(following, end) - address

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import items, mapping, optional, text
+from tensorlens.records.documents import items, mapping, optional, text
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_snapshots.frames import StackReader
@@ -205,11 +205,6 @@ def _notes(made: Mapping[str, Lifetimes], started: int) -> Iterator[str]:
             )
         if each.missed:
             yield f"{device}: the trace lacks {each.missed} allocations or frees"
-        if each.contradictions:
-            yield (
-                f"{device}: {each.contradictions} events do not go with the segments, so the"
-                " allocator's own count may be off"
-            )
         if each.unsure:
             yield (
                 f"{device}: what the allocator gave {each.unsure} blocks from before the trace is"

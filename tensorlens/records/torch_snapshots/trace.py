@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tensorlens.errors import FileFormatError
+from tensorlens.records.documents import text
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -24,15 +25,14 @@ FREED = 6
 :data:`~tensorlens.records.events.FREE` on, which comes first while another stream uses it."""
 
 _KINDS = {
-    "alloc": (ALLOC,),
-    "free": (FREE, FREED),
-    "free_requested": (FREE,),
-    "free_completed": (FREED,),
-    "segment_alloc": (SEGMENT_ALLOC,),
-    "segment_map": (SEGMENT_ALLOC,),
-    "segment_free": (SEGMENT_FREE,),
-    "segment_unmap": (SEGMENT_FREE,),
-    "oom": (OOM,),
+    "alloc": ALLOC,
+    "free_requested": FREE,
+    "free_completed": FREED,
+    "segment_alloc": SEGMENT_ALLOC,
+    "segment_map": SEGMENT_ALLOC,
+    "segment_free": SEGMENT_FREE,
+    "segment_unmap": SEGMENT_FREE,
+    "oom": OOM,
 }
 _MAPPED = ("segment_map", "segment_unmap")
 _LATEST = 2**53
@@ -61,46 +61,39 @@ class Step(NamedTuple):
 def steps(
     trace: Any, where: str, rules: Rules | None, reader: StackReader, budget: int
 ) -> list[Step]:
-    """Return the events of one device's trace; ``rules`` None: sizes are exact.
-
-    Raises:
-        FileFormatError: an event is of another form than torch writes.
-    """
+    """Return the events of one device's trace; ``rules`` None: sizes are exact."""
     if not isinstance(trace, list) or len(trace) > budget:
         raise FileFormatError(f"damaged snapshot: {where} is no list of events")
     found: list[Step] = []
     time = -1
-    for number, event in enumerate(trace):
+    for place, event in enumerate(trace):
         try:
-            for step in _step(event, time, rules, reader):
-                time = step.time
-                found.append(step)
+            step = _step(event, time, rules, reader)
         except WRONG as error:
-            raise damaged(f"{where}[{number}]", error) from None
+            raise damaged(f"{where}[{place}]", error) from None
+        if step is not None:
+            time = step.time
+            found.append(step)
     return found
 
 
-def _step(event: Any, before: int, rules: Rules | None, reader: StackReader) -> Iterator[Step]:
+def _step(event: Any, before: int, rules: Rules | None, reader: StackReader) -> Step | None:
     if not isinstance(event, dict):
         raise TypeError(f"{type(event).__name__} in place of an event")
-    action = event["action"]
-    kinds = _KINDS.get(action) if isinstance(action, str) else None
-    if kinds is None:
+    action = text(event["action"])
+    kind = _KINDS.get(action)
+    if kind is None:
         # "snapshot", "workspace_snapshot", and what torch may come to write
-        if not isinstance(action, str):
-            raise TypeError("an action that is no text")
-        return
-    failed = kinds == (OOM,)
+        return None
     size = number(event["size"], 2**62)
-    if rules is not None and kinds[0] in (ALLOC, FREE, FREED):
+    if rules is not None and kind in (ALLOC, FREE, FREED):
         size = rules.rounded(size)
-    stack, told = reader.stack(event.get("frames"))
-    context = reader.context(event, told)
-    address = number(event.get("device_free", 0) if failed else event["addr"])
+    stack, native = reader.stack(event.get("frames"))
+    context = reader.context(event, native)
+    address = number(event.get("device_free", 0) if kind == OOM else event["addr"])
     # the clock may be set back, the trace is in order all the same
     time = max(number(event["time_us"], _LATEST), before) if "time_us" in event else before
-    for kind in kinds:
-        yield Step(kind, address, size, time, stack, context, action in _MAPPED)
+    return Step(kind, address, size, time, stack, context, action in _MAPPED)
 
 
 class SnapshotSegments(NamedTuple):
@@ -114,11 +107,7 @@ class SnapshotSegments(NamedTuple):
 def segments(
     listed: Any, devices: Sequence[str], reader: StackReader, budget: int
 ) -> SnapshotSegments:
-    """Return the segments of a snapshot, those of the private pools included.
-
-    Raises:
-        FileFormatError: one is of another form than torch writes.
-    """
+    """Return the segments of a snapshot, those of the private pools included."""
     if not isinstance(listed, list):
         raise FileFormatError("damaged snapshot: its segments are no list")
     found = SnapshotSegments([], [])
@@ -176,11 +165,7 @@ def _block(raw: Any, place: int, reader: StackReader) -> SegmentBlock:
 
 
 def device_name(index: int, devices: Sequence[str]) -> str:
-    """Return the device with a number in a snapshot; ``devices`` are the names that are known.
-
-    Raises:
-        ValueError: there cannot be so many.
-    """
+    """Return the device with a number in a snapshot; ``devices`` are the names that are known."""
     if index < len(devices):
         return devices[index]
     if index > 127:
@@ -189,12 +174,7 @@ def device_name(index: int, devices: Sequence[str]) -> str:
 
 
 def number(value: Any, limit: int = 2**64) -> int:
-    """Return ``value``, a whole number from 0 to below ``limit``.
-
-    Raises:
-        TypeError: it is something else.
-        ValueError: it is out of range.
-    """
+    """Return ``value``, a whole number from 0 to below ``limit``."""
     if type(value) is not int:
         raise TypeError(f"{type(value).__name__} in place of a whole number")
     if not 0 <= value < limit:

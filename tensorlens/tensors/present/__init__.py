@@ -1,32 +1,41 @@
-"""Presents a snapshot: per device a headline, its roles, its tensors and its ledger."""
+"""Presents a snapshot: per device a headline, its roles, a treemap, its tensors and its ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tensorlens.records.tensors import FIELDS
 from tensorlens.render.blocks import (
     Block,
+    Box,
     Heading,
     Note,
     Only,
     Paragraph,
     Rows,
     Section,
+    Treemap,
     named,
 )
+from tensorlens.render.colours import role_colour
 from tensorlens.render.figures import counted, size
+from tensorlens.render.source import printable
 from tensorlens.render.view import View
-from tensorlens.tensors.present import columns as table
-from tensorlens.tensors.present.headlines import headline, without_memory
 from tensorlens.tensors.present.inventory import (
     DeviceInventory,
+    TensorRow,
     device_sources,
+    headline,
     inventories,
     left_out,
+    without_memory,
 )
-from tensorlens.tensors.present.tables import ledger_table, role_table, tensor_table
-from tensorlens.tensors.present.treemap import treemap
+from tensorlens.tensors.present.tables import field, ledger_table, role_table, tensor_table
 from tensorlens.tensors.snapshot import Snapshot
+
+_TEXT = tuple(
+    name for name in FIELDS if name not in ("nbytes", "storage", "storage_nbytes", "offset")
+)
 
 
 def title(snapshot: Snapshot) -> str:
@@ -83,7 +92,8 @@ def _map(snapshot: Snapshot, device: DeviceInventory, view: View) -> tuple[Block
 
 def rows(snapshot: Snapshot) -> Rows:
     """Return one row per tensor."""
-    return Rows(table.COLUMNS, table.rows(snapshot.tensors), table.TEXT, (), ("storage",))
+    values = (tuple(field(tensor, name) for name in FIELDS) for tensor in snapshot.tensors)
+    return Rows(FIELDS, values, _TEXT, (), ("storage",))
 
 
 def _device(device: DeviceInventory, view: View) -> Iterator[Block]:
@@ -98,3 +108,47 @@ def _device(device: DeviceInventory, view: View) -> Iterator[Block]:
         yield Section(tuple(tensors))
     if device.ledger:
         yield ledger_table(device.ledger, view)
+
+
+_PARTS = {"gradient": 3, "optimizer": 3}
+"""Parts at the end of a name that tell what it is: ``fc.weight.grad``; else two."""
+_BOXES = 150
+"""So many of the largest tensors and families have boxes of their own."""
+
+
+def treemap(snapshot: Snapshot, device: str, view: View) -> Treemap | None:
+    """Return the treemap of a device, None where no tensor takes memory there.
+
+    The smaller tensors share one box in each role, so that all of the view's bytes are drawn.
+    """
+    everything = View(top=None, roles=view.roles, devices=(device,))
+    (found,) = (each for each in inventories(snapshot, everything) if each.device == device)
+    rows = sorted((row for row in found.rows if row.after), key=lambda row: -row.after)
+    roles: dict[str, list[Box]] = {}
+    for row in rows[:_BOXES]:
+        roles.setdefault(row.first.role, []).append(_box(row))
+    rest: dict[str, list[TensorRow]] = {}
+    for row in rows[_BOXES:]:
+        rest.setdefault(row.first.role, []).append(row)
+    for role, others in rest.items():
+        nbytes = sum(row.after for row in others)
+        text = f"{sum(row.count for row in others):,} smaller"
+        tip = f"{counted(sum(row.count for row in others), 'smaller tensor')}, {size(nbytes)}"
+        roles.setdefault(role, []).append(Box(text, size(nbytes), nbytes, role_colour(role), tip))
+    if not roles:
+        return None
+    groups = []
+    for role, boxes in roles.items():
+        nbytes = sum(box.nbytes for box in boxes)
+        tip = f"{role}: {size(nbytes)}"
+        groups.append(Box(role, size(nbytes), nbytes, role_colour(role), tip, tuple(boxes)))
+    return Treemap(f"Tensors on {device} by size", tuple(groups))
+
+
+def _box(row: TensorRow) -> Box:
+    name = printable(row.name) or "(no name)"
+    name = f"{name} x {row.count:,}" if row.count > 1 else name
+    tip = f"{name}\n{size(row.after)}, {row.first.dtype} {row.shape}".rstrip()
+    # the module's path is much the same in all of them
+    label = ".".join(name.split(".")[-_PARTS.get(row.first.role, 2) :])
+    return Box(label, size(row.after), row.after, role_colour(row.first.role), tip)

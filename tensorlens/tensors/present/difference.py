@@ -8,10 +8,26 @@ from tensorlens.render.blocks import Block, Heading, Note, Paragraph, Rows, Sect
 from tensorlens.render.figures import counted, size
 from tensorlens.render.view import View
 from tensorlens.tensors.difference import Difference
-from tensorlens.tensors.present.columns import CHANGE_COLUMNS, CHANGE_TEXT, change_rows
-from tensorlens.tensors.present.headlines import change_headline
-from tensorlens.tensors.present.inventory import ChangeSection, devices_changed, is_memory, sections
-from tensorlens.tensors.present.tables import ledger_changes, role_changes, tensor_table
+from tensorlens.tensors.present.inventory import (
+    ChangeSection,
+    change_headline,
+    devices_changed,
+    is_memory,
+    sections,
+)
+from tensorlens.tensors.present.tables import field, ledger_changes, role_changes, tensor_table
+
+_OF_THE_TENSOR = ("name", "role", "device", "dtype")
+_MORE_OF_IT = ("born", "model_line", "held_by", "names", "module", "note")
+_BYTES = ("bytes_before", "bytes_after", "bytes_change")
+_COLUMNS = (
+    *("change", *_OF_THE_TENSOR, "shape_before", "shape_after"),
+    *(*_BYTES, *_MORE_OF_IT),
+)
+"""The columns of a difference: ``change`` is ``appeared``, ``gone`` or ``grown``, bytes are of
+the storage, and everything else is of the later tensor where there is one."""
+
+_TEXT = tuple(name for name in _COLUMNS if name not in _BYTES)
 
 
 def title(difference: Difference) -> str:
@@ -41,13 +57,24 @@ def blocks(difference: Difference, view: View) -> Sequence[Block]:
 
 def rows(difference: Difference) -> Rows:
     """Return one row per change."""
-    return Rows(
-        CHANGE_COLUMNS,
-        change_rows(difference),
-        CHANGE_TEXT,
-        (),
-        ("storage",),
-    )
+    return Rows(_COLUMNS, _rows(difference), _TEXT, (), ("storage",))
+
+
+def _rows(difference: Difference) -> Iterator[tuple[str | int | None, ...]]:
+    """Yield the values of :data:`_COLUMNS` for every change."""
+    for kind, changes in difference.kinds():
+        for change in changes:
+            before, after, tensor = change.before, change.after, change.tensor
+            yield (
+                kind,
+                *(field(tensor, name) for name in _OF_THE_TENSOR),
+                None if before is None else str(before.shape),
+                None if after is None else str(after.shape),
+                0 if before is None else before.storage_nbytes,
+                0 if after is None else after.storage_nbytes,
+                change.nbytes,
+                *(field(tensor, name) for name in _MORE_OF_IT),
+            )
 
 
 def _change(difference: Difference, device: str) -> str:

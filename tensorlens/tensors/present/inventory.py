@@ -1,17 +1,14 @@
-"""Tensors of a snapshot or a difference, laid out once for text and HTML.
-
-Rows are families of tensors, largest first; what the view leaves out is summed.
-"""
+"""Tensors of a snapshot or a difference, laid out once for text and HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.records.families import Family, families, holder, module
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorRecord, TensorTable
-from tensorlens.render.figures import device_names
+from tensorlens.render.figures import counted, device_names, size
 from tensorlens.render.source import printable
 from tensorlens.render.view import View
 from tensorlens.roles import ROLES
@@ -105,13 +102,12 @@ class ChangeSection:
 def inventories(snapshot: Snapshot, view: View) -> tuple[DeviceInventory, ...]:
     """Return the devices of a snapshot, those without memory last."""
     table = snapshot.tensors
-    found = {device: _Rows() for device in snapshot.ledger}
-    for row, (number, alias) in enumerate(zip(table.device, table.alias, strict=True)):
-        rows = found.setdefault(table.devices[number], _Rows())
-        (rows.counted if alias < 0 else rows.aliases).append(row)
+    rows: dict[str, list[int]] = {device: [] for device in snapshot.ledger}
+    for row, number in enumerate(table.device):
+        rows.setdefault(table.devices[number], []).append(row)
     devices = [
-        _inventory(device, rows, snapshot, view)
-        for device, rows in found.items()
+        _inventory(device, here, snapshot, view)
+        for device, here in rows.items()
         if view.shows_device(device)
     ]
     return tuple(sorted(devices, key=lambda each: not each.is_memory))
@@ -142,50 +138,28 @@ def devices_changed(difference: Difference) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: not is_memory(name)))
 
 
-@dataclass(slots=True)
-class _Rows:
-    counted: list[int]
-    aliases: list[int]
-
-    def __init__(self) -> None:
-        self.counted = []
-        self.aliases = []
-
-
-def _inventory(device: str, rows: _Rows, snapshot: Snapshot, view: View) -> DeviceInventory:
+def _inventory(device: str, rows: Sequence[int], snapshot: Snapshot, view: View) -> DeviceInventory:
     table = snapshot.tensors
-    sizes = table.storage_nbytes
+    storages = [row for row in rows if table.alias[row] < 0]
+    sizes = {row: (0, table.storage_nbytes[row]) for row in storages}
     roles: dict[int, list[int]] = {}
-    for row in rows.counted:
-        roles.setdefault(table.role[row], []).append(sizes[row])
-    choice = _Choice(view, table, lambda row: sizes[row])
-    choice.take(families(table, rows.counted))
+    for row in storages:
+        roles.setdefault(table.role[row], []).append(sizes[row][1])
+    shown, hidden = _chosen(families(table, storages), view, table, lambda row: sizes[row][1])
     sharing: dict[int, list[TensorRecord]] = {}
     if view.verbose:
-        for row in rows.aliases:
+        for row in sorted({*rows}.difference(storages)):
             sharing.setdefault(table.alias[row], []).append(table.record(row))
     return DeviceInventory(
         device=device,
-        count=len(rows.counted),
-        nbytes=sum(sizes[row] for row in rows.counted),
-        aliases=len(rows.aliases),
+        count=len(storages),
+        nbytes=sum(sizes[row][1] for row in storages),
+        aliases=len(rows) - len(storages),
         roles=tuple(
             RoleRow(ROLES[role], len(roles[role]), sum(roles[role])) for role in sorted(roles)
         ),
-        rows=tuple(
-            TensorRow(
-                name=family.name,
-                count=len(family.rows),
-                first=_first(table, family),
-                nbytes=sum(table.nbytes[row] for row in family.rows),
-                before=0,
-                after=sum(sizes[row] for row in family.rows),
-                shape=_shape(table, family),
-                aliases=tuple(sharing.get(family.rows[0], ())) if len(family.rows) == 1 else (),
-            )
-            for family in choice.shown
-        ),
-        hidden=choice.hidden(),
+        rows=tuple(_row(table, family, sizes, sharing.get(family.rows[0], ())) for family in shown),
+        hidden=hidden,
         ledger=snapshot.ledger.get(device),
     )
 
@@ -197,95 +171,73 @@ def _section(kind: str, changes: Changes, device: str, view: View) -> ChangeSect
     )
     sizes = dict(zip(rows, changes.sizes(), strict=True))
     here = [row for row in rows if table.devices[table.device[row]] == device]
-    choice = _Choice(view, table, lambda row: sizes[row][1] - sizes[row][0])
-    choice.take(families(table, here, sizes if kind == "grown" else None))
+    alike = families(table, here, sizes if kind == "grown" else None)
+    shown, hidden = _chosen(alike, view, table, lambda row: sizes[row][1] - sizes[row][0])
     return ChangeSection(
         kind=kind,
         count=len(here),
         nbytes=sum(sizes[row][1] - sizes[row][0] for row in here),
-        rows=tuple(
-            TensorRow(
-                name=family.name,
-                count=len(family.rows),
-                first=_first(table, family),
-                nbytes=sum(table.nbytes[row] for row in family.rows),
-                before=sum(sizes[row][0] for row in family.rows),
-                after=sum(sizes[row][1] for row in family.rows),
-                shape=_shape(table, family),
-            )
-            for family in choice.shown
-        ),
-        hidden=choice.hidden(),
+        rows=tuple(_row(table, family, sizes) for family in shown),
+        hidden=hidden,
     )
 
 
-def _shape(table: TensorTable, family: Family) -> str:
-    shapes = {table.shape[row] for row in family.rows}
-    return str(table.shapes[shapes.pop()]) if len(shapes) == 1 else ""
-
-
-def _first(table: TensorTable, family: Family) -> TensorRecord:
-    """Return the first record of a family, told of what all of them have in common."""
-    record = table.record(family.rows[0])
-    same = len({table.born[row] for row in family.rows}) == 1
-    same_model = len({table.model_line[row] for row in family.rows}) == 1
-    return replace(
-        record,
-        born=record.born if same else None,
-        model_line=record.model_line if same_model else None,
-        held_by=holder(table, family),
-        module=module(table, family),
+def _row(
+    table: TensorTable,
+    family: Family,
+    sizes: Mapping[int, tuple[int, int]],
+    aliases: Sequence[TensorRecord] = (),
+) -> TensorRow:
+    """Return a family, told of what all of it have in common; sizes are those before and after."""
+    rows = family.rows
+    first = table.record(rows[0])
+    shapes = {table.shape[row] for row in rows}
+    if len({table.born[row] for row in rows}) > 1:
+        first = replace(first, born=None)
+    if len({table.model_line[row] for row in rows}) > 1:
+        first = replace(first, model_line=None)
+    return TensorRow(
+        name=family.name,
+        count=len(rows),
+        first=replace(first, held_by=holder(table, family), module=module(table, family)),
+        nbytes=sum(table.nbytes[row] for row in rows),
+        before=sum(sizes[row][0] for row in rows),
+        after=sum(sizes[row][1] for row in rows),
+        shape=str(table.shapes[shapes.pop()]) if len(shapes) == 1 else "",
+        aliases=tuple(aliases) if len(rows) == 1 else (),
     )
 
 
-class _Choice:
-    """The families that a view shows, largest first, and sums of the others."""
+def _chosen(
+    families_: Iterable[Family], view: View, table: TensorTable, size: Callable[[int], int]
+) -> tuple[list[Family], tuple[LeftOut, ...]]:
+    """Return the families that a view shows, largest first, and sums of the others."""
+    hidden: dict[str, list[int]] = {}
 
-    def __init__(self, view: View, table: TensorTable, size: Callable[[int], int]) -> None:
-        self.shown: list[Family] = []
-        self._view = view
-        self._table = table
-        self._size = size
-        self._hidden: dict[str, list[int]] = {}
+    def leave(why: str, family: Family, nbytes: int) -> None:
+        total = hidden.setdefault(why, [0, 0])
+        total[0] += len(family.rows)
+        total[1] += nbytes
 
-    def take(self, found: Iterable[Family]) -> None:
-        """Choose among families."""
-        view = self._view
-        sized = []
-        for family in found:
-            size, count = sum(map(self._size, family.rows)), len(family.rows)
-            if view.roles and ROLES[self._table.role[family.rows[0]]] not in view.roles:
-                self._leave("of other roles", count, size)
-            elif not view.verbose and not self._has_memory(family):
-                self._leave("without memory, verbose lists them", count, size)
-            elif abs(size) < view.min_size:
-                self._leave("smaller than min_size", count, size)
-            else:
-                sized.append((size, family))
-        table = self._table
-        sized.sort(
-            key=lambda each: (
-                -abs(each[0]),
-                table.role[each[1].rows[0]],
-                table.names[table.name[each[1].rows[0]]],
-            )
-        )
-        top = len(sized) if view.top is None else view.top
-        self.shown = [family for _, family in sized[:top]]
-        for size, family in sized[top:]:
-            self._leave("top=None or --top all shows them", len(family.rows), size)
-
-    def _has_memory(self, family: Family) -> bool:
-        return any(self._table.storage_nbytes[row] for row in family.rows)
-
-    def _leave(self, why: str, count: int, size: int) -> None:
-        total = self._hidden.setdefault(why, [0, 0])
-        total[0] += count
-        total[1] += size
-
-    def hidden(self) -> tuple[LeftOut, ...]:
-        """Return what is not shown, by the reason."""
-        return tuple(LeftOut(count, size, why) for why, (count, size) in self._hidden.items())
+    sized = []
+    for family in families_:
+        nbytes, first = sum(map(size, family.rows)), family.rows[0]
+        if view.roles and ROLES[table.role[first]] not in view.roles:
+            leave("of other roles", family, nbytes)
+        elif not view.verbose and not any(table.storage_nbytes[row] for row in family.rows):
+            leave("without memory, verbose lists them", family, nbytes)
+        elif abs(nbytes) < view.min_size:
+            leave("smaller than min_size", family, nbytes)
+        else:
+            order = -abs(nbytes), table.role[first], table.names[table.name[first]]
+            sized.append((order, nbytes, family))
+    sized.sort(key=lambda each: each[0])
+    top = len(sized) if view.top is None else view.top
+    for _, nbytes, family in sized[top:]:
+        leave("top=None or --top all shows them", family, nbytes)
+    return [family for _, _, family in sized[:top]], tuple(
+        LeftOut(count, nbytes, why) for why, (count, nbytes) in hidden.items()
+    )
 
 
 def device_sources(ledgers: Mapping[str, Ledger]) -> tuple[tuple[str, str], ...]:
@@ -300,3 +252,43 @@ def device_sources(ledgers: Mapping[str, Ledger]) -> tuple[tuple[str, str], ...]
 def is_memory(device: str) -> bool:
     """Tell whether tensors on a device take memory at all: those on ``meta`` do not."""
     return device.rpartition("/")[2] != "meta"
+
+
+def headline(device: DeviceInventory) -> str:
+    """Return how much is in tensors and how much of the allocated bytes that explains."""
+    text = f"{size(device.nbytes)} in {counted(device.count)}" if device.count else "no tensors"
+    ledger = device.ledger
+    if ledger is None:
+        return text
+    outside = device.nbytes - ledger.named
+    if outside > 0:
+        text += f" ({size(outside)} of it not from the allocator)"
+    elif size(ledger.named) != size(device.nbytes):
+        # allocators round up: to 512 bytes on a CUDA device
+        text += f" ({size(ledger.named)} as allocated)"
+    if ledger.allocated is None or ledger.unnamed is None:
+        return f"{text}, {size(ledger.allocated)} allocated"
+    if ledger.unnamed:
+        return f"{text}, {size(ledger.allocated)} allocated: {size(ledger.unnamed)} unnamed"
+    if not ledger.allocated:
+        return f"{text}, nothing allocated"
+    return f"{text}, all of {size(ledger.allocated)} allocated"
+
+
+def without_memory(device: DeviceInventory) -> str:
+    """Return what is said of a device like ``meta``."""
+    return f"{counted(device.count)}, no memory (would take {size(device.nbytes)})"
+
+
+def change_headline(difference: Difference, device: str) -> str:
+    """Return by how much a device's tensors and its allocated bytes changed."""
+    roles = [role for role in difference.roles if role.device == device]
+    before, after = sum(role.before for role in roles), sum(role.after for role in roles)
+    text = f"{size(after - before, signed=True)} in tensors ({size(before)} to {size(after)})"
+    ledger = difference.ledger.get(device)
+    if not is_memory(device):
+        return f"{size(after - before, signed=True)} in tensors that take no memory"
+    if ledger is None:
+        return text
+    allocated, unnamed = ledger.change("allocated"), ledger.change("unnamed")
+    return f"{text}, allocated {size(allocated, signed=True)}, unnamed {size(unnamed, signed=True)}"

@@ -55,6 +55,14 @@ def _bar(nbytes: int, whole: int) -> tuple[float, float]:
     return (0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0)
 
 
+def field(tensor: TensorRecord, name: str) -> str | int | None:
+    """Return a field of a tensor for a table of data: shapes as ``(3, 4)``, names joined."""
+    value = getattr(tensor, name)
+    if name == "names":
+        return " = ".join(value)
+    return value if value is None or isinstance(value, int) else str(value)
+
+
 def role_table(device: DeviceInventory) -> Table:
     """Return how much each role takes on a device."""
     columns = (Column("Role", "text"), Column("Tensors"), Column("Size"), Column("Share"))

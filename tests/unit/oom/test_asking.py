@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.recording.oom.request import located
+from tensorlens.recording.oom.failure import located
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, OOM, Context, EventLog, Frame
 from tensorlens.records.failures import Request

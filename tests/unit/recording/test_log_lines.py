@@ -2,7 +2,7 @@ import pytest
 from made_logs import ENGINE, FUNCTIONAL, TORCH, Made, user
 
 from tensorlens.recording.moments import Resident
-from tensorlens.recording.present.summary import summary
+from tensorlens.recording.present.data import summary
 from tensorlens.records.events import Context, Frame
 
 STEP, BACKWARD = user(10), user(11)

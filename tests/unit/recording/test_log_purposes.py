@@ -52,17 +52,6 @@ def test_buckets_of_distributed_data_parallel() -> None:
     assert (other.name, other.role) == ("net: aten::empty", "activation")
 
 
-def test_map_of_used_parameters_is_no_bucket() -> None:
-    ddp = "/env/site-packages/torch/nn/parallel/distributed.py"
-    begins = Frame(ddp, 1437, "DistributedDataParallel._ddp_init_helper", False)
-    made = Made()
-    made.alloc(64, made.stack(STEP, begins), Context(op="aten::empty"))
-    made.alloc(8, made.stack(STEP, begins), Context(op="aten::empty", outer="aten::zeros"))
-    bucket, used = made.recording.peak().tensors
-    assert (bucket.name, bucket.role) == ("gradient bucket", "gradient")
-    assert (used.name, used.role) == ("map of used parameters", "other")
-
-
 def test_functions_of_the_users_of_the_same_name_are_the_users() -> None:
     made = Made()
     made.alloc(64, made.stack(STEP, Frame("/me/_fsdp_param.py", 3, "alloc_storage")))

@@ -14,7 +14,7 @@ from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.lines.report import LineReport
 from tensorlens.loading import load
 from tensorlens.recording.recordings import Recording
-from tensorlens.recording.tlens import columns
+from tensorlens.recording.tlens import tables
 from tensorlens.records.events import (
     OOM,
     SEGMENT_ALLOC,
@@ -293,7 +293,10 @@ ROWS = 8
         (set_in("frames", 0, ["file", "1", "f", 1]), "str in place of a whole number"),
         (set_in("frames", 0, []), ""),
         (set_in("frames", 0, None), "NoneType in place of a list"),
-        (set_in("contexts", 0, "phase", "lunch"), "'lunch' is no phase"),
+        (
+            set_in("contexts", 0, "phase", "lunch"),
+            "'lunch' is none of forward, backward, optimizer, other",
+        ),
         (set_in("contexts", 0, "forward", 99), "a stack is out of range"),
         (set_in("contexts", 0, "grad", "yes"), "str in place of true or false"),
         (set_in("contexts", 0, None), "NoneType in place of a dict"),
@@ -301,7 +304,7 @@ ROWS = 8
         (set_in("labels", 0, "shape", [None]), "NoneType in place of a whole number"),
         (set_in("marks", 0, 1, 99), "a mark is out of range"),
         (set_in("marks", 0, ["name"]), ""),
-        (set_in("segments", 0, "size", -5), "a size below 0"),
+        (set_in("segments", 0, "size", -5), "a size is out of range"),
         (set_in("segments", 0, "blocks", 0, "stack", 99), "a stack is out of range"),
         (set_in("held", "rows", [99]), "a remainder's row is out of range"),
         (set_in("held", "rows", []), ""),
@@ -400,6 +403,6 @@ def test_no_file_is_replaced_unasked(tmp_path: Path) -> None:
 
 def test_columns_of_whole_lines() -> None:
     log = everything().log
-    data = columns.rows_to_dict(log, 0, len(log))
+    data = tables.rows_to_dict(log, 0, len(log))
     assert data["rows"] == ROWS
     assert data["back"] == [2, 2, 0]

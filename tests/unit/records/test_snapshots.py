@@ -9,10 +9,9 @@ from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.lines.report import LineReport
 from tensorlens.loading import load, parse
 from tensorlens.records.ledger import Block, Term
-from tensorlens.records.tensors import SourceLine
+from tensorlens.records.tensors import SourceLine, table_rows
 from tensorlens.render.view import View
 from tensorlens.tensors.difference import Difference
-from tensorlens.tensors.merged_tables import table_rows
 from tensorlens.tensors.snapshot import Snapshot
 
 LEDGER = ledger_of(

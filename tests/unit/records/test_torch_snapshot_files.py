@@ -68,13 +68,6 @@ def test_segments_alone_are_one_moment(name):
     assert peak.reserved == sum(segment.size for segment in recording.log.segments)
 
 
-def test_the_viewers_file():
-    recording = loaded("viz_trace.json")
-    # 458 allocations, of which 206 are given back
-    assert len(recording.log) == 458 + 206
-    assert recording.log.stacks.frames[0].filename.endswith("stuff.py")
-
-
 def test_random_events_are_read():
     recording = loaded("synthetic.pickle")
     # 520 allocations, each freed, and 17 blocks in the segments

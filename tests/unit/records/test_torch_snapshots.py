@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 from caching_allocator import CachingAllocator
-from torch_recordings import from_snapshot, from_viewer, read
+from torch_recordings import from_snapshot, read
 
 from tensorlens.errors import FileFormatError
-from tensorlens.loading import load, parse
+from tensorlens.loading import load
 from tensorlens.records.events import ALLOC, FREE, START, Context, Frame, Mark
 from tensorlens.records.tensors import SourceLine
 
@@ -255,51 +255,6 @@ def test_the_file_is_read_as_a_pickle_and_as_json(tmp_path):
     assert load(tmp_path / "a.json").peak().bytes == 1024
 
 
-VIEWER = {
-    "actions": [0, 1, 0, 2],
-    "elements_size": [100, 7, 50, 3],
-    "elements_info": [1, 2, 0, 0],
-    "suffix_table": [[0, None], [1, 0], [2, 1]],
-    "string_table": ["/me/a.py:3:main", "C:\\b.py:9:f", "7.0B allocation"],
-    "initially_allocated": [3],
-    "elements_category": None,
-}
-
-
-def test_the_viewers_file_is_read():
-    recording = parse(json.dumps(VIEWER))
-    log = recording.log
-    assert [log.kind[row] for row in range(len(log))] == [START, ALLOC, ALLOC, FREE, ALLOC]
-    assert list(log.size) == [3, 100, 7, 100, 50]
-    assert recording.peak().bytes == 110
-    main, inner = Frame("/me/a.py", 3, "main"), Frame("C:\\b.py", 9, "f")
-    assert log.stacks.of(log.stack[1]) == (inner, main)
-    assert log.stacks.of(log.stack[2]) == (inner, main)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"actions": [9]},
-        {"actions": [-1]},
-        {"actions": [1.5]},
-        {"actions": 3},
-        {"elements_size": [1, 2, "3", 4]},
-        {"elements_size": [1]},
-        {"elements_info": [1, 2, 7, 0]},
-        {"suffix_table": [[0, 0]]},
-        {"suffix_table": [[0]]},
-        {"suffix_table": [[5, None]]},
-        {"string_table": [1, 2, 3]},
-        {"initially_allocated": [3, 3]},
-    ],
-)
-def test_a_damaged_viewers_file_is_one_line(change):
-    with pytest.raises(FileFormatError, match=r"^damaged memory viewer's file: .+") as raised:
-        from_viewer({**VIEWER, **change})
-    assert "\n" not in str(raised.value)
-
-
 FREE_BLOCK = (512, "inactive", 0)
 ODD = [None, -1, 1.5, "x", b"x", [], {}, [[]], {"a": 1}, (1,), 2**64, 2**200, True]
 
@@ -380,26 +335,6 @@ def test_the_same_parts_over_and_over_are_refused_soon():
 
 
 PYTHON = "/usr/lib/python3.11/site-packages/net/model.py"
-
-
-def test_native_frames_of_the_viewers_file_do_not_hide_python():
-    strings = ["/me/train.py:7:step", "??:0:at::_ops::empty::call", "alloc.cpp:31:malloc"]
-    strings += [f"{PYTHON}:5:forward"]
-    data = {
-        "actions": [0, 1, 2],
-        "elements_size": [100, 10, 1],
-        "elements_info": [2, 4, 5],
-        # a user's line, a library's alone, none of Python
-        "suffix_table": [[0, None], [1, 0], [2, 1], [3, None], [1, 3], [2, None]],
-        "string_table": strings,
-    }
-    peak = from_viewer(data).peak()
-    lines = {str(line): nbytes for line, nbytes in peak.by_line.items()}
-    assert lines == {
-        "/me/train.py:7 in step": 100,
-        f"{PYTHON}:5 in forward": 10,
-        "alloc.cpp:31 in malloc": 1,
-    }
 
 
 def test_native_frames_of_a_snapshot_do_not_hide_python():

@@ -10,7 +10,3 @@ def read(content):
 
 def from_snapshot(snapshot, **options):
     return Recording(*foreign.from_snapshot(snapshot, **options))
-
-
-def from_viewer(data):
-    return Recording(*foreign.from_viewer(data))

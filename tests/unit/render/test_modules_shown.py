@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tensorlens.recording.present.modules import module_rows
+from tensorlens.recording.present.tables import module_rows
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame
 from tensorlens.records.tensors import SourceLine

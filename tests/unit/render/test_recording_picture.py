@@ -7,8 +7,8 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import MS
 
+from tensorlens.recording.present.page import HeatRow, heat_files
 from tensorlens.recording.present.page.data import allocations, chosen_blocks, counts
-from tensorlens.recording.present.page.heat import HeatRow, heat_files
 from tensorlens.recording.present.page.timeline import picture
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame

@@ -6,7 +6,7 @@ from test_html_renderer import Reader
 
 from tensorlens.render.html import HtmlRenderer, fragment
 from tensorlens.render.view import View
-from tensorlens.tensors.present.treemap import treemap
+from tensorlens.tensors.present import treemap
 
 RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapshots.changes()}
 

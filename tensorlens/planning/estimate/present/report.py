@@ -30,15 +30,14 @@ from tensorlens.planning.estimate.result import (
     Verdict,
 )
 from tensorlens.recording import present as recordings
-from tensorlens.recording.present.instants import line_rows
-from tensorlens.recording.present.modules import module_rows
-from tensorlens.recording.present.summary import (
+from tensorlens.recording.present.data import (
     by_line_data,
     by_module_data,
     line_data,
     moment_data,
 )
-from tensorlens.recording.present.tables import line_table, module_table
+from tensorlens.recording.present.instants import line_rows
+from tensorlens.recording.present.tables import line_table, module_rows, module_table
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
     Block,

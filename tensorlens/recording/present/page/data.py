@@ -9,7 +9,7 @@ from typing import Any
 from tensorlens.recording.analysis.timeline import line_levels, module_levels, summed_levels
 from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.instants import LineRow, source_of, start_text
-from tensorlens.recording.present.modules import module_families
+from tensorlens.recording.present.tables import module_families
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
 from tensorlens.records.tensors import SourceLine

@@ -1,19 +1,22 @@
-"""The cost in backward of each forward line, and of each module."""
+"""Costs by line: the backward pass by forward line and module, growth, churn."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tensorlens.recording.analysis.devices import chosen
 from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
-from tensorlens.recording.analysis.instants import largest_first, roles_of
+from tensorlens.recording.analysis.instants import largest_sums, roles_of, row_at
+from tensorlens.recording.analysis.levels import chosen, device_peak, residents
 from tensorlens.recording.analysis.roles import Roles
-from tensorlens.recording.moments import BackwardCost
-from tensorlens.recording.recordings import Recording
+from tensorlens.recording.moments import BackwardCost, Churn, Growth
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.tensors import SourceLine
+
+if TYPE_CHECKING:
+    from tensorlens.recording.recordings import Recording
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -36,9 +39,6 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
 
     The bytes of all lines are all that was handed out in the phase backward. A block was kept if
     it was not freed before the backward pass ended that it is from.
-
-    Raises:
-        UsageError: the recording knows no such device.
     """
     number = None if device is None else recording.log.devices.index(chosen(recording, device))
     roles, of = roles_of(recording), event_index(recording)
@@ -75,10 +75,10 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
             blocks=cost.blocks,
             kept=cost.kept,
             peak=cost.peak,
-            gradients=largest_first(cost.gradients),
-            nodes=largest_first(cost.nodes),
-            alloc_sites=largest_first(cost.alloc_sites),
-            model_lines=largest_first(cost.model_lines),
+            gradients=largest_sums(cost.gradients.items()),
+            nodes=largest_sums(cost.nodes.items()),
+            alloc_sites=largest_sums(cost.alloc_sites.items()),
+            model_lines=largest_sums(cost.model_lines.items()),
         )
         for line, cost in ordered
     )
@@ -89,21 +89,11 @@ def backward_calls(recording: Recording, device: str | None = None) -> dict[Sour
 
     The largest come first. Bytes count for the line of :func:`backward` and for each of the user's
     lines that called it, as they do in a table of lines.
-
-    Raises:
-        UsageError: the recording knows no such device.
     """
     number = None if device is None else recording.log.devices.index(chosen(recording, device))
     of = event_index(recording)
-    places: dict[Place, int] = {}
-    for row, allocates in _rows(of, number):
-        if allocates:
-            _count(places, of.place(row), of.log.size[row])
-    sums: dict[SourceLine, int] = {}
-    for place, nbytes in places.items():
-        for line in of.calls[place]:
-            _count(sums, line, nbytes)
-    return largest_first(sums)
+    made = largest_sums((of.place(row), size) for row, size in _allocations(of, number))
+    return largest_sums((line, size) for place, size in made.items() for line in of.calls[place])
 
 
 def backward_modules(recording: Recording, device: str | None = None) -> dict[str | None, int]:
@@ -111,17 +101,15 @@ def backward_modules(recording: Recording, device: str | None = None) -> dict[st
 
     The largest come first; None gathers what belongs to no module. The bytes of all are those of
     :func:`backward`.
-
-    Raises:
-        UsageError: the recording knows no such device.
     """
     number = None if device is None else recording.log.devices.index(chosen(recording, device))
     of = event_index(recording)
-    sums: dict[str | None, int] = {}
-    for row, allocates in _rows(of, number):
-        if allocates:
-            _count(sums, of.module[of.place(row)], of.log.size[row])
-    return largest_first(sums)
+    return largest_sums((of.module[of.place(row)], size) for row, size in _allocations(of, number))
+
+
+def _allocations(of: EventIndex, device: int | None) -> Iterator[tuple[int, int]]:
+    """Give the allocations made in backward, with their bytes."""
+    return ((row, of.log.size[row]) for row, allocates in _rows(of, device) if allocates)
 
 
 def _rows(of: EventIndex, device: int | None) -> Iterator[tuple[int, bool]]:
@@ -154,3 +142,44 @@ def _gradient(roles: Roles, row: int) -> str | None:
 
 def _count(sums: dict[_K, int], key: _K, nbytes: int) -> None:
     sums[key] = sums.get(key, 0) + nbytes
+
+
+def growth(
+    recording: Recording, start: str | int | None = None, end: str | int | None = None
+) -> tuple[Growth, ...]:
+    """Return what was resident more at ``end`` than at ``start``, by line and role, on all devices.
+
+    What did not change in bytes nor in blocks is left out; the bytes add up to the whole change.
+    """
+    log = recording.log
+    first = -1 if start is None else row_at(log, start, last=False)
+    final = len(log) - 1 if end is None else row_at(log, end)
+    before, after = residents(log, None, first), residents(log, None, final)
+    stayed = set(before).intersection(after)
+    roles, of = roles_of(recording), event_index(recording)
+    nbytes: Counter[tuple[SourceLine | None, str]] = Counter()
+    blocks: Counter[tuple[SourceLine | None, str]] = Counter()
+    for sign, rows in ((-1, before), (1, after)):
+        for row in rows:
+            if row not in stayed:
+                key = of.charged[of.place(row)], roles.role(row)
+                nbytes[key] += sign * log.size[row]
+                blocks[key] += sign
+    found = (Growth(*key, nbytes[key], blocks[key]) for key in blocks)
+    changed = (each for each in found if each.nbytes or each.blocks)
+    return tuple(sorted(changed, key=lambda each: (-each.nbytes, str(each.line), each.role)))
+
+
+def churn(recording: Recording, device: str | None = None) -> Churn:
+    """Return how many bytes a device handed out, and its peak, by the events that were kept."""
+    device, log, of = chosen(recording, device), recording.log, event_index(recording)
+    number = log.devices.index(device)
+    columns = enumerate(zip(log.kind, log.device, log.size, strict=True))
+    made = [(row, size) for row, (kind, here, size) in columns if kind == ALLOC and here == number]
+    return Churn(
+        device=device,
+        handed_out=sum(size for _, size in made),
+        allocations=len(made),
+        peak=device_peak(recording, device)[0],
+        by_line=largest_sums((of.charged[of.place(row)], size) for row, size in made),
+    )

@@ -1,0 +1,175 @@
+"""Bytes of a device over a log: handed out and reserved after each event, and the highest."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING
+
+from tensorlens.errors import UsageError
+from tensorlens.recording.moments import Fragmentation
+from tensorlens.records.events import FREE, SEGMENT_ALLOC, SEGMENT_FREE, EventLog, Segment
+
+if TYPE_CHECKING:
+    from tensorlens.recording.recordings import Recording
+
+
+def levels(log: EventLog, device: int) -> array[int]:
+    """Return the bytes handed out on a device, by its number, after each row.
+
+    A free whose allocation is not in the log changes nothing: its block was not counted either.
+    """
+    sizes, pairs = log.size, zip(log.kind, log.device, log.size, log.pair, strict=True)
+    changes = (
+        0
+        if here != device
+        else size
+        if kind < FREE
+        else -sizes[pair]
+        if kind == FREE and pair >= 0
+        else 0
+        for kind, here, size, pair in pairs
+    )
+    return array("q", accumulate(changes))
+
+
+def highest(log: EventLog, after: array[int]) -> tuple[int, int]:
+    """Return the highest of :func:`levels` and its first row; -1 where it was so at the start."""
+    top = max(after, default=0)
+    if top == 0:
+        return 0, -1
+    row = after.index(top)
+    return top, -1 if row < log.starts else row
+
+
+def residents(log: EventLog, device: int | None, row: int) -> list[int]:
+    """Return the allocations of a device, or of all, that were not freed by the end of ``row``."""
+    last = max(row, log.starts - 1)
+    rows = islice(zip(log.kind, log.pair, log.device, strict=True), last + 1)
+    return [
+        number
+        for number, (kind, pair, here) in enumerate(rows)
+        if kind < FREE and (device is None or here == device) and not 0 <= pair <= last
+    ]
+
+
+def device_levels(recording: Recording, device: str) -> array[int]:
+    """Return the bytes handed out on a device after each event."""
+    log = recording.log
+    number = log.devices.index(device)
+    return recording.once(("levels", device), lambda: levels(log, number))
+
+
+def device_peak(recording: Recording, device: str) -> tuple[int, int]:
+    """Return the highest bytes on a device among the events kept, and after which row."""
+    log = recording.log
+    return recording.once(
+        ("highest", device), lambda: highest(log, device_levels(recording, device))
+    )
+
+
+def dropped_peak(recording: Recording, device: str) -> int:
+    """Return the highest bytes on a device before the first event that was kept; 0 unknown."""
+    dropped = recording.origin.dropped_peaks.get(device)
+    return 0 if dropped is None else sum(dropped.size)
+
+
+def beginning(recording: Recording) -> int:
+    """Return when the first event was that was kept: 0, the recording's own, if all were."""
+    log = recording.log
+    if not recording.origin.dropped:
+        return 0
+    return log.time[log.starts] if log.starts < len(log) else max(log.time, default=0)
+
+
+def chosen(recording: Recording, device: str | None) -> str:
+    """Return the device asked for; None asks for the one with the highest peak."""
+    known = recording.devices
+    if not known:
+        raise UsageError("; ".join(("the recording has no events", *recording.origin.notes)))
+    if device is None:
+        return max(
+            known,
+            key=lambda each: max(device_peak(recording, each)[0], dropped_peak(recording, each)),
+        )
+    if device not in known:
+        raise UsageError(f"the recording has no device {device!r}: it has {', '.join(known)}")
+    return device
+
+
+def has_segments(log: EventLog, device: str) -> bool:
+    """Tell whether the segments of a device's allocator are known."""
+    if not log.segments_known or device not in log.devices:
+        return False
+    number = log.devices.index(device)
+    return any(segment.device == device for segment in log.segments) or any(
+        here == number and kind in (SEGMENT_ALLOC, SEGMENT_FREE)
+        for kind, here in zip(log.kind, log.device, strict=True)
+    )
+
+
+def held_at(log: EventLog, device: str, rows: Iterable[int]) -> int | None:
+    """Return the bytes set aside for blocks, remainders included; None where that is unknown."""
+    if not has_segments(log, device):
+        number = log.devices.index(device) if device in log.devices else -1
+        if not any(log.device[row] == number for row in log.held):
+            return None
+    held, sizes = log.held, log.size
+    return sum(held.get(row, sizes[row]) for row in rows)
+
+
+def reserved_levels(log: EventLog, device: str) -> Sequence[int] | None:
+    """Return what the allocator held from the driver at the start, then after each event.
+
+    It follows from the segments at the end, back through the events of segments.
+    """
+    if not has_segments(log, device):
+        return None
+    number = log.devices.index(device)
+    signs = {SEGMENT_ALLOC: 1, SEGMENT_FREE: -1}
+    changes = [
+        signs.get(kind, 0) * size if here == number else 0
+        for kind, size, here in zip(log.kind, log.size, log.device, strict=True)
+    ]
+    end = sum(segment.size for segment in log.segments if segment.device == device)
+    return list(accumulate(changes, initial=end - sum(changes)))
+
+
+_FREE = "inactive"
+
+
+def fragmentation(recording: Recording, device: str | None = None) -> Fragmentation | None:
+    """Return how a device's segments were used; None where they are not known.
+
+    ``reserved`` is ``held`` and ``free`` together: a block whose free a stream still waits for
+    cannot be handed out and counts as held, what a segment lists no block for as free.
+    """
+    device = chosen(recording, device)
+    if not has_segments(recording.log, device):
+        return None
+    segments = [each for each in recording.log.segments if each.device == device]
+    pieces = [_free_pieces(segment) for segment in segments]
+    reserved, free = sum(each.size for each in segments), sum(map(sum, pieces))
+    return Fragmentation(
+        device=device,
+        reserved=reserved,
+        held=reserved - free,
+        requested=sum(
+            block.requested for each in segments for block in each.blocks if block.state != _FREE
+        ),
+        free=free,
+        largest_free=max((piece for each in pieces for piece in each), default=0),
+        inactive_split=sum(
+            sum(each)
+            for segment, each in zip(segments, pieces, strict=True)
+            if any(block.state != _FREE for block in segment.blocks)
+        ),
+        segments=len(segments),
+    )
+
+
+def _free_pieces(segment: Segment) -> list[int]:
+    unlisted = segment.size - sum(block.size for block in segment.blocks)
+    free = [block.size for block in segment.blocks if block.state == _FREE]
+    return [*free, unlisted] if unlisted > 0 else free
