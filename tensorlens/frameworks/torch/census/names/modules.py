@@ -127,7 +127,7 @@ def _items(content: dict[str, Any], name: str) -> list[tuple[str, Any]]:
 
     That is a dict, which is read as a dict whatever its class, or a scripted module's.
     """
-    registry = dict.get(content, name)
+    registry: Any = dict.get(content, name)
     if type(registry) is dict and not registry:
         return []
     if issubclass(type(registry), dict):
