@@ -78,10 +78,12 @@ class Peaks:
 
     def end(self) -> None:
         """Stop counting."""
-        self.read()
-        self._region.end()
-        if self._recording is not None:
-            self._recording.stop()
+        try:
+            self.read()
+        finally:
+            self._region.end()
+            if self._recording is not None:
+                self._recording.stop()
 
     def over(self, limit: int) -> str:
         """Return what took more than ``limit`` bytes, in words; nothing where nothing did."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
+from tensorlens import locks
 from tensorlens.frameworks.registry import adapters
 from tensorlens.lines.region import MeasuredRegion
 from tensorlens.lines.tracing.accounting import WIDTH
@@ -29,11 +29,14 @@ class DeviceLevels:
 
     def __init__(self) -> None:
         self._region = MeasuredRegion()
-        self._lock = threading.Lock()
+        self._lock = locks.reentrant()
+        self._is_closed = False
 
     def read(self) -> list[DeviceLevel]:
         """Return the levels of the devices in use; nothing before a framework is imported."""
         with self._lock:
+            if self._is_closed:
+                return []
             if self._region.thread is None:
                 if not adapters():
                     return []
@@ -49,4 +52,5 @@ class DeviceLevels:
     def close(self) -> None:
         """Read no more."""
         with self._lock:
+            self._is_closed = True
             self._region.end()

@@ -15,7 +15,7 @@ from typing import Any
 
 from opentelemetry import metrics
 
-from tensorlens import ranks
+from tensorlens import locks, ranks
 from tensorlens.guards import guarded
 from tensorlens.integrations.device_levels import DeviceLevel, DeviceLevels
 
@@ -56,7 +56,7 @@ class _Collection:
         self._levels = DeviceLevels()
         self._taken: list[DeviceLevel] = []
         self._given: set[str] = set()
-        self._is_closed = False
+        self._lock = locks.reentrant()
 
     def gauge(self, figure: str) -> Callable[[Any], Iterable[metrics.Observation]]:
         """Return the callback of one gauge."""
@@ -80,20 +80,18 @@ class _Collection:
 
     def close(self) -> None:
         """Observe no more."""
-        self._is_closed = True
         self._levels.close()
 
     def _read(self, asker: str) -> list[DeviceLevel]:
-        if self._is_closed:
-            return []
-        # who asks a second time begins a new collection
-        if asker in self._given or not self._given:
-            self._given.clear()
-            self._taken = []
-            with guarded("the memory of devices is not exported"):
-                self._taken = self._levels.read()
-        self._given.add(asker)
-        return self._taken
+        with self._lock:
+            # who asks a second time begins a new collection
+            if asker in self._given or not self._given:
+                self._given.clear()
+                self._taken = []
+                with guarded("the memory of devices is not exported"):
+                    self._taken = self._levels.read()
+            self._given.add(asker)
+            return self._taken
 
 
 def _attributes(device: str) -> dict[str, str | int]:

@@ -34,7 +34,7 @@ _FIGURES = {
 class MemoryCollector(Collector):  # type: ignore[misc]
     """Gives ``tensorlens_memory_allocated_bytes``, ``_peak_bytes`` and ``_reserved_bytes``.
 
-    Labels are ``device`` (``cpu``, ``cuda:0``) and ``rank``, which is empty where there is one.
+    Labels are ``device`` (``cpu``, ``cuda:0``) and ``rank``, empty in a single process.
     """
 
     def __init__(self) -> None:
@@ -50,6 +50,10 @@ class MemoryCollector(Collector):  # type: ignore[misc]
         with guarded("the memory of devices is not exported"):
             levels = self._levels.read()
         return self._families(levels)
+
+    def close(self) -> None:
+        """Read no more: from then on it gives no values."""
+        self._levels.close()
 
     def _families(self, levels: list[DeviceLevel]) -> Iterator[GaugeMetricFamily]:
         rank = ranks.current_rank()
@@ -74,9 +78,12 @@ def write_textfile(path: str | os.PathLike[str], collector: MemoryCollector | No
     Raises:
         TensorlensError: it could not be written.
     """
-    registry = CollectorRegistry()
-    registry.register(MemoryCollector() if collector is None else collector)
+    registry, own = CollectorRegistry(), MemoryCollector() if collector is None else None
+    registry.register(collector or own)
     try:
         write_to_textfile(os.fspath(path), registry)
     except OSError as error:
         raise TensorlensError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        if own is not None:
+            own.close()

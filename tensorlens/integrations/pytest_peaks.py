@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.guards import warn
 from tensorlens.integrations.assertions import Peaks
 from tensorlens.render.figures import size
+from tensorlens.signals import is_from_a_handler
 from tensorlens.units import format_bytes
 
 _PROPERTY = "tensorlens_peak"
@@ -39,7 +41,10 @@ class PeakPlugin:
         self._update = update
         self._tolerance = tolerance
         self._is_worker = is_worker
-        self._baseline = {} if baseline is None or update else _read(baseline)
+        before = {} if baseline is None else _read(baseline, may_be_missing=update)
+        self._baseline = {} if update else before
+        self._before = before
+        """The file as it was: tests that do not run keep their figures."""
         self._found: dict[str, dict[str, int]] = {}
         """Test to device to bytes."""
 
@@ -59,7 +64,8 @@ class PeakPlugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take a test's figures, of whichever process ran it."""
-        if report.when == "call":
+        # what a failed test took is no measure
+        if report.when == "call" and (report.passed or not self._update):
             for name, value in report.user_properties:
                 if name == _PROPERTY and isinstance(value, str):
                     self._found[report.nodeid] = json.loads(value)
@@ -89,9 +95,9 @@ class PeakPlugin:
         """Write the baseline, of the tests that ran; others keep their figures."""
         if self._path is None or not self._update or self._is_worker:
             return
-        tests = {**_read(self._path, may_be_missing=True), **self._found}
+        tests = {**self._before, **self._found}
         content = {"version": _VERSION, "tests": dict(sorted(tests.items()))}
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         try:
             temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
             temporary.replace(self._path)
@@ -133,6 +139,11 @@ def _started() -> Peaks | None:
     except TensorlensError:
         # no framework is imported so far
         return None
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
+        warn("the memory of a test is not known", error)
+        return None
 
 
 def _ended(peaks: Peaks | None) -> dict[str, int]:
@@ -141,6 +152,8 @@ def _ended(peaks: Peaks | None) -> dict[str, int]:
     try:
         peaks.end()
     except Exception as error:
+        if is_from_a_handler(error):
+            raise
         warn("the memory of a test is not known", error)
     return peaks.found
 

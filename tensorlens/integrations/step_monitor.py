@@ -44,7 +44,7 @@ def _quiet(method: _Method) -> _Method:
             self.is_on = False
             warn("the memory of the steps is measured no more", failure)
             with suppress(Exception):
-                self._region.end()
+                self._leave()
 
     return run  # type: ignore[return-value]
 
@@ -90,6 +90,7 @@ class StepMonitor:
         self.files: list[Path] = []
         """What was written."""
         self._folder = None if folder is None else Path(folder)
+        self._target = Path()
         self._roles_every = roles_every
         self._record_steps = record_steps
         self._explains_oom = explain_oom
@@ -110,17 +111,17 @@ class StepMonitor:
     @_quiet
     def begin(self, roots: Sequence[Any], folder: str | os.PathLike[str] | None = None) -> None:
         """The training begins; ``roots`` are its model and optimizers."""
-        if self._folder is None:
-            self._folder = Path(folder or ".")
-        self._roots = tuple(root for root in roots if root is not None)
-        self._steps, self._highest = 0, (0, 0)
+        self._target = self._folder or Path(folder or ".")
+        self._device, self._metrics = 0, {}
         # a trainer that finds a batch size begins anew where memory ran out
         self._leave()
+        self._roots = tuple(root for root in roots if root is not None)
+        self._steps, self._highest = 0, (0, 0)
         self._region.begin()
         if self._explains_oom:
             reserve.reserve()
         if self._watch is not None:
-            self._watch.start()
+            self._watch.restart()
 
     @_quiet
     def step_begins(self) -> None:
@@ -208,6 +209,11 @@ class StepMonitor:
         self._leave()
 
     def _leave(self) -> None:
+        """Let go of all that is on: the counters, a recording that is not saved, the models."""
+        self._roots = ()
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.stop()
         if self._region.thread is not None:
             self._region.end()
             if self._explains_oom:
@@ -243,7 +249,7 @@ class StepMonitor:
             self._save(recording, "recording.tlens")
 
     def _save(self, report: Any, name: str, folder: Path | None = None) -> None:
-        target = folder or self._folder or Path()
+        target = folder or self._target
         try:
             target.mkdir(parents=True, exist_ok=True)
             path = target / render.tagged(name, ranks.tag())

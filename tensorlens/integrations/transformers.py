@@ -11,8 +11,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
+from tensorlens.guards import guarded
 from tensorlens.integrations.step_monitor import StepMonitor
 
 
@@ -37,16 +38,25 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, **options: Any) -> None:
         self.monitor = StepMonitor(**options)
         self._trainer: Any = None
+        self._own_step: Any = None
+        """What the program had put in the place of the trainer's own function."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The training begins."""
         self.monitor.begin((given.get("model"), given.get("optimizer")), args.output_dir)
-        self._trainer = _caller()
-        if self._trainer is not None:
-            # loggers come before this callback in the list, and see the figures if it is first
-            callbacks = self._trainer.callback_handler.callbacks
-            callbacks.sort(key=lambda each: each is not self)
-            self._trainer.training_step = self._explained(self._trainer.training_step)
+        self._let_go()
+        with guarded("figures reach no logger, and memory that runs out is not explained"):
+            self._take(_caller())
+
+    def _take(self, trainer: Any) -> None:
+        """Stand first among the callbacks, and around the function that runs a step."""
+        if trainer is None:
+            return
+        # loggers come before this callback in the list, and see the figures if it is first
+        trainer.callback_handler.callbacks.sort(key=lambda each: each is not self)
+        self._own_step = vars(trainer).get("training_step")
+        trainer.training_step = self._explained(trainer.training_step)
+        self._trainer = trainer
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """A step begins."""
@@ -68,9 +78,11 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any
     ) -> None:
         """The trainer logs: the figures go with it."""
+        if logs is None or any(name.startswith("eval_") for name in logs):
+            # of an evaluation: the figures are of training steps
+            return
         figures = self.monitor.metrics()
-        if logs is not None:
-            logs.update(figures)
+        logs.update(figures)
         if state.log_history:
             state.log_history[-1].update(figures)
 
@@ -93,9 +105,11 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
         return run
 
     def _let_go(self) -> None:
-        if self._trainer is not None:
-            vars(self._trainer).pop("training_step", None)
-            self._trainer = None
+        trainer, self._trainer = self._trainer, None
+        if trainer is not None:
+            vars(trainer).pop("training_step", None)
+            if self._own_step is not None:
+                trainer.training_step = self._own_step
 
 
 def _caller() -> Any:
@@ -103,7 +117,7 @@ def _caller() -> Any:
     frame = sys._getframe(2)
     while frame is not None:
         found = frame.f_locals.get("self")
-        if hasattr(found, "callback_handler") and hasattr(found, "training_step"):
+        if isinstance(found, Trainer):
             return found
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tensorlens.errors import UsageError
 from tensorlens.jobs.merge import of_parts
-from tensorlens.jobs.parts import part
+from tensorlens.jobs.parts import Part, part
 from tensorlens.jobs.report import JobReport
 
 
@@ -26,7 +27,15 @@ def gather(record: Any) -> JobReport | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return of_parts([part(record, "this process", 0, 1)])
     rank, size = distributed.get_rank(), distributed.get_world_size()
-    own = part(record, f"rank {rank}", rank, size)
+    own: Part | UsageError
+    try:
+        own = part(record, f"rank {rank}", rank, size)
+    except UsageError as error:
+        # the others wait for this rank as well
+        own = error
     parts: list[Any] | None = [None] * size if rank == 0 else None
     distributed.gather_object(own, parts, dst=0)
+    for each in (own, *(parts or ())):
+        if isinstance(each, UsageError):
+            raise each
     return None if parts is None else of_parts(parts)

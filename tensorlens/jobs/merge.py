@@ -42,6 +42,8 @@ def of_parts(parts: Sequence[Part]) -> JobReport:
         other = by_rank.setdefault(each.rank, each)
         if other is not each:
             raise UsageError(f"{other.file} and {each.file} are both of rank {each.rank}")
+    if not by_rank:
+        raise UsageError("there are no records to compare: give one of each rank")
     ordered = [by_rank[rank] for rank in sorted(by_rank)]
     kinds = dict.fromkeys(each.kind for each in ordered)
     if len(kinds) != 1:
@@ -59,8 +61,11 @@ def of_parts(parts: Sequence[Part]) -> JobReport:
 
 
 def _odd(parts: Sequence[Part]) -> OddRank | None:
-    figure = next(iter(parts[0].figures))
-    values = {each.rank: each.figures.get(figure, 0) for each in parts}
+    common = (name for name in parts[0].figures if all(name in each.figures for each in parts))
+    figure = next(common, None)
+    if figure is None:
+        return None
+    values = {each.rank: each.figures[figure] for each in parts}
     middle = median_low(values.values())
     # of several that are as far away the one with more
     rank = max(values, key=lambda each: (abs(values[each] - middle), values[each], -each))
@@ -74,4 +79,8 @@ def _odd(parts: Sequence[Part]) -> OddRank | None:
     ]
     differences = [each for each in differences if each.difference]
     differences.sort(key=lambda each: (-abs(each.difference), each.name))
-    return OddRank(rank, other, figure, values[rank] - middle, tuple(differences[:_MOST_ITEMS]))
+    shown, hidden = differences[:_MOST_ITEMS], differences[_MOST_ITEMS:]
+    rest = sum(each.difference for each in hidden)
+    return OddRank(
+        rank, other, figure, values[rank] - middle, tuple(shown), rest, rest_count=len(hidden)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,9 +56,10 @@ def part(record: Any, file: str, rank: int, world_size: int | None) -> Part:
     Raises:
         UsageError: it is a record that ranks are not compared by, or says nothing of memory.
     """
-    reduce = _REDUCED.get(type(record))
+    reduce = next((each for kind, each in _REDUCED if isinstance(record, kind)), None)
     if reduce is None:
-        raise UsageError(f"{file}: {record.KIND}s of several ranks are not put together")
+        kind = getattr(record, "KIND", type(record).__name__)
+        raise UsageError(f"{file}: ranks are not compared by a {kind}")
     item, device, figures, items = reduce(record)
     if not figures:
         raise UsageError(f"{file}: it has no bytes of any device")
@@ -124,12 +125,12 @@ def _leaks(report: LeakReport) -> _Reduced:
     return "leak", device, {"bytes per step": items[device].total()}, dict(items[device])
 
 
-_REDUCED: Mapping[type, Any] = {
-    Recording: _recording,
-    Snapshot: _snapshot,
-    LineReport: _lines,
-    LeakReport: _leaks,
-}
+_REDUCED: Sequence[tuple[type, Any]] = (
+    (Recording, _recording),
+    (Snapshot, _snapshot),
+    (LineReport, _lines),
+    (LeakReport, _leaks),
+)
 
 
 def _device(held: Mapping[str, int]) -> str | None:

@@ -69,7 +69,7 @@ def _spread(report: JobReport) -> Table:
 
 
 def _items_title(odd: OddRank) -> str:
-    return f"What rank {odd.rank} holds beside rank {odd.other_rank}"
+    return f"Rank {odd.rank} compared with rank {odd.other_rank}"
 
 
 def _items(report: JobReport, odd: OddRank) -> Table:
@@ -79,7 +79,9 @@ def _items(report: JobReport, odd: OddRank) -> Table:
         Column(f"Rank {odd.other_rank}"),
         Column(report.item.capitalize(), "name" if report.item == "tensor" else "text"),
     )
-    return Table(columns, tuple(map(_item, odd.items)))
+    rest = f"{odd.rest_count} more {report.item}s, {size(odd.rest, signed=True)}"
+    rows = tuple(map(_item, odd.items))
+    return Table(columns, rows, rest=(rest,) if odd.rest_count else ())
 
 
 def _item(item: ItemDifference) -> tuple[str, ...]:

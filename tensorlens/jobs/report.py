@@ -66,6 +66,9 @@ class OddRank:
     """How much more it has than the median; negative for less."""
     items: tuple[ItemDifference, ...]
     """What makes the difference, the largest first."""
+    rest: int = 0
+    """The sum of the differences that are not listed."""
+    rest_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,12 +92,12 @@ def load(part: Part) -> ctypes.PyDLL:
         return _load(part)
     except NativeUnavailable:
         raise
-    except OSError as error:
-        raise NativeUnavailable(f"no folder to build {part.label} in: {error}") from None
     except Exception as error:
         # this runs within the program's own calls: they go on with coarser figures
         if is_from_a_handler(error):
             raise
+        if isinstance(error, OSError):
+            raise NativeUnavailable(f"no folder to build {part.label} in: {error}") from None
         raise NativeUnavailable(f"{part.label} was not built: {reason(error)}") from None
 
 
@@ -177,6 +177,7 @@ def _key(part: Part) -> str:
     parts = (
         *(hashlib.sha256(source).hexdigest() for source in sources),
         *part.options,
+        *part.libraries,
         *depends_on,
         sysconfig.get_config_var("SOABI"),
         platform.machine(),

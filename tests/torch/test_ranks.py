@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import tensorlens
 from tensorlens.cli import main
+from tensorlens.errors import UsageError
 from tensorlens.jobs.merge import merged
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")
@@ -66,3 +68,12 @@ def test_a_rank_that_was_killed_is_missing(tmp_path, capsys):
     assert main(["merge", "--ranks", names[0]]) == 0
     assert "There is no record of rank 1" in capsys.readouterr().out
     assert not [each for each in tmp_path.iterdir() if each.suffix == ".tmp"]
+
+
+def test_a_recording_that_is_still_at_hand_is_gathered_too():
+    with tensorlens.record() as recording:
+        kept = torch.zeros(1000)
+    report = tensorlens.gather(recording)
+    assert report.ranks[0].figures["peak"] >= kept.nbytes
+    with pytest.raises(UsageError, match="not compared by a int"):
+        tensorlens.gather(3)

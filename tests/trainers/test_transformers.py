@@ -46,7 +46,9 @@ def trainer(model, folder, *callbacks, steps=8, **options):
         use_cpu=True, save_strategy="no", report_to=[], disable_tqdm=True, **options,
     )  # fmt: skip
     data = [{"input_ids": ids, "labels": ids}] * 64
-    return transformers.Trainer(model, arguments, train_dataset=data, callbacks=[*callbacks])
+    return transformers.Trainer(
+        model, arguments, train_dataset=data, eval_dataset=data[:4], callbacks=[*callbacks]
+    )
 
 
 def test_memory_by_role_reaches_loggers_and_history(tmp_path):
@@ -132,3 +134,28 @@ def test_nothing_is_computed_differently(tmp_path):
         losses.append([each["loss"] for each in run.state.log_history if "loss" in each])
     assert losses[0] == losses[1]
     assert json.dumps(losses[0])
+
+
+def test_a_training_that_begins_anew_is_measured_again(tmp_path):
+    callback = MemoryCallback(leaks=True)
+    run = trainer(gpt2(), tmp_path, callback, steps=4)
+    own = run.training_step
+    run.training_step = lambda *arguments, **options: own(*arguments, **options)
+    mine = run.training_step
+    callback.monitor.begin((run.model,), tmp_path)
+    callback.monitor.failed(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    run.train()
+    assert callback.monitor.is_on
+    assert [each.name.split(".")[0] for each in callback.monitor.files][-1] == "leaks"
+    assert run.training_step is mine
+    # the models are not kept
+    assert callback.monitor._roots == ()
+
+
+def test_an_evaluation_does_not_take_the_figures_of_training(tmp_path):
+    callback = MemoryCallback()
+    run = trainer(gpt2(), tmp_path, callback, steps=4, eval_strategy="steps", eval_steps=1)
+    run.train()
+    for logs in run.state.log_history:
+        has_figures = any(name.startswith("memory/") for name in logs)
+        assert has_figures == ("loss" in logs)

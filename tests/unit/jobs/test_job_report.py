@@ -117,3 +117,23 @@ def test_records_that_cannot_be_compared_are_refused():
         merged({"rank0.json": lines(3), "rank1.json": snapshot(1, 4)})
     with pytest.raises(UsageError, match="no bytes"):
         merged({"rank0.json": LineReport((), ())})
+
+
+def test_differences_that_are_not_listed_are_summed():
+    items = {f"t{number:02}": 100 - number for number in range(25)}
+    report = of_parts([a_part(0, 0), a_part(1, sum(items.values()), **items)])
+    assert len(report.odd.items) == 20
+    # 80, 79, 78, 77 and 76 bytes are left out
+    assert (report.odd.rest, report.odd.rest_count) == (390, 5)
+    assert "5 more tensors, +390 B" in str(report)
+
+
+def test_no_records_are_refused():
+    with pytest.raises(UsageError, match="no records"):
+        merged({})
+
+
+def test_a_figure_that_one_rank_lacks_does_not_make_it_odd():
+    parts = [a_part(0, 10), a_part(1, 10)]
+    other = Part(2, None, "c", "recording", "tensor", "cpu", {"named": 9}, {})
+    assert of_parts([*parts, other]).odd is None
