@@ -53,7 +53,8 @@ pytest: $(VENV)/.frameworks
 	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks tests/unit/heap
 	$(BIN)/python $(PYTEST) tests/smoke
 	$(foreach file,$(wildcard tests/alone/test_*.py),$(BIN)/python -m pytest --tb=short $(file) &&) true
-	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/trainers tests/gpu
+	$(BIN)/python $(PYTEST) tests/trainers
+	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
 	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
