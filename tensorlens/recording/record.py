@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import TracebackType
@@ -12,7 +12,8 @@ from typing import Any
 from tensorlens import locks, ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, Recorder, RecordOptions
-from tensorlens.frameworks.registry import adapters, arrivals, ask, left_out, missing
+from tensorlens.frameworks.import_hooks import when_imported
+from tensorlens.frameworks.registry import adapters, arrivals, ask, awaited, left_out, missing
 from tensorlens.guards import guarded, reason
 from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve
@@ -42,6 +43,8 @@ class LiveRecording(Recording):
         self._recorders: Recorders | None = None
         self._adapters: list[Adapter] = []
         """Those of the frameworks that it records, or tried to."""
+        self._wait: list[Callable[[], None]] = []
+        """Each gives up waiting for a framework."""
         self._started = False
         self.failure: str | None = None
         """Why nothing was recorded, or what was is lost; None where neither is so."""
@@ -69,29 +72,44 @@ class LiveRecording(Recording):
         with _lock:
             if self._started:
                 raise UsageError("this recording was started before: make another with record()")
-            known = adapters()
-            if not known:
+            found = adapters()
+            if not found:
                 raise UsageError(missing("nothing to record", "before record() starts"))
             self._started = True
-            self._adapters = known
-            self._recorders = self._begun(known)
+            self._adapters = found
+            self._recorders = self._begun(found)
             reserve.reserve()
             _running.append(self)
+        self._wait = [when_imported(name, self._take_up) for name in awaited()]
 
-    def _begun(self, known: list[Adapter]) -> Recorders:
+    def _begun(self, found: list[Adapter]) -> Recorders:
         """Return what records, or note why there is none and raise that."""
         try:
-            return Recorders(known, self._options)
+            return Recorders(found, self._options)
         except Exception as error:
             self.failure = reason(error)
             self._origin = replace(self._origin, notes=(f"nothing was recorded: {self.failure}",))
             raise
 
+    def _take_up(self) -> None:
+        """Record a framework that the program imports meanwhile, from its import on."""
+        with _lock:
+            found, before = adapters(), self._adapters
+            self._adapters = found
+            if self._recorders is not None:
+                for each in found:
+                    if each not in before:
+                        self._recorders.add(each)
+
     def stop(self) -> LiveRecording:
         """Record no more; the second time it does nothing."""
         with _lock:
             recorders, self._recorders = self._recorders, None
-            self._leave()
+            try:
+                for give_up in self._wait:
+                    give_up()
+            finally:
+                self._leave()
             if recorders is None:
                 return self
             with guarded("a recording is lost"):
@@ -131,6 +149,11 @@ class LiveRecording(Recording):
         self._refresh()
         return self._log
 
+    @property
+    def origin(self) -> Origin:
+        """Where the recording is from."""
+        return self._origin
+
     def _refresh(self) -> None:
         with _lock:
             if self._recorders is not None:
@@ -139,7 +162,7 @@ class LiveRecording(Recording):
     def _take(self, recorders: Recorders, end: bool) -> None:
         log, origin = recorders.read(end)
         unseen = (
-            f"{name} was imported after the recording began, and is not in it"
+            f"{name} was imported while the recording began, and is not in it"
             for name in arrivals(self._adapters)
         )
         notes = (*origin.notes, *unseen)
@@ -233,6 +256,16 @@ class Recorders:
 
     def _start(self, adapter: Adapter) -> None:
         self._running.append((adapter.name, adapter.record(self._options)))
+
+    def add(self, adapter: Adapter) -> None:
+        """Record another framework from now on; a note says why where it cannot."""
+        try:
+            self._start(adapter)
+        except Exception as error:
+            # in the program's own import, which is to go on
+            if is_from_a_handler(error):
+                raise
+            self._notes.append(_refusal(adapter.name, reason(error)))
 
     def mark(self, name: str) -> None:
         """Give this moment a name, behind the last event of each framework."""
