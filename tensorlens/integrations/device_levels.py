@@ -9,6 +9,13 @@ from tensorlens.frameworks.registry import adapters
 from tensorlens.lines.region import MeasuredRegion
 from tensorlens.lines.tracing.accounting import WIDTH
 
+FIGURES = {
+    "allocated": "Bytes that the framework's allocator has handed out",
+    "peak": "The most of them at any instant since the last reading",
+    "reserved": "Bytes that the allocator holds; on the host the resident set",
+}
+"""Figure of a :class:`DeviceLevel` to its description, for exporters."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceLevel:

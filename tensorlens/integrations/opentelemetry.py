@@ -17,13 +17,7 @@ from opentelemetry import metrics
 
 from tensorlens import locks, ranks
 from tensorlens.guards import guarded
-from tensorlens.integrations.device_levels import DeviceLevel, DeviceLevels
-
-_FIGURES = {
-    "allocated": "Bytes that the framework's allocator has handed out",
-    "peak": "The most of them at any instant since the last collection",
-    "reserved": "Bytes that the allocator holds; on the host the resident set",
-}
+from tensorlens.integrations.device_levels import FIGURES, DeviceLevel, DeviceLevels
 
 
 def instrument(provider: Any = None) -> Callable[[], None]:
@@ -39,7 +33,7 @@ def instrument(provider: Any = None) -> Callable[[], None]:
     """
     meter = metrics.get_meter("tensorlens", meter_provider=provider)
     levels = _Collection()
-    for figure, description in _FIGURES.items():
+    for figure, description in FIGURES.items():
         meter.create_observable_gauge(
             f"tensorlens.memory.{figure}", [levels.gauge(figure)], "By", description
         )

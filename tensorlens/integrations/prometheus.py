@@ -22,13 +22,7 @@ from prometheus_client.registry import Collector
 from tensorlens import ranks
 from tensorlens.errors import TensorlensError
 from tensorlens.guards import guarded
-from tensorlens.integrations.device_levels import DeviceLevel, DeviceLevels
-
-_FIGURES = {
-    "allocated": "Bytes that the framework's allocator has handed out",
-    "peak": "The most of them at any instant since the last reading",
-    "reserved": "Bytes that the allocator holds; on the host the resident set",
-}
+from tensorlens.integrations.device_levels import FIGURES, DeviceLevel, DeviceLevels
 
 
 class MemoryCollector(Collector):  # type: ignore[misc]
@@ -58,7 +52,7 @@ class MemoryCollector(Collector):  # type: ignore[misc]
     def _families(self, levels: list[DeviceLevel]) -> Iterator[GaugeMetricFamily]:
         rank = ranks.current_rank()
         own = "" if rank is None else str(rank.number)
-        for figure, description in _FIGURES.items():
+        for figure, description in FIGURES.items():
             name = f"tensorlens_memory_{figure}_bytes"
             family = GaugeMetricFamily(name, description, labels=("device", "rank"))
             for level in levels:
