@@ -90,12 +90,7 @@ class StepFacts:
     """Argument of the program's last ``zero_grad()``; None: it calls none."""
     is_lower: bool = False
     """Whether autocast is on in the step, or parameters are in lower precision already."""
-    has_8bit: bool = False
-    """Whether bitsandbytes is installed."""
     waiting: tuple[UnusedVariable, ...] = ()
-    own_results: tuple[int, ...] = ()
-    """Addresses of what autograd keeps for nothing but the operator that computed it, when the
-    last backward pass begins."""
     queues: tuple[PrefetchQueue, ...] = ()
     """The loaders that were at work together when most was asked for ahead."""
     is_whole: bool = False
@@ -110,8 +105,6 @@ class StepFacts:
     """Whether there is a compiled Keras model, whose train step an estimate traces."""
     is_graph: bool = False
     """Whether the steps are of a graph, whose operations do not come in the program's order."""
-    buffered: tuple[PrefetchQueue, ...] = ()
-    """Queues whose batches are in the memory of the framework, by what they hold after a step."""
     scattered: int = 0
     """Bytes of parameters whose gradients are slices of rows: plain SGD writes to these alone."""
 

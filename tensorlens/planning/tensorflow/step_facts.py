@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.attribution.module_calls import module_paths
-from tensorlens.frameworks.tensorflow.queues import look_at_iterator
 from tensorlens.heap import instances
-from tensorlens.planning.step_facts import OptimizerFacts, PrefetchQueue, RepeatedBlock, StepFacts
+from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts
 from tensorlens.planning.tensorflow.options.stage import (
     Stage,
     layers_of,
@@ -24,9 +23,6 @@ from tensorlens.planning.tensorflow.options.stage import (
 _LOWER = ("bfloat16", "float16")
 _OF_SGD = ("iteration", "learning_rate")
 """Ends of the paths of what every optimizer of Keras has."""
-_PREFETCH = "Prefetch"
-_OF_ARRAYS = "tf.data (Prefetch AUTOTUNE, ParallelMap AUTOTUNE, Prefetch 1)"
-"""Datasets that ``fit()`` makes of arrays: no program can change them."""
 _AVERAGES = ("_model_variables_moving_average", "_accumulated_gradients")
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
 
@@ -67,7 +63,6 @@ class StepWatch:
             blocks=tuple(RepeatedBlock(path, kind) for path, kind in found if path is not None),
             optimizers=tuple(map(_described, _optimizers())),
             is_lower=any(each in _LOWER for each in computed),
-            buffered=tuple(_buffered()),
             is_whole=is_whole,
             recomputes=self._recomputes,
             is_compiled=any(getattr(model, "compiled", False) for model in models),
@@ -137,16 +132,3 @@ def _nbytes(variable: Any) -> int:
     for extent in variable.shape:
         elements *= int(extent)
     return elements * int(tf.as_dtype(variable.dtype).size)
-
-
-def _buffered() -> Iterator[PrefetchQueue]:
-    for each in _iterators():
-        queue = look_at_iterator(each)
-        buffers = [part for part in queue.parts if part.ahead and part.name.startswith(_PREFETCH)]
-        ready = sum(part.elements or 0 for part in buffers)
-        if ready and queue.batch_nbytes and queue.name != _OF_ARRAYS:
-            yield PrefetchQueue(queue.name, ready, 1, queue.batch_nbytes, "TensorFlow's own memory")
-
-
-def _iterators() -> Sequence[Any]:
-    return instances(kinds.imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator"))

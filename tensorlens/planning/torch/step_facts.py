@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +49,6 @@ class StepWatch:
         self._inside = False
         self._is_lower = False
         self._waiting: dict[tuple[str, str], UnusedVariable] = {}
-        self._own_results: set[int] = set()
         self._loaders = LoaderWatch()
 
     @contextlib.contextmanager
@@ -79,9 +77,7 @@ class StepWatch:
             optimizers=tuple(map(_described, instances(torch.optim.Optimizer))),
             sets_to_none=self._sets_to_none,
             is_lower=self._is_lower or 2 * lower > sum(each.nbytes for each in parameters),
-            has_8bit=importlib.util.find_spec("bitsandbytes") is not None,
             waiting=tuple(self._waiting.values()),
-            own_results=tuple(self._own_results),
             queues=self._loaders.most,
             is_whole=is_whole,
             has_cache=bool(cache_configs(models)),
@@ -129,8 +125,6 @@ class StepWatch:
         if not self.is_last:
             return
         self._waiting.clear()
-        inputs = {_address(each.tensor) for each in graph.saved if not each.is_result()}
-        self._own_results = {_address(each) for each in saved} - inputs
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             if not is_foreign(frame.f_code.co_filename):
