@@ -9,9 +9,11 @@ from pathlib import Path
 
 import psutil
 
+from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.host.process import heap_now
 from tensorlens.records.ledger import Block, Ledger, Term
+from tensorlens.records.tensors import TensorTable
 
 _STATUS = re.compile(r"^(VmRSS|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
 
@@ -59,6 +61,19 @@ class AllocatorFigures:
     """Bytes that kernels keep in the C heap for their next call, as far as they count them."""
     kernels_reason: str = "nothing counts what this framework's kernels keep"
     """Why ``kernels`` is unknown."""
+
+
+def ledger_of_process(table: TensorTable, rows: Sequence[int], counter: Counter) -> Ledger:
+    """Return the CPU's ledger where a counter of the whole process stands in for the allocator's.
+
+    Args:
+        table: the tensors of the census.
+        rows: those of them on the CPU.
+        counter: what counts instead.
+    """
+    named = sum(table.storage_nbytes[row] for row in rows if table.alias[row] < 0)
+    reason = f"{counter.source} does not count tensors alone"
+    return host_ledger(AllocatorFigures(counter.source, counter.precision, named, reason=reason))
 
 
 def host_ledger(handed: AllocatorFigures) -> Ledger:

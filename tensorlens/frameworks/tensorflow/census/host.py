@@ -7,7 +7,11 @@ from dataclasses import replace
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.foreign_memory import note_foreign
-from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
+from tensorlens.frameworks.census.host_ledger import (
+    AllocatorFigures,
+    host_ledger,
+    ledger_of_process,
+)
 from tensorlens.frameworks.census.table import Births, number_of
 from tensorlens.frameworks.host.allocator import NativeAllocator, TaggedBlocks
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
@@ -105,11 +109,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     """Return the CPU's ledger, and note in ``table`` whose memory is not TensorFlow's."""
     rows = _cpu_rows(table)
     if not isinstance(counter, CpuCounter):
-        named = sum(table.storage_nbytes[row] for row in rows if table.alias[row] < 0)
-        reason = f"{counter.source} does not count tensors alone"
-        return host_ledger(
-            AllocatorFigures(counter.source, counter.precision, named, reason=reason)
-        )
+        return ledger_of_process(table, rows, counter)
     allocator = counter.allocator
     addresses = array("Q", map(table.storage.__getitem__, rows))
     balance = allocator.balance(addresses, _LISTED, by_node=True)

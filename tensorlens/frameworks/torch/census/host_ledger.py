@@ -13,7 +13,11 @@ import torch
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.foreign_memory import note_foreign
-from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
+from tensorlens.frameworks.census.host_ledger import (
+    AllocatorFigures,
+    host_ledger,
+    ledger_of_process,
+)
 from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.records.ledger import Block, Ledger
@@ -52,11 +56,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     """Return the CPU's ledger, and note in ``table`` whose memory torch did not allocate."""
     rows = _cpu_rows(table)
     if not isinstance(counter, CpuCounter):
-        named = sum(table.storage_nbytes[row] for row in rows if table.alias[row] < 0)
-        reason = f"{counter.source} does not count tensors alone"
-        return host_ledger(
-            AllocatorFigures(counter.source, counter.precision, named, reason=reason)
-        )
+        return ledger_of_process(table, rows, counter)
     everything = len(rows) == len(table)
     addresses = table.storage if everything else array("Q", map(table.storage.__getitem__, rows))
     balance = counter.allocator.balance(addresses)
