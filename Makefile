@@ -69,8 +69,9 @@ test-torch:
 	$(MAKE) $(VENV)-torch-$(VERSION)/.ready
 	$(VENV)-torch-$(VERSION)/bin/python -m pytest --tb=short tests/smoke
 
+# make bench PAGE=docs/cost.md puts the table of ratios into the page
 bench: $(VENV)/.ready
-	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks $(PAGE)
 
 # build/site: the documentation; a warning is an error
 site: $(VENV)-site/.ready

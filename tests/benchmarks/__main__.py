@@ -1,4 +1,4 @@
-"""Print every benchmark: `python -m tests.benchmarks`."""
+"""Print every benchmark: `python -m tests.benchmarks`; with a page, put its table into it."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def main() -> None:
     estimates.show_all()
     sys.stdout.flush()
     # where no line was profiled before: with line tables a recording's end adds up backward
-    subprocess.run([sys.executable, "-m", "tests.benchmarks.shapes"], check=True)
+    subprocess.run([sys.executable, "-m", "tests.benchmarks.shapes", *sys.argv[1:]], check=True)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ The worst shape for whoever follows allocations or operators is a step of many s
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import psutil
 import torch
+from tabulate import tabulate
 from torch import nn
 
 import tensorlens
@@ -186,36 +188,73 @@ def beside_peers(shape: Callable[[], Made], rounds: int = 3) -> dict[str, Timing
         return in_turn(variants, rounds)
 
 
-def show_all() -> None:
-    """Print all of it, with one thread and with all."""
+Rows = dict[str, dict[str, list[float]]]
+"""Name of a work to the shapes to its ratios, by number of threads."""
+
+
+def measured() -> Rows:
+    """Print every ratio, with one thread and with all, and return them."""
     print(f"\nan event takes {bytes_an_event():.1f} B while it is kept")
+    rows: Rows = {}
     before = torch.get_num_threads()
+    # recordings first: where lines are profiled, their end adds up backward for the tables
     for work in (_show_recordings, _show_lines, _show_peers):
         for threads in dict.fromkeys((1, os.cpu_count() or 1)):
             torch.set_num_threads(threads)
             for name, shape in SHAPES.items():
                 torch.manual_seed(0)
-                work(f"{name}, {threads} thread{'s' * (threads > 1)}", shape)
+                timings = work(f"{name}, {threads} thread{'s' * (threads > 1)}", shape)
+                for title, timing in timings.items():
+                    rows.setdefault(title, {}).setdefault(name, []).append(timing.ratio)
     torch.set_num_threads(before)
+    return rows
 
 
-# first: where lines are profiled, the end of a recording adds up backward for their tables
-def _show_recordings(title: str, shape: Callable[[], Made]) -> None:
-    for steps, rounds in ((SHORT, 9), (LONG, 5)):
+def _show_recordings(title: str, shape: Callable[[], Made]) -> dict[str, Timing]:
+    found = {}
+    for steps, rounds in ((LONG, 5), (SHORT, 9)):
         timings = recordings(shape, steps, rounds)
         show(f"{title}: {steps} steps recorded, begin and end included, a step", timings, per=steps)
+        found.update({f"`{name}`, {steps} steps": timings[name] for name in [*timings][1:]})
     seconds, events = stop_seconds(shape)
     print(f"  its end alone: {seconds:.3f} s for {events:,} events")
+    return found
 
 
-def _show_lines(title: str, shape: Callable[[], Made]) -> None:
-    show(f"{title}: lines of step and loop, a step", lines(shape), per=SHORT)
+def _show_lines(title: str, shape: Callable[[], Made]) -> dict[str, Timing]:
+    timings = lines(shape)
+    show(f"{title}: lines of step and loop, a step", timings, per=SHORT)
+    return {f"`{name}`": timings[name] for name in [*timings][1:]}
 
 
-def _show_peers(title: str, shape: Callable[[], Made]) -> None:
-    show(f"{title}: other profilers, a step", beside_peers(shape), per=SHORT)
+def _show_peers(title: str, shape: Callable[[], Made]) -> dict[str, Timing]:
+    timings = beside_peers(shape)
+    show(f"{title}: other profilers, a step", timings, per=SHORT)
+    return {name: timings[name] for name in [*timings][1:]}
+
+
+def write_table(page: Path, rows: Rows) -> None:
+    """Put the ratios into a page, between its two marks."""
+    head = ["", *SHAPES]
+    cells = [
+        [title, *(" / ".join(f"{ratio:.3g}" for ratio in found[name]) for name in SHAPES)]
+        for title, found in rows.items()
+    ]
+    table = tabulate(cells, headers=head, tablefmt="github")
+    about = (
+        f"Python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} CPU cores; "
+        f"one thread / {os.cpu_count()} threads."
+    )
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    page.write_text(f"{before}{_BEGIN}\n{about}\n\n{table}\n{_END}{after}", encoding="utf-8")
+
+
+_BEGIN, _END = "<!-- made by make bench -->", "<!-- end -->"
 
 
 if __name__ == "__main__":
     print(f"Python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
-    show_all()
+    ratios = measured()
+    for argument in sys.argv[1:]:
+        write_table(Path(argument), ratios)
