@@ -1,0 +1,119 @@
+"""Where the socket of a process lies: in a folder that its user alone can enter."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tensorlens.errors import TensorlensError
+from tensorlens.folders import temporary_folder
+
+_PRIVATE_FOLDER, _PRIVATE_SOCKET = 0o700, 0o600
+
+
+def listener() -> tuple[socket.socket, Path]:
+    """Return a socket of this process that listens, and its address.
+
+    Sockets that processes left behind when they were killed are removed.
+
+    Raises:
+        TensorlensError: there is no folder for one; the text says why.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise TensorlensError("this system has no Unix sockets")
+    problems = []
+    for folder in _folders(os.geteuid()):
+        try:
+            _make_private(folder)
+            _tidy(folder)
+            path = folder / f"{os.getpid()}.sock"
+            return _bound(path), path
+        except OSError as error:
+            problems.append(f"{folder}: {error.strerror or error}")
+    raise TensorlensError("; ".join(problems) or "no folder for its socket: set TMPDIR to one")
+
+
+def addresses(uid: int, pid: int | None = None) -> list[Path]:
+    """Return the sockets of a user, or of one of the user's processes, that exist."""
+    pattern = "*.sock" if pid is None else f"{pid}.sock"
+    return [path for folder in _folders(uid) if folder.is_dir() for path in folder.glob(pattern)]
+
+
+def connected(path: Path) -> socket.socket:
+    """Return a socket that is connected to one that listens.
+
+    Raises:
+        ConnectionRefusedError: nobody listens any more.
+        OSError: it cannot be opened.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(os.fspath(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _folders(uid: int) -> Iterator[Path]:
+    """Give the folders that may hold sockets; a job's environment need not be ours."""
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    if runtime.is_absolute():
+        yield runtime / "tensorlens"
+    usual = Path(f"/run/user/{uid}")
+    if usual != runtime and usual.is_dir():
+        yield usual / "tensorlens"
+    for shared in dict.fromkeys((temporary_folder(), Path("/tmp"))):
+        if shared is not None:
+            yield shared / f"tensorlens-live-{uid}"
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder that nobody else can enter, or check that it is one.
+
+    Raises:
+        OSError: it cannot be made, or is not this user's alone.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(_PRIVATE_FOLDER)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "it is not this user's")
+    if stat.S_IMODE(found.st_mode) != _PRIVATE_FOLDER:
+        folder.chmod(_PRIVATE_FOLDER)
+
+
+def _bound(path: Path) -> socket.socket:
+    """Return a socket that listens at a path, in place of one that is left there."""
+    # others remove a socket at which nobody listens, and this one does not yet
+    first = path.with_suffix(".new")
+    first.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(os.fspath(first))
+        first.chmod(_PRIVATE_SOCKET)
+        listening.listen()
+        first.replace(path)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _tidy(folder: Path) -> None:
+    """Remove the sockets of a folder at which nobody listens.
+
+    A process of another namespace cannot be told by its number: only its socket says that it lives.
+    """
+    for path in folder.glob("*.sock"):
+        try:
+            connected(path).close()
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except OSError:
+            continue
