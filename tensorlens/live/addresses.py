@@ -6,13 +6,14 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tensorlens.errors import TensorlensError
 from tensorlens.folders import temporary_folder
 
+_RUNTIME, _NAME = "XDG_RUNTIME_DIR", "tensorlens"
 _PRIVATE_FOLDER, _PRIVATE_SOCKET = 0o700, 0o600
 
 
@@ -27,7 +28,7 @@ def listener() -> tuple[socket.socket, Path]:
     if not hasattr(socket, "AF_UNIX"):
         raise TensorlensError("this system has no Unix sockets")
     problems = []
-    for folder in _folders(os.geteuid()):
+    for folder in _own_folders():
         try:
             _make_private(folder)
             _tidy(folder)
@@ -38,10 +39,11 @@ def listener() -> tuple[socket.socket, Path]:
     raise TensorlensError("; ".join(problems) or "no folder for its socket: set TMPDIR to one")
 
 
-def addresses(uid: int, pid: int | None = None) -> list[Path]:
+def addresses(uid: int, pid: int | None, *environments: Mapping[str, str]) -> list[Path]:
     """Return the sockets of a user, or of one of the user's processes, that exist."""
     pattern = "*.sock" if pid is None else f"{pid}.sock"
-    return [path for folder in _folders(uid) if folder.is_dir() for path in folder.glob(pattern)]
+    folders = _folders(uid, (os.environ, *environments))
+    return [path for folder in folders for path in _matches(folder, pattern)]
 
 
 def connected(path: Path) -> socket.socket:
@@ -60,17 +62,23 @@ def connected(path: Path) -> socket.socket:
     return connection
 
 
-def _folders(uid: int) -> Iterator[Path]:
-    """Give the folders that may hold sockets; a job's environment need not be ours."""
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+def _own_folders() -> Iterator[Path]:
+    """Give the folders that this process may put its socket into."""
+    runtime = Path(os.environ.get(_RUNTIME, ""))
     if runtime.is_absolute():
-        yield runtime / "tensorlens"
-    usual = Path(f"/run/user/{uid}")
-    if usual != runtime and usual.is_dir():
-        yield usual / "tensorlens"
-    for shared in dict.fromkeys((temporary_folder(), Path("/tmp"))):
-        if shared is not None:
-            yield shared / f"tensorlens-live-{uid}"
+        yield runtime / _NAME
+    shared = temporary_folder()
+    if shared is not None:
+        yield shared / f"{_NAME}-live-{os.geteuid()}"
+
+
+def _folders(uid: int, environments: Sequence[Mapping[str, str]]) -> list[Path]:
+    """Return the folders that may hold a user's sockets: an environment may tell of others."""
+    runtimes = [f"/run/user/{uid}", *(each.get(_RUNTIME, "") for each in environments)]
+    shared = ["/tmp", str(temporary_folder()), *(each.get("TMPDIR", "") for each in environments)]
+    found = [Path(each) / _NAME for each in runtimes]
+    found += [Path(each) / f"{_NAME}-live-{uid}" for each in shared]
+    return [each for each in dict.fromkeys(found) if each.is_absolute()]
 
 
 def _make_private(folder: Path) -> None:
@@ -117,3 +125,11 @@ def _tidy(folder: Path) -> None:
             path.unlink(missing_ok=True)
         except OSError:
             continue
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return [*folder.glob(pattern)]
+    except OSError:
+        # another user's
+        return []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import socket
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,11 @@ import psutil
 from tensorlens.errors import TensorlensError
 from tensorlens.live import VARIABLE, is_wanted
 from tensorlens.live.addresses import addresses, connected
+from tensorlens.live.injection import inject
 from tensorlens.live.protocol import VERSION, Ask, Channel
 
 _PATIENCE = 30.0
 """Seconds for a reply."""
-_HOW = f"start it with {VARIABLE}=1 in its environment"
 
 
 class JobEnded(TensorlensError):
@@ -66,44 +68,75 @@ class Job:
 
 def serving() -> list[int]:
     """Return the processes of this user that have a socket."""
-    names = {path.stem for path in addresses(os.geteuid())}
+    names = {path.stem for path in addresses(os.geteuid(), None)}
     return sorted(int(name) for name in names if name.isdigit() and psutil.pid_exists(int(name)))
 
 
 def _channel(pid: int) -> Channel:
+    process = _process(pid)
+    uid = os.geteuid() if process is None else process.uids().effective
+    environment = {} if process is None else _environment(process)
+
+    def found() -> list[Path]:
+        return addresses(uid, pid, environment)
+
+    connection = _connection(pid, found())
+    if connection is None and process is not None and _can_be_entered(uid, environment):
+        inject(pid, found)
+        connection = _connection(pid, found())
+    if connection is None:
+        raise TensorlensError(_reason(process, pid, found(), environment))
+    connection.settimeout(_PATIENCE)
+    return Channel(connection)
+
+
+def _process(pid: int) -> psutil.Process | None:
     try:
-        process: psutil.Process | None = psutil.Process(pid)
-        assert process is not None
-        uid = process.uids().effective
-    except (psutil.NoSuchProcess, ValueError, OverflowError):
-        process, uid = None, os.geteuid()
-    paths = addresses(uid, pid)
+        return psutil.Process(pid)
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
+def _environment(process: psutil.Process) -> Mapping[str, str]:
+    """Return what a process was started with; nothing where that cannot be read."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _connection(pid: int, paths: Sequence[Path]) -> socket.socket | None:
     for path in paths:
         try:
-            connection = connected(path)
+            return connected(path)
         except ConnectionRefusedError:
             continue
         except OSError as error:
             raise TensorlensError(f"process {pid}: {path}: {error.strerror or error}") from None
-        connection.settimeout(_PATIENCE)
-        return Channel(connection)
-    raise TensorlensError(_reason(process, pid, paths))
+    return None
 
 
-def _reason(process: psutil.Process | None, pid: int, left: list[Path]) -> str:
+def _can_be_entered(uid: int, environment: Mapping[str, str]) -> bool:
+    is_prepared = is_wanted(environment.get(VARIABLE))
+    return hasattr(sys, "remote_exec") and uid == os.geteuid() and not is_prepared
+
+
+def _reason(
+    process: psutil.Process | None, pid: int, left: Sequence[Path], environment: Mapping[str, str]
+) -> str:
     """Return why a process cannot be watched."""
+    if process is None and left:
+        return f"process {pid} has ended, and left {left[0]} behind"
     if process is None:
-        if left:
-            return f"process {pid} has ended, and left {left[0]} behind"
         return f"there is no process {pid}"
     if process.uids().effective != os.geteuid():
         return f"process {pid} is another user's"
-    value = ""
-    with suppress(psutil.Error, OSError):
-        value = process.environ().get(VARIABLE, "")
-    if is_wanted(value):
+    if is_wanted(environment.get(VARIABLE)):
         return (
             f"process {pid} has {VARIABLE}=1, but cannot be watched yet: it has to import"
             " tensorlens, and torch or tensorflow; if it did, its standard error tells more"
         )
-    return f"process {pid} cannot be watched: {_HOW}"
+    return (
+        f"process {pid} cannot be watched: start it with {VARIABLE}=1 in its environment, or run it"
+        " and this command by Python 3.14"
+    )

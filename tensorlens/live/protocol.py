@@ -40,8 +40,8 @@ class JobLevels:
     """Levels of a job now."""
 
     command: str
-    seconds: float
-    """Since it began to serve."""
+    rank: str
+    """``rank 1 of 8``; empty for a job's only process."""
     steps: int | None
     """Steps of its optimizer since then; None where they are not counted."""
     devices: tuple[DeviceLevel, ...]

@@ -30,7 +30,7 @@ class Server:
         self._listening: socket.socket | None = None
         self._path = Path()
         self._connections: set[socket.socket] = set()
-        self._begin, self._pid = time.monotonic(), os.getpid()
+        self._pid = os.getpid()
         self._steps: StepCounter | None = None
 
     def start(self, follows_steps: bool) -> None:
@@ -94,7 +94,7 @@ class Server:
         with suppress(Exception), connection:
             connection.settimeout(_PATIENCE)
             channel = Channel(connection)
-            with closing(Session(self._steps, self._begin)) as session:
+            with closing(Session(self._steps)) as session:
                 while (request := channel.receive()) is not None:
                     channel.send(session.reply(request))
         self._connections.discard(connection)

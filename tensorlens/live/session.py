@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tensorlens import render
+from tensorlens import ranks, render
 from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.registry import adapters, ask
@@ -43,12 +43,10 @@ class Session:
 
     Args:
         steps: of this process; None where they are not counted.
-        begin: when it began to serve, by :func:`time.monotonic`.
     """
 
-    def __init__(self, steps: StepCounter | None, begin: float) -> None:
+    def __init__(self, steps: StepCounter | None) -> None:
         self._steps = steps
-        self._begin = begin
         self._levels = DeviceLevels()
         # while it lives, the lines that allocate are noted
         self._reporter = MemReporter()
@@ -88,7 +86,7 @@ class Session:
         recording = None if steps is None else steps.recording
         return JobLevels(
             command=printable(shlex.join([Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]])),
-            seconds=time.monotonic() - self._begin,
+            rank=str(ranks.current_rank() or ""),
             steps=None if steps is None else steps.count,
             devices=tuple(self._levels.read()),
             notes=tuple(self._levels.notes()),

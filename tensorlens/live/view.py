@@ -116,10 +116,9 @@ class JobView:
         yield Section(tuple(remarks))
 
     def _title(self, levels: JobLevels) -> str:
-        steps = ""
-        if levels.steps is not None:
-            steps = f", {counted(levels.steps, 'step')}"
-        return f"Process {self._job.pid}{steps}: {levels.command}"
+        steps = "" if levels.steps is None else counted(levels.steps, "step")
+        facts = [each for each in (f"Process {self._job.pid}", levels.rank, steps) if each]
+        return f"{', '.join(facts)}: {levels.command}"
 
     def _devices(self, levels: JobLevels, tensors: TensorTotals) -> KeyValues:
         """Return the levels of each device, now and over time, and what they are by role."""
