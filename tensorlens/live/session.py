@@ -14,7 +14,7 @@ from typing import Any
 from tensorlens import ranks, render
 from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.base import Steps
-from tensorlens.frameworks.registry import adapters, ask
+from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import reason
 from tensorlens.integrations.device_levels import DeviceLevels
 from tensorlens.live.protocol import (
@@ -36,6 +36,10 @@ from tensorlens.tensors.present.inventory import inventories
 from tensorlens.tensors.reporter import MemReporter
 
 _ROWS = 40
+_NO_LINES = (
+    "the lines are n/a: the counter of host memory does not tell which line allocates (see"
+    " tensorlens doctor)"
+)
 
 
 class Session:
@@ -48,16 +52,13 @@ class Session:
     def __init__(self, steps: StepCounter | None) -> None:
         self._steps = steps
         self._levels = DeviceLevels()
-        # while it lives, the lines that allocate are noted
-        self._reporter = MemReporter()
-        self._lines = LiveLines()
+        self._measures: tuple[MemReporter, LiveLines] | None = None
+        """While a reporter lives, the lines that allocate are noted."""
 
     def reply(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply to a request, which is an ``error`` where there is no other."""
         try:
             found = self._answer(Ask(request["ask"]), request)
-        except (KeyError, ValueError, TypeError) as error:
-            return {"version": VERSION, "error": f"not understood: {reason(error)}"}
         except Exception as error:
             return {"version": VERSION, "error": reason(error)}
         return {"version": VERSION, **found}
@@ -65,19 +66,23 @@ class Session:
     def close(self) -> None:
         """Measure no more."""
         self._levels.close()
-        self._lines.close()
+        if self._measures is not None:
+            self._measures[1].close()
 
     def _answer(self, ask: Ask, request: Mapping[str, Any]) -> dict[str, Any]:
+        # what cannot be measured is the answer to the first request
+        self._measures = self._measures or (MemReporter(), LiveLines())
+        reporter, lines = self._measures
         match ask:
             case Ask.LEVELS:
                 return encoded(self._job_levels())
             case Ask.LINES:
-                return encoded(self._lines.totals(Sort(request["sort"])))
+                return encoded(lines.totals(Sort(request["sort"])))
             case Ask.TENSORS:
-                return encoded(self._tensors())
+                return encoded(_tensors(reporter))
             case Ask.SNAPSHOT:
                 path = _checked(request["file"])
-                return {"text": f"wrote {render.save(self._reporter.snapshot(), path)}"}
+                return {"text": f"wrote {render.save(reporter.snapshot(), path)}"}
             case Ask.RECORD:
                 return {"text": self._record(int(request["steps"]), _checked(request["file"]))}
 
@@ -94,32 +99,6 @@ class Session:
             is_recording=recording is not None and recording.is_on,
         )
 
-    def _tensors(self) -> TensorTotals:
-        start = time.perf_counter()
-        snapshot = self._reporter.snapshot()
-        taken = time.perf_counter() - start
-        devices = [each for each in inventories(snapshot, View(top=_ROWS)) if each.is_memory]
-        rows = [
-            TensorTotal(
-                *(printable(row.name), row.count, row.first.role),
-                *(each.device, row.shape, row.after),
-            )
-            for each in devices
-            for row in each.rows
-        ]
-        rows.sort(key=lambda row: -row.nbytes)
-        return TensorTotals(
-            seconds=taken,
-            count=sum(each.count for each in devices),
-            roles=tuple(
-                RoleTotal(each.device, role.role, role.nbytes)
-                for each in devices
-                for role in each.roles
-            ),
-            rows=tuple(rows[:_ROWS]),
-            notes=snapshot.notes,
-        )
-
     def _record(self, steps: int, path: Path) -> str:
         if self._steps is None:
             raise TensorlensError(
@@ -129,13 +108,46 @@ class Session:
         return self._steps.state()
 
 
+def _tensors(reporter: MemReporter) -> TensorTotals:
+    """Take a census."""
+    start = time.perf_counter()
+    snapshot = reporter.snapshot()
+    taken = time.perf_counter() - start
+    devices = [each for each in inventories(snapshot, View(top=_ROWS)) if each.is_memory]
+    rows = [
+        TensorTotal(
+            *(printable(row.name), row.count, row.first.role),
+            *(each.device, row.shape, row.after),
+        )
+        for each in devices
+        for row in each.rows
+    ]
+    rows.sort(key=lambda row: -row.nbytes)
+    return TensorTotals(
+        seconds=taken,
+        count=sum(each.count for each in devices),
+        roles=tuple(
+            RoleTotal(each.device, role.role, role.nbytes)
+            for each in devices
+            for role in each.roles
+        ),
+        rows=tuple(rows[:_ROWS]),
+        notes=snapshot.notes,
+    )
+
+
 class LiveLines:
     """Sums of live blocks by the line that allocated them, from its making on."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        answers, self._failures = ask(adapters(), lambda each: each.follow())
-        self._followed: list[Steps] = [steps for _, steps in answers]
+        self._followed: list[Steps] = []
+        self._notes: list[str] = []
+        for each in adapters():
+            try:
+                self._followed.append(each.follow())
+            except Exception as error:
+                self._notes.append(f"{each.name}: lines are not noted: {reason(error)}")
         self._most: dict[tuple[int, int], int] = {}
         """Number of the framework and of the line to the most bytes."""
 
@@ -154,8 +166,9 @@ class LiveLines:
             return {Sort.NOW: nbytes, Sort.MOST: most, Sort.BLOCKS: blocks}[sort], most
 
         keys = sorted(self._most, key=order, reverse=True)
-        notes = [note for steps in self._followed for note in steps.notes()]
-        notes += [f"{name}: lines are not noted: {why}" for name, why in self._failures.items()]
+        notes = [*self._notes, *(note for steps in self._followed for note in steps.notes())]
+        if self._followed and not found:
+            notes.append(_NO_LINES)
         return LineTotals(
             seconds=time.monotonic() - self._start,
             rows=tuple(self._row(key, found.get(key, (0, 0))) for key in keys[:_ROWS]),

@@ -33,6 +33,8 @@ _CENSUS_SHARE = 0.02
 """A census stops the program; so much of its time may go into them."""
 _CENSUS_LEAST = 2.0
 """Seconds between two of them."""
+_ROWS = 10
+"""Of each table, where nothing limits its height."""
 _SORTS = tuple(Sort)
 _UNKNOWN_LINE = "(allocated before it was watched)"
 
@@ -45,9 +47,9 @@ class JobView:
         """Answer to the last key."""
         self._job = job
         self._sort = Sort.NOW
-        self._levels: JobLevels | None = None
-        self._lines: LineTotals | None = None
-        self._tensors: TensorTotals | None = None
+        self._levels = JobLevels("", "", None, (), (), "", False)
+        self._lines = LineTotals(0.0, (), ())
+        self._tensors = TensorTotals(0.0, 0, (), (), ())
         self._census_at = self._next_census = 0.0
         self._peaks: dict[str, deque[int]] = {}
         self._highest: dict[str, int] = {}
@@ -55,7 +57,7 @@ class JobView:
     @property
     def is_recording(self) -> bool:
         """Whether a recording that was asked for is on."""
-        return self._levels is not None and self._levels.is_recording
+        return self._levels.is_recording
 
     def look(self, *, census: bool = True) -> None:
         """Ask the job, for its tensors only now and then: a census stops it.
@@ -75,7 +77,7 @@ class JobView:
     def take_census(self) -> None:
         """Ask for the tensors now."""
         # the first one has to import what it needs
-        is_first = self._tensors is None
+        is_first = not self._next_census
         self._tensors = found = TensorTotals.of(self._job.ask(Ask.TENSORS))
         self._census_at = time.monotonic()
         pause = 0.0 if is_first else found.seconds / _CENSUS_SHARE
@@ -95,20 +97,24 @@ class JobView:
             keys: line on the keys, at the end.
         """
         if height is None:
-            return renderer.render_blocks([*self._blocks(10, keys, renderer.width)])
-        fixed = renderer.render_blocks([*self._blocks(1, keys, renderer.width)]).count("\n")
-        rows = max(1, 1 + (height - fixed) // 2)
-        lines = renderer.render_blocks([*self._blocks(rows, keys, renderer.width)]).splitlines()
+            return renderer.render_blocks([*self._blocks(_ROWS, _ROWS, keys, renderer.width)])
+        fixed = renderer.render_blocks([*self._blocks(1, 1, keys, renderer.width)]).count("\n")
+        free = max(2, 2 + height - fixed)
+        # the tensors get what the lines do not need, and the other way round
+        lines = min(len(self._lines.rows), max(free // 2, free - len(self._tensors.rows)))
+        blocks = self._blocks(lines, free - lines, keys, renderer.width)
+        shown = renderer.render_blocks([*blocks]).splitlines()
         # the keys stay in sight however low the terminal is
-        return "\n".join(lines if len(lines) <= height else [*lines[: height - 1], lines[-1]])
+        return "\n".join(shown if len(shown) <= height else [*shown[: height - 1], shown[-1]])
 
-    def _blocks(self, rows: int, keys: str, width: int) -> Iterator[Block]:
+    def _blocks(
+        self, lines_shown: int, tensors_shown: int, keys: str, width: int
+    ) -> Iterator[Block]:
         levels, lines, tensors = self._levels, self._lines, self._tensors
-        assert levels is not None and lines is not None and tensors is not None
         title = clipped(self._title(levels), width, "...")
         yield Section((Heading(title), self._devices(levels, tensors)))
-        yield _line_table(lines, self._sort, rows)
-        yield _tensor_table(tensors, rows)
+        yield _line_table(lines, self._sort, lines_shown)
+        yield _tensor_table(tensors, tensors_shown)
         notes = [*levels.notes, *lines.notes, *tensors.notes]
         remarks = [Note(each, label="note") for each in dict.fromkeys(notes)]
         for text in (self._state(lines, tensors), self.message or levels.recording, keys):
@@ -145,10 +151,8 @@ class JobView:
     def _state(self, lines: LineTotals, tensors: TensorTotals) -> str:
         age = max(0.0, time.monotonic() - self._census_at)
         taken = duration(round(tensors.seconds * 10**9))
-        return (
-            f"lines of the last {lines.seconds:.0f} s; {counted(tensors.count)}"
-            f" {age:.0f} s ago, in {taken}"
-        )
+        census = f"{counted(tensors.count)} {age:.0f} s ago, in {taken}"
+        return f"lines of the last {lines.seconds:.0f} s; {census}" if lines.rows else census
 
 
 def _line_table(lines: LineTotals, sort: Sort, rows: int) -> Table:

@@ -192,7 +192,7 @@ def test_message_that_is_no_json_ends_the_connection_alone(bare, folder):
         client.connect(str(address(folder, bare.pid)))
         client.sendall(b"GET / HTTP/1.1\n")
         assert client.recv(100) == b""
-    with watched(bare) as job, pytest.raises(Exception, match="not understood"):
+    with watched(bare) as job, pytest.raises(Exception, match="is not a valid Ask"):
         job.ask("passwords")
     assert bare.end() == ""
 
