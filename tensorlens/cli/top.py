@@ -23,7 +23,7 @@ from tensorlens.render.text import TextRenderer
 
 _KEYS = "q quit  s sort  t snapshot  r record"
 _STEPS = 3
-_SHORTEST, _LONGEST = 0.05, 3600.0
+_SHORTEST, _LONGEST = 0.05, 30.0
 _EPILOG = """\
 The job is started with TENSORLENS_LIVE=1 in its environment, and imports
 tensorlens (or is run by tensorlens run):
@@ -35,11 +35,13 @@ It then listens on a Unix socket in a folder that its user alone can enter, and
 on nothing else. From Python 3.14 on, a job that was not prepared can be
 watched, too.
 
-keys: q quits; s sorts the lines by bytes now, by the most seen, by blocks; t
-writes a snapshot; r records the next three steps (5r: five; r again: ends);
-the space bar looks at the tensors now. A look at them stops the job for as long
-as is told, so it takes one in fifty seconds at most. The job writes the files,
-into the folder that top was called in.
+keys: q quits; s sorts the lines by bytes now, by the most seen, by blocks;
+t writes a snapshot; r records the next three steps (5r: five; r again: ends);
+the space bar looks at the tensors now. The job writes the files, into the
+folder that top was called in.
+
+A look at the tensors stops the job for as long as is shown at most. Unasked,
+no more than a fiftieth of the time goes into such looks.
 """
 
 
@@ -77,8 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if not _SHORTEST <= args.interval <= _LONGEST:
         raise UsageError(f"--interval {args.interval:g}: give seconds, {_SHORTEST} to {_LONGEST:g}")
     pid = _only_one() if args.pid is None else args.pid
-    is_live = not args.once and sys.stdout is not None and sys.stdout.isatty()
-    screen = _Screen() if is_live else None
+    screen = None if args.once or not _is_screen() else _Screen()
     job = Job(pid)
     view = JobView(job)
     try:
@@ -90,10 +91,19 @@ def run(args: argparse.Namespace) -> int:
         else:
             _watch(job, view, screen, args.interval)
     except JobEnded as ended:
+        if screen is None:
+            raise
+        # the screen is gone, and what it showed last
+        show(view.text(TextRenderer(), None))
         say(str(ended))
     finally:
         job.close()
     return 0
+
+
+def _is_screen() -> bool:
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return is_terminal and os.environ.get("TERM") != "dumb"
 
 
 def _only_one() -> int:

@@ -17,6 +17,16 @@ _RUNTIME, _NAME = "XDG_RUNTIME_DIR", "tensorlens"
 _PRIVATE_FOLDER, _PRIVATE_SOCKET = 0o700, 0o600
 
 
+def require_unix() -> None:
+    """Check that there are Unix sockets here.
+
+    Raises:
+        TensorlensError: there are none.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise TensorlensError("tensorlens top needs Unix sockets, which this system does not have")
+
+
 def listener() -> tuple[socket.socket, Path]:
     """Return a socket of this process that listens, and its address.
 
@@ -25,8 +35,7 @@ def listener() -> tuple[socket.socket, Path]:
     Raises:
         TensorlensError: there is no folder for one; the text says why.
     """
-    if not hasattr(socket, "AF_UNIX"):
-        raise TensorlensError("this system has no Unix sockets")
+    require_unix()
     problems = []
     for folder in _own_folders():
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import psutil
 
 from tensorlens.errors import TensorlensError
 from tensorlens.live import VARIABLE, is_wanted
-from tensorlens.live.addresses import addresses, connected
+from tensorlens.live.addresses import addresses, connected, require_unix
 from tensorlens.live.injection import inject
 from tensorlens.live.protocol import VERSION, Ask, Channel
 
 _PATIENCE = 30.0
 """Seconds for a reply."""
+_ENDING = 1.0
+"""Seconds that a process may take to end."""
 
 
 class JobEnded(TensorlensError):
@@ -53,13 +56,23 @@ class Job:
         except OSError:
             reply = None
         if reply is None:
-            raise JobEnded(f"process {self.pid} has ended")
+            raise self._end()
         version = reply.pop("version", None)
         if version != VERSION:
             raise TensorlensError(f"process {self.pid} runs another release of tensorlens")
         if "error" in reply:
             raise TensorlensError(str(reply["error"]))
         return reply
+
+    def _end(self) -> TensorlensError:
+        """Return why the connection is closed."""
+        # the descriptors of a process are closed before it is gone
+        deadline = time.monotonic() + _ENDING
+        while _process(self.pid) is not None:
+            if time.monotonic() > deadline:
+                return TensorlensError(f"process {self.pid} has closed the connection: call again")
+            time.sleep(_ENDING / 20)
+        return JobEnded(f"process {self.pid} has ended")
 
     def close(self) -> None:
         """Leave it alone."""
@@ -68,11 +81,13 @@ class Job:
 
 def serving() -> list[int]:
     """Return the processes of this user that have a socket."""
+    require_unix()
     names = {path.stem for path in addresses(os.geteuid(), None)}
     return sorted(int(name) for name in names if name.isdigit() and psutil.pid_exists(int(name)))
 
 
 def _channel(pid: int) -> Channel:
+    require_unix()
     process = _process(pid)
     uid = os.geteuid() if process is None else process.uids().effective
     environment = {} if process is None else _environment(process)
@@ -91,8 +106,11 @@ def _channel(pid: int) -> Channel:
 
 
 def _process(pid: int) -> psutil.Process | None:
+    """Return a process; None where there is none, or it has ended and waits for its parent."""
     try:
-        return psutil.Process(pid)
+        process = psutil.Process(pid)
+        is_gone = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return None if is_gone else process
     except (psutil.Error, ValueError, OverflowError):
         return None
 

@@ -13,6 +13,7 @@ from tensorlens.errors import TensorlensError
 from tensorlens.integrations.device_levels import DeviceLevel
 
 VERSION = 1
+"""To be raised with every change of what replies have."""
 _LONGEST = 1 << 24
 """Bytes of a line."""
 

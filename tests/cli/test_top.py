@@ -218,7 +218,7 @@ def test_refusals_say_what_to_do(capsys, folder):
         2,
         "no process can be watched: start one with TENSORLENS_LIVE=1",
     )
-    assert refused(capsys, own, "-i", "0") == (2, "--interval 0: give seconds, 0.05 to 3600")
+    assert refused(capsys, own, "-i", "0") == (2, "--interval 0: give seconds, 0.05 to 30")
     # more than any system gives
     assert refused(capsys, 1 << 30) == (1, f"there is no process {1 << 30}")
     waiting = Program("import sys", folder, TENSORLENS_LIVE="1")
