@@ -7,6 +7,7 @@ no device.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -138,3 +139,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME, *_MODULES})
+
+
+if os.environ.get("TENSORLENS_LIVE"):
+    importlib.import_module("tensorlens.live").prepare()

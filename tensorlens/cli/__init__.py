@@ -22,6 +22,7 @@ QUESTIONS = {
     "while a program runs": {
         "run": "which line takes the memory; with --record also which moment",
         "leaks": "which tensors accumulate with each step, and what holds them",
+        "top": "what holds the memory of a job that runs, live",
     },
     "before it runs": {
         "estimate": "how much GPU memory it will need, without the GPU",

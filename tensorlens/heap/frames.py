@@ -148,7 +148,8 @@ def _add_frame(
         return
     label = _label(code)
     for name, address, content in locals_of(frame):
-        if not name.startswith("."):
+        # a cell would be one more way to what goes by its global name
+        if not name.startswith(".") and content not in without:
             for place in (content, address):
                 if place not in without:
                     found.setdefault(place, label + name)

@@ -56,6 +56,16 @@ class DeviceLevels:
                 levels.append(DeviceLevel(counter.device, allocated, most, reserved))
             return levels
 
+    def notes(self) -> list[str]:
+        """Return why figures are unknown, and what the frameworks say about theirs."""
+        with self._lock:
+            missing = [
+                f"{counter.device}: {figure} is n/a: {reason}"
+                for counter in self._region.counters
+                for figure, reason in counter.missing.items()
+            ]
+            return [*missing, *self._region.notes()]
+
     def close(self) -> None:
         """Read no more."""
         with self._lock:

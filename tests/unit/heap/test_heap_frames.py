@@ -124,6 +124,20 @@ def test_variables_of_the_user_come_before_those_of_a_library(folder: str) -> No
     assert begin[id(passed[0])] == "call(): value"
 
 
+def test_cell_of_a_global_of_main_is_no_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "loss", Thing(), raising=False)
+
+    def call(self: Thing, other: Thing) -> tuple[dict[int, str], Any]:
+        def inner() -> list[Thing]:
+            return [self, other]
+
+        return anchors(), inner
+
+    begin, _ = call(vars(sys.modules["__main__"])["loss"], Thing())
+    assert not any(text.endswith("call(): self") for text in begin.values())
+    assert any(text.endswith("call(): other") for text in begin.values())
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_global_of_the_program_comes_before_a_variable_of_a_library(
     folder: str, monkeypatch: pytest.MonkeyPatch

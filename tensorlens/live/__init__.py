@@ -1,0 +1,46 @@
+"""A running job, seen from another process: ``TENSORLENS_LIVE=1`` there, ``tensorlens top`` here.
+
+The job listens on a Unix socket that its user alone can open, and on nothing else. It measures as
+long as somebody watches.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+VARIABLE = "TENSORLENS_LIVE"
+_OFF = ("", "0", "false", "off", "no")
+
+
+def is_wanted(value: str | None) -> bool:
+    """Tell whether a value of :data:`VARIABLE` asks for a job that can be watched."""
+    return (value or "").strip().lower() not in _OFF
+
+
+def prepare() -> None:
+    """Serve from the import of a framework on, where the environment asks for it."""
+    if is_wanted(os.environ.get(VARIABLE)):
+        from tensorlens.frameworks.import_hooks import when_one_arrives
+
+        when_one_arrives(functools.partial(serve, follows_steps=True))
+
+
+def serve(*, follows_steps: bool = False) -> None:
+    """Serve this process, if it can be; a line on standard error says why it cannot.
+
+    Args:
+        follows_steps: count the steps of the program's optimizer, now and not only when somebody
+            asks: hooks are not changed while the program runs through them.
+    """
+    from tensorlens.guards import warn
+    from tensorlens.signals import is_from_a_handler
+
+    try:
+        from tensorlens.live.server import server
+
+        server().start(follows_steps)
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
+        warn("tensorlens top cannot watch this process", error)

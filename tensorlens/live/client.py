@@ -1,0 +1,160 @@
+"""The other end: finds the socket of a process, and asks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tensorlens.errors import TensorlensError
+from tensorlens.live import VARIABLE, is_wanted
+from tensorlens.live.addresses import addresses, connected, require_unix
+from tensorlens.live.injection import inject
+from tensorlens.live.protocol import VERSION, Ask, Channel
+
+_PATIENCE = 30.0
+"""Seconds for a reply."""
+_ENDING = 1.0
+"""Seconds that a process may take to end."""
+
+
+class JobEnded(TensorlensError):
+    """The process that was watched is there no more."""
+
+
+class Job:
+    """A process that serves.
+
+    Raises:
+        TensorlensError: there is no such process, or it does not serve; the text says why.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._channel = _channel(pid)
+
+    def ask(self, ask: Ask, **options: Any) -> dict[str, Any]:
+        """Return the reply to a request.
+
+        Raises:
+            JobEnded: the process has ended.
+            TensorlensError: it refuses, does not answer, or runs another tensorlens.
+        """
+        try:
+            self._channel.send({"ask": ask, **options})
+            reply = self._channel.receive()
+        except TimeoutError:
+            raise TensorlensError(
+                f"process {self.pid} does not answer: it may be stopped, or busy outside of Python"
+            ) from None
+        except OSError:
+            reply = None
+        if reply is None:
+            raise self._end()
+        version = reply.pop("version", None)
+        if version != VERSION:
+            raise TensorlensError(f"process {self.pid} runs another release of tensorlens")
+        if "error" in reply:
+            raise TensorlensError(str(reply["error"]))
+        return reply
+
+    def _end(self) -> TensorlensError:
+        """Return why the connection is closed."""
+        # the descriptors of a process are closed before it is gone
+        deadline = time.monotonic() + _ENDING
+        while _process(self.pid) is not None:
+            if time.monotonic() > deadline:
+                return TensorlensError(f"process {self.pid} has closed the connection: call again")
+            time.sleep(_ENDING / 20)
+        return JobEnded(f"process {self.pid} has ended")
+
+    def close(self) -> None:
+        """Leave it alone."""
+        self._channel.close()
+
+
+def serving() -> list[int]:
+    """Return the processes of this user that have a socket."""
+    require_unix()
+    names = {path.stem for path in addresses(os.geteuid(), None)}
+    return sorted(int(name) for name in names if name.isdigit() and psutil.pid_exists(int(name)))
+
+
+def _channel(pid: int) -> Channel:
+    require_unix()
+    process = _process(pid)
+    uid = os.geteuid() if process is None else process.uids().effective
+    environment = {} if process is None else _environment(process)
+
+    def found() -> list[Path]:
+        return addresses(uid, pid, environment)
+
+    connection = _connection(pid, found())
+    if connection is None and process is not None and _can_be_entered(uid, environment):
+        inject(pid, found)
+        connection = _connection(pid, found())
+    if connection is None:
+        raise TensorlensError(_reason(process, pid, found(), environment))
+    connection.settimeout(_PATIENCE)
+    return Channel(connection)
+
+
+def _process(pid: int) -> psutil.Process | None:
+    """Return a process; None where there is none, or it has ended and waits for its parent."""
+    try:
+        process = psutil.Process(pid)
+        is_gone = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return None if is_gone else process
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
+def _environment(process: psutil.Process) -> Mapping[str, str]:
+    """Return what a process was started with; nothing where that cannot be read."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _connection(pid: int, paths: Sequence[Path]) -> socket.socket | None:
+    for path in paths:
+        try:
+            return connected(path)
+        except ConnectionRefusedError:
+            continue
+        except OSError as error:
+            raise TensorlensError(f"process {pid}: {path}: {error.strerror or error}") from None
+    return None
+
+
+def _can_be_entered(uid: int, environment: Mapping[str, str]) -> bool:
+    is_prepared = is_wanted(environment.get(VARIABLE))
+    return hasattr(sys, "remote_exec") and uid == os.geteuid() and not is_prepared
+
+
+def _reason(
+    process: psutil.Process | None, pid: int, left: Sequence[Path], environment: Mapping[str, str]
+) -> str:
+    """Return why a process cannot be watched."""
+    if process is None and left:
+        return f"process {pid} has ended, and left {left[0]} behind"
+    if process is None:
+        return f"there is no process {pid}"
+    if process.uids().effective != os.geteuid():
+        return f"process {pid} is another user's"
+    if is_wanted(environment.get(VARIABLE)):
+        return (
+            f"process {pid} has {VARIABLE}=1, but cannot be watched yet: it has to import"
+            " tensorlens, and torch or tensorflow; if it did, its standard error tells more"
+        )
+    return (
+        f"process {pid} cannot be watched: start it with {VARIABLE}=1 in its environment, or run it"
+        " and this command by Python 3.14"
+    )

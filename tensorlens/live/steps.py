@@ -1,0 +1,149 @@
+"""The steps of a job's optimizer, and a recording of the next few of them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from tensorlens import render
+from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.frameworks.base import Adapter
+from tensorlens.guards import reason
+from tensorlens.recording.record import record
+from tensorlens.signals import is_from_a_handler
+
+_PATIENCE = 60.0
+"""Seconds that the end of a process waits for a recording to be written."""
+
+
+class StepCounter:
+    """Counts the steps of the first framework whose optimizer steps."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.recording: StepRecording | None = None
+        self._followed: list[Adapter] = []
+        self._leader: Adapter | None = None
+
+    def follow(self, adapter: Adapter) -> None:
+        """Count the steps of one more framework, from now on."""
+        if adapter not in self._followed:
+            self._followed.append(adapter)
+            adapter.when_stepped(lambda: self._stepped(adapter))
+
+    def record(self, steps: int, path: Path) -> None:
+        """Record the next steps and write that; 0 ends a recording with the step that runs.
+
+        Raises:
+            TensorlensError: no step is to be expected, or a recording is on already.
+        """
+        running = self.recording
+        if running is not None and running.is_on:
+            if steps:
+                raise TensorlensError("a recording is on already")
+            running.shorten()
+        elif steps < 1:
+            raise UsageError("give how many steps are recorded, 1 or more")
+        else:
+            self.recording = StepRecording(steps, path)
+
+    def state(self) -> str:
+        """Return the state of the recording in words; empty where none was asked for."""
+        recording = self.recording
+        if recording is None:
+            return ""
+        if recording.is_waiting and not self.count:
+            return "the recording waits for a step of an optimizer: none was seen so far"
+        return recording.state
+
+    def _stepped(self, adapter: Adapter) -> None:
+        """A step has ended, in the thread that made it."""
+        self._leader = self._leader or adapter
+        if self._leader is adapter:
+            self.count += 1
+            if self.recording is not None:
+                self.recording.step_ends(self.count)
+
+
+class StepRecording:
+    """Records from the end of a step on, and is written when it has seen so many.
+
+    It begins and ends in the thread that steps: there, nothing runs through the hooks that come
+    and go with it. Another thread writes it.
+    """
+
+    def __init__(self, steps: int, path: Path) -> None:
+        self._steps = steps
+        self._seen = 0
+        self._path = path
+        self._recording = record()
+        self._failure: str | None = None
+        self._has_begun = False
+        self._lock = threading.Lock()
+        self._has_ended = threading.Event()
+        self.is_on = True
+        self.state = "the recording begins when a step ends"
+        self._writer = threading.Thread(target=self._write, name="tensorlens-live", daemon=True)
+        self._writer.start()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has not begun."""
+        return self.is_on and not self._has_begun and not self._has_ended.is_set()
+
+    def step_ends(self, number: int) -> None:
+        """A step has ended: begin, go on or end. The step does not wait for another thread."""
+        if self._has_ended.is_set() or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._has_begun:
+                self._seen += 1
+                self._recording.mark(f"step {number}")
+            else:
+                self._recording.begin()
+                self._has_begun = True
+            self.state = f"recording: {self._seen} of {self._steps} steps"
+            if self._seen >= self._steps:
+                self._end()
+        except Exception as error:
+            if is_from_a_handler(error):
+                raise
+            self._failure = reason(error)
+            self._end()
+        finally:
+            self._lock.release()
+
+    def shorten(self) -> None:
+        """End with the step that runs; before the recording has begun, now and with nothing."""
+        with self._lock:
+            self._steps = 0
+            if not self._has_begun:
+                self._end()
+
+    def finish(self) -> None:
+        """The process ends: write what there is."""
+        with self._lock:
+            self._end()
+        self._writer.join(_PATIENCE)
+
+    def _end(self) -> None:
+        self.state = f"writing {self._path}"
+        try:
+            self._recording.stop()
+        finally:
+            self._has_ended.set()
+
+    def _write(self) -> None:
+        self._has_ended.wait()
+        failure = self._failure or self._recording.failure
+        try:
+            if failure is not None:
+                raise TensorlensError(f"the recording was lost: {failure}")
+            if not self._seen:
+                raise TensorlensError("no step was recorded")
+            render.save(self._recording, self._path)
+            count = f"{self._seen} step" if self._seen == 1 else f"{self._seen} steps"
+            self.state = f"wrote {self._path}: {count}"
+        except Exception as error:
+            self.state = reason(error)
+        self.is_on = False

@@ -1,0 +1,192 @@
+"""A job as it is shown: levels over time, roles, the hottest lines and the largest tensors."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from tensorlens.live.client import Job
+from tensorlens.live.protocol import Ask, JobLevels, LineTotals, Sort, TensorTotals
+from tensorlens.render.blocks import (
+    NO_BREAK,
+    Block,
+    Cell,
+    Column,
+    Fact,
+    Heading,
+    KeyValues,
+    Levels,
+    Named,
+    Note,
+    Row,
+    Section,
+    Table,
+)
+from tensorlens.render.figures import UNKNOWN, counted, duration, size
+from tensorlens.render.source import clipped
+from tensorlens.render.text import TextRenderer
+
+_SERIES = 60
+"""Looks that a picture over time is of."""
+_CENSUS_SHARE = 0.02
+"""A census stops the program; so much of its time may go into them."""
+_CENSUS_LEAST = 2.0
+"""Seconds between two of them."""
+_ROWS = 10
+"""Of each table, where nothing limits its height."""
+_SORTS = tuple(Sort)
+_UNKNOWN_LINE = "(allocated before it was watched)"
+
+
+class JobView:
+    """Looks at a job again and again, and shows what was seen."""
+
+    def __init__(self, job: Job) -> None:
+        self.message = ""
+        """Answer to the last key."""
+        self._job = job
+        self._sort = Sort.NOW
+        self._levels = JobLevels("", "", None, (), (), "", False)
+        self._lines = LineTotals(0.0, (), ())
+        self._tensors = TensorTotals(0.0, 0, (), (), ())
+        self._census_at = self._next_census = 0.0
+        self._peaks: dict[str, deque[int]] = {}
+        self._highest: dict[str, int] = {}
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a recording that was asked for is on."""
+        return self._levels.is_recording
+
+    def look(self, *, census: bool = True) -> None:
+        """Ask the job, for its tensors only now and then: a census stops it.
+
+        Raises:
+            TensorlensError: it has ended, or does not answer.
+        """
+        self._levels = levels = JobLevels.of(self._job.ask(Ask.LEVELS))
+        for each in levels.devices:
+            most = max(each.peak, each.allocated)
+            self._peaks.setdefault(each.device, deque(maxlen=_SERIES)).append(most)
+            self._highest[each.device] = max(most, self._highest.get(each.device, -1))
+        self._lines = LineTotals.of(self._job.ask(Ask.LINES, sort=self._sort))
+        if census and time.monotonic() >= self._next_census:
+            self.take_census()
+
+    def take_census(self) -> None:
+        """Ask for the tensors now."""
+        # the first one has to import what it needs
+        is_first = not self._next_census
+        self._tensors = found = TensorTotals.of(self._job.ask(Ask.TENSORS))
+        self._census_at = time.monotonic()
+        pause = 0.0 if is_first else found.seconds / _CENSUS_SHARE
+        self._next_census = self._census_at + max(pause, _CENSUS_LEAST)
+
+    def sort_on(self) -> None:
+        """Take the next order of the lines."""
+        self._sort = _SORTS[(_SORTS.index(self._sort) + 1) % len(_SORTS)]
+        self._lines = LineTotals.of(self._job.ask(Ask.LINES, sort=self._sort))
+
+    def text(self, renderer: TextRenderer, height: int | None, keys: str = "") -> str:
+        """Return what was seen as text that is at most ``height`` lines high.
+
+        Args:
+            renderer: knows the width and the encoding.
+            height: None shows ten rows of each table.
+            keys: line on the keys, at the end.
+        """
+        if height is None:
+            return renderer.render_blocks([*self._blocks(_ROWS, _ROWS, keys, renderer.width)])
+        fixed = renderer.render_blocks([*self._blocks(1, 1, keys, renderer.width)]).count("\n")
+        free = max(2, 2 + height - fixed)
+        # the tensors get what the lines do not need, and the other way round
+        lines = min(len(self._lines.rows), max(free // 2, free - len(self._tensors.rows)))
+        blocks = self._blocks(lines, free - lines, keys, renderer.width)
+        shown = renderer.render_blocks([*blocks]).splitlines()
+        # the keys stay in sight however low the terminal is
+        return "\n".join(shown if len(shown) <= height else [*shown[: height - 1], shown[-1]])
+
+    def _blocks(
+        self, lines_shown: int, tensors_shown: int, keys: str, width: int
+    ) -> Iterator[Block]:
+        levels, lines, tensors = self._levels, self._lines, self._tensors
+        title = clipped(self._title(levels), width, "...")
+        yield Section((Heading(title), self._devices(levels, tensors)))
+        yield _line_table(lines, self._sort, lines_shown)
+        yield _tensor_table(tensors, tensors_shown)
+        notes = [*levels.notes, *lines.notes, *tensors.notes]
+        remarks = [Note(each, label="note") for each in dict.fromkeys(notes)]
+        for text in (self._state(lines, tensors), self.message or levels.recording, keys):
+            remarks += [Note(text)] if text else []
+        yield Section(tuple(remarks))
+
+    def _title(self, levels: JobLevels) -> str:
+        steps = "" if levels.steps is None else counted(levels.steps, "step")
+        facts = [each for each in (f"Process {self._job.pid}", levels.rank, steps) if each]
+        return f"{', '.join(facts)}: {levels.command}"
+
+    def _devices(self, levels: JobLevels, tensors: TensorTotals) -> KeyValues:
+        """Return the levels of each device, now and over time, and what they are by role."""
+        roles: dict[str, list[str]] = {each.device: [] for each in levels.devices}
+        for total in tensors.roles:
+            text = f"{total.role} {size(total.nbytes)}".replace(" ", NO_BREAK)
+            roles.setdefault(total.device, []).append(text)
+        facts: dict[str, list[Levels | Named]] = {}
+        for each in levels.devices:
+            peak, series = self._highest[each.device], tuple(self._peaks[each.device])
+            text = (
+                f"{_size(each.allocated)} allocated, peak {_size(peak)},"
+                f" {_size(each.reserved)} reserved"
+            )
+            facts[each.device] = [Named(each.device, text)]
+            if len(series) > 1 and min(series) >= 0:
+                told = f"peaks, {size(min(series))} to {size(max(series))}"
+                facts[each.device].append(Levels("", series, told))
+        for device, texts in roles.items():
+            shown = facts.setdefault(device, [])
+            shown += [Named("" if shown else device, ", ".join(texts))] if texts else []
+        return KeyValues(tuple(Fact("", each) for several in facts.values() for each in several))
+
+    def _state(self, lines: LineTotals, tensors: TensorTotals) -> str:
+        age = max(0.0, time.monotonic() - self._census_at)
+        taken = duration(round(tensors.seconds * 10**9))
+        census = f"{counted(tensors.count)} {age:.0f} s ago, in {taken}"
+        return f"lines of the last {lines.seconds:.0f} s; {census}" if lines.rows else census
+
+
+def _line_table(lines: LineTotals, sort: Sort, rows: int) -> Table:
+    titles = {Sort.NOW: "Now", Sort.MOST: "Most", Sort.BLOCKS: "Blocks"}
+    several = len({each.device for each in lines.rows}) > 1
+    columns = [Column(f"{text} *" if each is sort else text) for each, text in titles.items()]
+    columns += [Column("Device", "text")] if several else []
+    cells = (
+        (
+            *(size(each.nbytes), size(each.most), f"{each.blocks:,}"),
+            *((each.device,) if several else ()),
+            each.line or _UNKNOWN_LINE,
+        )
+        for each in lines.rows[:rows]
+    )
+    return Table((*columns, Column("Line", "line")), tuple(cells))
+
+
+def _tensor_table(tensors: TensorTotals, rows: int) -> Table:
+    several = len({each.device for each in tensors.rows}) > 1
+    columns = [Column("Size"), Column("Role", "text"), Column("Shape", "text", most=20)]
+    columns += [Column("Device", "text")] if several else []
+    cells = (
+        Row(
+            (
+                *(size(each.nbytes), each.role, each.shape),
+                *((each.device,) if several else ()),
+                Cell(each.name or "(no name)", count=each.count),
+            )
+        )
+        for each in tensors.rows[:rows]
+    )
+    return Table((*columns, Column("Tensor", "name")), tuple(cells))
+
+
+def _size(nbytes: int) -> str:
+    return UNKNOWN if nbytes < 0 else size(nbytes)

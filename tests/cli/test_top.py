@@ -1,0 +1,426 @@
+"""``tensorlens top``: a job is watched over its socket, and sees nothing of it."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from commands import ROOT, environment
+
+from tensorlens import load
+from tensorlens.cli import main
+from tensorlens.live.client import Job, JobEnded, serving
+from tensorlens.live.injection import SCRIPT
+from tensorlens.live.protocol import Ask
+
+# each command on standard input is done, and answered with a line
+LOOP = """
+print("ready", flush=True)
+for command in sys.stdin:
+    print(eval(command), flush=True)
+"""
+BARE = """
+import os, sys, threading
+from tensorlens.live import serve
+serve()
+
+def fork():
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        import psutil
+        sockets = len(psutil.Process().net_connections("unix"))
+        os.write(writing, b"%d %d" % (os.getpid(), sockets))
+        sys.exit()  # with what is to be done at exit
+    os.close(writing)
+    answer = os.read(reading, 100).decode()
+    os.waitpid(child, 0)
+    return answer
+
+def threads():
+    return [each.name for each in threading.enumerate()].count("tensorlens-live")
+"""
+TRAINING = """
+import sys
+import tensorlens
+import torch
+
+net = torch.nn.Linear(64, 32, bias=False)
+optimizer = torch.optim.SGD(net.parameters())
+kept = torch.zeros(1 << 18)
+made = []
+
+def step():
+    net(torch.ones(16, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def allocate():
+    made.append(torch.zeros(1 << 16))
+"""
+LINE = 1 + TRAINING.splitlines().index("    made.append(torch.zeros(1 << 16))")
+
+
+class Program:
+    """A job that does a command, and then waits for the next one."""
+
+    def __init__(self, code, folder, launcher=("-c",), **changes):
+        self.process = subprocess.Popen(
+            [sys.executable, *launcher, code + LOOP if launcher == ("-c",) else code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=environment(XDG_RUNTIME_DIR=str(folder), TMPDIR=str(folder), **changes),
+        )
+        self.pid = self.process.pid
+        assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
+
+    def do(self, command):
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def end(self):
+        """Let it end by itself; return what it printed on standard error."""
+        _, errors = self.process.communicate(timeout=120)
+        assert self.process.returncode == 0
+        return errors
+
+
+@pytest.fixture(scope="module")
+def folder():
+    # an address of a Unix socket is short
+    made = Path(tempfile.mkdtemp(prefix="top-"))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(autouse=True)
+def own_sockets(folder, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture(scope="module")
+def training(folder):
+    pytest.importorskip("torch")
+    program = Program(TRAINING, folder, TENSORLENS_LIVE="1")
+    yield program
+    assert program.end() == ""
+    assert not address(folder, program.pid).exists()
+
+
+@pytest.fixture
+def bare(folder):
+    program = Program(BARE, folder)
+    yield program
+    with contextlib.suppress(ProcessLookupError):
+        program.process.kill()
+    program.process.communicate()
+
+
+def address(folder, pid):
+    return folder / "tensorlens" / f"{pid}.sock"
+
+
+@contextlib.contextmanager
+def watched(program):
+    job = Job(program.pid)
+    yield job
+    job.close()
+
+
+def refused(capsys, *words):
+    code = main(["top", *map(str, words)])
+    out, errors = capsys.readouterr()
+    assert out == "" and errors.count("\n") == 1
+    return code, errors.removeprefix("tensorlens: error: ").strip()
+
+
+def test_folder_and_socket_are_their_users_alone(bare, folder):
+    def mode(path):
+        return stat.S_IMODE(path.lstat().st_mode)
+
+    assert mode(folder / "tensorlens") == 0o700
+    assert mode(address(folder, bare.pid)) == 0o600
+    assert stat.S_ISSOCK(address(folder, bare.pid).lstat().st_mode)
+
+
+def test_forked_child_does_not_serve_and_leaves_the_parents_socket(bare, folder):
+    with watched(bare) as job:
+        child, sockets = bare.do("fork()").split()
+        # nor does it hold the parent's open
+        assert sockets == "0"
+        assert not address(folder, child).exists()
+        assert job.ask(Ask.LEVELS)["devices"] == []
+        with watched(bare) as another:
+            assert another.ask(Ask.LEVELS)["devices"] == []
+    assert bare.end() == ""
+    assert not address(folder, bare.pid).exists()
+
+
+def test_client_that_is_killed_leaves_nothing_on(bare, folder):
+    client = f"""
+import os, signal
+from tensorlens.live.client import Job
+job = Job({bare.pid})
+job.ask("levels")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", client], cwd=ROOT, env=environment(XDG_RUNTIME_DIR=str(folder))
+    )
+    assert done.returncode == -signal.SIGKILL
+    while bare.do("threads()") != "1":
+        pass
+    assert bare.end() == ""
+
+
+def test_message_that_is_no_json_ends_the_connection_alone(bare, folder):
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(address(folder, bare.pid)))
+        client.sendall(b"GET / HTTP/1.1\n")
+        assert client.recv(100) == b""
+    with watched(bare) as job, pytest.raises(Exception, match="is not a valid Ask"):
+        job.ask("passwords")
+    assert bare.end() == ""
+
+
+def test_socket_of_a_killed_job_is_named_and_removed_by_the_next(bare, folder, capsys):
+    left = address(folder, bare.pid)
+    with watched(bare) as job:
+        bare.process.kill()
+        bare.process.wait()
+        with pytest.raises(JobEnded, match=f"process {bare.pid} has ended"):
+            job.ask(Ask.LEVELS)
+    assert refused(capsys, bare.pid) == (1, f"process {bare.pid} has ended, and left {left} behind")
+    assert serving() == []
+    other = Program(BARE, folder)
+    assert not left.exists()
+    assert serving() == [other.pid]
+    other.end()
+
+
+def test_refusals_say_what_to_do(capsys, folder):
+    own = os.getpid()
+    assert refused(capsys) == (
+        2,
+        "no process can be watched: start one with TENSORLENS_LIVE=1",
+    )
+    assert refused(capsys, own, "-i", "0") == (2, "--interval 0: give seconds, 0.05 to 30")
+    # more than any system gives
+    assert refused(capsys, 1 << 30) == (1, f"there is no process {1 << 30}")
+    waiting = Program("import sys", folder, TENSORLENS_LIVE="1")
+    assert refused(capsys, waiting.pid) == (
+        1,
+        f"process {waiting.pid} has TENSORLENS_LIVE=1, but cannot be watched yet: it has to import"
+        " tensorlens, and torch or tensorflow; if it did, its standard error tells more",
+    )
+    waiting.end()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="there it is entered")
+def test_job_that_was_not_prepared_is_refused_before_python_3_14(capsys, folder):
+    other = Program("import sys", folder)
+    assert refused(capsys, other.pid) == (
+        1,
+        f"process {other.pid} cannot be watched: start it with TENSORLENS_LIVE=1 in its"
+        " environment, or run it and this command by Python 3.14",
+    )
+    other.end()
+
+
+def test_script_for_a_job_that_was_not_prepared_serves_it(folder):
+    script = SCRIPT.format(answer=str(folder / "answer"))
+    program = Program(f"import sys\nexec({script!r})\n", folder)
+    with watched(program) as job:
+        levels = job.ask(Ask.LEVELS)
+        assert levels["steps"] is None
+        with pytest.raises(Exception, match="started with TENSORLENS_LIVE=1"):
+            job.ask(Ask.RECORD, steps=1, file=str(folder / "run.tlens"))
+    assert program.end() == ""
+    assert not (folder / "answer").exists()
+
+
+def test_job_without_a_place_for_its_socket_runs_and_says_so_once(folder):
+    blocked = folder / "blocked"
+    blocked.mkdir()
+    (blocked / "tensorlens").write_text("")
+    (blocked / f"tensorlens-live-{os.geteuid()}").write_text("")
+    program = Program(BARE, blocked)
+    assert program.do("1 + 1") == "2"
+    errors = program.end()
+    assert errors.count("\n") == 1
+    assert errors.startswith("tensorlens: tensorlens top cannot watch this process: ")
+    assert f"{blocked / 'tensorlens'}: it is not this user's" in errors
+
+
+def test_bytes_of_a_training_are_exact(training):
+    with watched(training) as job:
+        device, allocated, peak, _ = job.ask(Ask.LEVELS)["devices"][0]
+        tensors = job.ask(Ask.TENSORS)
+        # four bytes each: the weight of 64 x 32, and kept of 2 ** 18
+        rows = {row[0]: row for row in tensors["rows"]}
+        assert rows["kept"] == ["kept", 1, "other", "cpu", "(262144,)", 1 << 20]
+        assert rows["net.weight"][2:] == ["parameter", "cpu", "(32, 64)", 8192]
+        roles = {role: nbytes for _, role, nbytes in tensors["roles"]}
+        assert roles["parameter"] == 8192
+        # all that there is was counted, from the import on
+        assert (device, allocated) == ("cpu", sum(roles.values()))
+        assert peak == allocated
+
+
+def test_line_that_allocates_while_it_is_watched_is_named(training):
+    with watched(training) as job:
+        job.ask(Ask.LINES, sort="now")
+        for count in (1, 2):
+            training.do("allocate()")
+            rows = {row[0]: row[1:] for row in job.ask(Ask.LINES, sort="now")["rows"]}
+            (line,) = (each for each in rows if each.endswith(f":{LINE} in allocate"))
+            assert rows[line] == ["cpu", count << 18, count << 18, count]
+        training.do("made.clear()")
+        # the most that was seen stays
+        rows = {row[0]: row[1:] for row in job.ask(Ask.LINES, sort="most")["rows"]}
+        assert rows[line] == ["cpu", 0, 2 << 18, 0]
+
+
+def test_next_steps_are_recorded_and_written(training, tmp_path):
+    file = tmp_path / "run.tlens"
+    with watched(training) as job:
+        before = job.ask(Ask.LEVELS)["steps"]
+        job.ask(Ask.RECORD, steps=2, file=str(file))
+        for count in range(3):
+            # it begins when a step ends
+            assert not file.exists()
+            training.do("step()")
+            assert job.ask(Ask.LEVELS)["steps"] == before + count + 1
+        while (levels := job.ask(Ask.LEVELS))["is_recording"]:
+            pass
+        assert levels["recording"] == f"wrote {file}: 2 steps"
+    recording = load(file)
+    assert [mark.name for mark in recording.marks] == [f"step {before + 2}", f"step {before + 3}"]
+    # in each of them the gradient of the weight
+    sizes = [event.nbytes for event in recording.events if event.action == "alloc"]
+    assert sizes.count(64 * 32 * 4) == 2
+
+
+def test_recording_that_is_on_at_the_end_of_a_run_is_written(folder, tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(TRAINING.replace("import tensorlens\n", "") + LOOP)
+    program = Program(
+        str(tmp_path / "train.py"), folder, ("-m", "tensorlens", "run"), TENSORLENS_LIVE="1"
+    )
+    with watched(program) as job:
+        job.ask(Ask.RECORD, steps=5, file=str(tmp_path / "run.tlens"))
+        for _ in range(3):
+            program.do("step()")
+    program.end()
+    assert [mark.name for mark in load(tmp_path / "run.tlens").marks] == ["step 2", "step 3"]
+
+
+def test_recording_without_a_step_says_so(training, tmp_path):
+    file = tmp_path / "run.tlens"
+    with watched(training) as job:
+        waits = job.ask(Ask.RECORD, steps=1, file=str(file))["text"]
+        assert waits.startswith("the recording ")
+        job.ask(Ask.RECORD, steps=0, file=str(file))
+        while (levels := job.ask(Ask.LEVELS))["is_recording"]:
+            pass
+        assert levels["recording"] == "no step was recorded"
+    assert not file.exists()
+
+
+def test_file_that_cannot_be_written_is_refused_in_one_line(training, tmp_path):
+    (tmp_path / "there.json").write_text("")
+    away = tmp_path / "away" / "x.tlens"
+    with watched(training) as job:
+        with pytest.raises(Exception, match=r"there\.json: it exists"):
+            job.ask(Ask.SNAPSHOT, file=str(tmp_path / "there.json"))
+        with pytest.raises(Exception, match="its folder cannot be written to"):
+            job.ask(Ask.RECORD, steps=1, file=str(away))
+
+
+def test_one_frame_is_printed_where_nobody_looks(training, capsys):
+    assert main(["top", str(training.pid), "-i", "0.05"]) == 0
+    shown, errors = capsys.readouterr()
+    assert errors == ""
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.startswith(f"Process {training.pid}, ")
+    assert re.search(r"\n +1\.00 MiB  other +\(262144,\) +kept\n", shown)
+    assert re.search(r"\n       .*parameter 8\.00 KiB", shown)
+    assert re.search(r"\(allocated before it was watched\)\n", shown)
+
+
+def test_frame_in_a_terminal_without_utf_8(training):
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorlens", "top", str(training.pid), "-i", "0.05"],
+        capture_output=True,
+        cwd=ROOT,
+        env=environment(XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"], PYTHONIOENCODING="ascii"),
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii() and b"\\u" not in done.stdout
+
+
+def test_missing_rich_is_named_in_one_line(training):
+    code = "import sys; sys.modules['rich'] = None; from tensorlens.cli import main; main()"
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", code, "top", str(training.pid)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"]),
+    )
+    os.close(theirs)
+    os.close(ours)
+    assert done.stderr == (
+        "tensorlens: error: it needs rich: pip install 'tensorlens[top]'; --once does without\n"
+    )
+
+
+def test_keys_sort_and_take_a_snapshot_and_quit(training, tmp_path):
+    pytest.importorskip("rich")
+    ours, theirs = pty.openpty()
+    viewer = subprocess.Popen(
+        [sys.executable, "-m", "tensorlens", "top", str(training.pid)],
+        stdin=theirs,
+        stdout=theirs,
+        cwd=tmp_path,
+        env=environment(
+            XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"],
+            TERM="xterm",
+            **{"COLUMNS": "100", "LINES": "40"},
+        ),
+    )
+    os.close(theirs)
+
+    def shown_until(text):
+        shown = ""
+        while text not in shown:
+            ready, _, _ = select.select([ours], [], [], 60)
+            assert ready, shown
+            shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(ours, 1 << 16).decode())
+
+    shown_until("Now *")
+    os.write(ours, b"s")
+    shown_until("Most *")
+    os.write(ours, b"t")
+    shown_until(f"snapshot-{training.pid}.json")
+    os.write(ours, b"q")
+    assert viewer.wait(60) == 0
+    os.close(ours)
+    (file,) = tmp_path.iterdir()
+    assert {tensor.name for tensor in load(file).tensors} >= {"kept", "net.weight"}
