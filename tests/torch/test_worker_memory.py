@@ -86,16 +86,14 @@ def by_hand(pid):
 def test_figures_are_the_kernels():
     with Blocked(texts()) as iterator:
         pids = [process.pid for process in iterator._workers]
-        before = [by_hand(pid) for pid in pids]
-        queue = tensorlens.inputs(iterator)
-        after = [by_hand(pid) for pid in pids]
+        # files are shared with processes of others, which come and go: PSS changes with them
+        for _ in range(1000):
+            before = [by_hand(pid) for pid in pids]
+            queue = tensorlens.inputs(iterator)
+            if before == [by_hand(pid) for pid in pids]:
+                break
     assert [worker.pid for worker in queue.workers] == pids
-    for low, worker, high in zip(before, queue.workers, after, strict=True):
-        # when this process writes to a page, fewer share it: of a worker that waits, both rise
-        assert worker.rss == low[0] == high[0]
-        assert low[1] <= worker.pss <= high[1]
-        assert low[2] <= worker.uss <= high[2]
-        assert high[1] - low[1] < 1 << 20 and high[2] - low[2] < 1 << 20
+    assert [(each.rss, each.pss, each.uss) for each in queue.workers] == before
 
 
 def test_read_objects_are_copied_and_named():

@@ -31,7 +31,7 @@ class InheritedMappings:
         self._starts = [start for start, _ in self._ranges]
 
     def among(self, mappings: Sequence[Any], pid: int) -> Iterator[Any]:
-        """Yield those of a process's mappings, as psutil gives them, that are of before the fork."""
+        """Yield those of a process's mappings, as psutil gives them, that are of before."""
         for each in mappings:
             if "s" not in each.perms and each.private_dirty and self._is_inherited(each, pid):
                 yield each
