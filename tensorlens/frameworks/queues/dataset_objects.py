@@ -104,7 +104,8 @@ def _length(item: Any) -> int | None:
 
 
 def _is_object_array(item: Any) -> bool:
-    return type(item) is imported("numpy", "ndarray") and item.dtype.hasobject
+    array: Any = imported("numpy", "ndarray")
+    return type(item) is array and bool(item.dtype.hasobject)
 
 
 def _sampled(item: Any, limit: int) -> tuple[list[Any], float]:
@@ -124,9 +125,9 @@ def _sampled(item: Any, limit: int) -> tuple[list[Any], float]:
             # a slice, as an iterator writes to each that it passes
             some = list(plain.__getitem__(item, slice(None, None, step)))
             return some, length / max(1, len(some))
-    for plain in (set, frozenset):
-        if issubclass(kind, plain):
-            some = list(islice(plain.__iter__(item), limit))
+    for bag in (set, frozenset):
+        if issubclass(kind, bag):
+            some = list(islice(bag.__iter__(item), limit))
             return some, length / max(1, len(some))
     some = item.reshape(-1)[::step].tolist()
     return some, length / max(1, len(some))
