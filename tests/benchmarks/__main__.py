@@ -25,7 +25,8 @@ def main() -> None:
     estimates.show_all()
     sys.stdout.flush()
     # where no line was profiled before: with line tables a recording's end adds up backward
-    subprocess.run([sys.executable, "-m", "tests.benchmarks.shapes"], check=True)
+    for module in ("shapes", "questions"):
+        subprocess.run([sys.executable, "-m", f"tests.benchmarks.{module}"], check=True)
 
 
 if __name__ == "__main__":
