@@ -49,12 +49,39 @@ class QueueWorker:
     pss: int | None = None
     """Resident, shared pages counted by their share."""
     uss: int | None = None
-    """Its own alone: what would be free without it. In a forked process, the pages that it has
-    written to since the fork and so has copied, and what it allocated: it shares all else."""
+    """Its own alone: what would be free without it."""
     shared: int | None = None
     """Resident and shared with other processes: in a forked one, what is not copied so far."""
+    copied: int | None = None
+    """Part of ``uss`` in memory that a forked process began with: pages that it or its parent has
+    written to since the fork. None where it was not forked."""
     missing: str = ""
     """Why a figure is None."""
+
+    @property
+    def allocated(self) -> int | None:
+        """Part of ``uss`` that is no copy: what a forked process has allocated since the fork."""
+        if self.uss is None or self.copied is None:
+            return None
+        return self.uss - self.copied
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectContainer:
+    """A container of Python objects, each of which has a reference count that readers write to."""
+
+    name: str
+    """How the dataset leads to it: ``dataset.samples``."""
+    kind: str
+    """``list``, ``dict``, ``object array``."""
+    length: int
+    elements: str
+    """Type of its elements: ``str``; of a dict, of its values."""
+    nbytes: int
+    """Bytes of the elements and of what they hold, of each object one page at most: the page of
+    its reference count."""
+    exact: bool
+    """Whether all of them were looked at, not a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +113,9 @@ class Queue(Document):
     rule: str
     """Why it is ``max_batches``, with file and version."""
     workers: tuple[QueueWorker, ...] = ()
+    objects: tuple[ObjectContainer, ...] = ()
+    """Largest first: containers of the dataset whose reference counts copy forked workers' pages;
+    those of 1 MiB or more, three at most."""
     start_method: str = ""
     """How the workers were started: ``fork``, ``spawn``, ``forkserver``."""
     waiting: int | None = None

@@ -26,6 +26,7 @@ def main() -> None:
     sys.stdout.flush()
     # where no line was profiled before: with line tables a recording's end adds up backward
     subprocess.run([sys.executable, "-m", "tests.benchmarks.shapes", *sys.argv[1:]], check=True)
+    subprocess.run([sys.executable, "-m", "tests.benchmarks.questions"], check=True)
 
 
 if __name__ == "__main__":

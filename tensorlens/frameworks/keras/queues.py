@@ -26,6 +26,7 @@ from tensorlens.frameworks.keras.kinds import (
     items_of,
 )
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
+from tensorlens.frameworks.queues.dataset_objects import object_containers
 from tensorlens.frameworks.queues.merged_queues import merge_queues
 from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.heap import instances
@@ -76,6 +77,9 @@ def look_at_enqueuer(enqueuer: Any, example: Any = None) -> Queue:
     most = None if limit is None or one is None else limit * one
     nbytes = batch_bytes(*values, *ready) if values or ready else 0
     pids = _processes(content)
+    method = _start_method() if pids else ""
+    memory = workers_of(pids, method)
+    is_copied = any(worker.copied for worker in memory)
     missing = {}
     if limit is None:
         missing["max_batches"] = missing["max_nbytes"] = "a max_queue_size of 0 has no bound"
@@ -104,8 +108,9 @@ def look_at_enqueuer(enqueuer: Any, example: Any = None) -> Queue:
         batch_nbytes=one,
         parts=tuple(parts),
         rule=_rule(size),
-        workers=workers_of(pids),
-        start_method=_start_method() if pids else "",
+        workers=memory,
+        objects=object_containers(content.get("py_dataset")) if is_copied else (),
+        start_method=method,
         waiting=max(0, unmade - workers),
         in_work=min(unmade, workers),
         missing=missing,

@@ -49,10 +49,9 @@ def _workers(ledger: Ledger) -> Ledger:
     kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
     if kind is Never or not content_of(multiprocessing.process).get("_children"):
         return ledger
-    from tensorlens.frameworks.torch.loaders.queue import look_at_iterator
+    from tensorlens.frameworks.torch.loaders.queue import parts_of
 
-    queues = [look_at_iterator(item) for item in instances(kind)]
-    parts = [part for queue in queues for part in queue.parts if part.name == "results"]
+    parts = [part for item in instances(kind) for part in parts_of(item) if part.name == "results"]
     if not parts:
         return ledger
     reason = next((part.missing for part in parts if part.nbytes is None), "")

@@ -29,6 +29,7 @@ def merge_queues(name: str, queues: Sequence[Queue]) -> Queue:
         parts=tuple(part for queue in queues for part in queue.parts),
         rule="; ".join(dict.fromkeys(queue.rule for queue in queues if queue.rule)),
         workers=tuple(worker for queue in queues for worker in queue.workers),
+        objects=tuple(dict.fromkeys(each for queue in queues for each in queue.objects)),
         waiting=total(queue.waiting for queue in queues),
         in_work=total(queue.in_work for queue in queues),
         missing=missing,

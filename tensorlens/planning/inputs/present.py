@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from tensorlens.records.queues import Queue, QueuePart
+from tensorlens.frameworks.queues.merged_queues import total
+from tensorlens.records.queues import ObjectContainer, Queue, QueuePart, QueueWorker
 from tensorlens.render.blocks import (
     Block,
     Column,
@@ -12,15 +13,19 @@ from tensorlens.render.blocks import (
     Heading,
     KeyValues,
     Note,
+    Row,
     Rows,
     Section,
     Table,
+    labelled,
 )
 from tensorlens.render.figures import UNKNOWN, exact_size, size
 from tensorlens.render.view import View
 
 _PARTS = ("Part", "Where", "Now", "Bytes", "At most", "Bytes")
-_WORKERS = ("Worker", "State", "Resident", "Own", "Shared", "PSS")
+_WORKERS = ("Worker", "State", "RSS", "PSS", "USS")
+_FORKED = ("Copied", "Allocated")
+"""Columns of workers that were started by fork."""
 _TEXTS = 2
 """Columns of both that are text."""
 _LABELS = {
@@ -32,9 +37,9 @@ _LABELS = {
 }
 _COLUMNS = (
     *("kind", "name", "where", "elements", "unit", "nbytes", "max_elements", "max_nbytes"),
-    *("pid", "rss", "pss", "uss", "shared", "why"),
+    *("pid", "rss", "pss", "uss", "shared", "copied", "why"),
 )
-"""``kind`` is ``queue`` for the whole, ``part`` and ``worker``."""
+"""``kind`` is ``queue`` for the whole, ``part``, ``worker``, and ``objects``."""
 _TEXT_COLUMNS = ("kind", "name", "where", "unit", "why")
 
 
@@ -50,11 +55,9 @@ def blocks(queue: Queue, view: View) -> Sequence[Block]:
     if queue.parts:
         found.append(_table(_PARTS, map(_part, queue.parts), "Where it waits"))
     if queue.workers:
-        cells = (
-            (str(each.pid), each.state, *map(size, (each.rss, each.uss, each.shared, each.pss)))
-            for each in queue.workers
-        )
-        found.append(_table(_WORKERS, cells, "Worker processes", _about_workers(queue)))
+        found.append(_workers(queue))
+    if queue.objects:
+        found.append(Section((KeyValues(labelled("copied by", map(_cause, queue.objects))),)))
     return [*found, Section(tuple(map(Note, _remarks(queue))))]
 
 
@@ -64,7 +67,7 @@ def rows(queue: Queue) -> Rows:
 
 
 def _table(
-    titles: Sequence[str], cells: Iterator[tuple[str, ...]], heading: str, remark: str = ""
+    titles: Sequence[str], cells: Iterable[tuple[str, ...] | Row], heading: str, remark: str = ""
 ) -> Table:
     columns = tuple(
         Column(each, "text" if place < _TEXTS else "figure") for place, each in enumerate(titles)
@@ -107,11 +110,40 @@ def _remarks(queue: Queue) -> tuple[str, ...]:
     return (*lines, *(f"note: {note}" for note in queue.notes))
 
 
-def _about_workers(queue: Queue) -> str:
-    """Return one line that says what a worker's own memory is."""
-    if queue.start_method == "fork":
-        return "own: written since the fork, and so copied, or allocated since; the rest is shared"
-    return "own: what would be free without the worker"
+def _workers(queue: Queue) -> Table:
+    """Return the workers and, below several, the sums of figures that add up."""
+    is_forked = queue.start_method == "fork"
+    titles = (*_WORKERS, *_FORKED) if is_forked else _WORKERS
+    rows: list[tuple[str, ...] | Row] = [
+        (str(each.pid), each.state, size(each.rss), *map(size, _additive(each, is_forked)))
+        for each in queue.workers
+    ]
+    living = [_additive(each, is_forked) for each in queue.workers if each.state == "running"]
+    if len(living) > 1:
+        sums = (total(column) for column in zip(*living, strict=True))
+        rows.append(Row(("all", "", "", *map(size, sums)), state="sum"))
+    return _table(titles, rows, "Worker processes", _ABOUT_FORKED if is_forked else _ABOUT_OTHERS)
+
+
+def _additive(worker: QueueWorker, is_forked: bool) -> tuple[int | None, ...]:
+    """Return the figures of a worker that can be added to those of others."""
+    figures = (worker.pss, worker.uss)
+    return (*figures, worker.copied, worker.allocated) if is_forked else figures
+
+
+_ABOUT_FORKED = (
+    "PSS adds up; USS is a worker's own: copied, written since the fork, and allocated, new since"
+)
+_ABOUT_OTHERS = "PSS adds up; USS is a worker's own. Nothing is copied on write: no fork"
+
+
+def _cause(objects: ObjectContainer) -> str:
+    about = "" if objects.exact else "about "
+    return (
+        f"{objects.name}: {objects.kind} of {objects.length:,} {objects.elements}, {about}"
+        f"{size(objects.nbytes)} of objects: to read one writes to its reference count, which"
+        " copies its page; store them in a NumPy array or a tensor"
+    )
 
 
 def _amount(batches: int | None, nbytes: int | None) -> str:
@@ -136,11 +168,14 @@ def _counted(count: int | None, part: QueuePart) -> str:
 
 def _rows(queue: Queue) -> Iterator[tuple[str | int | None, ...]]:
     figures = (queue.batches, "batch", queue.nbytes, queue.max_batches, queue.max_nbytes)
-    none = (None,) * 5
+    none = (None,) * 6
     yield ("queue", queue.name, None, *figures, *none, queue.rule or None)
     for part in queue.parts:
         figures = (part.elements, part.unit, part.nbytes, part.max_elements, part.max_nbytes)
         yield ("part", part.name, part.where, *figures, *none, part.missing or part.rule or None)
     for each in queue.workers:
-        memory = (each.pid, each.rss, each.pss, each.uss, each.shared, each.missing or None)
-        yield ("worker", each.state, None, None, None, None, None, None, *memory)
+        memory = (each.pid, each.rss, each.pss, each.uss, each.shared, each.copied)
+        yield ("worker", each.state, *(None,) * 6, *memory, each.missing or None)
+    for held in queue.objects:
+        counted = (held.length, held.elements, held.nbytes, None, None)
+        yield ("objects", held.name, "this process", *counted, *none, None)

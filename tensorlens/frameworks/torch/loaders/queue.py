@@ -15,6 +15,7 @@ from typing import Any
 
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
+from tensorlens.frameworks.queues.dataset_objects import object_containers
 from tensorlens.frameworks.queues.merged_queues import merge_queues, total
 from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.frameworks.torch.loaders.tasks import Counts, Tasks, items
@@ -82,7 +83,7 @@ def look_at_loader(loader: Any, example: Any = None) -> Queue:
     queue = _nothing(class_name(loader), workers, prefetch, example)
     if not found:
         note = "no iterator over it is alive: nothing is held until a loop begins"
-        return replace(queue, notes=(note,))
+        return replace(queue, notes=(f"{note}, and no worker runs" if workers else note,))
     return merge_queues(f"{queue.name}, {len(found)} iterators", found)
 
 
@@ -94,8 +95,18 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
         return _Look(iterator, workers, prefetch, example).queue()
     queue = _nothing(class_name(iterator), workers, prefetch, example)
     if workers and not _is_open(iterator):
-        return replace(queue, max_batches=0, max_nbytes=0, notes=("it has come to its end",))
+        note = "it has come to its end, and its workers with it; persistent_workers=True keeps them"
+        return replace(queue, max_batches=0, max_nbytes=0, notes=(note,))
     return queue
+
+
+def parts_of(iterator: Any) -> tuple[QueuePart, ...]:
+    """Return where batches of an iterator wait, without a look at its workers' memory."""
+    given = content_of(iterator)
+    if not given.keys() >= _STATE or not _is_open(iterator):
+        return ()
+    workers, prefetch = number(given, "_num_workers"), number(given, "_prefetch_factor")
+    return _Look(iterator, workers, prefetch, None).parts()
 
 
 def _is_open(iterator: Any) -> bool:
@@ -128,7 +139,7 @@ class _Look:
         self._one = self._largest(example)
 
     def queue(self) -> Queue:
-        counts, one, parts = self._counts, self._one, self._parts()
+        counts, one, parts = self._counts, self._one, self.parts()
         batches = None if self._results is None else self._results + counts.ready + counts.pinned
         nbytes = total(part.nbytes for part in parts)
         missing = {}
@@ -138,7 +149,10 @@ class _Look:
             missing["nbytes"] = _UNSEEN
         if one is None:
             missing["max_nbytes"] = missing["batch_nbytes"] = _UNSEEN
-        memory = workers_of(self._pids)
+        # first the memory: to look at the dataset copies pages
+        method = _start_method(self._processes)
+        memory = workers_of(self._pids, method)
+        is_copied = any(worker.copied for worker in memory)
         if self._pipe is not None and self._pipe.pickled and self._results:
             self._notes.append("batches without tensors travel as pickles, and are sized as these")
         if any(worker.state == "dead" for worker in memory):
@@ -154,7 +168,8 @@ class _Look:
             parts=parts,
             rule=_rule(self._workers, self._prefetch),
             workers=memory,
-            start_method=_start_method(self._processes),
+            objects=object_containers(self._content.get("_dataset")) if is_copied else (),
+            start_method=method,
             waiting=counts.waiting,
             in_work=self._in_work(),
             missing=missing,
@@ -212,7 +227,7 @@ class _Look:
             return self._shared if self._results is None else self._shared or 0
         return None if self._one is None else self._one * self._results
 
-    def _parts(self) -> tuple[QueuePart, ...]:
+    def parts(self) -> tuple[QueuePart, ...]:
         parts = [
             self._part(
                 *("results", "worker processes and shared memory", self._results),

@@ -10,7 +10,7 @@ import pytest
 import tensorlens
 from tensorlens.errors import FileFormatError
 from tensorlens.loading import parse
-from tensorlens.records.queues import Queue, QueuePart, QueueWorker
+from tensorlens.records.queues import ObjectContainer, Queue, QueuePart, QueueWorker
 from tensorlens.render.text import TextRenderer
 
 
@@ -29,9 +29,10 @@ def full():
         ),
         rule="2 x 2",
         workers=(
-            QueueWorker(7, "running", 4096, 3072, 2048, 2048),
+            QueueWorker(7, "running", 4096, 3072, 2048, 2048, 1536),
             QueueWorker(8, "dead", missing="it has ended"),
         ),
+        objects=(ObjectContainer("dataset.rows", "list", 4096, "str", 1 << 20, True),),
         start_method="fork",
         waiting=0,
         in_work=1,
@@ -70,6 +71,9 @@ def test_as_text():
     assert "n/a: <b>" in text and "why" in text
     assert "note: a note" in text
     assert "written since the fork" in text
+    worker = next(line for line in lines if line.split()[:1] == ["7"])
+    assert worker.split()[2:] == "4.00 KiB 3.00 KiB 2.00 KiB 1.50 KiB 512 B".split()
+    assert "dataset.rows: list of 4,096 str, 1.00 MiB of objects" in " ".join(text.split())
     assert str(empty()).count("n/a") >= 2
     narrow = TextRenderer(width=40, encoding="ascii").render(full())
     assert narrow.isascii()
@@ -80,10 +84,10 @@ def test_as_html_and_rows():
     assert "<b>" not in html and "&lt;b&gt;" in html and "\x1b" not in html
     assert "a note" in html and "dead" in html
     rows = list(csv.DictReader(io.StringIO(full().to_csv())))
-    assert [row["kind"] for row in rows] == ["queue", "part", "part", "worker", "worker"]
+    assert [row["kind"] for row in rows] == ["queue", "part", "part", "worker", "worker", "objects"]
     assert (rows[0]["nbytes"], rows[0]["max_nbytes"]) == ("3072", "4096")
-    assert (rows[3]["uss"], rows[4]["uss"]) == ("2048", "")
-    assert list(full().to_pandas()["elements"].dropna()) == [3, 2, 1]
+    assert (rows[3]["uss"], rows[3]["copied"], rows[4]["uss"]) == ("2048", "1536", "")
+    assert list(full().to_pandas()["elements"].dropna()) == [3, 2, 1, 4096]
     assert len(empty().to_pandas()) == 1
 
 
