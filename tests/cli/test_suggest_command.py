@@ -55,10 +55,10 @@ PRINTED = """\
 Biggest savings for train.py:make_step (cpu)
   peak 6.00 MiB, in the optimizer's step, step 1; each change by itself
 
-     change              saves               of        then  predicted
-  ────────────────────────────────────────────────────────────────────
-  1  SGD              3.94 MiB   65.6 % of peak    2.07 MiB   replayed
-  2  a smaller queue  1.50 MiB  75.0 % of queue  512.00 KiB    counted
+     change              saves   share  memory       after  cost     method
+  ───────────────────────────────────────────────────────────────────────────
+  1  SGD              3.94 MiB  65.6 %  peak      2.07 MiB  tuning   replayed
+  2  a smaller queue  1.50 MiB  75.0 %  queue   512.00 KiB  waiting  counted
 
 1  optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
    the state of Adam

@@ -300,8 +300,8 @@ def _noise(found: Comparison) -> str:
     apart = spread(found[found.baseline].seconds)
     own = "" if apart is None else f" The baseline's runs lie {100 * apart:.0f} % apart."
     return (
-        "time: mean ratio to the baseline, ± half of its 95 % interval; same: no difference is seen."
-        f"{own}"
+        "time: mean ratio to the baseline, ± half of its 95 % interval; same: no difference is"
+        f" seen.{own}"
     )
 
 

@@ -29,7 +29,7 @@ from tensorlens.planning.suggest.recorded_steps import (
     Finder,
     RecordedSteps,
 )
-from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
+from tensorlens.planning.suggest.result import FREE, Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.simulated_changes import Simulation, autocast, keras_changes
 from tensorlens.planning.suggest.state import smaller_queue, without_state
 from tensorlens.planning.suggest.verification import Watcher, verified, watched, without_failures
@@ -93,7 +93,7 @@ def suggest(
             there is already, of one step or more.
         verify: run the step with each change as well, by :func:`tensorlens.compare`, and tell the
             measured saving beside the predicted one.
-        top: how many changes are returned.
+        top: how many changes that cost something are returned; those that are free always are.
         device: whose memory: ``cpu``, ``cuda:0``. By default the CUDA device that is used most, or
             the CPU where none is used; of a recording, the one with the highest peak.
         batch: what ``make_step`` is called with; None: nothing.
@@ -245,13 +245,15 @@ def _told(
 ) -> Suggestions:
     worth = [each for each in candidates if _saving(record, each) >= _least(record, each)]
     worth.sort(key=lambda each: -_saving(record, each))
+    with_cost = [each for each in worth if each.kind not in FREE]
+    others = with_cost[top:]
     return Suggestions(
-        suggestions=tuple(_suggestion(record, each) for each in worth[:top]),
+        suggestions=tuple(_suggestion(record, each) for each in worth if each not in others),
         device=record.device,
         peak=record.peak,
         moment=record.moment(record.peak_row),
         program=program,
-        others=tuple(_in_short(record, each) for each in worth[top:]),
+        others=tuple(_in_short(record, each) for each in others),
         notes=(*_dropped(record), *notes),
     )
 
