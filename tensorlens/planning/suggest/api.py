@@ -35,6 +35,8 @@ from tensorlens.planning.suggest.state import smaller_queue, without_state
 from tensorlens.planning.suggest.verification import Watcher, verified, watched, without_failures
 from tensorlens.planning.trials.jobs import Reason, Trouble
 from tensorlens.recording.analysis.levels import dropped_peak
+from tensorlens.recording.present.culprits import largest_line, largest_tensors
+from tensorlens.recording.present.instants import line_rows
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes
 
@@ -247,11 +249,15 @@ def _told(
     worth.sort(key=lambda each: -_saving(record, each))
     with_cost = [each for each in worth if each.kind not in FREE]
     others = with_cost[top:]
+    peak = record.recording.at(record.peak_row, record.device)
+    lines, _ = line_rows(record.log, peak.by_line, None)
     return Suggestions(
         suggestions=tuple(_suggestion(record, each) for each in worth if each not in others),
         device=record.device,
         peak=record.peak,
         moment=record.moment(record.peak_row),
+        line=largest_line(lines, record.peak),
+        tensor=largest_tensors(record.recording, record.device, record.peak_row, record.peak),
         program=program,
         others=tuple(_in_short(record, each) for each in others),
         notes=(*_dropped(record), *notes),

@@ -111,6 +111,10 @@ class Suggestions(Document):
     """The most that was handed out, as the program is."""
     moment: str
     """When: ``in backward, step 2``."""
+    line: str = ""
+    """The line that has most of the peak, with its bytes and source."""
+    tensor: str = ""
+    """The tensors that have most of the peak, with their bytes."""
     program: str = ""
     verified: bool = False
     measured_peak: int | None = None

@@ -9,19 +9,16 @@ from typing import TypeVar
 from tensorlens.planning.estimate.present.peak_parts import library_bytes
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording.moments import Resident
+from tensorlens.recording.present.culprits import largest_line, largest_tensors, part
 from tensorlens.recording.present.instants import (
-    BlockRow,
     LineRow,
-    instants,
     line_rows,
     mark_before,
 )
 from tensorlens.records.events import ALLOC
 from tensorlens.render.figures import size
 from tensorlens.render.source import model_place, place, printable
-from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import LeftOut
-from tensorlens.tensors.present.tables import share
 
 SETUP = "setup"
 """Part before the first mark."""
@@ -64,26 +61,15 @@ def culprits(estimate: Estimate) -> Iterator[tuple[str, str]]:
         return
     yield "peak", f"{size(whole)} {peak_place(estimate)}"
     rows, _ = peak_lines(estimate, 1)
-    if rows and rows[0].line is not None:
-        source = f": {rows[0].source}" if rows[0].source else ""
-        yield "line", f"{rows[0].place}, {_part(rows[0].nbytes, whole)}{source}"
-    row = _largest(estimate)
-    if row is not None:
-        name = row.name if row.count == 1 else f"{row.name} x {row.count:,}"
-        at = f", {row.place}" if row.first.charged else ""
-        yield "tensor", f"{printable(name)}, {_part(row.nbytes, whole)}, {row.first.role}{at}"
-
-
-def _largest(estimate: Estimate) -> BlockRow | None:
-    """Return the tensors that have most of the peak; what a library keeps is none."""
-    if estimate.peak_row < 0 or estimate.device not in estimate.recording.devices:
-        return None
-    view = View(at=str(estimate.peak_row), devices=(estimate.device,))
-    (shown,) = instants(estimate.recording, view)
     libraries = library_bytes(estimate)
-    return next(
-        (row for row in shown.rows if not {row.name, row.first.op} & libraries.keys()), None
+    library = max(libraries, key=libraries.__getitem__, default="")
+    if library and libraries[library] > max((row.nbytes for row in rows if row.line), default=0):
+        yield "library", f"{printable(library)}, {part(libraries[library], whole)}"
+    line = largest_line(rows, whole)
+    tensor = largest_tensors(
+        estimate.recording, estimate.device, estimate.peak_row, whole, libraries
     )
+    yield from ((name, text) for name, text in (("line", line), ("tensor", tensor)) if text)
 
 
 def peak_lines(estimate: Estimate, limit: int | None) -> tuple[tuple[LineRow, ...], LeftOut | None]:
@@ -120,7 +106,3 @@ def _without(sizes: Mapping[K | None, int], nbytes: int) -> dict[K | None, int]:
     """Return sizes less what is in none of their places but known otherwise."""
     known = {**sizes, None: sizes.get(None, 0) - nbytes}
     return {place: size for place, size in known.items() if size > 0}
-
-
-def _part(nbytes: int, whole: int) -> str:
-    return f"{size(nbytes)} ({share(nbytes, whole)})"
