@@ -111,10 +111,6 @@ class Suggestions(Document):
     """The most that was handed out, as the program is."""
     moment: str
     """When: ``in backward, step 2``."""
-    line: str = ""
-    """The line that has most of the peak, with its bytes and source."""
-    tensor: str = ""
-    """The tensors that have most of the peak, with their bytes."""
     program: str = ""
     verified: bool = False
     measured_peak: int | None = None
@@ -122,6 +118,10 @@ class Suggestions(Document):
     others: tuple[str, ...] = ()
     """Further changes that would save less."""
     notes: tuple[str, ...] = ()
+    line: str = ""
+    """The line that has most of the peak, with its bytes and source."""
+    tensor: str = ""
+    """The tensors that have most of the peak, with their bytes."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""An estimate explain in words what takes how much and why, with the sum, to be checked by hand."""
+"""An estimate in words: what takes how much and why, with the sum, to be checked by hand."""
 
 from __future__ import annotations
 
