@@ -105,7 +105,7 @@ def _options(found: Comparison) -> Table:
 
 def _failure(outcome: Outcome) -> str:
     if outcome.status == Status.CANNOT:
-        named = outcome.why.startswith(outcome.name)
+        named = outcome.why.startswith((f"{outcome.name} ", f"{outcome.name}:"))
         return outcome.why if named else f"{outcome.name}: {outcome.why}"
     return f"{outcome.name}: {outcome.status}: {outcome.why}"
 

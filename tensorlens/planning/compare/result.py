@@ -24,6 +24,8 @@ _STUDENT = (
 """Two-sided 95 % points of Student's t with 1 to 20 degrees of freedom."""
 _NORMAL = 1.96
 
+_LOST = 0.5
+"""From this part of a ratio on its noise hides it."""
 _NOTABLE = 0.01
 """A hundredth is no difference, however sure it is."""
 
@@ -58,8 +60,8 @@ class Ratio:
 
     @property
     def is_known(self) -> bool:
-        """Whether repeats tell the ratio: there are several, and noise is less than the ratio."""
-        return self.noise is not None and self.noise < 1
+        """Whether repeats tell the ratio: there are several, and it is off by less than half."""
+        return self.noise is not None and self.noise < _LOST
 
 
 def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio | None:
