@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     if len(args.card) > 1:
         return _several_cards(words[0], options, args, outputs)
     from tensorlens.planning.estimate import estimate
-    from tensorlens.planning.estimate.present.needs import judged, verdict
+    from tensorlens.planning.estimate.present.verdict import fit_of, verdict
     from tensorlens.planning.processes import shared_runner
 
     # the program has ended, with what it cleans up, before anything is written
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
     _answer(answer, args, outputs)
     if answer.capacity is None and not args.card:
         return 0
-    fit = judged(answer)
+    fit = fit_of(answer)
     if fit is not None and fit.verdict == Verdict.TIGHT:
         say(verdict(answer))
     return 0 if fit is None or fit else _DOES_NOT_FIT
@@ -198,7 +198,7 @@ def _largest_batch(
     if options["capacity"] is None and card is None:
         raise UsageError("--max-batch needs a --capacity, or a --card")
     from tensorlens.planning.estimate import max_batch
-    from tensorlens.planning.estimate.present.needs import largest_batch
+    from tensorlens.planning.estimate.present.verdict import largest_batch
     from tensorlens.planning.processes import shared_runner
 
     with shared_runner():
@@ -217,19 +217,19 @@ def _several_cards(
     if outputs:
         raise UsageError("-o writes the estimate for one card: give one --card")
     from tensorlens.planning.estimate import estimate_cards, present
-    from tensorlens.planning.estimate.present.needs import judged
+    from tensorlens.planning.estimate.present.verdict import fit_of
     from tensorlens.render import text_of_blocks
 
     answers = [*estimate_cards(program, args.card, **options).values()]
     texts = [text_of_blocks(present.cards(answers))]
     texts += [each.explain() for each in answers if args.explain]
     show("\n".join(texts))
-    fits = any(fit is None or fit for fit in map(judged, answers))
+    fits = any(fit is None or fit for fit in map(fit_of, answers))
     return 0 if fits else _DOES_NOT_FIT
 
 
 def _answer(answer: Estimate, args: argparse.Namespace, outputs: Sequence[Output]) -> None:
-    from tensorlens.planning.estimate.present.needs import verdict
+    from tensorlens.planning.estimate.present.verdict import verdict
 
     if args.explain:
         show(answer.explain())

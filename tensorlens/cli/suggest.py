@@ -25,7 +25,7 @@ recorded; each change is tried on that recording.
 """
 
 _NUMBERS = {
-    "top": "how many changes (3)",
+    "top": "how many changes that cost something (3); free ones are always told",
     "batch": "what the function is called with",
     "warmup": "steps before those that are timed (1)",
     "steps": "steps that follow (2)",

@@ -88,9 +88,9 @@ class StepFacts:
     optimizers: tuple[OptimizerFacts, ...] = ()
     sets_to_none: bool | None = None
     """Argument of the program's last ``zero_grad()``; None: it calls none."""
-    is_lower: bool = False
+    has_low_precision: bool = False
     """Whether autocast is on in the step, or parameters are in lower precision already."""
-    waiting: tuple[UnusedVariable, ...] = ()
+    unused_variables: tuple[UnusedVariable, ...] = ()
     queues: tuple[PrefetchQueue, ...] = ()
     """The loaders that were at work together when most was asked for ahead."""
     is_whole: bool = False
@@ -105,7 +105,7 @@ class StepFacts:
     """Whether there is a compiled Keras model, whose train step an estimate traces."""
     is_graph: bool = False
     """Whether the steps are of a graph, whose operations do not come in the program's order."""
-    scattered: int = 0
+    sparse_gradient_bytes: int = 0
     """Bytes of parameters whose gradients are slices of rows: plain SGD writes to these alone."""
 
 

@@ -518,7 +518,8 @@ def losses():
         loss.backward(retain_graph=True)
     with answers():
         labels = indices(3, 4) + 1
-        F.ctc_loss(log.log_softmax(2), labels, *(each.cuda() for each in lengths)).backward()
+        for there in (lengths, [each.cuda() for each in lengths]):
+            F.ctc_loss(log.log_softmax(2), labels, *there).backward()
     return [str(scores.grad.device), [*log.grad.shape]]
 
 

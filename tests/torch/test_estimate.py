@@ -398,7 +398,7 @@ def test_weights_that_are_converted_are_no_inputs():
     assert tensorlens.estimate(make_half).batch == 3
 
 
-def test_workspaces_are_of_no_module():
+def test_workspaces_are_of_no_module_and_no_line():
     def make_step():
         layers = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
         model = torch.nn.Sequential(*layers).cuda()
@@ -414,3 +414,5 @@ def test_workspaces_are_of_no_module():
     batch, loss, gradient = 8 * 64 * 4, 512, 512
     assert found.by_module[None] == workspaces + batch + loss + gradient
     assert {line.filename for line in found.by_line if line is not None} == {__file__}
+    assert found.by_line[None] == workspaces
+    assert "  cuBLAS workspace (library)\n" in str(found)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.planning.compare.result import Comparison, LossCheck, Outcome, Ratio, Status, spread
+from tensorlens.planning.compare.result import (
+    ONE_RUN,
+    Comparison,
+    LossCheck,
+    Outcome,
+    Ratio,
+    Status,
+    spread,
+)
 from tensorlens.render.blocks import (
     Bar,
     Bars,
@@ -34,6 +42,7 @@ _ALWAYS = 3
 _LONGEST = 28
 _WINNERS = ("question", "option", "answer")
 _NOTHING = "-"
+_NOISY = "too noisy"
 
 _COLUMNS = (
     *("option", "settings", "status", "why", "peak_allocated", "peak_reserved"),
@@ -62,11 +71,7 @@ def blocks(found: Comparison, view: View) -> Sequence[Block]:
     shown.append(Table(columns, winners, sentences=sentences))
     if any(each.ran for each in found.outcomes):
         shown.append(_options(found))
-    failures = tuple(
-        Note(f"{each.name}: {'' if each.status == Status.CANNOT else f'{each.status}: '}{each.why}")
-        for each in found.outcomes
-        if not each.ran
-    )
+    failures = tuple(Note(_failure(each)) for each in found.outcomes if not each.ran)
     if failures:
         shown.append(Section(failures, "Without figures"))
     shown += [*_bars(found), *_plane(found)]
@@ -98,6 +103,13 @@ def _options(found: Comparison) -> Table:
     return Table(columns, tuple(tuple(row[place] for place in shown) for row in cells))
 
 
+def _failure(outcome: Outcome) -> str:
+    if outcome.status == Status.CANNOT:
+        named = outcome.why.startswith((f"{outcome.name} ", f"{outcome.name}:"))
+        return outcome.why if named else f"{outcome.name}: {outcome.why}"
+    return f"{outcome.name}: {outcome.status}: {outcome.why}"
+
+
 def _known(found: Comparison) -> list[tuple[Outcome, int]]:
     return [
         (each, each.peak_allocated)
@@ -117,11 +129,11 @@ def _bars(found: Comparison) -> Iterator[Bars]:
 
 
 def _plane(found: Comparison) -> Iterator[Plane]:
-    """Yield where each option is: time to the right, memory upwards; none without times."""
+    """Yield where each option is: time to the right, memory upwards; none without known times."""
     known = [
         (each, peak, ratio)
         for each, peak in _known(found)
-        if (ratio := found.time_ratio(each.name)) is not None
+        if (ratio := found.time_ratio(each.name)) is not None and ratio.is_known
     ]
     if len(known) < 2:
         return
@@ -146,9 +158,7 @@ def _plane(found: Comparison) -> Iterator[Plane]:
         "time, as a ratio to the baseline",
         "peak",
         tuple(points),
-        "Green: of the Pareto set. The line is the 95 % interval of the time."
-        if found.pareto
-        else "One run each: noise, and so the Pareto set, are unknown. Use repeats=3.",
+        "Green: of the Pareto set. The line is the 95 % interval of the time.",
         tuple((each / last, f"x{each:g}") for each in _ratios(last)),
         tuple(
             (each / highest, size(each).replace(".00 ", " "))
@@ -206,17 +216,15 @@ def _against(found: Comparison, outcome: Outcome) -> str:
 
 
 def _time_text(ratio: Ratio | None, *, is_baseline: bool = False) -> str:
-    """Return a ratio of times as text: ``x1.31 +-0.04``, ``no difference``."""
-    if ratio is None:
-        return UNKNOWN
-    if is_baseline:
+    """Return a ratio of times as text: ``x1.31 ±0.04``, ``same ±0.02``."""
+    if is_baseline and ratio is not None:
         return "x1"
-    if ratio.low is None or ratio.high is None:
-        return f"x{ratio.point:.2f} +-?"
-    half = (ratio.high - ratio.low) / 2
-    noise = f"+-{half:.2f}" if half < ratio.point else "unsure"
-    text = f"x{ratio.point:.2f} {noise}"
-    return f"{text} =" if ratio.verdict == "no difference" else text
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return UNKNOWN
+    if not ratio.is_known:
+        return _NOISY
+    change = "same" if ratio.verdict == "no difference" else f"x{ratio.point:.2f}"
+    return f"{change} ±{(ratio.high - ratio.low) / 2:.2f}"
 
 
 def _loss_text(found: Comparison, outcome: Outcome) -> str:
@@ -239,7 +247,7 @@ def _winners(found: Comparison) -> tuple[tuple[str, str, str], ...]:
     """Return the winner of each question."""
     rows = []
     for winner in found.winners:
-        names = ", ".join(winner.names) or _NOTHING
+        names = ", ".join(winner.names) or UNKNOWN
         off = [name for name in winner.names if _is_off(found, name)]
         warning = f"; the loss differs: {', '.join(off)}" if off else ""
         rows.append((winner.question, names, winner.why + warning))
@@ -278,7 +286,9 @@ def _remarks(found: Comparison) -> tuple[str, ...]:
             noted.setdefault(f"no {figure.replace('_', ' ')}: {why}", []).append(each.name)
     everywhere = sum(each.ran for each in found.outcomes)
     said += [
-        note if len(names) == everywhere else f"{', '.join(names)}: {note}"
+        note
+        if len(names) == everywhere or note.startswith(f"{names[0]}:")
+        else f"{', '.join(names)}: {note}"
         for note, names in noted.items()
     ]
     return tuple(said)
@@ -286,21 +296,22 @@ def _remarks(found: Comparison) -> tuple[str, ...]:
 
 def _noise(found: Comparison) -> str:
     if found.repeats < 2:
-        return "timing noise unknown after one run: use repeats=3"
+        return f"time: n/a, {ONE_RUN}"
     apart = spread(found[found.baseline].seconds)
-    own = "" if apart is None else f"; the baseline's runs lie {100 * apart:.0f} % apart"
+    own = "" if apart is None else f" The baseline's runs lie {100 * apart:.0f} % apart."
     return (
-        "time: mean ratio to the baseline, +- half of its 95 % interval;"
-        f" = means no difference{own}"
+        "time: mean ratio to the baseline, ± half of its 95 % interval; same: no difference is"
+        f" seen.{own}"
     )
 
 
 def _rows(found: Comparison) -> Iterator[tuple[str | int | float | None, ...]]:
     for each in found.outcomes:
         ratio, check = found.time_ratio(each.name), found.loss_check(each.name)
-        times = (
-            (None,) * 4 if ratio is None else (ratio.point, ratio.low, ratio.high, ratio.verdict)
-        )
+        times: tuple[float | str | None, ...] = (None,) * 4
+        if ratio is not None:
+            point = None if ratio.low is None else ratio.point
+            times = (point, ratio.low, ratio.high, ratio.verdict)
         yield (
             each.name,
             ", ".join(each.settings) or None,

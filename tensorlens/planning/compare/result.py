@@ -24,6 +24,8 @@ _STUDENT = (
 """Two-sided 95 % points of Student's t with 1 to 20 degrees of freedom."""
 _NORMAL = 1.96
 
+_LOST = 0.5
+"""From this part of a ratio on its noise hides it."""
 _NOTABLE = 0.01
 """A hundredth is no difference, however sure it is."""
 
@@ -55,6 +57,11 @@ class Ratio:
         if self.low is None or self.high is None:
             return None
         return (self.high - self.low) / 2 / self.point
+
+    @property
+    def is_known(self) -> bool:
+        """Whether repeats tell the ratio: there are several, and it is off by less than half."""
+        return self.noise is not None and self.noise < _LOST
 
 
 def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio | None:
@@ -105,6 +112,9 @@ WITHIN = 1.10
 
 SAME_LOSS = 1e-5
 """Losses that are nearer than this part of the baseline's are the same."""
+
+ONE_RUN = "one run; use repeats=3 (--repeats 3)"
+"""Why a time is no result."""
 
 LEAST, BATCH, QUICK = "least memory", "largest batch", "least memory within 10 % of the speed"
 
@@ -251,16 +261,20 @@ class Comparison(Document):
     def pareto(self) -> tuple[str, ...]:
         """The options of which none other takes less memory and no more time.
 
-        Empty where no times are known, or only those of one run each: their noise is not.
+        Options whose times are not known, of one run or lost in noise, are in no set.
         """
-        if self.repeats < 2:
+        timed = [each for each in self._running() if self._is_timed(each.name)]
+        if self.repeats < 2 or len(timed) < 2:
             return ()
-        timed = [each for each in self._running() if each.seconds]
         return tuple(
             each.name
             for each in timed
             if not any(self._beats(other, each) for other in timed if other is not each)
         )
+
+    def _is_timed(self, name: str) -> bool:
+        found = self.time_ratio(name)
+        return found is not None and found.is_known
 
     def _beats(self, one: Outcome, other: Outcome) -> bool:
         assert one.peak_allocated is not None and other.peak_allocated is not None
@@ -312,11 +326,14 @@ class Comparison(Document):
         if not any(ratios.values()):
             why = "an estimate has no times" if self.provenance == "estimated" else "no times known"
             return Winner(QUICK, (), why)
+        known = {name: each for name, each in ratios.items() if each and each.is_known}
+        if self.repeats < 2 or not known.keys() - {self.baseline}:
+            why = ONE_RUN if self.repeats < 2 else "times are lost in noise: use more steps"
+            return Winner(QUICK, (), why)
         quick = [
             each
             for each in self._running()
-            if (found := ratios[each.name]) is not None
-            and (found.point <= WITHIN or each.name == self.baseline)
+            if each.name in known and known[each.name].point <= WITHIN
         ]
         return self._least(QUICK, quick)
 

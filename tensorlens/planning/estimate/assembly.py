@@ -20,7 +20,7 @@ from tensorlens.planning.estimate.terms import context_overhead, rule
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import EventLog, Label, Stacks
+from tensorlens.records.events import EventLog, Label
 from tensorlens.records.origin import Origin
 from tensorlens.units import format_bytes
 
@@ -159,26 +159,15 @@ def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
         made = simulated.rows.get(row)
         if made is not None and log.pair[made] < 0:
             log.name(made, Label(name, "other"))
-            _take_from_module(log, made)
+            _without_line(log, made)
 
 
-def _take_from_module(log: EventLog, row: int) -> None:
-    """Give a block to the line that called the model: the layer that came first only met it."""
-    log.stack[row] = _outside(log.stacks, log.stack[row])
+def _without_line(log: EventLog, row: int) -> None:
+    """Take a block from the line and the layer that came first: a library has it for all."""
+    log.stack[row] = -1
     if log.context[row] >= 0:
         context = log.contexts[log.context[row]]
-        forward = _outside(log.stacks, context.forward)
-        log.context[row] = log.context_number(replace(context, forward=forward, module=None))
-
-
-def _outside(stacks: Stacks, node: int) -> int:
-    """Return the innermost node of a stack that is in no module."""
-    outside = node
-    while node >= 0:
-        if stacks.module[node] >= 0:
-            outside = stacks.parent[node]
-        node = stacks.parent[node]
-    return outside
+        log.context[row] = log.context_number(replace(context, forward=-1, module=None))
 
 
 def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[Term]:

@@ -283,7 +283,10 @@ class Estimate(Document):
 
     @property
     def by_line(self) -> Mapping[SourceLine | None, int]:
-        """Bytes at the peak by line, largest first; what no line is known of is under None."""
+        """Bytes at the peak by line, largest first.
+
+        Bytes of no known line, and the workspaces of libraries, are under None.
+        """
         peak = self.peak
         return _with_remainder(peak.by_line, peak, None)
 

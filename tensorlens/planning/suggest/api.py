@@ -29,12 +29,14 @@ from tensorlens.planning.suggest.recorded_steps import (
     Finder,
     RecordedSteps,
 )
-from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
+from tensorlens.planning.suggest.result import FREE, Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.simulated_changes import Simulation, autocast, keras_changes
 from tensorlens.planning.suggest.state import smaller_queue, without_state
 from tensorlens.planning.suggest.verification import Watcher, verified, watched, without_failures
 from tensorlens.planning.trials.jobs import Reason, Trouble
 from tensorlens.recording.analysis.levels import dropped_peak
+from tensorlens.recording.present.culprits import largest_line, largest_tensors
+from tensorlens.recording.present.instants import line_rows
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes
 
@@ -93,7 +95,7 @@ def suggest(
             there is already, of one step or more.
         verify: run the step with each change as well, by :func:`tensorlens.compare`, and tell the
             measured saving beside the predicted one.
-        top: how many changes are returned.
+        top: how many changes that cost something are returned; those that are free always are.
         device: whose memory: ``cpu``, ``cuda:0``. By default the CUDA device that is used most, or
             the CPU where none is used; of a recording, the one with the highest peak.
         batch: what ``make_step`` is called with; None: nothing.
@@ -245,13 +247,19 @@ def _told(
 ) -> Suggestions:
     worth = [each for each in candidates if _saving(record, each) >= _least(record, each)]
     worth.sort(key=lambda each: -_saving(record, each))
+    with_cost = [each for each in worth if each.kind not in FREE]
+    others = with_cost[top:]
+    peak = record.recording.at(record.peak_row, record.device)
+    lines, _ = line_rows(record.log, peak.by_line, None)
     return Suggestions(
-        suggestions=tuple(_suggestion(record, each) for each in worth[:top]),
+        suggestions=tuple(_suggestion(record, each) for each in worth if each not in others),
         device=record.device,
         peak=record.peak,
         moment=record.moment(record.peak_row),
+        line=largest_line(lines, record.peak),
+        tensor=largest_tensors(record.recording, record.device, record.peak_row, record.peak),
         program=program,
-        others=tuple(_in_short(record, each) for each in worth[top:]),
+        others=tuple(_in_short(record, each) for each in others),
         notes=(*_dropped(record), *notes),
     )
 

@@ -63,7 +63,7 @@ def _freed(waiting: UnusedVariable, make_step: Callable[[], Any]) -> Any:
 def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
     """Give the variables that wait for backward to end, which backward has no use for."""
     begins = record.marks(BACKWARD)
-    waiting = () if record.facts is None else record.facts.waiting
+    waiting = () if record.facts is None else record.facts.unused_variables
     for each in waiting:
         place = record.at(each.address, begins[-1]) if begins else None
         if place is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tensorlens.planning.compare.result import ONE_RUN
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.render.blocks import (
     Bar,
@@ -20,14 +21,11 @@ from tensorlens.render.blocks import (
 from tensorlens.render.figures import UNKNOWN, size
 from tensorlens.render.view import View
 
-_PREDICTED = ("change", "saves", "of", "then", "predicted")
-_VERIFIED = ("change", "predicted", "measured", "off", "of", "then", "time")
-_OF = _VERIFIED.index("of")
-"""Left out where all is of the peak."""
 _PEAK, _QUEUE = "peak", "queue"
 _UNMEASURED = "unmeasured"
-_LAST = 2
-"""Columns, from the right, that give way."""
+_FREE = "free"
+_COSTS = {"checkpoint": "time", "bf16": "precision", "optimizer": "tuning", "queue": "waiting"}
+"""Kind of a change to its cost in a word."""
 
 _HOW = {
     Method.REPLAYED: "replayed: the recording, with tensors gone, freed earlier or computed again",
@@ -53,8 +51,15 @@ def blocks(found: Suggestions, view: View) -> Sequence[Block]:
     """Return the savings, what to write for each, remarks."""
     of = f" for {found.program}" if found.program else ""
     conditions = f"peak {size(found.peak)}, {found.moment}; each change by itself"
+    culprits = [f"line {found.line}"] if found.line else []
+    culprits += [f"tensor {found.tensor}"] if found.tensor else []
+    free = [f"{each.change} saves {size(each.predicted_saving)}" for each in found if each.is_free]
+    without_cost = (f"free: {', '.join(free)}",) if free else ()
     shown: list[Block] = [
-        Heading(f"Biggest savings{of} ({found.device})", conditions=(conditions,))
+        Heading(
+            f"Biggest savings{of} ({found.device})",
+            conditions=(conditions, *culprits, *without_cost),
+        )
     ]
     count = len(found.suggestions)
     if count:
@@ -72,24 +77,12 @@ def rows(found: Suggestions) -> Rows:
 
 
 def _table(found: Suggestions) -> Table:
-    titles: Sequence[str] = _PREDICTED
-    cells: list[tuple[str, ...]] = [_predicted(found, each) for each in found]
-    if found.verified:
-        titles, cells = _VERIFIED, [_verified(each) for each in found]
-        if not any(each.memory for each in found):
-            titles = titles[:_OF] + titles[_OF + 1 :]
-            cells = [row[:_OF] + row[_OF + 1 :] for row in cells]
-    first = len(titles) - _LAST
-    columns = [
-        Column(
-            each,
-            "figure" if place else "name",
-            len(titles) - place if place >= first else None,
-        )
-        for place, each in enumerate(titles)
-    ]
-    numbered = tuple((str(number), *row) for number, row in enumerate(cells, 1))
-    return Table((Column(""), *columns), numbered)
+    columns = _verified(found) if found.verified else _predicted(found)
+    numbers = tuple(str(number) for number in range(1, len(found) + 1))
+    return Table(
+        (Column(""), *columns),
+        tuple(zip(numbers, *columns.values(), strict=True)),
+    )
 
 
 def _bars(found: Suggestions) -> Iterator[Bars]:
@@ -124,34 +117,60 @@ def _remarks(found: Suggestions) -> tuple[str, ...]:
         said.append(
             "time: of a step, as a ratio to the program as it is; compare() tells its noise"
         )
+    elif any(each.measured_peak is not None for each in found):
+        said.append(f"time: n/a, {ONE_RUN}")
     if found.measured_peak is not None and found.measured_peak != found.peak:
         said.append(f"measured without any change: {size(found.measured_peak)}")
     return (*said, *found.notes)
 
 
-def _predicted(found: Suggestions, each: Suggestion) -> tuple[str, ...]:
-    before = found.peak if each.before is None else each.before
-    part = 100 * each.predicted_saving / before if before else 0.0
-    return (
-        each.change,
-        size(each.predicted_saving),
-        f"{part:.1f} % of {_of(each)}",
-        size(each.predicted_peak),
-        each.how,
-    )
+def _predicted(found: Suggestions) -> dict[Column, tuple[str, ...]]:
+    """Return the columns of a table, each with its cells."""
+    before = [found.peak if each.before is None else each.before for each in found]
+    shares = [
+        f"{100 * each.predicted_saving / whole if whole else 0.0:.1f} %"
+        for each, whole in zip(found, before, strict=True)
+    ]
+    return {
+        Column("change", "name"): tuple(each.change for each in found),
+        Column("saves"): tuple(size(each.predicted_saving) for each in found),
+        Column("share" if any(each.memory for each in found) else "of peak"): tuple(shares),
+        **_memory(found),
+        Column("after"): tuple(size(each.predicted_peak) for each in found),
+        Column("cost", "text"): tuple(map(_cost, found)),
+        Column("method", "text", rank=0): tuple(each.how for each in found),
+    }
 
 
-def _verified(each: Suggestion) -> tuple[str, ...]:
-    time = each.measured_time
-    return (
-        each.change,
-        size(each.predicted_saving),
-        _UNMEASURED if each.missing else size(each.measured_saving),
-        _off(each),
-        _of(each),
-        size(each.predicted_peak if each.measured_peak is None else each.measured_peak),
-        UNKNOWN if time is None else f"x{time:.2f}",
+def _verified(found: Suggestions) -> dict[Column, tuple[str, ...]]:
+    after = (
+        each.predicted_peak if each.measured_peak is None else each.measured_peak for each in found
     )
+    times = [each.measured_time for each in found]
+    texts = tuple(UNKNOWN if each is None else f"x{each:.2f}" for each in times)
+    return {
+        Column("change", "name"): tuple(each.change for each in found),
+        Column("predicted"): tuple(size(each.predicted_saving) for each in found),
+        Column("measured"): tuple(
+            _UNMEASURED if each.missing else size(each.measured_saving) for each in found
+        ),
+        Column("error"): tuple(map(_off, found)),
+        **_memory(found),
+        Column("after", rank=1): tuple(map(size, after)),
+        Column("cost", "text"): tuple(map(_cost, found)),
+        **({Column("time", rank=0): texts} if any(times) else {}),
+    }
+
+
+def _memory(found: Suggestions) -> dict[Column, tuple[str, ...]]:
+    """Return whose bytes they are; no column where all are the peak's."""
+    if not any(each.memory for each in found):
+        return {}
+    return {Column("memory", "text"): tuple(map(_of, found))}
+
+
+def _cost(each: Suggestion) -> str:
+    return _FREE if each.is_free else _COSTS.get(each.kind, UNKNOWN)
 
 
 def _of(each: Suggestion) -> str:

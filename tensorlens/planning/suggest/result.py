@@ -23,6 +23,9 @@ KINDS = ("checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept", 
 zeroed, gradients freed before forward, a tensor freed after its last use, fewer batches that wait
 for the step."""
 
+FREE = ("set_to_none", "zero_grad", "kept")
+"""Those of them that cost neither time nor accuracy."""
+
 
 class Method(StrEnum):
     """How a prediction was made."""
@@ -53,7 +56,7 @@ class Suggestion:
     """Bytes by which that is lower than as the program is, wherever the new peak is."""
     how: Method = Method.REPLAYED
     cost: str = ""
-    """Its cost; empty where that is not known."""
+    """Its cost, ``none`` for what is free; empty where that is not known."""
     settings: tuple[str, ...] = ()
     """The option of :func:`tensorlens.compare` that does it: ``optimizer=sgd``. Empty where only
     the program's own code can."""
@@ -64,9 +67,15 @@ class Suggestion:
     measured_peak: int | None = None
     measured_saving: int | None = None
     measured_time: float | None = None
-    """Time per step as a ratio to that of the program as it is."""
+    """Time per step as a ratio to that of the program as it is; None after one run, and where
+    noise hides it."""
     missing: str = ""
     """Why nothing is measured."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it costs neither time nor accuracy."""
+        return self.kind in FREE
 
     @property
     def option(self) -> dict[str, Any] | None:
@@ -86,7 +95,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Suggestions(Document):
-    """The changes that would save most, the largest saving first.
+    """The changes that would save most, and all free ones, the largest saving first.
 
     As a table: one row per change.
     """
@@ -109,6 +118,10 @@ class Suggestions(Document):
     others: tuple[str, ...] = ()
     """Further changes that would save less."""
     notes: tuple[str, ...] = ()
+    line: str = ""
+    """The line that has most of the peak, with its bytes and source."""
+    tensor: str = ""
+    """The tensors that have most of the peak, with their bytes."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def __len__(self) -> int:

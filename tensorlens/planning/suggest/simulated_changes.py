@@ -133,7 +133,7 @@ def autocast(record: RecordedSteps, simulation: Simulation) -> Iterator[Candidat
 
 def _computes_in_float32(record: RecordedSteps) -> bool:
     """Tell whether halves of the activations at the peak are a part of it that counts."""
-    if record.facts is None or record.facts.is_lower:
+    if record.facts is None or record.facts.has_low_precision:
         return False
     there = [row for row in record.allocations() if record.resident(row, record.peak_row)]
     activations = record.nbytes(row for row in there if record.role(row) == "activation")

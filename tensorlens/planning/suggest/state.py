@@ -32,7 +32,7 @@ def without_state(record: RecordedSteps) -> Iterator[Candidate]:
         if not slots:
             return
         replay.add(-slots, record.steps[0].begin, len(record.log))
-        copied = 0 if record.facts is None else record.facts.scattered
+        copied = 0 if record.facts is None else record.facts.sparse_gradient_bytes
         for step in record.steps[1:] if copied else ():
             replay.add(copied, step.begin, step.end)
     else:

@@ -188,7 +188,7 @@ def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
         suggestion,
         measured_peak=peak,
         measured_saving=None if peak is None or level is None else level - peak,
-        measured_time=None if ratio is None else ratio.point,
+        measured_time=ratio.point if ratio is not None and ratio.is_known else None,
         missing="" if peak is not None and level is not None else _why(outcome, before),
     )
 

@@ -38,7 +38,7 @@ class StepWatch:
         self.is_last = False
         self._recomputes = False
         self._is_graph = False
-        self._scattered: dict[int, int] = {}
+        self._sparse_gradients: dict[int, int] = {}
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -62,12 +62,12 @@ class StepWatch:
         return StepFacts(
             blocks=tuple(RepeatedBlock(path, kind) for path, kind in found if path is not None),
             optimizers=tuple(map(_described, _optimizers())),
-            is_lower=any(each in _LOWER for each in computed),
+            has_low_precision=any(each in _LOWER for each in computed),
             is_whole=is_whole,
             recomputes=self._recomputes,
             is_compiled=any(getattr(model, "compiled", False) for model in models),
             is_graph=self._is_graph,
-            scattered=sum(self._scattered.values()),
+            sparse_gradient_bytes=sum(self._sparse_gradients.values()),
         )
 
     def _recompute(self, function: Any) -> Any:
@@ -99,7 +99,7 @@ class StepWatch:
             return
         for gradient, parameter in zip(grads, parameters, strict=False):
             if isinstance(gradient, tf.IndexedSlices):
-                self._scattered[id(parameter)] = _nbytes(parameter)
+                self._sparse_gradients[id(parameter)] = _nbytes(parameter)
 
 
 def _optimizers() -> list[Any]:

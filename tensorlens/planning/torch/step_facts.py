@@ -47,8 +47,8 @@ class StepWatch:
         self._mark = mark
         self._sets_to_none: bool | None = None
         self._inside = False
-        self._is_lower = False
-        self._waiting: dict[tuple[str, str], UnusedVariable] = {}
+        self._has_low_precision = False
+        self._unused_variables: dict[tuple[str, str], UnusedVariable] = {}
         self._loaders = LoaderWatch()
 
     @contextlib.contextmanager
@@ -71,13 +71,14 @@ class StepWatch:
             for block in repeated_blocks(models)
         ]
         parameters = [each for model in models for each in model.parameters()]
+        whole = sum(each.nbytes for each in parameters)
         lower = sum(each.nbytes for each in parameters if each.dtype in _LOWER)
         return StepFacts(
             blocks=tuple(RepeatedBlock(where, kind) for where, kind in found if where is not None),
             optimizers=tuple(map(_described, instances(torch.optim.Optimizer))),
             sets_to_none=self._sets_to_none,
-            is_lower=self._is_lower or 2 * lower > sum(each.nbytes for each in parameters),
-            waiting=tuple(self._waiting.values()),
+            has_low_precision=self._has_low_precision or 2 * lower > whole,
+            unused_variables=tuple(self._unused_variables.values()),
             queues=self._loaders.most,
             is_whole=is_whole,
             has_cache=bool(cache_configs(models)),
@@ -120,11 +121,11 @@ class StepWatch:
         roots = [each for each in given if isinstance(each, torch.Tensor)]
         graph = walk((each.grad_fn for each in roots), lambda: True)
         saved = [each.tensor for each in graph.saved]
-        self._is_lower |= any(each.dtype in _LOWER for each in (*roots, *saved))
+        self._has_low_precision |= any(each.dtype in _LOWER for each in (*roots, *saved))
         needed = {_address(each) for each in (*roots, *saved, *graph.leaves.values())}
         if not self.is_last:
             return
-        self._waiting.clear()
+        self._unused_variables.clear()
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             if not is_foreign(frame.f_code.co_filename):
@@ -139,7 +140,7 @@ class StepWatch:
         address = _address(tensor)
         if address and address not in needed:
             function = getattr(code, "co_qualname", code.co_name)
-            self._waiting[function, name] = UnusedVariable(
+            self._unused_variables[function, name] = UnusedVariable(
                 name, function, code.co_filename, frame.f_lineno, address
             )
 

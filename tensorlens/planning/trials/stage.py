@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -13,7 +13,7 @@ from tensorlens.planning.trials.jobs import CannotApply, Job
 from tensorlens.planning.trials.pickling import unpack
 from tensorlens.planning.trials.steps import StepsDone, beginning
 
-__all__ = ["CannotApply", "Option", "Stage", "Step"]
+__all__ = ["CannotApply", "Option", "Stage", "Step", "missing_blocks", "repeated_blocks"]
 
 Step = Callable[[], Any]
 
@@ -62,6 +62,42 @@ class Option(Generic[S]):
         Raises:
             CannotApply: it changed nothing.
         """
+
+
+B = TypeVar("B")
+
+
+def repeated_blocks(
+    roots: Iterable[B],
+    children_of: Callable[[B], Sequence[B]],
+    holds_blocks: Callable[[B], bool] = lambda _: True,
+) -> list[B]:
+    """Return the blocks that models repeat, the outermost of each place.
+
+    A block has children, and is one of two or more of its class in the same place.
+
+    Args:
+        roots: the models.
+        children_of: gives what is directly inside of a model, layer or block.
+        holds_blocks: whether something may be the place of blocks.
+    """
+    found: list[B] = []
+    for root in roots:
+        children = children_of(root)
+        composite = [child for child in children if children_of(child)]
+        classes = [type(child) for child in composite] if holds_blocks(root) else []
+        blocks = [child for child in composite if classes.count(type(child)) > 1]
+        found += [block for block in blocks if all(block is not known for known in found)]
+        inner = [child for child in children if all(child is not block for block in blocks)]
+        below = repeated_blocks(inner, children_of, holds_blocks)
+        found += [block for block in below if all(block is not known for known in found)]
+    return found
+
+
+def missing_blocks(setting: str, models: Iterable[object], rule: str) -> CannotApply:
+    """Return the refusal of a setting for models that repeat no blocks."""
+    names = ", ".join(sorted({type(model).__name__ for model in models})) or "no model"
+    return CannotApply(f"{setting} finds no repeated blocks in {names}: {rule}")
 
 
 _NEEDS_STEP = "built-in settings need a make_step() that returns step(): this is a whole program"

@@ -62,10 +62,14 @@ class LineRow:
     """Its text; empty where that is not known."""
     is_model: bool = False
     """Whether it is a line of a library's model that the last line above it calls."""
+    label: str = ""
+    """Text in place of the line: ``cuBLAS workspace (library)``."""
 
     @property
     def place(self) -> str:
         """The line as it is shown."""
+        if self.label:
+            return self.label
         if self.line is None or not self.is_model:
             return line_place(self.line)
         return f"  {model_place(self.line)} in {self.line.function}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,17 @@ from tensorlens.render.html import treemap
 from tensorlens.render.html.table import shown_table
 from tensorlens.render.html.templates import environment
 from tensorlens.render.series import heights, thinned
+from tensorlens.render.source import clipped, width
 
 _WIDTH, _HEIGHT = 240, 28
 """Of a line of levels."""
 _MOST_POINTS = 240
 _PLANE = (720, 300, 64)
 """Width and height of a plane, in its own units, and the room for its labels."""
+_LETTER, _LINE_HEIGHT, _NAME_LENGTH = 6.5, 12, 40
+"""Of a plane's names, in its own units."""
+_NAME_STEPS = (-7, 15, -20, 28, -33, 41)
+"""How far from its point a name stands, the nearest first."""
 
 
 def fragment(blocks: Sequence[Block]) -> str:
@@ -104,14 +109,28 @@ def _upward(part: float) -> float:
 
 
 def _plane(plane: Plane) -> list[dict[str, Any]]:
-    """Return where the points of a plane are drawn."""
-    return [
-        {
-            "point": point,
-            "x": _across(point.x),
-            "low": _across(point.low),
-            "high": _across(point.high),
-            "y": _upward(point.y),
-        }
-        for point in plane.points
-    ]
+    """Return where the points of a plane are drawn, and where their names have room."""
+    found: list[dict[str, Any]] = []
+    for point in plane.points:
+        x, y = _across(point.x), _upward(point.y)
+        name = clipped(point.name, _NAME_LENGTH, "…")
+        left = min(x + 7, _PLANE[0] - _LETTER * width(name))
+        free = (y + step for step in _NAME_STEPS if not _is_taken(left, y + step, name, found))
+        found.append(
+            {
+                **{"point": point, "x": x, "y": y},
+                **{"low": _across(point.low), "high": _across(point.high)},
+                **{"name": name, "name_x": round(left, 1), "name_y": next(free, y - 7)},
+            }
+        )
+    return found
+
+
+def _is_taken(left: float, y: float, name: str, others: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether a name would be written over another one."""
+    return any(
+        abs(y - each["name_y"]) < _LINE_HEIGHT
+        and left < each["name_x"] + _LETTER * width(each["name"])
+        and each["name_x"] < left + _LETTER * width(name)
+        for each in others
+    )

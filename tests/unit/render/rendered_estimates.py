@@ -86,7 +86,7 @@ def training_log(name: str = "fc1.weight", filename: str = "train.py") -> EventL
     alloc(4, -1, None, Label(name, "parameter", "float32", (1024, 1024)))
     alloc(1, -1, None, Label("step(): x", "input", "float32", (8, 32768)))
     mark("step 1")
-    alloc(8, at.forward, library)
+    alloc(8, -1, library)
     first = alloc(2, at.forward, addmm)
     log.append(SEGMENT_ALLOC, GPU, 1 << 40, 20 * MIB, 5 * MS)
     second = alloc(2, at.backward, ones)

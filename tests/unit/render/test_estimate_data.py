@@ -75,7 +75,7 @@ def test_csv_cells() -> None:
     assert ["figure", "needed", *needed, "", "", "", ""] in rows
     step = [str(PEAK)] * 3
     assert ["peak allocated", "step 2", *step, "", "", "", ""] in rows
-    line = [str(18 * MIB)] * 3
+    line = [str(10 * MIB)] * 3
     assert ["line", "", *line, "train.py", "2", "step", ""] in rows
 
 

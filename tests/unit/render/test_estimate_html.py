@@ -5,8 +5,9 @@ import rendered_estimates as estimates
 from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
-from tensorlens.planning.estimate.present.needs import judged
-from tensorlens.planning.estimate.present.peak_parts import card_stacks, peak_parts
+from tensorlens.planning.estimate.present.card_bar import card_stacks
+from tensorlens.planning.estimate.present.peak_parts import peak_parts
+from tensorlens.planning.estimate.present.verdict import fit_of
 from tensorlens.render.html import HtmlRenderer, fragment
 
 
@@ -15,7 +16,7 @@ def stacks_of(kind: str):
     made = estimates.ALL[kind]()
     return [
         ({stripe.label: stripe.text for stripe in stack.stripes}, stack.limit)
-        for stack in card_stacks(made, peak_parts(made), judged(made), "")
+        for stack in card_stacks(made, peak_parts(made), fit_of(made), "")
     ]
 
 
@@ -34,7 +35,7 @@ def test_a_fragment_is_whole_and_offline(kind: str) -> None:
 def test_a_page_has_the_estimate_and_its_recording(kind: str) -> None:
     page = HtmlRenderer().render(estimates.ALL[kind]())
     assert "<title>tensorlens: what it will need</title>" in page
-    assert page.index("Memory needed") < page.index("Memory over time")
+    assert page.index("peak allocated") < page.index("Memory over time")
     assert HOSTILE not in page
 
 
@@ -43,7 +44,7 @@ def test_the_verdict_and_the_figures() -> None:
     assert '<div class="tl-remark tl-error">does not fit into 400.00 MiB: needs 446.00 MiB' in text
     rows = [[cell.strip() for cell in row] for row in Reader(text).rows]
     assert [
-        *("= required on the card", "446.00 MiB", "334.00 MiB", "588.00 MiB", "467,664,896"),
+        *("=", "required on the card", "446.00 MiB", "467,664,896", "334.00 MiB", "588.00 MiB"),
         "decides whether it fits",
     ] in rows
     assert ["step 2", "33.50 MiB", "40.00 MiB", "25.00 MiB", "40.00 MiB"] in rows
@@ -67,10 +68,12 @@ def test_what_is_cached_goes_back_when_there_is_no_room() -> None:
     assert limit == (400 / 446, "400.00 MiB")
 
 
-def test_what_is_too_little_to_be_seen_is_drawn_again() -> None:
+def test_a_small_used_part_has_a_bar_of_its_own() -> None:
     # 450 MiB of 79 GiB
     (whole, _), (used, _) = stacks_of("unasked")
-    assert [*whole] == [*used, "free"]
+    assert [*whole] == ["used", "free"]
+    assert whole["used"] == "450.00 MiB"
+    assert "free" not in used and len(used) == 11
 
 
 def test_without_a_card_the_bar_is_what_is_used() -> None:

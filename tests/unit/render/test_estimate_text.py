@@ -5,6 +5,7 @@ import rendered_estimates as estimates
 from rendered_estimates import MIB, PEAK
 
 from tensorlens.planning.estimate import present
+from tensorlens.planning.estimate.present.figures import requirement
 from tensorlens.planning.estimate.result import Range
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
@@ -17,20 +18,30 @@ TRAINING_80 = """\
 Estimate for cuda:0: train.py:make_step
   fits into 1.00 GiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB), 578.00 MiB to
     spare
+  peak      33.50 MiB in backward of step 2, at train.py:2 in step, in fc1, for
+            aten::mm
+  line      train.py:2, 10.00 MiB (29.9 %): h = net(x)
+  tensor    fc1.weight, 4.00 MiB (11.9 %), parameter
   card      NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
   versions  torch 2.13.0
 
-                           Likeliest    At least     At most        Bytes
-  ───────────────────────────────────────────────────────────────────────
-  peak allocated           33.50 MiB                           35,127,296
-  peak reserved            40.00 MiB   40.00 MiB   42.00 MiB   41,943,040
-  allocator total          50.00 MiB   36.00 MiB  100.40 MiB   52,428,800
-  minimum that fits        36.00 MiB   34.00 MiB   38.00 MiB   37,748,736
-  + outside of torch      410.00 MiB  300.00 MiB  550.00 MiB  429,916,160
-  = required on the card  446.00 MiB  334.00 MiB  588.00 MiB  467,664,896
+     On the card            Likeliest        Bytes    At least     At most
+  ────────────────────────────────────────────────────────────────────────
+     minimum that fits      36.00 MiB   37,748,736   34.00 MiB   38.00 MiB
+  +  outside of torch      410.00 MiB  429,916,160  300.00 MiB  550.00 MiB
+  ────────────────────────────────────────────────────────────────────────
+  =  required on the card  446.00 MiB  467,664,896  334.00 MiB  588.00 MiB
 
-At the peak, 33.50 MiB (35,127,296 B), in backward of step 2, at train.py:2 in
-    step, in fc1, for aten::mm
+  As tools show it       Size       Bytes
+  ───────────────────────────────────────
+  peak allocated    33.50 MiB  35,127,296
+  peak reserved     40.00 MiB  41,943,040
+  allocator total   50.00 MiB  52,428,800
+  The allocator total may be 36.00 MiB to 100.40 MiB; the two peaks have no
+    bounds of their own. It has unused cache, which goes back when the card is
+    full.
+
+At the peak, 33.50 MiB (35,127,296 B)
   Component                       Size   Share
   ────────────────────────────────────────────
   parameters                  4.00 MiB  11.9 %
@@ -43,12 +54,19 @@ At the peak, 33.50 MiB (35,127,296 B), in backward of step 2, at train.py:2 in
   cuBLAS workspace            8.00 MiB  23.9 %
   remainders of blocks      512.00 KiB   1.5 %
 
-       Size   Share  Line             Source
-  ────────────────────────────────────────────────────
-  18.00 MiB  53.7 %  train.py:2       h = net(x)
-   8.00 MiB  23.9 %  train.py:5       optimizer.step()
+       Size   Share  Line                        Source
+  ───────────────────────────────────────────────────────────────
+  10.00 MiB  29.9 %  train.py:2                  h = net(x)
+   8.00 MiB  23.9 %  train.py:5                  optimizer.step()
    5.50 MiB  16.4 %  (no line known)
-   2.00 MiB   6.0 %  train.py:3       loss = h.sum()
+   2.00 MiB   6.0 %  train.py:3                  loss = h.sum()
+   8.00 MiB  23.9 %  cuBLAS workspace (library)
+
+       Size   Share  Module
+  ─────────────────────────────────────────────
+  22.00 MiB  65.7 %  fc1
+   8.00 MiB  23.9 %  cuBLAS workspace (library)
+   3.50 MiB  10.4 %  (no module known)
 
   Step         Peak  Peak reserved  At its end  Reserved then
   ───────────────────────────────────────────────────────────
@@ -75,27 +93,33 @@ MEANINGS = {
     "peak reserved": "torch.cuda.max_memory_reserved()",
     "allocator total": "reserved + kernels: nvidia-smi less context",
     "minimum that fits": "reserved, without unused cache",
-    "+ outside of torch": "CUDA context, loaded kernels",
-    "= required on the card": "decides whether it fits",
+    "outside of torch": "CUDA context, loaded kernels",
+    "required on the card": "decides whether it fits",
 }
 
 
 def with_meanings(text: str) -> str:
-    """A page that has room says of each figure what it is; the longest has 43 columns."""
+    """A page that has room says of each figure what it is; the longest have 30 and 43 columns."""
     lines = text.splitlines(keepends=True)
     for place, line in enumerate(lines):
         for label, meaning in MEANINGS.items():
-            if line.startswith(f"  {label} "):
+            if re.match(rf"  ([ +=]  )?{label} +\d", line) and line.count(",") > 1:
                 lines[place] = f"{line.rstrip()}  {meaning}\n"
-    rule = next(place for place, line in enumerate(lines) if "─" in line)
-    lines[rule] = lines[rule].rstrip() + "─" * (2 + 43) + "\n"
+    rules = [place for place, line in enumerate(lines) if "─" in line]
+    for place, longest in zip(rules, (30, 30, 43), strict=False):
+        lines[place] = lines[place].rstrip() + "─" * (2 + longest) + "\n"
     return "".join(lines)
 
 
 TRAINING_120 = (
     with_meanings(TRAINING_80)
     .replace("to\n    spare", "to spare")
-    .replace("in\n    step, in", "in step, in")
+    .replace("for\n            aten::mm", "for aten::mm")
+    .replace("no\n    bounds", "no bounds")
+    .replace(
+        "cache, which goes back when the card is\n    full",
+        "cache,\n    which goes back when the card is full",
+    )
 )
 
 SUM = """\
@@ -245,6 +269,21 @@ def test_the_sum_can_be_checked() -> None:
     assert total == 446 * MIB
 
 
+@pytest.mark.parametrize("kind", estimates.ALL)
+def test_every_bound_of_what_the_card_must_have_adds_up(kind: str) -> None:
+    figures = [(each.sign, each.nbytes) for each in requirement(estimates.ALL[kind]())]
+    if figures:
+        (_, minimum), (plus, outside), (equals, required) = figures
+        assert (plus, equals) == ("+", "=")
+        assert minimum + outside == required
+
+
+def test_library_workspace_is_charged_to_no_line() -> None:
+    text = text_of("training")
+    assert "  10.00 MiB  29.9 %  train.py:2                  h = net(x)\n" in text
+    assert "   8.00 MiB  23.9 %  cuBLAS workspace (library)\n" in text
+
+
 def test_words_for_what_the_model_takes() -> None:
     text = flat(explained("training"))
     assert (
@@ -331,4 +370,4 @@ def test_what_is_not_there_at_the_peak_is_told_with_its_highest() -> None:
 def test_blocks_that_do_not_add_up_are_told() -> None:
     made = estimates.training(allocated=Range.exactly(PEAK + 512))
     text = TextRenderer(80, "utf-8").render_blocks(present.explanation(made))
-    assert "  +          512       512 B  not told apart\n" in text
+    assert "  +          512       512 B  unattributed\n" in text

@@ -1,30 +1,28 @@
-"""An estimate explain in words what takes how much and why, with the sum, to be checked by hand."""
+"""An estimate in words: what takes how much and why, with the sum, to be checked by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorlens.planning.estimate.present.needs import (
-    FAR,
-    growth,
-    judged,
-    largest_batch,
-    peak_block,
-    peak_place,
-    rungs,
-    spread,
-    title,
-    verdict,
-)
+from tensorlens.planning.estimate.present.figures import sum_rows
+from tensorlens.planning.estimate.present.growth import FAR, growth
+from tensorlens.planning.estimate.present.peak import peak_block, peak_place
 from tensorlens.planning.estimate.present.peak_parts import (
+    ACTIVATION_GRADIENT,
     GROWING,
-    ON_THE_WAY,
     WORKSPACE,
     PeakPart,
     bytes_of,
     highest,
     of_kind,
     peak_parts,
+)
+from tensorlens.planning.estimate.present.verdict import (
+    fit_of,
+    largest_batch,
+    spread,
+    title,
+    verdict,
 )
 from tensorlens.planning.estimate.result import REMAINDER, Estimate, Term
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
@@ -67,7 +65,7 @@ _LABELS = {
     "gradient": "Gradients of parameters",
     "optimizer": "Optimizer state",
     "activation": "Activations",
-    ON_THE_WAY: "Gradients of activations, which go as soon as backward has used them",
+    ACTIVATION_GRADIENT: "Gradients of activations, which go as soon as backward has used them",
     "input": "Inputs",
     "temporary": "Temporaries, which an operator has while it runs",
     "other": "Other tensors",
@@ -204,7 +202,7 @@ def _growth(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
     found = growth(estimate)
     if found is None:
         return ""
-    fit = judged(estimate)
+    fit = fit_of(estimate)
     room = None if fit is None else found.room(fit.capacity)
     double = 2 * found.batch
     first = found.instants[0]
@@ -275,9 +273,9 @@ def _sum(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Table:
         columns,
         tuple(
             Row(
-                (rung.sign, f"{rung.nbytes:,}", size(rung.nbytes), rung.label),
-                state="sum" if rung.sign == "=" else "",
+                (row.sign, f"{row.nbytes:,}", size(row.nbytes), row.label),
+                state="sum" if row.sign == "=" else "",
             )
-            for rung in rungs(estimate, parts)
+            for row in sum_rows(estimate, parts)
         ),
     )

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-from tensorlens.planning.estimate.result import REMAINDER, Estimate, Fit
+from tensorlens.planning.estimate.result import REMAINDER, Estimate
 from tensorlens.planning.estimate.simulation import block_changes
 from tensorlens.recording.moments import Resident
-from tensorlens.render import blocks
-from tensorlens.render.colours import ROLE_COLOURS
-from tensorlens.render.figures import size
 from tensorlens.roles import BLOCK_ROLES
 
-ON_THE_WAY = "gradient of activations"
+ACTIVATION_GRADIENT = "gradient of activations"
 """The part of what backward makes that is the gradient of no parameter."""
 WORKSPACE = "workspace"
 """The kind of the parts that no tensor of the program is."""
-UNTOLD = "not told apart"
+UNATTRIBUTED = "unattributed"
 """The part that is left where the blocks do not add up to the peak."""
 
-GROWING = ("activation", "input", ON_THE_WAY)
+GROWING = ("activation", "input", ACTIVATION_GRADIENT)
 """The kinds that grow with the batch, besides what an operator takes for itself."""
 
 _ORDER = (
-    *("parameter", "buffer", "gradient", "optimizer", "activation", ON_THE_WAY),
-    *("input", "other", "temporary", WORKSPACE, REMAINDER, UNTOLD),
+    *("parameter", "buffer", "gradient", "optimizer", "activation", ACTIVATION_GRADIENT),
+    *("input", "other", "temporary", WORKSPACE, REMAINDER, UNATTRIBUTED),
 )
 _CALLED = {
     "parameter": "parameters",
@@ -35,7 +31,7 @@ _CALLED = {
     "gradient": "gradients",
     "optimizer": "optimizer state",
     "activation": "activations",
-    ON_THE_WAY: "gradients of activations",
+    ACTIVATION_GRADIENT: "gradients of activations",
     "input": "inputs",
     "other": "other tensors",
     "temporary": "temporaries of operators",
@@ -48,7 +44,7 @@ class PeakPart:
     """Blocks of one kind that are there at the peak."""
 
     kind: str
-    """A role, :data:`ON_THE_WAY`, :data:`WORKSPACE`, the remainder or :data:`UNTOLD`."""
+    """A role, or one of the names above: :data:`WORKSPACE`, the remainder."""
     label: str
     """As a person reads it: ``parameters``, ``cuBLAS workspace``."""
     nbytes: int = 0
@@ -89,12 +85,26 @@ def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
         kind, label = _kind(block, terms)
         _add(found.setdefault(label, PeakPart(kind, label)), block)
     held = peak.bytes if peak.held is None else peak.held
-    for kind, nbytes in ((REMAINDER, held - peak.bytes), (UNTOLD, estimate.peak_allocated - held)):
+    for kind, nbytes in (
+        (REMAINDER, held - peak.bytes),
+        (UNATTRIBUTED, estimate.peak_allocated - held),
+    ):
         if nbytes:
             label = _CALLED.get(kind, kind)
             found[label] = PeakPart(kind, label, nbytes, elements=None)
     ordered = sorted(found.values(), key=lambda part: (_place(part.kind), -part.nbytes))
     return {part.label: part for part in ordered if part.nbytes}
+
+
+def library_bytes(estimate: Estimate) -> Mapping[str, int]:
+    """Return what libraries keep at the peak for all lines that call them, by its name."""
+    terms = _terms(estimate)
+    found: dict[str, int] = {}
+    for block in estimate.peak.tensors:
+        kind, name = _kind(block, terms)
+        if kind == WORKSPACE and block.charged is None:
+            found[name] = found.get(name, 0) + block.nbytes
+    return found
 
 
 def kinds_by_row(estimate: Estimate) -> Mapping[int, Kind]:
@@ -150,7 +160,7 @@ def _kind(block: Resident, terms: Collection[str]) -> tuple[str, str]:
             return WORKSPACE, name
     kind = block.role
     if kind == "gradient" and not (block.known or block.name.endswith(".grad")):
-        kind = ON_THE_WAY
+        kind = ACTIVATION_GRADIENT
     return kind, _CALLED.get(kind, kind)
 
 
@@ -177,67 +187,3 @@ def _is_in_operator(block: Resident) -> bool:
 def _place(kind: str) -> int:
     # a role that is not known comes with the others
     return _ORDER.index(kind if kind in _ORDER else BLOCK_ROLES[-2])
-
-
-_COLOURS = {
-    **ROLE_COLOURS,
-    ON_THE_WAY: "#d3a4c4",
-    WORKSPACE: "#a0522d",
-    REMAINDER: "#a8a8a8",
-    UNTOLD: "#8c8c8c",
-}
-_SMALL = 3
-"""Share of the whole below which the used part is drawn once more."""
-
-
-def colour(kind: str) -> str:
-    """Return the colour of a part of the peak."""
-    return _COLOURS.get(kind, _COLOURS["other"])
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    label: str
-    nbytes: int
-    colour: str = ""
-    """As CSS has it; empty for what has a pattern of its own."""
-    kind: Literal["used", "cached", "free"] = "used"
-
-
-def card_stacks(
-    estimate: Estimate, parts: Mapping[str, PeakPart], fit: Fit | None, label: str
-) -> Iterator[blocks.Stack]:
-    """Give the memory of the card when most is allocated: used, cached and free.
-
-    What is cached is what the peak of reserved memory has beyond it, or as much of it as the
-    capacity leaves; it goes back when it must. What is used is drawn once more where it is too
-    little to be seen.
-    """
-    reserved, outside = estimate.peak_reserved, estimate.apart.point
-    if fit is not None:
-        reserved = max(min(reserved, fit.capacity - outside), estimate.least_capacity.point)
-    pieces = [_Piece(part.label, part.nbytes, colour(part.kind)) for part in parts.values()]
-    pieces += [
-        _Piece("cached", reserved - estimate.peak_allocated, "", "cached"),
-        _Piece(f"outside of {estimate.framework}", outside, "#5b6470"),
-    ]
-    pieces = [piece for piece in pieces if piece.nbytes > 0]
-    used = sum(piece.nbytes for piece in pieces)
-    capacity = used if fit is None else fit.capacity
-    whole = max(used, capacity)
-    if used < whole:
-        free = _Piece("free", whole - used, "", "free")
-        yield _stack(label, (*pieces, free), whole, None)
-    elif pieces:
-        yield _stack(label, pieces, whole, capacity if used > capacity else None)
-    if 0 < used * _SMALL < whole:
-        yield _stack("what is used of it", pieces, used, None)
-
-
-def _stack(label: str, pieces: Sequence[_Piece], whole: int, limit: int | None) -> blocks.Stack:
-    stripes = (
-        blocks.Stripe(each.label, size(each.nbytes), each.nbytes / whole, each.colour, each.kind)
-        for each in pieces
-    )
-    end = None if limit is None else (limit / whole, size(limit))
-    return blocks.Stack(label, tuple(stripes), end)

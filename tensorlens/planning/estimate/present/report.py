@@ -6,21 +6,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from tensorlens.planning.estimate.present.needs import (
+from tensorlens.planning.estimate.present.card_bar import card_stacks, colour
+from tensorlens.planning.estimate.present.figures import (
     Figure,
-    conditions,
-    figures,
-    judged,
-    largest_batch,
+    requirement,
+    sum_rows,
+    tool_figures,
+)
+from tensorlens.planning.estimate.present.peak import (
+    culprits,
     peak_block,
-    peak_place,
+    peak_lines,
+    peak_modules,
     peak_step,
-    rungs,
+)
+from tensorlens.planning.estimate.present.peak_parts import peak_parts
+from tensorlens.planning.estimate.present.verdict import (
+    conditions,
+    fit_of,
+    largest_batch,
     spread,
     title,
     verdict,
 )
-from tensorlens.planning.estimate.present.peak_parts import card_stacks, colour, peak_parts
 from tensorlens.planning.estimate.result import (
     SCHEMA,
     VERSION,
@@ -36,7 +44,6 @@ from tensorlens.recording.present.data import (
     line_data,
     moment_data,
 )
-from tensorlens.recording.present.instants import line_rows
 from tensorlens.recording.present.tables import line_table, module_rows, module_table
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
@@ -61,6 +68,8 @@ from tensorlens.tensors.present.tables import share, size_cell
 _MAKER = "NVIDIA "
 _FEW = 5
 """So many lines and modules are named before the others are summed."""
+_LINE = 32
+"""Width of a line's place beside its source."""
 _TONES: dict[Verdict, Tone] = {
     Verdict.FITS: "good",
     Verdict.TIGHT: "warning",
@@ -75,7 +84,7 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
     shown += [
         Section(tuple(_answer(estimate))),
         Only(("cell", "page"), lambda: _stacks(estimate)),
-        _figures(estimate),
+        *_figures(estimate),
         _peak(estimate),
         # a page has those of its recording
         Only(("text", "cell"), lambda: list(_lines_and_modules(estimate, view))),
@@ -97,7 +106,7 @@ def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
     )
     rows = []
     for each in estimates:
-        fit = judged(each)
+        fit = fit_of(each)
         name = (each.card.name if each.card else each.device).removeprefix(_MAKER)
         capacity, said = ("", "") if fit is None else (size(fit.capacity), fit.verdict)
         peaks = (each.peak_allocated, each.peak_reserved, each.needed.point)
@@ -107,43 +116,63 @@ def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
 
 
 def _answer(estimate: Estimate) -> Iterator[Block]:
-    fit = judged(estimate)
+    fit = fit_of(estimate)
     yield Heading(title(estimate))
     yield Note(verdict(estimate), "" if fit is None else _TONES[fit.verdict])
     if estimate.approximate:
         yield Note(estimate.approximate, "warning", "approximate")
-    yield named(conditions(estimate))
+    yield named((*culprits(estimate), *conditions(estimate)))
 
 
 def _stacks(estimate: Estimate) -> Sequence[Block]:
-    stacks = card_stacks(estimate, peak_parts(estimate), judged(estimate), verdict(estimate))
+    stacks = card_stacks(estimate, peak_parts(estimate), fit_of(estimate), verdict(estimate))
     shown = tuple(stacks)
     return [Section(shown)] if shown else []
 
 
-def _figures(estimate: Estimate) -> Table:
-    rows = figures(estimate)
-    # the meaning is for those who have the room
-    meaning = (Column("", "text", rank=0),) if len(rows) > 1 else ()
-    if all(row.nbytes.is_exact for row in rows):
-        columns = (Column("", "text"), Column("Size"), Column("Bytes", rank=1), *meaning)
-        cells = [_exact(row)[: len(columns)] for row in rows]
-        return Table(columns, tuple(cells), "Memory needed")
+def _figures(estimate: Estimate) -> Iterator[Block]:
+    """Give the sum that decides, then what tools will show, which is no part of a sum."""
+    sum_of_card = requirement(estimate)
+    if sum_of_card:
+        yield _figure_table(sum_of_card, "On the card")
+    remark = ""
+    if sum_of_card and estimate.lower is not None and not estimate.taken.is_exact:
+        low, high = size(estimate.taken.low), size(estimate.taken.high)
+        remark = (
+            f"The allocator total may be {low} to {high}; the two peaks have no bounds of their"
+            " own. It has unused cache, which goes back when the card is full."
+        )
+    title = "As tools show it" if sum_of_card else ""
+    yield replace(_figure_table(tool_figures(estimate), title), remark=remark)
+
+
+def _figure_table(figures: Sequence[Figure], title: str) -> Table:
+    has_signs = any(each.sign for each in figures)
+    has_bounds = not all(each.nbytes.is_exact for each in figures)
+    bounds = (Column("At least"), Column("At most")) if has_bounds else ()
     columns = (
-        *(Column("", "text"), Column("Likeliest"), Column("At least"), Column("At most")),
-        *(Column("Bytes", rank=1), *meaning),
+        *((Column("", "text"),) if has_signs else ()),
+        *(Column(title, "text"), Column("Likeliest" if has_bounds else "Size")),
+        *(Column("Bytes", rank=1), *bounds),
+        # the meaning is for those who have the room
+        *((Column("", "text", rank=0),) if len(figures) > 1 else ()),
     )
-    return Table(columns, tuple(_bounds(row)[: len(columns)] for row in rows), "Memory needed")
-
-
-def _exact(row: Figure) -> tuple[str, ...]:
-    return row.shown, size(row.nbytes.point), f"{row.nbytes.point:,}", row.meaning
-
-
-def _bounds(row: Figure) -> tuple[str, ...]:
-    low, high = ("", "") if row.nbytes.is_exact else (size(row.nbytes.low), size(row.nbytes.high))
-    exact = f"{row.nbytes.point:,}"
-    return row.shown, size(row.nbytes.point), low, high, exact, row.meaning
+    rows = (
+        (
+            *((each.sign,) if has_signs else ()),
+            *(each.label, size(each.nbytes.point), f"{each.nbytes.point:,}"),
+            *(map(size, (each.nbytes.low, each.nbytes.high)) if has_bounds else ()),
+            each.meaning,
+        )
+        for each in figures
+    )
+    return Table(
+        columns,
+        tuple(
+            Row(row[: len(columns)], state="sum" if each.sign == "=" else "")
+            for each, row in zip(figures, rows, strict=True)
+        ),
+    )
 
 
 def _peak(estimate: Estimate) -> Section:
@@ -159,21 +188,27 @@ def _peak(estimate: Estimate) -> Section:
         for part in peak_parts(estimate).values()
     )
     table = Table((Column("Component", "text"), Column("Size"), Column("Share")), rows)
-    title = f"At the peak, {exact_size(whole)}, {peak_place(estimate)}"
-    return Section((table,), title)
+    return Section((table,), f"At the peak, {exact_size(whole)}")
 
 
 def _lines_and_modules(estimate: Estimate, view: View) -> Iterator[Block]:
     few = None if view.top is None else _FEW
     whole = estimate.peak_allocated
-    by_line = {line: nbytes for line, nbytes in estimate.by_line.items() if nbytes > 0}
-    rows, hidden = line_rows(estimate.recording.log, by_line, few, estimate.peak.by_model_line)
+    rows, hidden = peak_lines(estimate, few)
     if any(row.line is not None for row in rows):
-        yield line_table(rows, hidden, whole)
+        table = line_table(rows, hidden, whole)
+        yield replace(table, columns=tuple(map(_with_source, table.columns)))
     # without lines to weigh them against the modules are always told
-    found, hidden = module_rows({}, estimate.by_module, few)
+    found, hidden = module_rows({}, peak_modules(estimate), few)
     if found:
         yield module_table(found, hidden, whole)
+
+
+def _with_source(column: Column) -> Column:
+    """Return a column of lines for a page where their source stays, however narrow it is."""
+    if column.kind == "line":
+        return replace(column, most=_LINE)
+    return replace(column, rank=None) if column.kind == "code" else column
 
 
 def _steps(estimate: Estimate) -> Table:
@@ -309,7 +344,7 @@ def summary(estimate: Estimate) -> dict[str, Any]:
     ``parts`` add up to the likeliest peak, remainders included; ``sum`` goes on from the parts to
     what the card must have, each row with its ``sign``.
     """
-    card, fit = estimate.card, judged(estimate)
+    card, fit = estimate.card, fit_of(estimate)
     parts = peak_parts(estimate)
     return {
         "schema": SCHEMA,
@@ -343,7 +378,7 @@ def summary(estimate: Estimate) -> dict[str, Any]:
             {"kind": part.kind, "label": part.label, "nbytes": part.nbytes, "blocks": part.blocks}
             for part in parts.values()
         ],
-        "sum": [asdict(rung) for rung in rungs(estimate, parts)],
+        "sum": [asdict(row) for row in sum_rows(estimate, parts)],
     }
 
 

@@ -40,9 +40,10 @@ def prepare() -> None:
 
 def run(job: Job) -> Result:
     """Run a job in this process, or trace its step."""
-    from tensorlens.planning.tensorflow.options import measurement
+    from tensorlens.planning.tensorflow.options.measurement import BENCH, trace
+    from tensorlens.planning.trials.measurement import run_job
 
-    return measurement.trace(job) if job.mode is Mode.TRACED else measurement.run(job)
+    return trace(job) if job.mode is Mode.TRACED else run_job(job, BENCH)
 
 
 def _is_flag(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +29,7 @@ class JitCompile(Option):
     def building(self) -> Iterator[None]:
         """Exchange the argument."""
         with (
-            _compiling({"jit_compile": self.value}, self._counted),
+            _compile_arguments({"jit_compile": self.value}, self._add_call),
             wrapped(polymorphic_function.Function, "__init__", self._with_argument),
         ):
             yield
@@ -54,7 +54,7 @@ class JitCompile(Option):
                 raise CannotApply(f"jit_compile: XLA refuses it: {reason}") from None
             raise
 
-    def _counted(self) -> None:
+    def _add_call(self) -> None:
         self._count += 1
 
     def _with_argument(self, init: Any) -> Any:
@@ -79,8 +79,8 @@ class RunEagerly(Option):
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Exchange the argument, and have functions run so."""
-        told = {"run_eagerly": self.value, **({"jit_compile": False} if self.value else {})}
-        with _compiling(told, self._counted), self.stepping():
+        arguments = {"run_eagerly": self.value, **({"jit_compile": False} if self.value else {})}
+        with _compile_arguments(arguments, self._add_call), self.stepping():
             yield
 
     @contextlib.contextmanager
@@ -89,7 +89,7 @@ class RunEagerly(Option):
         before = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(self.value)
         try:
-            with wrapped(polymorphic_function.Function, "__call__", self._noted):
+            with wrapped(polymorphic_function.Function, "__call__", self._call_counter):
                 yield
         finally:
             tf.config.run_functions_eagerly(before)
@@ -101,10 +101,10 @@ class RunEagerly(Option):
                 "run_eagerly changes nothing: no model is compiled and no tf.function called"
             )
 
-    def _counted(self) -> None:
+    def _add_call(self) -> None:
         self._count += 1
 
-    def _noted(self, call: Any) -> Any:
+    def _call_counter(self, call: Any) -> Any:
         @functools.wraps(call)
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
             self._count += 1
@@ -114,7 +114,7 @@ class RunEagerly(Option):
 
 
 @contextlib.contextmanager
-def _compiling(told: dict[str, Any], counted: Any) -> Iterator[None]:
+def _compile_arguments(arguments: dict[str, Any], on_call: Callable[[], None]) -> Iterator[None]:
     """Give arguments to every ``compile`` of a Keras model."""
     keras = sys.modules.get("keras")
     if keras is None:
@@ -124,9 +124,9 @@ def _compiling(told: dict[str, Any], counted: Any) -> Iterator[None]:
     def with_arguments(compile_model: Any) -> Any:
         @functools.wraps(compile_model)
         def compile(model: Any, *args: Any, **kwargs: Any) -> Any:
-            counted()
+            on_call()
             # by position they would be the sixth and later ones: nobody gives them so
-            return compile_model(model, *args, **{**kwargs, **told})
+            return compile_model(model, *args, **{**kwargs, **arguments})
 
         return compile
 

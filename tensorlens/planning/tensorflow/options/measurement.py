@@ -22,8 +22,8 @@ from tensorlens.planning.tensorflow.options.recomputing import recompute
 from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.caller import restore
-from tensorlens.planning.trials.jobs import CannotApply, Job, Measured, Result
-from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident, run_job
+from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
+from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident
 from tensorlens.planning.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
@@ -39,18 +39,6 @@ _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
     "run_eagerly": RunEagerly,
 }
 """In the order in which they act."""
-
-
-def run(job: Job) -> Result:
-    """Run a job and return what it came to.
-
-    Args:
-        job: what to run.
-
-    Raises:
-        CannotApply: the option cannot work here.
-    """
-    return run_job(job, _Bench())
 
 
 class _Bench:
@@ -99,6 +87,9 @@ class _Bench:
         if keras is not None:
             keras.utils.clear_session(free_memory=False)
         tf.compat.v1.reset_default_graph()
+
+
+BENCH = _Bench()
 
 
 class Meter:

@@ -15,6 +15,7 @@ from tensorlens.planning.tensorflow.options.stage import (
     Option,
     Stage,
     keras,
+    missing_blocks,
     repeated_blocks,
     wrapped,
 )
@@ -38,10 +39,10 @@ class RecomputeBlocks(Option):
         models = self.stage.models()
         blocks = repeated_blocks(models)
         if not blocks:
-            names = ", ".join(sorted({type(model).__name__ for model in models})) or "no model"
-            raise CannotApply(
-                f"recompute=blocks finds no repeated blocks in {names}: no model or layer holds"
-                " two or more layers of one class that have layers inside"
+            raise missing_blocks(
+                "recompute=blocks",
+                models,
+                "no model or layer holds two or more layers of one class that have layers inside",
             )
         for block in blocks:
             self._recomputed(block)

@@ -10,9 +10,18 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.heap import instances
 from tensorlens.planning.patches import wrapped
 from tensorlens.planning.trials import stage
-from tensorlens.planning.trials.stage import CannotApply, Step
+from tensorlens.planning.trials.stage import CannotApply, Step, missing_blocks
 
-__all__ = ["CannotApply", "Option", "Stage", "Step", "layers_of", "repeated_blocks", "wrapped"]
+__all__ = [
+    "CannotApply",
+    "Option",
+    "Stage",
+    "Step",
+    "layers_of",
+    "missing_blocks",
+    "repeated_blocks",
+    "wrapped",
+]
 
 _CHILDREN = "_layers"
 
@@ -58,21 +67,7 @@ def repeated_blocks(models: Sequence[Any]) -> list[Any]:
     A block is a layer with layers inside, one of two or more of its class in the same model or
     layer.
     """
-    found: list[Any] = []
-    for model in models:
-        _look(model, found)
-    return found
-
-
-def _look(layer: Any, found: list[Any]) -> None:
-    children = children_of(layer)
-    composite = [child for child in children if children_of(child)]
-    types = [type(child) for child in composite]
-    blocks = [child for child in composite if types.count(type(child)) > 1]
-    found += [block for block in blocks if all(block is not known for known in found)]
-    for child in children:
-        if all(child is not block for block in blocks):
-            _look(child, found)
+    return stage.repeated_blocks(models, children_of)
 
 
 def keras(setting: str) -> Any:

@@ -39,9 +39,10 @@ def prepare() -> None:
 
 def run(job: Job) -> Result:
     """Run a job in this process."""
-    from tensorlens.planning.torch.options import program
+    from tensorlens.planning.torch.options.program import BENCH
+    from tensorlens.planning.trials.measurement import run_job
 
-    return program.run(job)
+    return run_job(job, BENCH)
 
 
 def _is_text(value: Any) -> bool:

@@ -16,6 +16,7 @@ from tensorlens.planning.torch.options.stage import (
     Option,
     Stage,
     cache_configs,
+    missing_blocks,
     repeated_blocks,
     stepping_classes,
     wrapped,
@@ -89,10 +90,10 @@ class Checkpoint(Option):
         models = self.stage.models()
         blocks = repeated_blocks(models)
         if not blocks:
-            names = ", ".join(sorted({type(model).__name__ for model in models})) or "no model"
-            raise CannotApply(
-                f"checkpoint finds no repeated blocks in {names}: no list of modules holds two or"
-                " more blocks of one class that have modules inside"
+            raise missing_blocks(
+                "checkpoint",
+                models,
+                "no list of modules holds two or more blocks of one class that have modules inside",
             )
         configs = cache_configs(models)
         for config in configs:

@@ -25,8 +25,8 @@ from tensorlens.planning.torch.options.models import (
 from tensorlens.planning.torch.options.optimizers import Accumulate, Optimizers, SetToNone
 from tensorlens.planning.torch.options.prefetch import PrefetchFactor
 from tensorlens.planning.torch.options.stage import Option, Stage
-from tensorlens.planning.trials.jobs import CannotApply, Job, Measured, Result
-from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident, run_job
+from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
+from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident
 from tensorlens.planning.trials.measurement import loss_of as loss_in
 from tensorlens.planning.trials.stage import Optioned
 
@@ -86,18 +86,6 @@ def _options(settings: Mapping[str, Any], stage: Stage) -> Any:
         raise CannotApply("alloc_conf is of CUDA's caching allocator, and there is no CUDA device")
 
 
-def run(job: Job) -> Result:
-    """Run a job and return what it came to.
-
-    Args:
-        job: what to run.
-
-    Raises:
-        CannotApply: the option cannot work here.
-    """
-    return run_job(job, _Bench())
-
-
 class _Bench:
     """torch's part in the running of a trial."""
 
@@ -128,6 +116,9 @@ class _Bench:
 
     def cleared(self) -> None:
         """Nothing is left."""
+
+
+BENCH = _Bench()
 
 
 class Meter:

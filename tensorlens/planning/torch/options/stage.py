@@ -10,7 +10,7 @@ import torch
 from tensorlens.heap import instances
 from tensorlens.planning.patches import wrapped
 from tensorlens.planning.trials import stage
-from tensorlens.planning.trials.stage import CannotApply, Step
+from tensorlens.planning.trials.stage import CannotApply, Step, missing_blocks
 
 __all__ = [
     "CannotApply",
@@ -18,6 +18,7 @@ __all__ = [
     "Stage",
     "Step",
     "cache_configs",
+    "missing_blocks",
     "repeated_blocks",
     "stepping_classes",
     "wrapped",
@@ -56,10 +57,12 @@ def repeated_blocks(models: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
     A block is a module with children, one of two or more of its class in the same ``ModuleList``,
     ``Sequential`` or ``ModuleDict``.
     """
-    found: list[torch.nn.Module] = []
-    for model in models:
-        _look(model, found)
-    return found
+    lists = torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict
+    return stage.repeated_blocks(
+        models,
+        lambda module: list(module.children()),
+        lambda module: isinstance(module, lists),
+    )
 
 
 def cache_configs(models: Sequence[torch.nn.Module]) -> list[Any]:
@@ -83,19 +86,6 @@ def stepping_classes() -> list[type]:
                 found[id(kind)] = kind
                 waiting.append(kind)
     return [kind for kind in found.values() if "step" in vars(kind)]
-
-
-def _look(module: torch.nn.Module, found: list[torch.nn.Module]) -> None:
-    children = list(module.children())
-    blocks: list[torch.nn.Module] = []
-    if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
-        composite = [child for child in children if next(child.children(), None) is not None]
-        kinds = [type(child) for child in composite]
-        blocks = [child for child in composite if kinds.count(type(child)) > 1]
-    found += [block for block in blocks if all(block is not known for known in found)]
-    for child in children:
-        if all(child is not block for block in blocks):
-            _look(child, found)
 
 
 def _has_parameters(module: torch.nn.Module) -> bool:

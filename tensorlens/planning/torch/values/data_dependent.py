@@ -48,6 +48,7 @@ def answering() -> Iterator[None]:
 
         for owner in (functional, torch._C._nn):
             stack.enter_context(patched(owner, "one_hot", _one_hot(functional.one_hot)))
+        stack.enter_context(patched(functional, "ctc_loss", _ctc_loss(functional.ctc_loss)))
         yield
 
 
@@ -175,6 +176,22 @@ def _asking(frame: FrameType) -> FrameType:
 def _value(tensor: Any) -> Any:
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         return tensor.item()
+
+
+def _ctc_loss(original: Any) -> Any:
+    """Return ``ctc_loss`` that takes lengths on the CPU, as a card does.
+
+    For tensors without data torch has no such way (aten/src/ATen/native/LossCTC.cpp, torch 2.13).
+    """
+
+    def ctc_loss(log_probs: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
+        def on_device(given: Any) -> Any:
+            return given.to(log_probs.device) if isinstance(given, torch.Tensor) else given
+
+        lengths = {name: on_device(each) for name, each in kwargs.items()}
+        return original(log_probs, targets, *map(on_device, args), **lengths)
+
+    return ctc_loss
 
 
 def _one_hot(original: Any) -> Any:

@@ -1,6 +1,7 @@
 """What a comparison says of rows made by hand."""
 
 import json
+import re
 
 import pytest
 
@@ -79,6 +80,38 @@ def test_no_difference_is_an_answer():
 def test_one_repeat_says_nothing_of_noise():
     assert ratio((2.0,), (1.0,)).verdict == "unknown"
     assert ratio((), (1.0,)) is None
+
+
+def test_times_of_one_run_are_no_result():
+    found = comparison(
+        outcome("base", 100 * MIB, (1.0,)), outcome("slow", 40 * MIB, (7.35,)), repeats=1
+    )
+    text = str(found)
+    assert "7.35" not in text
+    assert "time: n/a, one run; use repeats=3 (--repeats 3)" in text
+    assert answers(found) == {LEAST: ("slow",), BATCH: (), QUICK: ()}
+    assert found.pareto == ()
+    assert "Peak against time" not in HtmlRenderer().render(found)
+    assert "7.35" not in found.to_csv()
+
+
+def test_a_time_that_noise_hides_is_no_result():
+    # logarithms -2, 0 and 2: the interval reaches from 0.007 to 144 times the baseline's
+    e = 2.718281828459045
+    found = comparison(BASE, outcome("unsure", 40 * MIB, (e**-2, 1.1, 0.9 * e**2)))
+    assert "too noisy" in str(found)
+    assert answers(found)[QUICK] == ()
+    assert found.pareto == ()
+
+
+def test_names_in_a_picture_are_not_written_over_each_other():
+    names = ["one", "two", "three"]
+    found = comparison(BASE, *(outcome(name, 50 * MIB, (1.0, 1.1, 0.9)) for name in names))
+    page = HtmlRenderer().render(found)
+    places = [
+        re.search(rf'<text x="([\d.]+)" y="([\d.]+)">{name}</text>', page)[2] for name in names
+    ]
+    assert len(set(places)) == len(names)
 
 
 def test_the_interval_is_students():

@@ -71,5 +71,5 @@ def test_it_is_told_where_it_is_a_hundredth_of_what_the_host_holds():
 def test_another_memory_has_its_own_before():
     text = str(told(scene_of(loader(2, 4, nbytes=100_000))))
     row = next(line for line in text.splitlines() if line.startswith("  1  a smaller queue"))
-    assert row.split()[4:] == "585.94 KiB 75.0 % of queue 195.31 KiB counted".split()
+    assert row.split()[4:] == "585.94 KiB 75.0 % queue 195.31 KiB waiting counted".split()
     assert "781.25 KiB held ahead at most by 2 x 4: shared memory, beside" in text

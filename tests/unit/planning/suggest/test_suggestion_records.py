@@ -52,12 +52,23 @@ def test_what_is_predicted():
     text = TextRenderer(width=80).render(found)
     assert all(len(line) <= 80 for line in text.splitlines())
     row = next(line for line in text.splitlines() if line.startswith("  1  checkpoint"))
-    assert row.split()[4:] == "40.00 MiB 40.0 % of peak 60.00 MiB replayed".split()
+    assert row.split()[4:] == "40.00 MiB 40.0 % 60.00 MiB time replayed".split()
+    assert "  free: free <b> saves 10.00 MiB\n" in text
+    row = next(line for line in text.splitlines() if line.startswith("  3  free <b>"))
+    assert row.split()[3:] == "10.00 MiB 10.0 % 90.00 MiB free replayed".split()
     assert "less than these: SGD (4.0 %)" in text and "simulated: " in text
     assert [each.kind for each in found] == ["checkpoint", "bf16", "kept"]
     assert found["kept"].option is None and found[0].option == {"checkpoint": "blocks"}
     with pytest.raises(UsageError, match="there is checkpoint, bf16, kept"):
         found["optimizer"]
+
+
+def test_line_and_tensor_of_the_peak_come_first():
+    found = made(CHECKPOINT, line="f.py:3, 9.00 MiB (9.0 %)", tensor="net.w, 8.00 MiB (8.0 %)")
+    assert str(found).splitlines()[2:4] == [
+        "  line f.py:3, 9.00 MiB (9.0 %)",
+        "  tensor net.w, 8.00 MiB (8.0 %)",
+    ]
 
 
 def test_what_is_measured():
@@ -70,14 +81,16 @@ def test_what_is_measured():
     )
     text = TextRenderer(width=80).render(found)
     row = next(line for line in text.splitlines() if line.startswith("  1  checkpoint"))
-    assert row.split()[4:] == "40.00 MiB 38.00 MiB +5.3 % 62.00 MiB x1.25".split()
+    assert row.split()[4:] == "40.00 MiB 38.00 MiB +5.3 % 62.00 MiB time x1.25".split()
     (row,) = [line for line in text.splitlines() if line.startswith("  2  free <b>")]
-    assert row.split()[3:] == "10.00 MiB unmeasured n/a 90.00 MiB n/a".split()
+    assert row.split()[3:] == "10.00 MiB unmeasured n/a 90.00 MiB free n/a".split()
     assert "   a variable\n   not measured: only your code\n" in text
     beside = made(replace(CHECKPOINT, **fields), QUEUE, verified=True, measured_peak=100 * MIB)
-    text = TextRenderer(width=80).render(beside)
+    text = TextRenderer(width=90).render(beside)
     (row,) = [line for line in text.splitlines() if line.startswith("  2  a smaller queue")]
-    assert row.split()[4:] == "6.00 MiB n/a n/a queue 2.00 MiB n/a".split()
+    assert row.split()[4:] == "6.00 MiB n/a n/a queue 2.00 MiB waiting n/a".split()
+    once = made(replace(CHECKPOINT, **{**fields, "measured_time": None}), verified=True)
+    assert "time: n/a, one run; use repeats=3 (--repeats 3)" in str(once)
     assert found["checkpoint"].off == pytest.approx(40 / 38 - 1)
 
 
@@ -97,7 +110,7 @@ def test_pages_and_tables():
     assert "free &lt;b&gt;" in page and "<b>free <b>" not in page
     assert "width: 60.0%" in page and "width: 90.0%" in page
     # what is beside the peak leaves it as it is
-    assert page.count('<i class="tl-best"') == 2 and "75.0 % of queue" in page
+    assert page.count('<i class="tl-best"') == 2 and ">queue</td>" in page
     assert "Peak with each change" not in HtmlRenderer().render(made(QUEUE))
     header, first, _, last = found.to_csv().splitlines()
     assert dict(zip(header.split(","), first.split(","), strict=False))["kind"] == "checkpoint"

@@ -1,0 +1,81 @@
+"""The memory of a card as a bar: the parts of the peak, the cache, and what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorlens.planning.estimate.present.peak_parts import (
+    ACTIVATION_GRADIENT,
+    UNATTRIBUTED,
+    WORKSPACE,
+    PeakPart,
+)
+from tensorlens.planning.estimate.result import REMAINDER, Estimate, Fit
+from tensorlens.render import blocks
+from tensorlens.render.colours import ROLE_COLOURS
+from tensorlens.render.figures import size
+
+_COLOURS = {
+    **ROLE_COLOURS,
+    ACTIVATION_GRADIENT: "#d3a4c4",
+    WORKSPACE: "#a0522d",
+    REMAINDER: "#a8a8a8",
+    UNATTRIBUTED: "#8c8c8c",
+}
+_SMALL = 3
+"""The used part has a bar of its own where the whole is more than so many times as large."""
+_USED, _OUTSIDE = "#7a6fae", "#5b6470"
+
+
+def colour(kind: str) -> str:
+    """Return the colour of a part of the peak."""
+    return _COLOURS.get(kind, _COLOURS["other"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    label: str
+    nbytes: int
+    colour: str = ""
+    """As CSS has it; empty for what has a pattern of its own."""
+    kind: Literal["used", "cached", "free"] = "used"
+
+
+def card_stacks(
+    estimate: Estimate, parts: Mapping[str, PeakPart], fit: Fit | None, label: str
+) -> Iterator[blocks.Stack]:
+    """Give the memory of the card when most is allocated: used, cached and free.
+
+    What is cached is what the peak of reserved memory has beyond it, or as much of it as the
+    capacity leaves; it goes back when it must. Where the used part is small, it has a bar of its
+    own.
+    """
+    reserved, outside = estimate.peak_reserved, estimate.apart.point
+    if fit is not None:
+        reserved = max(min(reserved, fit.capacity - outside), estimate.least_capacity.point)
+    pieces = [_Piece(part.label, part.nbytes, colour(part.kind)) for part in parts.values()]
+    pieces += [
+        _Piece("cached", reserved - estimate.peak_allocated, "", "cached"),
+        _Piece(f"outside of {estimate.framework}", outside, _OUTSIDE),
+    ]
+    pieces = [piece for piece in pieces if piece.nbytes > 0]
+    used = sum(piece.nbytes for piece in pieces)
+    capacity = used if fit is None else fit.capacity
+    whole = max(used, capacity)
+    free = (_Piece("free", whole - used, "", "free"),) if used < whole else ()
+    if 0 < used * _SMALL < whole:
+        yield _stack(label, (_Piece("used", used, _USED), *free), whole, None)
+        yield _stack("the used part", pieces, used, None)
+    elif pieces or free:
+        yield _stack(label, (*pieces, *free), whole, capacity if used > capacity else None)
+
+
+def _stack(label: str, pieces: Sequence[_Piece], whole: int, limit: int | None) -> blocks.Stack:
+    stripes = (
+        blocks.Stripe(each.label, size(each.nbytes), each.nbytes / whole, each.colour, each.kind)
+        for each in pieces
+    )
+    end = None if limit is None else (limit / whole, size(limit))
+    return blocks.Stack(label, tuple(stripes), end)

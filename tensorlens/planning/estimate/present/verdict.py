@@ -1,0 +1,86 @@
+"""Sentences on an estimate: whether it fits, under which conditions, the largest batch."""
+
+from __future__ import annotations
+
+from tensorlens.planning.estimate.result import Estimate, Fit, LargestBatch, Range, Verdict
+from tensorlens.render.figures import size
+from tensorlens.render.source import printable
+
+
+def largest_batch(found: LargestBatch | None) -> str:
+    """Return which batch is the largest that fits, in one line; empty where it was not asked."""
+    if found is None:
+        return ""
+    capacity = size(found.capacity)
+    needed = "" if found.next_needed is None else size(found.next_needed)
+    if not found.batch:
+        return f"not even a batch of {found.next_batch:,} fits into {capacity}: it needs {needed}"
+    answer = f"the largest batch that fits into {capacity} is {found.batch:,}"
+    if found.is_limit:
+        return f"{answer}, the largest that was tried"
+    if found.next_batch is None:
+        return answer
+    return f"{answer}; {found.next_batch:,} would need {needed}"
+
+
+def title(estimate: Estimate) -> str:
+    """Return what was estimated for which device."""
+    what = "Approximate estimate" if estimate.approximate else "Estimate"
+    program = f": {printable(estimate.program)}" if estimate.program else ""
+    return f"{what} for {printable(estimate.device)}{program}"
+
+
+def conditions(estimate: Estimate) -> tuple[tuple[str, str], ...]:
+    """Return what the estimate is true for: card, settings of the allocator, versions."""
+    card = estimate.card
+    found = []
+    if card is not None:
+        capability = ".".join(map(str, card.capability))
+        memory = f"{size(card.memory)}{' by its data sheet' if card.is_nominal else ''}"
+        text = f"{printable(card.name)}, {memory}, compute capability {capability}"
+        found.append(("card", text))
+    if estimate.settings:
+        found.append(("allocator", printable(estimate.settings)))
+    if estimate.versions:
+        versions = (f"{name} {version}" for name, version in estimate.versions.items())
+        found.append(("versions", printable(", ".join(versions))))
+    return tuple(found)
+
+
+def spread(nbytes: Range) -> str:
+    """Return ``9.61 GiB (9.40 GiB to 9.93 GiB)``, or one figure where the bounds read alike."""
+    low, point, high = size(nbytes.low), size(nbytes.point), size(nbytes.high)
+    return point if low == high else f"{point} ({low} to {high})"
+
+
+def fit_of(estimate: Estimate) -> Fit | None:
+    """Return whether it fits: into what was asked, else into the card's whole memory."""
+    return None if estimate.capacity is None and estimate.card is None else estimate.fits()
+
+
+def verdict(estimate: Estimate) -> str:
+    """Return the answer in one line: whether it fits, what it needs, what is left or lacks."""
+    needed, fit = estimate.needed, fit_of(estimate)
+    unsimulated = estimate.unsimulated
+    if unsimulated:
+        needed = Range.exactly(needed.point)
+    if fit is None:
+        text = f"needs {spread(needed)}"
+        return f"likely {text}; {unsimulated}: no bounds are known" if unsimulated else text
+    where = size(fit.capacity)
+    if estimate.capacity is None:
+        where = f"the card's {where}"
+    spare = fit.capacity - needed.point
+    if fit.verdict == Verdict.FITS:
+        return f"fits into {where}: needs {spread(needed)}, {size(spare)} to spare"
+    if fit.verdict == Verdict.TIGHT and unsimulated:
+        return (
+            f"likely fits into {where}: needs {spread(needed)}, {size(spare)} to spare;"
+            f" {unsimulated}: no bounds are known"
+        )
+    if fit.verdict == Verdict.TIGHT:
+        return (
+            f"tight in {where}: likely needs {size(needed.point)}, {size(spare)} to spare,"
+            f" but may need up to {size(needed.high)}"
+        )
+    return f"does not fit into {where}: needs {spread(needed)}, {size(-spare)} short"
