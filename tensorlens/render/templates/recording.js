@@ -246,7 +246,8 @@
       add(made, "td", text("role", block), "tl-text");
       bar(add(made, "td", bytes(family.size)), family.size / largest);
       add(made, "td", blocks.time[block] === null ? "before" : duration(age(block)), "tl-gives-way");
-      add(made, "td", text("line", block) || "(no line known)", "tl-text tl-long");
+      const nowhere = blocks.time[block] === null ? "before the recording" : "(no line known)";
+      add(made, "td", text("line", block) || nowhere, "tl-text tl-long");
       add(made, "td", family.module, "tl-text tl-tensor");
       add(made, "td", text("op", block), "tl-text tl-long");
     }

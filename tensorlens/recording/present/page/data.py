@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorlens.recording.analysis.timeline import line_levels, module_levels, summed_levels
 from tensorlens.recording.moments import Moment, Resident, Timeline
-from tensorlens.recording.present.instants import LineRow, source_of, start_text
+from tensorlens.recording.present.instants import LineRow, nowhere, source_of, start_text
 from tensorlens.recording.present.tables import module_families
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
@@ -191,9 +191,11 @@ def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]
     models = [key for key in ordered if key[1] is not None and key[0] in numbers][:_MOST_LINES]
     found = []
     for number, line in enumerate(users):
-        found.append(_line(recording, line, number, -1, levels[line, None]))
+        found.append(_line(recording, timeline.device, line, number, -1, levels[line, None]))
     for number, (line, model) in enumerate(models, len(users)):
-        found.append(_line(recording, model, number, numbers[line], levels[line, model]))
+        found.append(
+            _line(recording, timeline.device, model, number, numbers[line], levels[line, model])
+        )
     return found
 
 
@@ -218,12 +220,13 @@ def modules_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any
 
 def _line(
     recording: Recording,
+    device: str,
     line: SourceLine | None,
     number: int,
     of: int,
     levels: Sequence[tuple[int, int]],
 ) -> dict[str, Any]:
-    row = LineRow(line, 0, source_of(recording.log, line), is_model=of >= 0)
+    row = LineRow(line, 0, source_of(recording.log, line), of >= 0, nowhere(recording, device))
     return {
         "number": number,
         "of": of,
@@ -251,7 +254,7 @@ def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
         "count": len(peak.tensors),
         "roles": dict(peak.by_role),
         "lines": [
-            [_line(recording, line, number, -1, ()), nbytes]
+            [_line(recording, peak.device, line, number, -1, ()), nbytes]
             for number, (line, nbytes) in enumerate(peak.by_line.items())
             if number < _MOST_LINES
         ],
