@@ -15,7 +15,7 @@ from tensorlens.records.events import ALLOC, START, EventLog
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.colours import role_colour
 from tensorlens.render.pictures import WIDTH, Picture
-from tensorlens.render.source import clipped, place, printable
+from tensorlens.render.source import clipped, model_place, place, printable
 from tensorlens.roles import BLOCK_ROLES
 
 _MOST_LINES = 200
@@ -116,9 +116,11 @@ _TEXTS: dict[str, Callable[[Resident], str]] = {
 LONGEST = 200
 """So many columns of a name or a path are shown."""
 
-_LINES: dict[str, Callable[[Resident], SourceLine | None]] = {
-    "line": lambda block: block.model_line or block.charged,
-    "born": lambda block: block.born,
+_Line = tuple[SourceLine | None, bool]
+"""A line, and whether it is one of a library's model."""
+_LINES: dict[str, Callable[[Resident], _Line]] = {
+    "line": lambda block: (block.model_line or block.charged, block.model_line is not None),
+    "born": lambda block: (block.born, False),
 }
 
 
@@ -270,7 +272,7 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
     """Return blocks in columns, with the times when they were made."""
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {name: [] for name in (*_TEXTS, *_LINES)}
-    places: dict[SourceLine | None, int] = {}
+    places: dict[_Line, int] = {}
     sizes, aged = [], []
     for block in blocks:
         sizes.append(block.nbytes)
@@ -280,7 +282,7 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
         for name, line in _LINES.items():
             where = line(block)
             if where not in places:
-                places[where] = texts.setdefault(place(where) if where else "", len(texts))
+                places[where] = texts.setdefault(_place(*where), len(texts))
             columns[name].append(places[where])
     return {
         "size": sizes,
@@ -289,6 +291,10 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
         **columns,
         "texts": list(texts),
     }
+
+
+def _place(line: SourceLine | None, is_model: bool) -> str:
+    return "" if line is None else model_place(line) if is_model else place(line)
 
 
 def _short(text: str) -> str:
