@@ -12,7 +12,7 @@ from tensorlens.cli.options import add_output, add_view, view_of
 from tensorlens.cli.output import Output, read, show, write_record
 from tensorlens.errors import UsageError
 from tensorlens.jobs.merge import merged
-from tensorlens.jobs.parts import rank_of
+from tensorlens.jobs.rank_report import rank_of
 from tensorlens.tensors.snapshot import Snapshot
 
 

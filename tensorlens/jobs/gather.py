@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.jobs.merge import of_parts
-from tensorlens.jobs.parts import Part, part
+from tensorlens.jobs.merge import job_report
+from tensorlens.jobs.rank_report import RankReport, rank_report
 from tensorlens.jobs.report import JobReport
 
 
@@ -15,7 +15,7 @@ def gather(record: Any) -> JobReport | None:
     """Return on rank 0 what the records of all ranks say beside each other; None on the others.
 
     Every rank has to call it, as any collective of ``torch.distributed``; a few kilobytes go to
-    rank 0. A process that is no part of a group is a job of one.
+    rank 0. A process outside of a group is a job of one.
 
     Args:
         record: this rank's snapshot, recording, line report or leak report; the same kind on all.
@@ -25,17 +25,17 @@ def gather(record: Any) -> JobReport | None:
     """
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return of_parts([part(record, "this process", 0, 1)])
+        return job_report([rank_report(record, "this process", 0, 1)])
     rank, size = distributed.get_rank(), distributed.get_world_size()
-    own: Part | UsageError
+    own: RankReport | UsageError
     try:
-        own = part(record, f"rank {rank}", rank, size)
+        own = rank_report(record, f"rank {rank}", rank, size)
     except UsageError as error:
         # the others wait for this rank as well
         own = error
-    parts: list[Any] | None = [None] * size if rank == 0 else None
-    distributed.gather_object(own, parts, dst=0)
-    for each in (own, *(parts or ())):
+    reports: list[Any] | None = [None] * size if rank == 0 else None
+    distributed.gather_object(own, reports, dst=0)
+    for each in (own, *(reports or ())):
         if isinstance(each, UsageError):
             raise each
-    return None if parts is None else of_parts(parts)
+    return None if reports is None else job_report(reports)

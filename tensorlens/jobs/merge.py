@@ -7,8 +7,9 @@ from statistics import median_low
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.jobs.parts import Part, part, rank_of
+from tensorlens.jobs.rank_report import RankReport, rank_of, rank_report
 from tensorlens.jobs.report import ItemDifference, JobReport, OddRank, RankFigures
+from tensorlens.records.names import common_name, without_indices
 
 _MOST_ITEMS = 20
 
@@ -22,23 +23,23 @@ def merged(records: Mapping[str, Any]) -> JobReport:
     Raises:
         UsageError: a rank is not known or there twice, or the records are of several kinds.
     """
-    parts = []
+    reports = []
     for file, record in records.items():
         rank = rank_of(record, file)
         if rank is None:
             raise UsageError(f"{file}: its rank is not known: name it like run.rank0.tlens")
-        parts.append(part(record, file, *rank))
-    return of_parts(parts)
+        reports.append(rank_report(record, file, *rank))
+    return job_report(reports)
 
 
-def of_parts(parts: Sequence[Part]) -> JobReport:
+def job_report(reports: Sequence[RankReport]) -> JobReport:
     """Return the report on some ranks.
 
     Raises:
         UsageError: there are two of one rank, or they are of several kinds.
     """
-    by_rank: dict[int, Part] = {}
-    for each in parts:
+    by_rank: dict[int, RankReport] = {}
+    for each in reports:
         other = by_rank.setdefault(each.rank, each)
         if other is not each:
             raise UsageError(f"{other.file} and {each.file} are both of rank {each.rank}")
@@ -60,27 +61,38 @@ def of_parts(parts: Sequence[Part]) -> JobReport:
     )
 
 
-def _odd(parts: Sequence[Part]) -> OddRank | None:
-    common = (name for name in parts[0].figures if all(name in each.figures for each in parts))
+def _odd(reports: Sequence[RankReport]) -> OddRank | None:
+    common = (name for name in reports[0].figures if all(name in each.figures for each in reports))
     figure = next(common, None)
     if figure is None:
         return None
-    values = {each.rank: each.figures[figure] for each in parts}
+    values = {each.rank: each.figures[figure] for each in reports}
     middle = median_low(values.values())
     # of several that are as far away the one with more
     rank = max(values, key=lambda each: (abs(values[each] - middle), values[each], -each))
     if values[rank] == middle:
         return None
     other = min(values, key=lambda each: (abs(values[each] - middle), each))
-    items = {each.rank: each.items for each in parts}
-    here, there = items[rank], items[other]
-    differences = [
-        ItemDifference(name, here.get(name, 0), there.get(name, 0)) for name in {**here, **there}
-    ]
-    differences = [each for each in differences if each.difference]
-    differences.sort(key=lambda each: (-abs(each.difference), each.name))
+    by_rank = {each.rank: each for each in reports}
+    differences = _differences(by_rank[rank], by_rank[other])
     shown, hidden = differences[:_MOST_ITEMS], differences[_MOST_ITEMS:]
-    rest = sum(each.difference for each in hidden)
-    return OddRank(
-        rank, other, figure, values[rank] - middle, tuple(shown), rest, rest_count=len(hidden)
-    )
+    rest, count = sum(each.difference for each in hidden), sum(each.count for each in hidden)
+    return OddRank(rank, other, figure, values[rank] - middle, tuple(shown), rest, rest_count=count)
+
+
+def _differences(here: RankReport, there: RankReport) -> list[ItemDifference]:
+    """Return what one rank has more or less of than another, equal layers together."""
+    groups: dict[tuple[str, int, int, str], list[str]] = {}
+    lines = {**there.lines, **here.lines}
+    for name in {**here.items, **there.items}:
+        nbytes, other = here.items.get(name, 0), there.items.get(name, 0)
+        if nbytes != other:
+            alike = without_indices(name) if here.item == "tensor" else name
+            groups.setdefault((alike, nbytes, other, lines.get(name, "")), []).append(name)
+    found = [
+        ItemDifference(
+            common_name(names), nbytes * len(names), other * len(names), len(names), line
+        )
+        for (_, nbytes, other, line), names in groups.items()
+    ]
+    return sorted(found, key=lambda each: (-abs(each.difference), each.name))

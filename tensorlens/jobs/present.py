@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorlens.jobs.report import ItemDifference, JobReport, OddRank
-from tensorlens.render.blocks import Block, Column, Heading, Note, Rows, Section, Table
+from tensorlens.render.blocks import Block, Cell, Column, Heading, Note, Row, Rows, Section, Table
 from tensorlens.render.figures import size
 from tensorlens.render.view import View
 
@@ -75,17 +75,19 @@ def _items_title(odd: OddRank) -> str:
 def _items(report: JobReport, odd: OddRank) -> Table:
     columns = (
         Column("Difference"),
-        Column(f"Rank {odd.rank}"),
-        Column(f"Rank {odd.other_rank}"),
+        Column(f"Rank {odd.rank}", rank=1),
+        Column(f"Rank {odd.other_rank}", rank=0),
         Column(report.item.capitalize(), "name" if report.item == "tensor" else "text"),
+        *([Column("Line", "line")] if any(each.line for each in odd.items) else []),
     )
     rest = f"{odd.rest_count} more {report.item}s, {size(odd.rest, signed=True)}"
-    rows = tuple(map(_item, odd.items))
+    rows = tuple(Row(_item(each)[: len(columns)]) for each in odd.items)
     return Table(columns, rows, rest=(rest,) if odd.rest_count else ())
 
 
-def _item(item: ItemDifference) -> tuple[str, ...]:
-    return size(item.difference, signed=True), size(item.nbytes), size(item.other_nbytes), item.name
+def _item(item: ItemDifference) -> tuple[str | Cell, ...]:
+    sizes = size(item.difference, signed=True), size(item.nbytes), size(item.other_nbytes)
+    return *sizes, Cell(item.name, count=item.count), item.line or "(no line known)"
 
 
 def _ranks(report: JobReport) -> Table:

@@ -42,12 +42,20 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ItemDifference:
-    """A tensor, line or leak that takes more or less on one rank than on another."""
+    """A tensor, line or leak that takes more or less on one rank than on another.
+
+    Tensors whose names differ in numbers of layers alone are one, where each takes as much.
+    """
 
     name: str
+    """``layers[0-11].mlp.weight`` of several."""
     nbytes: int
     """On the rank that stands out."""
     other_nbytes: int
+    count: int = 1
+    """How many tensors it stands for."""
+    line: str = ""
+    """The line that made it; empty where none is known."""
 
     @property
     def difference(self) -> int:

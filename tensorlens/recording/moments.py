@@ -70,6 +70,8 @@ class Moment:
     """Whether its event was dropped: its blocks are in a log of their own."""
     by_model_line: Mapping[tuple[SourceLine | None, SourceLine], int] = field(default_factory=dict)
     """Of ``by_line``, what lines of models of a library made, by the user's line and that one."""
+    reached: int = 1
+    """Of a peak, how many times the bytes rose to it; it is the first of them."""
 
 
 Peak = Moment

@@ -5,7 +5,8 @@ import gc
 import pytest
 import torch
 from census_checks import Since, gradients, parameters
-from census_models import Checkpointed, Custom, Mlp, Transformer
+from census_models import Checkpointed, Custom, Mlp, Tied, Transformer
+from torch import nn
 
 import tensorlens
 
@@ -18,6 +19,7 @@ def tidy():
     gc.collect()
 
 
+PROJECTED = "project: MmBackward0.result"
 PACKED = "TestActivations.test_values_that_hooks_packed(): output"
 
 
@@ -43,6 +45,27 @@ class TestActivations:
         assert (mine.role, mine.nbytes) == ("activation", 600)
         del output, mine
         assert not [each for each in since.records(model) if each.role == "activation"]
+
+    def test_a_head_that_shares_the_weight_of_an_embedding(self):
+        since = Since()
+        model = Tied()
+        output = model(model.batch())
+        names = {each.name for each in since.records(model) if each.role == "activation"}
+        assert "head: MmBackward0.self" in names or "head: AddmmBackward0.mat1" in names
+        assert not [name for name in names if name.startswith("tokens: ") and "Mm" in name]
+        assert output is not None
+
+    def test_parts_of_one_projection_are_named_by_it(self):
+        since = Since()
+        model = nn.ModuleDict({"project": nn.Linear(8, 24, bias=False)})
+        query, key, value = model["project"](torch.ones(5, 8)).split(8, dim=1)
+        output = (query @ key.t()) @ value
+        del query, key, value
+        (found,) = (each for each in since.records(model) if each.name == PROJECTED)
+        # five rows of 24
+        assert (found.role, found.module, found.storage_nbytes) == ("activation", "project", 480)
+        assert found.held_by == "MmBackward0.mat2, MmBackward0.self"
+        assert output is not None
 
     def test_the_line_that_made_them(self):
         reporter = tensorlens.MemReporter()

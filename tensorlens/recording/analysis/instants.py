@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from tensorlens.errors import UsageError
@@ -11,11 +12,13 @@ from tensorlens.recording.analysis.event_index import EventIndex, event_index
 from tensorlens.recording.analysis.levels import (
     beginning,
     chosen,
+    device_levels,
     device_peak,
     dropped_peak,
     held_at,
     reserved_levels,
     residents,
+    times_reached,
 )
 from tensorlens.recording.analysis.roles import Roles
 from tensorlens.recording.moments import Moment, Peak, Resident
@@ -117,7 +120,8 @@ def peak(recording: Recording, device: str | None = None) -> Peak:
         # its newest block is what made it the highest instant
         now = max(log.time)
         return _moment(recording, Roles(EventIndex(log)), device, range(len(log)), -1, now)
-    return moment(recording, row, device)
+    reached = times_reached(device_levels(recording, device), highest)
+    return replace(moment(recording, row, device), reached=reached)
 
 
 def moment(recording: Recording, row: int, device: str | None = None) -> Moment:

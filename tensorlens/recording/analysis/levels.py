@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING
 
 from tensorlens.errors import UsageError
@@ -41,6 +41,12 @@ def highest(log: EventLog, after: array[int]) -> tuple[int, int]:
         return 0, -1
     row = after.index(top)
     return top, -1 if row < log.starts else row
+
+
+def times_reached(after: array[int], level: int) -> int:
+    """Return how many times :func:`levels` rise to a level."""
+    pairs = zip(chain((0,), after), after, strict=False)
+    return sum(1 for before, now in pairs if before < now == level)
 
 
 def residents(log: EventLog, device: int | None, row: int) -> list[int]:

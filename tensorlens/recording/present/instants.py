@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tensorlens.errors import UsageError
+from tensorlens.recording.analysis.event_index import event_index
+from tensorlens.recording.analysis.roles import BEFORE
 from tensorlens.recording.moments import BackwardCost, Moment, Resident
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, START, EventLog, Mark
+from tensorlens.records.events import ALLOC, FREE, START, EventLog, Mark
 from tensorlens.records.names import common_name, without_indices
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import counted, duration, exact_size
@@ -23,6 +25,8 @@ from tensorlens.tensors.present.inventory import LeftOut
 
 _LOOKED_AT = 20_000
 """So many blocks are put together into rows, unless all are to be shown."""
+
+UNKNOWN = "(no line known)"
 
 LINES_SHOWN = 10
 """How many lines a report names before it sums the others."""
@@ -49,7 +53,9 @@ class BlockRow:
     def place(self) -> str:
         """The line of the model that made them, else the line that they are counted for."""
         model = self.first.model_line
-        return line_place(self.first.charged) if model is None else model_place(model)
+        if model is not None:
+            return model_place(model)
+        return line_place(self.first.charged, BEFORE if self.first.age_ns is None else UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,10 @@ class Instant:
         """Headline: ``peak 2.00 KiB (2,048 B) in 2 blocks, after 1.20 ms``."""
         blocks = counted(len(self.moment.tensors), "block")
         what = f"{exact_size(self.moment.bytes)} in {blocks}, {self.when}"
-        return f"peak {what}" if self.is_peak else what
+        if not self.is_peak:
+            return what
+        times = self.moment.reached
+        return f"peak {what}" + (f"; reached {times:,} times, this is the first" * (times > 1))
 
 
 def instants(recording: Recording, view: View) -> tuple[Instant, ...]:
@@ -193,9 +202,27 @@ def instant_text(marks: Sequence[Mark], mark: Mark) -> str:
     return f'"{printable(mark.name)}"{which}'
 
 
-def line_place(line: SourceLine | None) -> str:
+def line_place(line: SourceLine | None, nowhere: str = UNKNOWN) -> str:
     """Return ``train.py:12``, or that there is no line."""
-    return "(no line known)" if line is None else place(line)
+    return nowhere if line is None else place(line)
+
+
+def nowhere(recording: Recording, device: str) -> str:
+    """Return what the row of a device's blocks without a line is called."""
+    return recording.once(("nowhere", device), lambda: _nowhere(recording, device))
+
+
+def _nowhere(recording: Recording, device: str) -> str:
+    index, log = event_index(recording), recording.log
+    number = log.devices.index(device)
+    before = {
+        log.was_before(row)
+        for row, (kind, here) in enumerate(zip(log.kind, log.device, strict=True))
+        if kind < FREE and here == number and index.charged[index.place(row)] is None
+    }
+    if before == {True}:
+        return BEFORE
+    return UNKNOWN if True not in before else f"{BEFORE}, or no line known"
 
 
 def has_times(log: EventLog) -> bool:
@@ -216,6 +243,7 @@ def line_rows(
     sizes: Mapping[SourceLine | None, int],
     limit: int | None,
     models: Mapping[tuple[SourceLine | None, SourceLine], int] = _NONE,
+    nowhere: str = UNKNOWN,
 ) -> tuple[tuple[LineRow, ...], LeftOut | None]:
     """Return the lines with the most bytes, and the sum of the others.
 
@@ -224,6 +252,7 @@ def line_rows(
         sizes: bytes of each line.
         limit: so many lines, and of each so many of its model's; None gives all.
         models: user's line and line of a model to bytes: they follow the user's.
+        nowhere: name of the row that has no line.
     """
     # of equal ones the first in the file, whatever order they were met in
     ordered = sorted(sizes.items(), key=lambda each: (-each[1], str(each[0])))
@@ -238,7 +267,10 @@ def line_rows(
         tuple(
             row
             for line, nbytes in ordered[:limit]
-            for row in (LineRow(line, nbytes, source_of(log, line)), *below.get(line, ()))
+            for row in (
+                LineRow(line, nbytes, source_of(log, line), label="" if line else nowhere),
+                *below.get(line, ()),
+            )
         ),
         LeftOut(len(rest), sum(nbytes for _, nbytes in rest), "") if rest else None,
     )
@@ -267,7 +299,11 @@ def lines_limit(view: View) -> int | None:
 def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) -> Instant:
     rows, hidden = _rows(moment, view)
     lines, hidden_lines = line_rows(
-        recording.log, moment.by_line, lines_limit(view), moment.by_model_line
+        recording.log,
+        moment.by_line,
+        lines_limit(view),
+        moment.by_model_line,
+        nowhere(recording, moment.device),
     )
     known = {role: number for number, role in enumerate(BLOCK_ROLES)}
     roles = sorted(moment.by_role.items(), key=lambda each: known.get(each[0], len(known)))

@@ -15,7 +15,7 @@ _CLASSES: Mapping[Kind, str] = {
     "line": "tl-text tl-long",
     "prose": "tl-text tl-soft tl-remarks",
     "code": "tl-text tl-source",
-    "source": "tl-text tl-source",
+    "source": "tl-text tl-source tl-listing",
 }
 _TITLES: Mapping[Kind, str] = {
     "figure": "",
@@ -107,14 +107,19 @@ def _cell(cell: str | Cell) -> Cell:
 
 
 def _title_classes(column: Column) -> str:
-    gives_way = _GIVES_WAY if column.rank is not None else ""
+    gives_way = _GIVES_WAY if _gives_way(column) else ""
     return f"{_TITLES.get(column.kind, 'tl-text')} {gives_way}".strip()
+
+
+def _gives_way(column: Column) -> bool:
+    """Tell whether a small screen leaves a column out: code wraps instead."""
+    return column.rank is not None and column.kind != "code"
 
 
 def _shown(cell: Cell, column: Column) -> ShownCell:
     kind = column.kind
     classes, style = [_CLASSES[kind]], []
-    if column.rank is not None:
+    if _gives_way(column):
         classes.append(_GIVES_WAY)
     if cell.bar is not None:
         begin, end = cell.bar

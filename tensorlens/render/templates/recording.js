@@ -1,6 +1,8 @@
 (function () {
   "use strict";
   const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  const JOINTS = [/(?<=[./:])(?=[A-Za-z_[])/, /(?<=[a-z])(?=[A-Z])|(?<=_)(?=\w{3})/];
+  const JOINTS_OF_LINE = [/(?<=[/\\ ])(?=.)/, /(?<=_)(?=\w{3})|(?<=\.)(?=[a-z_]+$)/], LONG = 18;
   const ROWS = 200, LINES = 10, MODEL_LINES = 10, TICKS = 6, LEAST = 10;
 
   function bytes(count) {
@@ -9,7 +11,13 @@
       size /= 1024;
       unit += 1;
     }
-    return (unit ? size.toFixed(2) : String(count)) + " " + UNITS[unit];
+    return (unit ? rounded(size) : String(count)) + " " + UNITS[unit];
+  }
+
+  // a half goes to the even neighbour, as in texts
+  function rounded(size) {
+    const hundredths = size * 100, low = Math.floor(hundredths);
+    return (hundredths - low === 0.5 ? (low + low % 2) / 100 : size).toFixed(2);
   }
 
   function duration(ns) {
@@ -33,6 +41,18 @@
     if (text !== undefined) made.textContent = text;
     if (className) made.className = className;
     parent.appendChild(made);
+    return made;
+  }
+
+  // a name is broken where its parts meet
+  function addName(parent, text, className) {
+    const made = add(parent, "td", undefined, className);
+    const [joint, inside] = className.includes("tl-long") ? JOINTS_OF_LINE : JOINTS;
+    const parts = text.split(joint).flatMap((part) => part.length > LONG ? part.split(inside) : part);
+    parts.forEach((part, place) => {
+      if (place) add(made, "wbr");
+      if (part.includes("-")) add(made, "span", part, "tl-whole"); else made.append(part);
+    });
     return made;
   }
 
@@ -241,14 +261,15 @@
       const block = family.block, made = add(body, "tr");
       const type = text("type", block), born = text("born", block);
       made.title = [type, text("phase", block), born && "born at " + born].filter(Boolean).join("\n");
-      const name = add(made, "td", family.name, "tl-text tl-tensor");
+      const name = addName(made, family.name, "tl-text tl-tensor");
       if (family.count > 1) add(name, "span", " x " + family.count.toLocaleString("en-US"), "tl-soft");
       add(made, "td", text("role", block), "tl-text");
       bar(add(made, "td", bytes(family.size)), family.size / largest);
       add(made, "td", blocks.time[block] === null ? "before" : duration(age(block)), "tl-gives-way");
-      add(made, "td", text("line", block) || "(no line known)", "tl-text tl-long");
-      add(made, "td", family.module, "tl-text tl-tensor");
-      add(made, "td", text("op", block), "tl-text tl-long");
+      const nowhere = blocks.time[block] === null ? "before the recording" : "(no line known)";
+      addName(made, text("line", block) || nowhere, "tl-text tl-long");
+      addName(made, family.module, "tl-text tl-tensor");
+      addName(made, text("op", block), "tl-text tl-tensor");
     }
 
     function showRoles(total) {
@@ -275,7 +296,7 @@
           const made = add(body, "tr"), isPart = line.of >= 0;
           bar(add(made, "td", bytes(nbytes)), nbytes / total);
           add(made, "td", share(nbytes, total));
-          const where = add(made, "td", line.place, "tl-text tl-long" + (isPart ? " tl-part" : ""));
+          const where = addName(made, line.place, "tl-text tl-long" + (isPart ? " tl-part" : ""));
           if (isPart) where.style.setProperty("--tl-depth", 1);
           if (width > 3) add(add(made, "td", undefined, "tl-text tl-source"), "pre", line.source);
         };
@@ -311,7 +332,7 @@
         const made = add(body, "tr");
         bar(add(made, "td", bytes(nbytes)), nbytes / total);
         add(made, "td", share(nbytes, total));
-        const name = add(made, "td", each.path, "tl-text tl-tensor");
+        const name = addName(made, each.path, "tl-text tl-tensor");
         if (each.count > 1) add(name, "span", " x " + each.count.toLocaleString("en-US"), "tl-soft");
       }
       const nbytes = total - sum(shown, (each) => each[1]);

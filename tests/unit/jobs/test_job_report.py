@@ -1,10 +1,12 @@
 """Ranks beside each other: spread, the odd one and what it holds, who is missing."""
 
+from dataclasses import replace
+
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.jobs.merge import merged, of_parts
-from tensorlens.jobs.parts import Part, rank_of
+from tensorlens.jobs.merge import job_report, merged
+from tensorlens.jobs.rank_report import RankReport, rank_of
 from tensorlens.jobs.report import ItemDifference, JobReport, Spread
 from tensorlens.leaks.report import LeakReport
 from tensorlens.lines.report import FunctionLines, Line, LineMemory, LineReport
@@ -16,14 +18,14 @@ from tensorlens.tensors.snapshot import Snapshot
 KIB = 1024
 
 
-def a_part(rank, peak, size=None, **items):
-    return Part(rank, size, f"run.rank{rank}.tlens", "recording", "tensor", "cuda:0",
-                {"peak": peak}, items)  # fmt: skip
+def a_rank(rank, peak, size=None, **items):
+    return RankReport(rank, size, f"run.rank{rank}.tlens", "recording", "tensor", "cuda:0",
+                {"peak": peak}, items, {})  # fmt: skip
 
 
 def test_the_rank_furthest_from_the_median_stands_out():
     peaks = [(0, 100), (1, 100), (2, 160), (3, 90)]
-    report = of_parts([a_part(rank, peak, same=90, more=peak - 90) for rank, peak in peaks])
+    report = job_report([a_rank(rank, peak, same=90, more=peak - 90) for rank, peak in peaks])
     assert report.spreads == (Spread("peak", 90, 3, 100, 160, 2),)
     assert (report.odd.rank, report.odd.other_rank, report.odd.difference) == (2, 0, 60)
     assert report.odd.items == (ItemDifference("more", 70, 10),)
@@ -31,21 +33,21 @@ def test_the_rank_furthest_from_the_median_stands_out():
 
 
 def test_equal_ranks_have_no_odd_one():
-    report = of_parts([a_part(rank, 7, same=7) for rank in range(3)])
+    report = job_report([a_rank(rank, 7, same=7) for rank in range(3)])
     assert report.odd is None
     assert "3 ranks: all have the same peak" in str(report)
 
 
 def test_ranks_without_a_record_are_named():
-    report = of_parts([a_part(rank, 8, 4, a=8) for rank in (3, 1)])
+    report = job_report([a_rank(rank, 8, 4, a=8) for rank in (3, 1)])
     assert [each.rank for each in report.ranks] == [1, 3]
     assert (report.world_size, report.missing) == (4, (0, 2))
     assert "There is no record of ranks 0, 2" in str(report)
-    assert of_parts([a_part(2, 8)]).missing == (0, 1)
+    assert job_report([a_rank(2, 8)]).missing == (0, 1)
 
 
 def test_a_report_is_read_again_as_it_was():
-    report = of_parts([a_part(0, 10, 2, a=10), a_part(1, 30, 2, a=30)])
+    report = job_report([a_rank(0, 10, 2, a=10), a_rank(1, 30, 2, a=30)])
     assert JobReport.from_json(report.to_json()) == report
     lines = report.to_csv().splitlines()
     assert lines[:2] == ["rank,device,peak,file", "0,cuda:0,10,run.rank0.tlens"]
@@ -110,7 +112,7 @@ def test_line_reports_are_compared_by_peak():
 
 def test_records_that_cannot_be_compared_are_refused():
     with pytest.raises(UsageError, match="both of rank 1"):
-        of_parts([a_part(1, 5), a_part(1, 6)])
+        job_report([a_rank(1, 5), a_rank(1, 6)])
     with pytest.raises(UsageError, match="rank is not known"):
         merged({"a.json": lines(3)})
     with pytest.raises(UsageError, match="one kind"):
@@ -121,11 +123,24 @@ def test_records_that_cannot_be_compared_are_refused():
 
 def test_differences_that_are_not_listed_are_summed():
     items = {f"t{number:02}": 100 - number for number in range(25)}
-    report = of_parts([a_part(0, 0), a_part(1, sum(items.values()), **items)])
+    report = job_report([a_rank(0, 0), a_rank(1, sum(items.values()), **items)])
     assert len(report.odd.items) == 20
     # 80, 79, 78, 77 and 76 bytes are left out
     assert (report.odd.rest, report.odd.rest_count) == (390, 5)
     assert "5 more tensors, +390 B" in str(report)
+
+
+def test_equal_layers_are_one_row_with_the_line_that_made_them():
+    layers = {f"h.{number}.mlp: aten::mul": 10 for number in range(4)}
+    lines = dict.fromkeys(layers, "model.py:7")
+    reports = [a_rank(0, 5, x=5), a_rank(1, 50, x=10, **layers)]
+    report = job_report([reports[0], replace(reports[1], lines=lines)])
+    assert report.odd.items == (
+        ItemDifference("h[0-3].mlp: aten::mul", 40, 0, 4, "model.py:7"),
+        ItemDifference("x", 10, 5),
+    )
+    row = "     +40 B    40 B     0 B  h[0-3].mlp: aten::mul x 4  model.py:7\n"
+    assert row in str(report)
 
 
 def test_no_records_are_refused():
@@ -134,6 +149,6 @@ def test_no_records_are_refused():
 
 
 def test_a_figure_that_one_rank_lacks_does_not_make_it_odd():
-    parts = [a_part(0, 10), a_part(1, 10)]
-    other = Part(2, None, "c", "recording", "tensor", "cpu", {"named": 9}, {})
-    assert of_parts([*parts, other]).odd is None
+    reports = [a_rank(0, 10), a_rank(1, 10)]
+    other = RankReport(2, None, "c", "recording", "tensor", "cpu", {"named": 9}, {}, {})
+    assert job_report([*reports, other]).odd is None

@@ -8,7 +8,7 @@ from rendered_reports import MIB, moved, ran
 from tensorlens.lines.report import LineReport
 from tensorlens.render.html import HtmlRenderer, fragment
 
-_VOID = {"meta", "br"}
+_VOID = {"wbr", "meta", "br"}
 
 
 class Reader(HTMLParser):

@@ -115,7 +115,7 @@ def test_roles_lines_and_source_follow_the_click(tmp_path: Path) -> None:
     steps = f"click(1.5 / 7.07); cells('roles'); cells('by-line'); {source}"
     assert said(tmp_path, "training", steps) == [
         "parameter 100.00 KiB 62.5 % | activation 40.00 KiB 25.0 % | input 20.00 KiB 12.5 %",
-        "120.00 KiB 75.0 % (no line known)  | 40.00 KiB 25.0 % train.py:2 h = net(x)",
+        "120.00 KiB 75.0 % before the recording  | 40.00 KiB 25.0 % train.py:2 h = net(x)",
         "train.py:2 40.00 KiB",
     ]
 

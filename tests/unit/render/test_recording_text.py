@@ -28,18 +28,18 @@ cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, event 4, in
   input        20.00 KiB   7.5 %
 
   Name                     Role              Size      Age  Line
-  ─────────────────────────────────────────────────────────────────────────
-  fc1.weight               parameter   100.00 KiB   before  (no line known)
+  ──────────────────────────────────────────────────────────────────────────────
+  fc1.weight               parameter   100.00 KiB   before  before the recording
   fc1.weight.grad          gradient    100.00 KiB     0 ns  train.py:2
   fc1: aten::addmm         activation   40.00 KiB  2.00 ms  train.py:2
-  step(): x                input        20.00 KiB   before  (no line known)
+  step(): x                input        20.00 KiB   before  before the recording
   aten::sum at train.py:3  activation    8.00 KiB  1.00 ms  train.py:3
 
-        Size   Share  Line             Source
-  ───────────────────────────────────────────────────
-  140.00 KiB  52.2 %  train.py:2       h = net(x)
-  120.00 KiB  44.8 %  (no line known)
-    8.00 KiB   3.0 %  train.py:3       loss = h.sum()
+        Size   Share  Line                  Source
+  ────────────────────────────────────────────────────────
+  140.00 KiB  52.2 %  train.py:2            h = net(x)
+  120.00 KiB  44.8 %  before the recording
+    8.00 KiB   3.0 %  train.py:3            loss = h.sum()
 
   reserved: not available (this allocator has no segments); the allocator
     counted the same peak by itself
@@ -104,6 +104,25 @@ def test_what_is_not_known_says_why() -> None:
     assert "cpu  peak 512 B in 1 block, event 0\n" in text
     assert "  By line: not available (no block has a Python stack)\n" in text
     assert "this allocator has no segments" in text
+
+
+def test_a_peak_that_is_reached_again_is_the_first() -> None:
+    log = EventLog()
+    for time in (1, 3, 5):
+        log.append(ALLOC, "cpu", 64, 512, time)
+        log.append(FREE, "cpu", 64, 512, time + 1)
+    text = text_of(Recording(log, Origin(source={"cpu": "torch CPU allocator"})), 120)
+    first = "after 1 ns, event 0; reached 3 times, this is the first"
+    assert f"cpu  peak 512 B in 1 block, {first}\n" in text
+
+
+def test_blocks_without_a_line_from_before_and_from_later() -> None:
+    log = EventLog()
+    log.append(START, "cpu", 64, 1024, 0)
+    log.append(ALLOC, "cpu", 2048, 512, 1, log.stacks.add([Frame("train.py", 2, "step")]))
+    log.append(ALLOC, "cpu", 4096, 256, 2)
+    text = text_of(Recording(log, Origin(source={"cpu": "torch CPU allocator"})), 120)
+    assert "  1.25 KiB  71.4 %  before the recording, or no line known\n" in text
 
 
 def test_the_start_and_what_was_dropped() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 from tensorlens.recording.analysis.timeline import line_levels, module_levels, summed_levels
 from tensorlens.recording.moments import Moment, Resident, Timeline
-from tensorlens.recording.present.instants import LineRow, source_of, start_text
+from tensorlens.recording.present.instants import LineRow, nowhere, source_of, start_text
 from tensorlens.recording.present.tables import module_families
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.colours import role_colour
 from tensorlens.render.pictures import WIDTH, Picture
-from tensorlens.render.source import clipped, place, printable
+from tensorlens.render.source import clipped, model_place, place, printable
 from tensorlens.roles import BLOCK_ROLES
 
 _MOST_LINES = 200
@@ -116,9 +116,11 @@ _TEXTS: dict[str, Callable[[Resident], str]] = {
 LONGEST = 200
 """So many columns of a name or a path are shown."""
 
-_LINES: dict[str, Callable[[Resident], SourceLine | None]] = {
-    "line": lambda block: block.model_line or block.charged,
-    "born": lambda block: block.born,
+_Line = tuple[SourceLine | None, bool]
+"""A line, and whether it is one of a library's model."""
+_LINES: dict[str, Callable[[Resident], _Line]] = {
+    "line": lambda block: (block.model_line or block.charged, block.model_line is not None),
+    "born": lambda block: (block.born, False),
 }
 
 
@@ -191,9 +193,11 @@ def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]
     models = [key for key in ordered if key[1] is not None and key[0] in numbers][:_MOST_LINES]
     found = []
     for number, line in enumerate(users):
-        found.append(_line(recording, line, number, -1, levels[line, None]))
+        found.append(_line(recording, timeline.device, line, number, -1, levels[line, None]))
     for number, (line, model) in enumerate(models, len(users)):
-        found.append(_line(recording, model, number, numbers[line], levels[line, model]))
+        found.append(
+            _line(recording, timeline.device, model, number, numbers[line], levels[line, model])
+        )
     return found
 
 
@@ -218,12 +222,14 @@ def modules_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any
 
 def _line(
     recording: Recording,
+    device: str,
     line: SourceLine | None,
     number: int,
     of: int,
     levels: Sequence[tuple[int, int]],
 ) -> dict[str, Any]:
-    row = LineRow(line, 0, source_of(recording.log, line), is_model=of >= 0)
+    label = "" if line else nowhere(recording, device)
+    row = LineRow(line, 0, source_of(recording.log, line), of >= 0, label)
     return {
         "number": number,
         "of": of,
@@ -251,7 +257,7 @@ def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
         "count": len(peak.tensors),
         "roles": dict(peak.by_role),
         "lines": [
-            [_line(recording, line, number, -1, ()), nbytes]
+            [_line(recording, peak.device, line, number, -1, ()), nbytes]
             for number, (line, nbytes) in enumerate(peak.by_line.items())
             if number < _MOST_LINES
         ],
@@ -267,7 +273,7 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
     """Return blocks in columns, with the times when they were made."""
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {name: [] for name in (*_TEXTS, *_LINES)}
-    places: dict[SourceLine | None, int] = {}
+    places: dict[_Line, int] = {}
     sizes, aged = [], []
     for block in blocks:
         sizes.append(block.nbytes)
@@ -277,7 +283,7 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
         for name, line in _LINES.items():
             where = line(block)
             if where not in places:
-                places[where] = texts.setdefault(place(where) if where else "", len(texts))
+                places[where] = texts.setdefault(_place(*where), len(texts))
             columns[name].append(places[where])
     return {
         "size": sizes,
@@ -286,6 +292,10 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
         **columns,
         "texts": list(texts),
     }
+
+
+def _place(line: SourceLine | None, is_model: bool) -> str:
+    return "" if line is None else model_place(line) if is_model else place(line)
 
 
 def _short(text: str) -> str:

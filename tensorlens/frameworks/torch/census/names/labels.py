@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.frameworks.torch.census.names.keras import joined
-from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved, connected
+from tensorlens.frameworks.torch.census.tensors.graph import (
+    LEAF,
+    Graph,
+    Saved,
+    connected,
+    nodes_below,
+)
 from tensorlens.records.names import common_path
 
 _TRANSPARENT = frozenset(
@@ -15,6 +21,25 @@ _TRANSPARENT = frozenset(
     for name in ("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand", "ToCopy")
 )
 """Nodes between a parameter and its use: a linear layer's transpose, autocast's copy."""
+
+_PARTING = frozenset(
+    f"{name}Backward0"
+    for name in ("Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Select", "Slice", "AsStrided")
+)
+"""Nodes whose result is a part of a tensor, in the same storage."""
+_VIEWS = _PARTING | {
+    f"{name}Backward0"
+    for name in (
+        "T",
+        "Transpose",
+        "Permute",
+        "View",
+        "UnsafeView",
+        "Unsqueeze",
+        "Squeeze",
+        "Expand",
+    )
+}
 
 
 class Labels:
@@ -41,6 +66,21 @@ class Labels:
     def _text(self, path: tuple[str, ...] | None) -> str | None:
         return None if path is None else joined(path) or self._home or None
 
+    def base(self, several: Sequence[Saved]) -> Any:
+        """Return the node whose result a storage is that nodes saved parts of, else None.
+
+        The query, the key and the value of an attention may be parts of one projection's result.
+        """
+        if any(saved.is_result() or saved.region is not None for saved in several):
+            return None
+        bases = [_bases(node) for node in dict.fromkeys(saved.node for saved in several)]
+        common = set.intersection(*bases)
+        return common.pop() if len(common) == 1 else None
+
+    def result(self, node: Any) -> str:
+        """Return the name of what a node computed and others saved."""
+        return self._within(node, f"{type(node).__name__}.result")
+
     def made_by(self, node: Any) -> str:
         """Return the name of what a node computed."""
         return self._within(node, type(node).__name__)
@@ -59,6 +99,39 @@ class Labels:
         return text if path is None else f"{path}: {text}"
 
 
+class ParameterUsers:
+    """Which module uses a parameter: the one that has it.
+
+    Of several that have it, as tied weights, an embedding looks rows up and any other does not; of
+    several of one kind nothing more is known than the module that all of them are in.
+
+    Args:
+        paths: address of a parameter to the path of the module that has it.
+        tied: address of one that several have to their paths, each with whether it is an embedding.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[int, tuple[str, ...]],
+        tied: Mapping[int, Sequence[tuple[tuple[str, ...], bool]]],
+    ) -> None:
+        self._paths = paths
+        self._tied = tied
+
+    def __contains__(self, address: int) -> bool:
+        """Tell whether a module has the parameter at an address."""
+        return address in self._paths
+
+    def path(self, address: int, node: Any) -> tuple[str, ...]:
+        """Return the path of the module in which a node uses the parameter at an address."""
+        tied = self._tied.get(address)
+        if tied is None:
+            return self._paths[address]
+        looks_up = type(node).__name__.startswith("Embedding")
+        alike = [path for path, is_embedding in tied if is_embedding == looks_up]
+        return functools.reduce(common_path, alike or [path for path, _ in tied])
+
+
 class ModulesOfNodes:
     """Which module a node of the graph was made in, as far as its neighbours tell.
 
@@ -72,25 +145,28 @@ class ModulesOfNodes:
     def __init__(
         self,
         graph: Graph,
-        owners: Mapping[int, tuple[str, ...]],
-        users: Mapping[Any, tuple[str, ...]],
+        users: ParameterUsers,
+        savers: Mapping[Any, tuple[str, ...]],
     ) -> None:
         """Infer the modules of a graph's nodes.
 
         Args:
             graph: whose nodes.
-            owners: address of a parameter to the path of the module that has it.
-            users: node that saved a parameter, which may be frozen, to that path.
+            users: the modules that use parameters.
+            savers: node that saved a parameter, which may be frozen, to the path of its module.
         """
         self._paths: dict[Any, tuple[str, ...]] = {}
-        leaves = {
-            node: owners[id(leaf)] for node, leaf in graph.leaves.items() if id(leaf) in owners
-        }
-        if not leaves and not users:
+        self._users = users
+        leaves = {node: id(leaf) for node, leaf in graph.leaves.items() if id(leaf) in users}
+        if not leaves and not savers:
             return
         for part in connected(graph.nodes):
             order = sorted(part, key=lambda node: node._sequence_nr())
-            own = {node: path for node in order if (path := _own(node, leaves, users)) is not None}
+            own = {
+                node: path
+                for node in order
+                if (path := self._own(node, leaves, savers)) is not None
+            }
             self._between(order, own)
 
     def _between(self, order: list[Any], own: dict[Any, tuple[str, ...]]) -> None:
@@ -108,6 +184,22 @@ class ModulesOfNodes:
             elif before is not None and last is not None:
                 self._paths[node] = _path_between(before, last)
 
+    def _own(
+        self, node: Any, leaves: Mapping[Any, int], savers: Mapping[Any, tuple[str, ...]]
+    ) -> tuple[str, ...] | None:
+        """Return the innermost module that has all parameters that the node uses, else None."""
+        own = savers.get(node)
+        for below, _ in node.next_functions:
+            for _ in range(3):
+                if type(below).__name__ not in _TRANSPARENT:
+                    break
+                below = below.next_functions[0][0]
+            if below is not None and below in leaves:
+                # a compiled function uses those of many modules
+                path = self._users.path(leaves[below], node)
+                own = path if own is None else common_path(own, path)
+        return own
+
     def of(self, node: Any) -> tuple[str, ...] | None:
         """Return the path's parts, or None where no parameter tells."""
         return self._paths.get(node)
@@ -118,20 +210,17 @@ class ModulesOfNodes:
         return functools.reduce(common_path, paths) if paths else None
 
 
-def _own(
-    node: Any, leaves: Mapping[Any, tuple[str, ...]], users: Mapping[Any, tuple[str, ...]]
-) -> tuple[str, ...] | None:
-    """Return the innermost module that has all parameters that the node uses, None without any."""
-    own = users.get(node)
-    for below, _ in node.next_functions:
-        for _ in range(3):
-            if type(below).__name__ not in _TRANSPARENT:
-                break
-            below = below.next_functions[0][0]
-        if below is not None and below in leaves:
-            # a compiled function uses those of many modules
-            own = leaves[below] if own is None else common_path(own, leaves[below])
-    return own
+def _bases(node: Any) -> set[Any]:
+    """Return the nodes whose results a node uses a part of."""
+    found = set()
+    for below in nodes_below(node):
+        is_part = False
+        while below is not None and type(below).__name__ in _VIEWS:
+            is_part = is_part or type(below).__name__ in _PARTING
+            below = next(iter(nodes_below(below)), None)
+        if is_part and below is not None and type(below).__name__ != LEAF:
+            found.add(below)
+    return found
 
 
 def _path_between(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:

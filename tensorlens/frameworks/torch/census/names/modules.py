@@ -21,6 +21,8 @@ MOST_PLACES = 100_000
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attributes by which torch.compile, FSDP and checkpoint wrappers hold their module."""
 
+_EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+
 
 _Place: TypeAlias = "tuple[Any, int, _Place | None]"
 """A module, the node of its path, and the place of the module it is in."""
@@ -37,6 +39,10 @@ class ModulePaths:
         """Address of a module to the module."""
         self.owners: dict[int, int] = {}
         """Address of a parameter to the node of the first module that has it."""
+        self.tied: dict[int, list[int]] = {}
+        """Address of a parameter that several modules have to their nodes."""
+        self.embeddings: set[int] = set()
+        """Nodes of the modules that look rows up."""
 
     def add(self, roots: Iterable[Any], prefixes: Iterable[int], *, again: bool = True) -> None:
         """Name what modules and their submodules hold, each below the node of its own.
@@ -68,12 +74,16 @@ class ModulePaths:
             if address in seen and _is_inside_itself(place):
                 continue
             seen.add(address)
-            paths.setdefault(address, path)
+            own = paths.setdefault(address, path)
             items[address] = module
+            if issubclass(type(module), _EMBEDDINGS):
+                self.embeddings.add(own)
             for name, item in _items(content, "_parameters"):
                 if issubclass(type(item), tensor):
                     parameters(item, attribute(path, name))
-                    owners.setdefault(id(item), path)
+                    first = owners.setdefault(id(item), own)
+                    if first != own:
+                        self.tied.setdefault(id(item), [first]).append(own)
             for name, item in _items(content, "_buffers"):
                 if issubclass(type(item), tensor):
                     buffers(item, attribute(path, name))

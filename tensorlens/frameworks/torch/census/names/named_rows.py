@@ -7,10 +7,14 @@ holds it; what autograd saved it for; the operator or the line that made it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tensorlens.frameworks.torch.census.names.labels import Labels, ModulesOfNodes
+from tensorlens.frameworks.torch.census.names.labels import (
+    Labels,
+    ModulesOfNodes,
+    ParameterUsers,
+)
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
@@ -142,8 +146,8 @@ class NamedRows:
         found = self._found
         if not found.saved and not found.nonleaf:
             return
-        paths = self._owners.module_paths()
-        modules = ModulesOfNodes(found.graph, paths, self._users(paths))
+        users = self._owners.parameter_users()
+        modules = ModulesOfNodes(found.graph, users, self._savers(users))
         label = Labels(modules, self._owners.home, self._owners.path_of)
         for first, pairs in found.saved.items():
             # what a node computed belongs to it more than to the nodes that use it
@@ -161,22 +165,23 @@ class NamedRows:
             if self.node[row] < 0 and found.scan.first[row] not in standing:
                 self.node[row] = self.names.text(label.made_by(node))
                 self.of_graph.add(row)
-            if self.role[row] == _ACTIVATION:
+            if self.role[row] == _ACTIVATION and row not in self.module:
                 self._set_module(row, label.module(node))
 
-    def _users(self, paths: Mapping[int, tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:
-        """Return node that saved a parameter to the path of the module that has it."""
+    def _savers(self, users: ParameterUsers) -> dict[Any, tuple[str, ...]]:
+        """Return node that saved a parameter to the path of the module that uses it."""
         found, addresses = self._found, self._owners.naming.addresses
-        owners: dict[int, tuple[str, ...]] = {}
+        owners: dict[int, int] = {}
         for address, row in zip(addresses, found.named, strict=True):
-            if row >= 0 and address in paths and found.scan.first[row] in found.saved:
-                owners.setdefault(found.scan.first[row], paths[address])
-        users: dict[Any, tuple[str, ...]] = {}
-        for first, path in owners.items():
+            if row >= 0 and address in users and found.scan.first[row] in found.saved:
+                owners.setdefault(found.scan.first[row], address)
+        savers: dict[Any, tuple[str, ...]] = {}
+        for first, address in owners.items():
             for saved, _ in found.saved[first]:
                 if saved.region is None:
-                    users[saved.node] = common_path(users.get(saved.node, path), path)
-        return users
+                    path = users.path(address, saved.node)
+                    savers[saved.node] = common_path(savers.get(saved.node, path), path)
+        return savers
 
     def _forget_loose(self) -> None:
         """Take back the names of what no variable leads to, where another row says more."""
@@ -218,11 +223,15 @@ class NamedRows:
     def _describe(self, row: int, several: list[Saved], label: Labels) -> None:
         texts = list(dict.fromkeys(label.of(saved) for saved in several))
         if self.node[row] < 0 or self._is_loose(row):
-            self.node[row] = self.names.text(texts.pop(0))
+            scan = self._found.scan
+            is_part = scan.nbytes[row] < scan.storage_nbytes[row]
+            base = label.base(several) if is_part else None
+            self.node[row] = self.names.text(label.result(base) if base else texts.pop(0))
             self.of_graph.add(row)
             self.role[row] = _ACTIVATION
-            if several[0].is_result():
-                self._set_module(row, label.module(several[0].node))
+            maker = base or (several[0].node if several[0].is_result() else None)
+            if maker is not None:
+                self._set_module(row, label.module(maker))
             if several[0].packed_by is not None:
                 self.notes[row] = f"packed by a saved-tensor hook ({several[0].packed_by})"
         elif self.role[row] == _OTHER:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import torch
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
+from tensorlens.frameworks.torch.census.names.labels import ParameterUsers
 from tensorlens.frameworks.torch.census.names.modules import (
     ModulePaths,
     class_name,
@@ -178,9 +180,16 @@ class Owners:
 
         return path
 
-    def module_paths(self) -> dict[int, tuple[str, ...]]:
-        """Return address of a parameter to the path of the module that has it."""
-        names, owners = self.naming.names, self.modules.owners
-        parts = {node: tuple(filter(None, names[node].split("."))) for node in {*owners.values()}}
-        paths = {address: parts[node] for address, node in owners.items()}
-        return paths if self.keras is None else {**paths, **self.keras.module_paths()}
+    def parameter_users(self) -> ParameterUsers:
+        """Return what tells which module uses a parameter."""
+        names, modules = self.naming.names, self.modules
+        nodes = {*modules.owners.values(), *itertools.chain.from_iterable(modules.tied.values())}
+        parts = {node: tuple(filter(None, names[node].split("."))) for node in nodes}
+        paths = {address: parts[node] for address, node in modules.owners.items()}
+        if self.keras is not None:
+            paths.update(self.keras.module_paths())
+        tied = {
+            address: [(parts[node], node in modules.embeddings) for node in owners]
+            for address, owners in modules.tied.items()
+        }
+        return ParameterUsers(paths, tied)

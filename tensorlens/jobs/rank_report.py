@@ -12,9 +12,13 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.leaks.report import LeakReport
 from tensorlens.lines.report import LineReport
+from tensorlens.recording.analysis.roles import BEFORE
 from tensorlens.recording.recordings import Recording
+from tensorlens.records.tensors import SourceLine
+from tensorlens.render.source import model_place, place
 from tensorlens.tensors.snapshot import Snapshot
 
+_SEVERAL = "several lines"
 _LABEL = re.compile(r"rank (\d+) of (\d+)")
 _FILES = (
     # ours, and Composer's rank{rank}.{batch}.memory_snapshot.pickle
@@ -25,7 +29,7 @@ _FILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankReport:
     """One rank of a job. It goes from process to process, and is small."""
 
     rank: int
@@ -38,6 +42,8 @@ class Part:
     """The first one is that by which ranks are compared."""
     items: Mapping[str, int]
     """What the first figure is made of."""
+    lines: Mapping[str, str]
+    """Item to the line that made it, where one is known that is not the item itself."""
 
 
 def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
@@ -50,7 +56,7 @@ def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
     return next(((int(match[1]), None) for match in matches if match is not None), None)
 
 
-def part(record: Any, file: str, rank: int, world_size: int | None) -> Part:
+def rank_report(record: Any, file: str, rank: int, world_size: int | None) -> RankReport:
     """Return what a rank's record says.
 
     Raises:
@@ -60,44 +66,55 @@ def part(record: Any, file: str, rank: int, world_size: int | None) -> Part:
     if reduce is None:
         kind = getattr(record, "KIND", type(record).__name__)
         raise UsageError(f"{file}: ranks are not compared by a {kind}")
-    item, device, figures, items = reduce(record)
+    item, device, figures, items, lines = reduce(record)
     if not figures:
         raise UsageError(f"{file}: it has no bytes of any device")
-    return Part(rank, world_size, file, record.KIND, item, device, figures, items)
+    return RankReport(rank, world_size, file, record.KIND, item, device, figures, items, lines)
 
 
-_Reduced = tuple[str, str, dict[str, int], dict[str, int]]
+_Reduced = tuple[str, str, dict[str, int], dict[str, int], dict[str, str]]
 
 
 def _recording(recording: Recording) -> _Reduced:
     peaks = {device: recording.peak(device) for device in recording.devices}
     device = _device({name: peak.bytes for name, peak in peaks.items()})
     if device is None:
-        return "tensor", "", {}, {}
+        return "tensor", "", {}, {}, {}
     peak = peaks[device]
     figures = {"peak": peak.bytes}
     if peak.reserved is not None:
         figures["reserved"] = peak.reserved
-    items: Counter[str] = Counter()
+    items, lines = Counter[str](), dict[str, str]()
     for each in peak.tensors:
         items[each.name] += each.nbytes
-    return "tensor", device, figures, dict(items)
+        where = _line(each.charged, each.model_line)
+        _add(lines, each.name, BEFORE if not where and each.age_ns is None else where)
+    return "tensor", device, figures, dict(items), lines
 
 
 def _snapshot(snapshot: Snapshot) -> _Reduced:
     ledger = snapshot.ledger
     device = _device({name: each.allocated or each.named for name, each in ledger.items()})
     if device is None:
-        return "tensor", "", {}, {}
+        return "tensor", "", {}, {}, {}
     found = ledger[device]
     figures = {"allocated": found.allocated, "reserved": found.reserved, "other": found.other}
-    items: Counter[str] = Counter()
-    table = snapshot.tensors
-    for row in table.counted():
-        if table.devices[table.device[row]] == device:
-            items[table.names[table.name[row]]] += table.storage_nbytes[row]
+    items, lines = Counter[str](), dict[str, str]()
+    for tensor in snapshot.tensors:
+        if tensor.alias_of is None and tensor.device == device:
+            items[tensor.name] += tensor.storage_nbytes
+            _add(lines, tensor.name, _line(tensor.born, tensor.model_line))
     known = {name: value for name, value in figures.items() if value is not None}
-    return "tensor", device, known or {"named": found.named}, dict(items)
+    return "tensor", device, known or {"named": found.named}, dict(items), lines
+
+
+def _line(line: SourceLine | None, model: SourceLine | None) -> str:
+    return model_place(model) if model else place(line) if line else ""
+
+
+def _add(lines: dict[str, str], name: str, where: str) -> None:
+    if where and lines.setdefault(name, where) != where:
+        lines[name] = _SEVERAL
 
 
 def _lines(report: LineReport) -> _Reduced:
@@ -110,8 +127,8 @@ def _lines(report: LineReport) -> _Reduced:
                     found.setdefault(each, {})[name] = memory.peak
     device = _device({name: max(lines.values()) for name, lines in found.items()})
     if device is None:
-        return "line", "", {}, {}
-    return "line", device, {"peak": max(found[device].values())}, found[device]
+        return "line", "", {}, {}, {}
+    return "line", device, {"peak": max(found[device].values())}, found[device], {}
 
 
 def _leaks(report: LeakReport) -> _Reduced:
@@ -121,8 +138,8 @@ def _leaks(report: LeakReport) -> _Reduced:
         items.setdefault(leak.device, Counter())[name] += round(leak.bytes_per_step)
     device = _device({name: sum(found.values()) + 1 for name, found in items.items()})
     if device is None:
-        return "leak", "", {}, {}
-    return "leak", device, {"bytes per step": items[device].total()}, dict(items[device])
+        return "leak", "", {}, {}, {}
+    return "leak", device, {"bytes per step": items[device].total()}, dict(items[device]), {}
 
 
 _REDUCED: Sequence[tuple[type, Any]] = (
