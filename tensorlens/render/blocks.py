@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:
     from tensorlens.render.view import View
@@ -422,6 +422,13 @@ class Presenter(Protocol):
 
 class Presentable(Protocol):
     """A record that has a presenter."""
+
+    @property
+    def contains_source(self) -> bool:
+        """Whether it holds lines of source code."""
+
+    def without_source(self) -> Self:
+        """Return it without these; itself where there are none."""
 
     def presenter(self) -> Any:
         """Return its :class:`Presenter`."""

@@ -22,8 +22,6 @@ from tensorlens.planning.estimate.present.needs import (
 )
 from tensorlens.planning.estimate.present.peak_parts import card_stacks, colour, peak_parts
 from tensorlens.planning.estimate.result import (
-    SCHEMA,
-    VERSION,
     Estimate,
     Range,
     Term,
@@ -312,8 +310,6 @@ def summary(estimate: Estimate) -> dict[str, Any]:
     card, fit = estimate.card, judged(estimate)
     parts = peak_parts(estimate)
     return {
-        "schema": SCHEMA,
-        "version": VERSION,
         "program": estimate.program,
         "device": estimate.device,
         "card": None if card is None else asdict(card),
