@@ -31,7 +31,7 @@ SCHEMA = "tensorlens.recording"
 VERSION = 1
 SUMMARY_SCHEMA = "tensorlens.recording_summary"
 """Of what ``.json`` keeps of a recording: its answers, and its events packed."""
-_CALL = re.compile(r"[(#]|\s")
+_EXPRESSION = re.compile(r"[(#]")
 
 
 class Recording(Document):
@@ -206,9 +206,9 @@ class Recording(Document):
         return answer
 
     def without_source(self) -> Recording:
-        """Return it without the text of files, and without names that are calls of the program."""
+        """Return it without the text of files, and without expressions as names."""
         now = self.still()
-        labels = [_without_call(each) for each in now.log.labels]
+        labels = [_without_expression(each) for each in now.log.labels]
         if not now.log.sources and labels == now.log.labels:
             return self
         log = copy(now.log)
@@ -239,8 +239,9 @@ class Recording(Document):
         return f"<recording of {len(self.log)} events on {', '.join(self.devices) or 'no device'}>"
 
 
-def _without_call(label: Label) -> Label:
-    """Return the label of an input without the call of the program that it is named by."""
-    if label.role != "input" or not _CALL.search(label.name):
+def _without_expression(label: Label) -> Label:
+    """Return the label of an input without the expression that it is named by."""
+    # ``step(): x`` is a variable of a function
+    if label.role != "input" or not _EXPRESSION.search(label.name.rpartition("(): ")[2]):
         return label
     return replace(label, name="input")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -219,6 +219,9 @@ class Comparison(Document):
         if not any(each.details for each in self.outcomes):
             return self
         return replace(self, outcomes=tuple(replace(each, details="") for each in self.outcomes))
+
+    def _fields(self) -> dict[str, Any]:
+        return {**asdict(self), "winners": [asdict(each) for each in self.winners]}
 
     def __getitem__(self, name: str) -> Outcome:
         for outcome in self.outcomes:

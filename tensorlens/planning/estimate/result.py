@@ -300,7 +300,7 @@ class Estimate(Document):
         return self._as_text(shown.presenter().explanation(shown))
 
     def without_source(self) -> Estimate:
-        """Return it without the text of files, and without names that are calls of the program."""
+        """Return it without the text of files, and without expressions as names."""
         recording = self.recording.without_source()
         return self if recording is self.recording else replace(self, recording=recording)
 
@@ -317,7 +317,8 @@ class Estimate(Document):
         """
         recording = tlens.unpacked(cls, data, "an estimate")
         names = {each.name for each in fields(cls)}
-        given = {name: value for name, value in data.items() if name in names}
+        # a file of before it was kept is of no run that is known, not of this one
+        given = {"run": None, **{name: data[name] for name in names & data.keys()}}
         try:
             row = integer(data["peak"]["row"])
             return restored(cls, given, recording=recording, peak_row=row)

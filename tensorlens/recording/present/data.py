@@ -99,6 +99,7 @@ def summary(recording: Recording) -> dict[str, Any]:
     return {
         "provenance": origin.provenance,
         "process": origin.process,
+        "run": origin.run and asdict(origin.run),
         "started": origin.started,
         "notes": list(origin.notes),
         "events": len(recording.log),

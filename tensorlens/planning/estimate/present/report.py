@@ -310,6 +310,7 @@ def summary(estimate: Estimate) -> dict[str, Any]:
     card, fit = estimate.card, judged(estimate)
     parts = peak_parts(estimate)
     return {
+        "run": estimate.run and asdict(estimate.run),
         "program": estimate.program,
         "device": estimate.device,
         "card": None if card is None else asdict(card),
