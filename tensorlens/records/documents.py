@@ -157,6 +157,8 @@ class Shown:
 
     PRESENTER: ClassVar[str]
     """The module that says what is shown of it: a presenter of :mod:`tensorlens.render.blocks`."""
+    SHOWS_SOURCE: ClassVar[bool] = True
+    """Whether pages and texts show the lines of source code that it holds."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:
     from tensorlens.render.view import View
@@ -422,6 +422,9 @@ class Presenter(Protocol):
 
 class Presentable(Protocol):
     """A record that has a presenter."""
+
+    SHOWS_SOURCE: ClassVar[bool]
+    """Whether pages and texts show the lines of source code that it holds."""
 
     @property
     def contains_source(self) -> bool:

@@ -20,7 +20,7 @@ def permitted(record: _Record) -> _Record:
 
 
 def provenance(record: Presentable) -> tuple[str, ...]:
-    """Return the end of a file: the run that a record is of, and whether it has source lines."""
+    """Return the end of a page: the run that a record is of, and whether it has source lines."""
     run = getattr(record, "run", None)
     texts: tuple[str, ...] = () if run is None else run.texts
-    return (*texts, NOTICE) if record.contains_source else texts
+    return (*texts, NOTICE) if record.SHOWS_SOURCE and record.contains_source else texts

@@ -195,6 +195,7 @@ class Comparison(Document):
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "comparison"
     PRESENTER: ClassVar[str] = "tensorlens.planning.compare.present"
+    SHOWS_SOURCE: ClassVar[bool] = False
 
     outcomes: tuple[Outcome, ...]
     baseline: str
