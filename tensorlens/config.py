@@ -7,7 +7,7 @@ in pyproject.toml  in the environment     meaning
 ``devices``        ``TENSORLENS_DEVICES`` names to report on, comma-separated or a list
 ``stream``         ``TENSORLENS_STREAM``  ``stdout`` (default) or ``stderr``: where tables go
 ``ranks``          ``TENSORLENS_RANKS``   ``first`` (default) or ``all``: which ranks print tables
-``source``         ``TENSORLENS_SOURCE``  ``0``, ``false``, ``off``, ``no``: reports have no source lines
+``source``         ``TENSORLENS_SOURCE``  as ``enabled``: source lines are left out
 =================  =====================  ==================================================
 """
 

@@ -226,8 +226,13 @@ def _several_cards(
     answers = [*estimate_cards(program, args.card, **options).values()]
     fits = any(fit is None or fit for fit in map(judged, answers))
     if args.json:
-        content = {"schema": "tensorlens.estimates", "version": 1}
-        content["estimates"] = [each.to_dict() for each in answers]
+        documents = [each.to_dict() for each in answers]
+        content = {
+            "schema": "tensorlens.estimates",
+            "version": 1,
+            "contains_source": any(each["contains_source"] for each in documents),
+            "estimates": documents,
+        }
         show(f"{json.dumps(content, separators=(',', ':'))}\n")
         return 0 if fits else _DOES_NOT_FIT
     texts = [text_of_blocks(present.cards(answers))]

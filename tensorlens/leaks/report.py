@@ -188,7 +188,8 @@ class LeakReport(Document):
 
     def without_source(self) -> LeakReport:
         """Return it without the text of the lines: itself where there is none."""
-        if not any(each.source for leak in self.leaks for each in (leak, *leak.below)):
+        below = (each.source for leak in self.leaks for each in leak.below)
+        if not any((*(leak.source for leak in self.leaks), *below)):
             return self
         leaks = (
             replace(leak, source="", below=tuple(replace(each, source="") for each in leak.below))

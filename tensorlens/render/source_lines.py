@@ -1,4 +1,4 @@
-"""Lines of source code in reports: settings may leave them out, and files say that they have them."""
+"""Lines of source code in reports: settings leave them out, and files tell of them."""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
 from tensorlens.recording.tlens.tables import ROWS, rows_to_dict
-from tensorlens.records.events import EventLog
-from tensorlens.records.origin import Origin
 
 _T = TypeVar("_T")
 _PART = 10_000
