@@ -69,7 +69,8 @@ def add_parser(subparsers: Any) -> None:
         description="Run a script or a module as python would, and find the tensors that\n"
         "accumulate with each step of its loop: lines that made them, what holds them.",
         usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N]\n"
-        "           [--fail] [-o FILE] [--json] [--no-source] [-f] (-m MODULE | SCRIPT) [ARGS...]",
+        "           [--fail] [-o FILE] [--json] [--no-source] [-f]\n"
+        "           (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
