@@ -7,6 +7,7 @@ in pyproject.toml  in the environment     meaning
 ``devices``        ``TENSORLENS_DEVICES`` names to report on, comma-separated or a list
 ``stream``         ``TENSORLENS_STREAM``  ``stdout`` (default) or ``stderr``: where tables go
 ``ranks``          ``TENSORLENS_RANKS``   ``first`` (default) or ``all``: which ranks print tables
+``source``         ``TENSORLENS_SOURCE``  as ``enabled``: source lines are left out
 =================  =====================  ==================================================
 """
 
@@ -35,6 +36,7 @@ class Config:
     devices: tuple[str, ...] | None = None
     stream: str = "stdout"
     ranks: str = "first"
+    source: bool = True
 
 
 def load(environment: dict[str, str] | None = None, folder: Path | None = None) -> Config:
@@ -57,11 +59,13 @@ def load(environment: dict[str, str] | None = None, folder: Path | None = None) 
     ranks = env.get("TENSORLENS_RANKS") or table.get("ranks", "first")
     if ranks not in _RANKS:
         raise UsageError(f"ranks = {ranks!r}: give one of {', '.join(_RANKS)}")
+    source = env.get("TENSORLENS_SOURCE") or table.get("source", True)
     return Config(
-        enabled=str(enabled).strip().lower() not in _OFF,
+        enabled=_is_on(enabled),
         devices=tuple(devices) if devices else None,
         stream=stream,
         ranks=ranks,
+        source=_is_on(source),
     )
 
 
@@ -89,6 +93,10 @@ def _table(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, TypeError):  # not ours to complain about
         return {}
     return table if isinstance(table, dict) else {}
+
+
+def _is_on(value: Any) -> bool:
+    return str(value).strip().lower() not in _OFF
 
 
 def _is_names(devices: Any) -> bool:

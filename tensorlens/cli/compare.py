@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from tensorlens.cli.options import add_outputs, add_step_options, arguments_of, option_values
-from tensorlens.cli.output import Output, show, show_details, write_all
+from tensorlens.cli.output import Output, show_details, write_all
 from tensorlens.errors import UsageError
 from tensorlens.planning.compare.framework_detection import framework_of, parameters_of
 from tensorlens.planning.compare.options import parsed
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
         framework=framework,
         **option_values(args, "lowest", "warmup", "steps", "repeats"),
     )
-    return _answer(comparison, outputs)
+    return _answer(comparison, outputs, json=args.json)
 
 
 def _options(args: argparse.Namespace, framework: str) -> Mapping[str, Mapping[str, Any]]:
@@ -182,17 +182,15 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _answer(comparison: Comparison, outputs: Sequence[Output]) -> int:
+def _answer(comparison: Comparison, outputs: Sequence[Output], *, json: bool) -> int:
     ran = any(each.ran for each in comparison.outcomes)
     if not ran:
         show_details(next((each.details for each in comparison.outcomes if each.details), ""))
-    if not outputs:
-        show(str(comparison))
 
     def least() -> str:
         return f"least memory: {', '.join(comparison.winners[0].names) or 'not known'}"
 
-    write_all(comparison, outputs, least)
+    write_all(comparison, outputs, least, json=json)
     return 0 if ran else 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tensorlens.cli.options import add_no_source
 from tensorlens.cli.output import Output, damage_errors, read, say
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
@@ -27,6 +28,7 @@ def add_parser(subparsers: Any) -> None:
         " (.pickle is for pytorch.org/memory_viz)",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite OUT if it exists")
+    add_no_source(parser)
     parser.set_defaults(func=run)
 
 

@@ -32,5 +32,5 @@ def run(args: argparse.Namespace) -> int:
     view = view_of(args)
     output = Output.of_args(args)
     before = read_snapshot(args.before)
-    write_record(read_snapshot(args.after) - before, output, view)
+    write_record(read_snapshot(args.after) - before, output, view, json=args.json)
     return 0

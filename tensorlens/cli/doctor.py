@@ -16,6 +16,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from tensorlens.cli.options import add_json
 from tensorlens.cli.output import show
 from tensorlens.errors import TensorlensError
 from tensorlens.render.text.page import output_width
@@ -53,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
         description="Tell what can be measured on this machine, from which source and how exactly,"
         " and what is missing and how to get it. No device is initialised.",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(parser)
     parser.set_defaults(func=run)
 
 
@@ -63,8 +64,13 @@ def run(args: argparse.Namespace) -> int:
     measurable = any(finding.measures for finding in findings)
     if args.json:
         text = json.dumps(
-            {"measurable": measurable, "findings": [asdict(finding) for finding in findings]},
-            indent=2,
+            {
+                "schema": "tensorlens.doctor",
+                "version": 1,
+                "measurable": measurable,
+                "findings": [asdict(finding) for finding in findings],
+            },
+            indent=1,
         )
     else:
         text = _table(findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,8 @@ def run(args: argparse.Namespace) -> int:
     """
     words, args = _parsed(args)
     outputs = [Output.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
+    if args.json and args.explain:
+        raise UsageError("--explain answers in words: leave it out with --json")
     options = _options(args, words[1:])
     if args.max_batch:
         return _largest_batch(words[0], options, args, outputs)
@@ -221,10 +224,20 @@ def _several_cards(
     from tensorlens.render import text_of_blocks
 
     answers = [*estimate_cards(program, args.card, **options).values()]
+    fits = any(fit is None or fit for fit in map(fit_of, answers))
+    if args.json:
+        documents = [each.to_dict() for each in answers]
+        content = {
+            "schema": "tensorlens.estimates",
+            "version": 1,
+            "contains_source": any(each["contains_source"] for each in documents),
+            "estimates": documents,
+        }
+        show(f"{json.dumps(content, separators=(',', ':'))}\n")
+        return 0 if fits else _DOES_NOT_FIT
     texts = [text_of_blocks(present.cards(answers))]
     texts += [each.explain() for each in answers if args.explain]
     show("\n".join(texts))
-    fits = any(fit is None or fit for fit in map(fit_of, answers))
     return 0 if fits else _DOES_NOT_FIT
 
 
@@ -233,6 +246,5 @@ def _answer(answer: Estimate, args: argparse.Namespace, outputs: Sequence[Output
 
     if args.explain:
         show(answer.explain())
-    elif not outputs:
-        show(str(answer))
-    write_all(answer, outputs, lambda: verdict(answer))
+    if outputs or not args.explain:
+        write_all(answer, outputs, lambda: verdict(answer), json=args.json)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.options import add_output, add_program, words_of
-from tensorlens.cli.output import Output, complain, say
+from tensorlens.cli.output import DocumentStream, Output, complain, say
 from tensorlens.cli.program.execution import Program, plain, program_of
 from tensorlens.cli.program.instrument import Instrument
 from tensorlens.cli.program.targets import Target, resolve
@@ -57,7 +57,8 @@ handled; all else that tensorlens says goes to standard error.
 
 The exit code is the program's own; with --fail it is 3 where that is 0 and
 there is a leak. It is 1 when tensorlens cannot start the program, 2 for a
-usage error. Worker processes are not watched.
+usage error. Worker processes are not watched. With --json standard output is
+the document alone; the program's own output goes to standard error.
 """
 
 
@@ -68,7 +69,8 @@ def add_parser(subparsers: Any) -> None:
         description="Run a script or a module as python would, and find the tensors that\n"
         "accumulate with each step of its loop: lines that made them, what holds them.",
         usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N]\n"
-        "           [--fail] [-o FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
+        "           [--fail] [-o FILE] [--json] [--no-source] [-f]\n"
+        "           (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -118,7 +120,9 @@ def run(args: argparse.Namespace) -> int:
         program = program_of(words)
         program.prepare()
         target = None if args.step is None else _target(args.step, program)
-        session = Session(program, target, judge, output, shlex.split(args.parser.prog), words)
+        document = DocumentStream() if args.json else None
+        command = shlex.split(args.parser.prog)
+        session = Session(program, target, judge, output, command, words, document)
         session.start()
     except TensorlensError as error:
         return complain(error)
@@ -212,6 +216,10 @@ class LoopJudge:
         note = f"judged after step {self._judged_after:,}; the program made {self.made:,}"
         return replace(report, notes=(*report.notes, note))
 
+    def empty_report(self, why: str) -> LeakReport:
+        """Return a report without a verdict."""
+        return LeakReport((), (), steps=0, warmup=self._warmup, allocated={}, verdict=why)
+
     def _judge(self, *, is_last: bool = False) -> None:
         watch = self._watch
         if watch is None:
@@ -247,11 +255,13 @@ class Session:
         output: Output | None,
         command: list[str],
         words: list[str],
+        document: DocumentStream | None = None,
     ) -> None:
         self._program = program
         self._target = target
         self._judge = judge
         self._output = output
+        self._document = document
         self._command = command
         self._words = words
         self._instrument = Instrument([target] if target else [], self._decorate)
@@ -312,17 +322,22 @@ class Session:
         if self._judge.refusal is not None:
             say(f"the loop is not watched any more: {self._judge.refusal}")
         if report is None:
+            why = self._judge.refusal or self._why_nothing()
             if self._judge.refusal is None:
-                say(self._why_nothing())
+                say(why)
+            if self._document is not None:
+                self._document.write(self._judge.empty_report(why))
             return
         if rank is not None:
             report = replace(report, notes=(f"of {rank}", *report.notes))
-        if output is None:
+        if self._document is not None:
+            self._document.write(report)
+        if output is None and self._document is None:
             with suppress(OSError, ValueError, RuntimeError, AttributeError):
                 write(for_stream(str(report), sys.stdout), sys.stdout)
             name = f"{Path(self._program.name).stem}.json"
             say(f"to keep this report: {self._again('-o', name)}")
-        else:
+        elif output is not None:
             output.deliver(report, f": {report.verdict}")
 
     def _why_nothing(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tensorlens.cli.options import add_no_source
 from tensorlens.errors import TensorlensError
 
 
@@ -15,6 +16,7 @@ def add_parser(subparsers: Any) -> None:
         description="Serve saved reports to a coding assistant over standard input and output, by"
         " the Model Context Protocol. It reads files, runs no program, and opens no network port.",
     )
+    add_no_source(parser)
     parser.set_defaults(func=run)
 
 

@@ -50,14 +50,14 @@ def run(args: argparse.Namespace) -> int:
     records = {label: read(name) for label, name in files.items()}
     snapshots = {label: each for label, each in records.items() if isinstance(each, Snapshot)}
     if len(snapshots) == len(records) and not args.ranks:
-        if output is None and _are_ranks(files, snapshots):
+        if output is None and not args.json and _are_ranks(files, snapshots):
             ranks = merged({files[label]: each for label, each in snapshots.items()})
-            write_record(ranks, None)
+            write_record(ranks, None, json=False)
             show("\n")
-        write_record(Snapshot.merged(snapshots), output, view)
+        write_record(Snapshot.merged(snapshots), output, view, json=args.json)
     else:
         report = merged({files[label]: each for label, each in records.items()})
-        write_record(report, output, view)
+        write_record(report, output, view, json=args.json)
     return 0
 
 

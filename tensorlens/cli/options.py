@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from typing import Any
 
+from tensorlens import config
 from tensorlens.errors import UsageError
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 from tensorlens.render.view import View
@@ -25,6 +27,8 @@ def add_output(parser: argparse.ArgumentParser, content: str, *, recordings: boo
         help=f"write {content} to FILE instead of printing; its ending names the format: {formats}",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite a file that exists")
+    add_json(parser)
+    add_no_source(parser)
 
 
 def add_outputs(parser: argparse.ArgumentParser, help: str) -> None:
@@ -33,6 +37,30 @@ def add_outputs(parser: argparse.ArgumentParser, help: str) -> None:
         *("-o", "--output"), metavar="FILE", action="append", default=[], help=f"{help}; repeatable"
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite files that exist")
+    add_json(parser)
+    add_no_source(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else"
+    )
+
+
+def add_no_source(parser: argparse.ArgumentParser) -> None:
+    """Add ``--no-source``."""
+    parser.add_argument(
+        "--no-source", action=_NoSource, nargs=0, help="leave out lines of source code"
+    )
+
+
+class _NoSource(argparse.Action):
+    """Sets it for this process and for those that it starts, as TENSORLENS_SOURCE=0 does."""
+
+    def __call__(self, *_: object) -> None:
+        os.environ["TENSORLENS_SOURCE"] = "0"
+        config.current.cache_clear()
 
 
 def add_view(parser: argparse.ArgumentParser) -> None:

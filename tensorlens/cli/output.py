@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+from tensorlens import config
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
@@ -64,6 +65,36 @@ def complain(error: TensorlensError) -> int:
     show_details(getattr(error, "details", ""))
     say(f"error: {error}")
     return error.exit_code
+
+
+class DocumentStream:
+    """Standard output, kept for one JSON document while a program runs.
+
+    From here on standard output of this process, and of those that it starts, is standard error.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        # one that is closed stays closed
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()
+            self._descriptor = os.dup(1)
+            os.dup2(2, 1)
+
+    def write(self, record: Record) -> None:
+        """Write the document; of the ranks of a job the first does, as with tables."""
+        if self._descriptor is None or not config.prints_tables():
+            return
+        from tensorlens.render.json import JsonRenderer
+
+        content = JsonRenderer().render(record).encode("utf-8", "backslashreplace")
+        try:
+            with os.fdopen(self._descriptor, "wb") as stream:
+                stream.write(content)
+        except BrokenPipeError:
+            pass
+        except OSError as error:
+            say(f"error: cannot write to standard output: {error.strerror}")
 
 
 @contextmanager
@@ -159,12 +190,12 @@ class Output:
         with waiting(f"writing {self.typed}"):
             save(record, self.path, overwrite=self.overwrite, view=view)
 
-    def write_or_print(self, record: Record) -> str | None:
+    def write_or_print(self, record: Record, *, is_printed: bool = False) -> str | None:
         """Write the record and return None, or do :meth:`instead` and return its line."""
         try:
             self.write(record)
         except Exception as error:
-            return self.instead(record, None, error)
+            return reason(error) if is_printed else self.instead(record, None, error)
         return None
 
     def deliver(self, record: Record, answer: str) -> None:
@@ -242,35 +273,54 @@ def damage_errors(name: str, record: Record) -> Iterator[None]:
         raise FileFormatError(f"{name}: damaged {record.KIND}: {error}") from None
 
 
-def write_record(record: Record, output: Output | None, view: View | None = None) -> None:
-    """Print a record, or write it where it was wanted.
+def show_record(record: Record, *, json: bool, view: View | None = None) -> None:
+    """Print a record as text, or as a JSON document.
+
+    Raises:
+        TensorlensError: it could not be written.
+    """
+    from tensorlens.render.json import JsonRenderer
+    from tensorlens.render.text import TextRenderer
+
+    show((JsonRenderer() if json else TextRenderer(view=view)).render(record))
+
+
+def write_record(
+    record: Record, output: Output | None, view: View | None = None, *, json: bool
+) -> None:
+    """Print a record, or write it where it was wanted; with ``json`` it is printed as well.
 
     Raises:
         TensorlensError: it could not be written; then it is printed.
     """
-    from tensorlens.render.text import TextRenderer
-
+    if json or output is None:
+        show_record(record, json=json, view=view)
     if output is None:
-        show(TextRenderer(view=view).render(record))
         return
     try:
         output.write(record, view)
     except UsageError:
         raise
     except TensorlensError as error:
+        if json:
+            raise
         raise TensorlensError(output.instead(record, view, error)) from None
     say(f"wrote {output.typed}")
 
 
-def write_all(record: Record, outputs: Sequence[Output], answer: Callable[[], str]) -> None:
-    """Write a record to several files, and say so with the answer in few words.
+def write_all(
+    record: Record, outputs: Sequence[Output], answer: Callable[[], str], *, json: bool
+) -> None:
+    """Do :func:`write_record` for several files, and say so with the answer in few words.
 
     Raises:
         TensorlensError: one could not be written; then the record is printed.
     """
+    if json or not outputs:
+        show_record(record, json=json)
     problems = []
     for output in outputs:
-        problem = output.write_or_print(record)
+        problem = output.write_or_print(record, is_printed=json)
         if problem is None:
             say(f"wrote {output.typed}: {answer()}")
         else:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         args.prefetch,
         loader=args.loader,
     )
-    write_record(made, output)
+    write_record(made, output, json=args.json)
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorlens import config
 from tensorlens.cli.options import add_output, add_program, words_of
-from tensorlens.cli.output import Output, complain, say
+from tensorlens.cli.output import DocumentStream, Output, complain, say
 from tensorlens.cli.program.block_reports import MergedReport
 from tensorlens.cli.program.execution import Program, plain, program_of
 from tensorlens.cli.program.instrument import Instrument
@@ -45,7 +45,8 @@ The exit code is the program's own; 1 when tensorlens cannot start it, 2 for
 a usage error. Tables go to standard output when the program ends, also by an
 exception, Ctrl-C, SIGTERM, SIGHUP or another signal that can be handled; all
 else that tensorlens says goes to standard error. If FILE cannot be written at
-the end, the tables are printed instead.
+the end, the tables are printed instead. With --json standard output is the
+document alone; the program's own output goes to standard error.
 
 --record keeps every allocation and free, from the import of torch to the
 program's end, and explains an allocation that fails. It is of this process
@@ -63,8 +64,8 @@ def add_parser(subparsers: Any) -> None:
         "run",
         description="Run a script or a module as python would, with the memory of its lines\n"
         "profiled: of what @tensorlens.profile decorates, and of what -p names.",
-        usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE]\n"
-        "           [--record FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
+        usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE] [--json]\n"
+        "           [--no-source] [--record FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -109,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
         program = program_of(words)
         program.prepare()
         targets = [resolve(typed, program) for typed in args.profile]
-        session = Session(program, output, targets, command, words, recorded)
+        document = DocumentStream() if args.json else None
+        session = Session(program, output, targets, command, words, recorded, document)
         session.start()
     except TensorlensError as error:
         return complain(error)
@@ -232,10 +234,12 @@ class Session:
         command: Sequence[str],
         words: Sequence[str],
         recorded: RecordedRun | None = None,
+        document: DocumentStream | None = None,
     ) -> None:
         self.program = program
         self.output = output
         self.recorded = recorded
+        self._document = document
         self.instrument = Instrument(targets, self._decorate, profile.profiler)
         self._command = command
         self._words = words
@@ -268,10 +272,14 @@ class Session:
 
     def _receive(self, report: LineReport) -> bool:
         self._printed = True
-        if self.output is None:
+        if self._prints_tables:
             return False
         self._merged.add(report)
         return True
+
+    @property
+    def _prints_tables(self) -> bool:
+        return self.output is None and self._document is None
 
     def _at_exit(self, process: str | None) -> None:
         recorded = self.recorded if process is None else None
@@ -286,7 +294,7 @@ class Session:
 
     def _report_lines(self, process: str | None) -> None:
         profiler, output = profile.profiler, self.output
-        if output is None:
+        if self._prints_tables or (output is None and process is not None):
             profiler.report_at_exit(process)
             if process is None and config.prints_tables():
                 self._say_next(self._printed, "")
@@ -295,19 +303,23 @@ class Session:
         if process is None:
             self._merged.add(report)
             report = self._merged.report(report.process)
-        if report.functions and process is None:
-            output.deliver(report, f"; {output.next_step(self._command)}")
-        elif report.functions:
-            output.of_process(os.getpid()).deliver(report, "")
+        if self._document is not None and process is None:
+            self._document.write(report)
+        if report.functions and output is not None:
+            if process is None:
+                output.deliver(report, f"; {output.next_step(self._command)}")
+            else:
+                output.of_process(os.getpid()).deliver(report, "")
         if process is None:
-            self._say_next(bool(report.functions), f", so {output.typed} was not written")
+            consequence = "" if output is None else f", so {output.typed} was not written"
+            self._say_next(bool(report.functions), consequence)
 
     def _say_next(self, was_profiled: bool, consequence: str) -> None:
         """Say what of ``-p`` did not run, and what to type next."""
         self._report_targets()
         if was_profiled:
             self._point_to_library()
-            if self.output is None:
+            if self._prints_tables:
                 name = f"{Path(self.program.name).stem}.json"
                 say(f"to keep these figures: {self._again('-o', name)}")
         elif consequence or self.recorded is None or self.instrument.targets:

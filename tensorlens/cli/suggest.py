@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     suggestions = suggest(
         _program(args.program), verify=args.verify, arguments=arguments_of(args), **options
     )
-    write_record(suggestions, output)
+    write_record(suggestions, output, json=args.json)
     return 0
 
 

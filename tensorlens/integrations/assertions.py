@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from tensorlens import config
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, device_name
 from tensorlens.leaks.residue import Remains
@@ -162,7 +163,7 @@ def remains_text(remains: Remains) -> list[str]:
     count = "1 tensor" if remains.tensors == 1 else f"{remains.tensors} tensors"
     where = place(remains.born, function=True) if remains.born else "a line that is not known"
     lines = [f"  {size} in {count}, made at {where}"]
-    if remains.source:
+    if remains.source and config.current().source:
         lines.append(f"      {printable(remains.source)}")
     facts: Mapping[str, str] = {
         "tensor": _described(remains),

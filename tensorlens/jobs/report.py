@@ -6,9 +6,9 @@ Sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median_low
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
@@ -108,6 +108,9 @@ class JobReport(Document):
         """Each figure over the ranks that have it."""
         names = dict.fromkeys(name for each in self.ranks for name in each.figures)
         return tuple(map(self._spread, names))
+
+    def _fields(self) -> dict[str, Any]:
+        return {**asdict(self), "spreads": [asdict(each) for each in self.spreads]}
 
     def _spread(self, figure: str) -> Spread:
         found = [(each.figures[figure], each.rank) for each in self.ranks if figure in each.figures]

@@ -6,7 +6,7 @@ were watched after the warm-up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar
 
@@ -185,6 +185,17 @@ class LeakReport(Document):
     balance: dict[str, Balance] = field(default_factory=dict)
     """By device, of those whose allocated bytes are known."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
+
+    def without_source(self) -> LeakReport:
+        """Return it without the text of the lines: itself where there is none."""
+        below = (each.source for leak in self.leaks for each in leak.below)
+        if not any((*(leak.source for leak in self.leaks), *below)):
+            return self
+        leaks = (
+            replace(leak, source="", below=tuple(replace(each, source="") for each in leak.below))
+            for leak in self.leaks
+        )
+        return replace(self, leaks=tuple(leaks))
 
     def __bool__(self) -> bool:
         return bool(self.leaks)

@@ -7,12 +7,11 @@ could not be had; the device's ``missing`` says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from tensorlens.errors import FileFormatError
-from tensorlens.records.documents import Document, check_schema
-from tensorlens.records.run import Run, current_run, run_from
+from tensorlens.records.documents import Document
+from tensorlens.records.run import Run, current_run
 
 SCHEMA = "tensorlens.lines"
 VERSION = 1
@@ -140,9 +139,18 @@ class LineReport(Document):
             for memory in line.memory.values()
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and integers (what :meth:`to_json` writes)."""
-        data = {"schema": SCHEMA, "version": VERSION, **asdict(self)}
+    def without_source(self) -> LineReport:
+        """Return it without the text of the lines: itself where there is none."""
+        if not any(line.source for function in self.functions for line in function.lines):
+            return self
+        functions = (
+            replace(each, lines=tuple(replace(line, source="") for line in each.lines))
+            for each in self.functions
+        )
+        return replace(self, functions=tuple(functions))
+
+    def _fields(self) -> dict[str, Any]:
+        data = asdict(self)
         for function in data["functions"]:
             for line in function["lines"]:
                 for memory in line["memory"].values():
@@ -152,36 +160,3 @@ class LineReport(Document):
             if function["execution"] == "lines":
                 del function["execution"], function["whole"]
         return data
-
-    @classmethod
-    def from_dict(cls, data: Any) -> LineReport:
-        """Return the report that :meth:`to_dict` gave.
-
-        Raises:
-            FileFormatError: it is something else, newer than this tensorlens, or damaged.
-        """
-        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
-        try:
-            return cls(
-                functions=tuple(_function(item) for item in data["functions"]),
-                devices=tuple(DeviceSource(**item) for item in data["devices"]),
-                provenance=data["provenance"],
-                process=data["process"],
-                notes=tuple(data["notes"]),
-                run=run_from(data),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise FileFormatError(f"damaged line report: {error}") from None
-
-
-def _function(data: dict[str, Any]) -> FunctionLines:
-    lines = tuple(_line(item) for item in data["lines"])
-    return FunctionLines(**{**data, "lines": lines, "whole": _memory(data.get("whole", {}))})
-
-
-def _line(data: dict[str, Any]) -> Line:
-    return Line(**{**data, "memory": _memory(data["memory"])})
-
-
-def _memory(data: dict[str, Any]) -> dict[str, LineMemory]:
-    return {device: LineMemory(**figures) for device, figures in data.items()}

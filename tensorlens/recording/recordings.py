@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from tensorlens.recording import analysis
@@ -17,7 +20,7 @@ from tensorlens.recording.moments import (
     Timeline,
 )
 from tensorlens.records.documents import Document
-from tensorlens.records.events import OWN_MARK, EventLog, Mark
+from tensorlens.records.events import OWN_MARK, EventLog, Label, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.run import Run
 from tensorlens.records.tensors import SourceLine
@@ -28,6 +31,7 @@ SCHEMA = "tensorlens.recording"
 VERSION = 1
 SUMMARY_SCHEMA = "tensorlens.recording_summary"
 """Of what ``.json`` keeps of a recording: its answers, and its events packed."""
+_EXPRESSION = re.compile(r"[(#]")
 
 
 class Recording(Document):
@@ -201,15 +205,21 @@ class Recording(Document):
         answer: _T = self._answers[question]
         return answer
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what it tells as plain data, and its events packed under ``log``.
+    def without_source(self) -> Recording:
+        """Return it without the text of files, and without expressions as names."""
+        now = self.still()
+        labels = [_without_expression(each) for each in now.log.labels]
+        if not now.log.sources and labels == now.log.labels:
+            return self
+        log = copy(now.log)
+        log.sources, log.labels = {}, labels
+        return Recording(log, now.origin)
 
-        :meth:`from_dict` reads the recording back equal.
-        """
+    def _fields(self) -> dict[str, Any]:
         from tensorlens.recording import tlens
 
-        now = self.still()
-        return {**self.presenter().summary(now), "log": tlens.packed(now)}
+        # and its events packed, with which it is read back equal
+        return {**self.presenter().summary(self), "log": tlens.packed(self)}
 
     @classmethod
     def from_dict(cls, data: Any) -> Recording:
@@ -227,3 +237,11 @@ class Recording(Document):
 
     def __repr__(self) -> str:
         return f"<recording of {len(self.log)} events on {', '.join(self.devices) or 'no device'}>"
+
+
+def _without_expression(label: Label) -> Label:
+    """Return the label of an input without the expression that it is named by."""
+    # ``step(): x`` is a variable of a function
+    if label.role != "input" or not _EXPRESSION.search(label.name.rpartition("(): ")[2]):
+        return label
+    return replace(label, name="input")

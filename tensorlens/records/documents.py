@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _LIMIT = 2**64
+_ENVELOPE = ("schema", "version", "contains_source")
 
 
 def text(value: Any) -> str:
@@ -82,19 +83,17 @@ def restored(kind: type[_T], data: Any, **ready: Any) -> _T:
 
     Fields are texts, members of a ``StrEnum`` or ``Literal``, numbers, flags, dataclasses, tuples
     of one of these, dicts from texts to one of these, or one of these or None. Those that have a
-    default may be missing. Fields in ``ready`` are what they are to be, of any type.
+    default may be missing. Fields in ``ready`` are what they are to be, of any type. What no field
+    is called is passed over: a newer tensorlens may have added it.
 
     Raises:
         KeyError: a field is missing.
-        TypeError: something is of another type, or no field has that name.
+        TypeError: something is of another type.
         ValueError: a number is out of range.
     """
     if not isinstance(data, dict):
         raise TypeError(f"{type(data).__name__} in place of a dict")
     checks: dict[str, tuple[Callable[[Any], Any], bool]] = _checks(kind)  # type: ignore[arg-type]
-    unknown = next((name for name in data if name not in checks), None)
-    if unknown is not None:
-        raise TypeError(f"unknown field {unknown!r}")
     values = dict(ready)
     for name, (check, is_needed) in checks.items():
         if name not in ready and (name in data or is_needed):
@@ -158,6 +157,8 @@ class Shown:
 
     PRESENTER: ClassVar[str]
     """The module that says what is shown of it: a presenter of :mod:`tensorlens.render.blocks`."""
+    SHOWS_SOURCE: ClassVar[bool] = True
+    """Whether pages and texts show the lines of source code that it holds."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -177,6 +178,15 @@ class Shown:
         from tensorlens import render
 
         return render.text_of_blocks(blocks)
+
+    def without_source(self) -> Self:
+        """Return it without the lines of source code that it holds: itself where there are none."""
+        return self
+
+    @property
+    def contains_source(self) -> bool:
+        """Whether it holds lines of source code."""
+        return self.without_source() is not self
 
     def presenter(self) -> Any:
         """Return the module that says what is shown of it."""
@@ -223,8 +233,23 @@ class Document(Shown):
         return render.save(self._record(), path, overwrite=overwrite)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes)."""
-        return {"schema": self.SCHEMA, "version": self.VERSION, **asdict(self._record())}
+        """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes).
+
+        The settings may leave source lines out (:mod:`tensorlens.config`).
+        """
+        from tensorlens.render.source_lines import permitted
+
+        record = permitted(self._record())
+        return {
+            "schema": self.SCHEMA,
+            "version": self.VERSION,
+            "contains_source": record.contains_source,
+            **record._fields(),
+        }
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
 
     def to_json(self) -> str:
         """Return the record as JSON text; :meth:`from_json` reads it back equal."""
@@ -261,7 +286,7 @@ class Document(Shown):
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
         check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
-        given = {key: value for key, value in data.items() if key not in ("schema", "version")}
+        given = {key: value for key, value in data.items() if key not in _ENVELOPE}
         # a file of before it was kept is of no run that is known, not of this one
         given.setdefault("run", None)
         try:

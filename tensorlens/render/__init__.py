@@ -66,6 +66,9 @@ class ExportRenderer:
         Raises:
             UsageError: the record has no recording.
         """
+        from tensorlens.render.source_lines import permitted
+
+        record = permitted(record)
         exported = getattr(record.presenter(), "exported", None)
         if exported is None:
             raise UsageError(f".{self.extension} is for recordings: save this one as .json")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:
     from tensorlens.render.view import View
@@ -422,6 +422,16 @@ class Presenter(Protocol):
 
 class Presentable(Protocol):
     """A record that has a presenter."""
+
+    SHOWS_SOURCE: ClassVar[bool]
+    """Whether pages and texts show the lines of source code that it holds."""
+
+    @property
+    def contains_source(self) -> bool:
+        """Whether it holds lines of source code."""
+
+    def without_source(self) -> Self:
+        """Return it without these; itself where there are none."""
 
     def presenter(self) -> Any:
         """Return its :class:`Presenter`."""

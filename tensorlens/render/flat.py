@@ -7,6 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.render.source import spreadsheet_text
+from tensorlens.render.source_lines import permitted
 
 if TYPE_CHECKING:
     import pandas
@@ -29,6 +30,7 @@ class CsvRenderer:
 
     def render(self, record: Presentable) -> str:
         """Return the table with its header row; rows end in CR LF."""
+        record = permitted(record)
         table = record.presenter().rows(record)
         text = io.StringIO()
         # with a bare \n the csv module of Python 3.11 leaves a \r inside a field unquoted
@@ -59,6 +61,7 @@ def to_pandas(record: Presentable) -> pandas.DataFrame:
         import pandas
     except ImportError:
         raise ImportError("to_pandas() needs pandas: pip install 'tensorlens[pandas]'") from None
+    record = permitted(record)
     table = record.presenter().rows(record)
     values = dict(zip(table.columns, zip(*table.rows, strict=True), strict=False))
     kinds = {

@@ -172,14 +172,11 @@ class Difference(Document):
         """
         return {figure: self.ledger[device].change(figure) for figure in FIGURES}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and integers (what :meth:`to_json` writes)."""
+    def _fields(self) -> dict[str, Any]:
         kinds = self.kinds()
         before = [row for _, all_ in kinds for row in all_.before_rows if row >= 0]
         after = [row for _, all_ in kinds for row in all_.after_rows if row >= 0]
         return {
-            "schema": SCHEMA,
-            "version": VERSION,
             "process": self.process,
             "notes": list(self.notes),
             "run": self.run and asdict(self.run),

@@ -70,11 +70,8 @@ class Snapshot(Document):
             notes=tuple(f"{label}: {note}" for label, part in parts.items() for note in part.notes),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and integers (what :meth:`to_json` writes)."""
+    def _fields(self) -> dict[str, Any]:
         return {
-            "schema": SCHEMA,
-            "version": VERSION,
             "provenance": self.provenance,
             "process": self.process,
             "notes": list(self.notes),

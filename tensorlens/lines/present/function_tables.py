@@ -151,17 +151,18 @@ def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
     """Return the lines that matter, by their peaks."""
     titles = [title for title in _OF_THE_OVERVIEW if any(each.title == title for each in columns)]
     names = file_names(each.function for each in drawn.overview.places)
+    has_source = any(each.title == "Source" for each in columns)
     rows = []
     for each in drawn.overview.places:
         cells = drawn.figures(each.entry)
-        source = each.row.source.strip()
         figures = tuple(cells[title] for title in titles)
-        rows.append(blocks.Row((*figures, each.short(names), source)))
+        source = (each.row.source.strip(),) if has_source else ()
+        rows.append(blocks.Row((*figures, each.short(names), *source)))
     return Table(
         (
             *(each for each in columns if each.title in titles),
             Column("Line", "line"),
-            Column("Source", "code"),
+            *((Column("Source", "code"),) if has_source else ()),
         ),
         tuple(rows),
         heading="Lines to look at first",
@@ -210,8 +211,12 @@ def _columns(
             for title, tip in _TIPS.items()
             if title not in absent
         ),
-        Column("Source", "source"),
+        *((Column("Source", "source"),) if any(map(_has_source, functions)) else ()),
     )
+
+
+def _has_source(function: FunctionLayout) -> bool:
+    return any(line.source for line in function.function.lines)
 
 
 def _about_graphs(columns: Sequence[Column]) -> Section:
@@ -249,9 +254,11 @@ def _function(
 def _rows(
     row: Row | Fold, columns: Sequence[Column], drawn: _Drawing
 ) -> Iterator[blocks.Row | blocks.Fold]:
-    blank = ("",) * (len(columns) - 1)
     if isinstance(row, Fold):
-        sources = (blocks.Row((*blank, each.source)) for each in row.rows)
+        sources = (
+            blocks.Row(tuple(each.source if column.title == "Source" else "" for column in columns))
+            for each in row.rows
+        )
         yield blocks.Fold(row.text, tuple(sources))
         return
     line = row.line

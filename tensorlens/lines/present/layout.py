@@ -187,6 +187,9 @@ def _body(
         if len(active) > 1:
             here = [name for name in here if _changed(line.memory[name])]
         rows.append(Row(line, source, _entries(line, here)))
+    if not any(sources):
+        # a number of a line that never ran tells nothing without its text
+        rows = [row for row in rows if row.line.hits] or rows
     unchanged = {name: lines for name, lines in used.items() if name not in shown}
     return _folded(rows), _level_remarks(unchanged)
 

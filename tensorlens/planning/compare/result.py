@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -205,6 +205,7 @@ class Comparison(Document):
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "comparison"
     PRESENTER: ClassVar[str] = "tensorlens.planning.compare.present"
+    SHOWS_SOURCE: ClassVar[bool] = False
 
     outcomes: tuple[Outcome, ...]
     baseline: str
@@ -223,6 +224,15 @@ class Comparison(Document):
     repeats: int = 1
     notes: tuple[str, ...] = ()
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
+
+    def without_source(self) -> Comparison:
+        """Return it without the tracebacks of programs that failed: itself where none did."""
+        if not any(each.details for each in self.outcomes):
+            return self
+        return replace(self, outcomes=tuple(replace(each, details="") for each in self.outcomes))
+
+    def _fields(self) -> dict[str, Any]:
+        return {**asdict(self), "winners": [asdict(each) for each in self.winners]}
 
     def __getitem__(self, name: str) -> Outcome:
         for outcome in self.outcomes:

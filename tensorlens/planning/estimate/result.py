@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.documents import Document, integer, restored
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.source_lines import permitted
 from tensorlens.units import parse_bytes
 
 SCHEMA = "tensorlens.estimate"
@@ -298,13 +299,16 @@ class Estimate(Document):
 
     def explain(self) -> str:
         """Return the answer in words and figures: what takes how much, and why."""
-        return self._as_text(self.presenter().explanation(self))
+        shown = permitted(self)
+        return self._as_text(shown.presenter().explanation(shown))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what it tells as plain data, and its recording's events packed under ``log``.
+    def without_source(self) -> Estimate:
+        """Return it without the text of files, and without expressions as names."""
+        recording = self.recording.without_source()
+        return self if recording is self.recording else replace(self, recording=recording)
 
-        :meth:`from_dict` reads the estimate back equal.
-        """
+    def _fields(self) -> dict[str, Any]:
+        # and the events of the recording packed, with which it is read back equal
         return {**self.presenter().summary(self), "log": tlens.packed(self.recording)}
 
     @classmethod
@@ -316,7 +320,8 @@ class Estimate(Document):
         """
         recording = tlens.unpacked(cls, data, "an estimate")
         names = {each.name for each in fields(cls)}
-        given = {name: value for name, value in data.items() if name in names}
+        # a file of before it was kept is of no run that is known, not of this one
+        given = {"run": None, **{name: data[name] for name in names & data.keys()}}
         try:
             row = integer(data["peak"]["row"])
             return restored(cls, given, recording=recording, peak_row=row)

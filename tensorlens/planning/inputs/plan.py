@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
@@ -76,6 +76,11 @@ class Plan(Document):
             (batch, tuple(self.batch_nbytes(batch, shape) for shape in self.shapes))
             for batch in self.batch_sizes
         )
+
+    def _fields(self) -> dict[str, Any]:
+        table = [figures for _, figures in self.rows()]
+        held = [[each * self.factor for each in figures] for figures in table]
+        return {**asdict(self), "nbytes": table, "held_nbytes": held}
 
 
 _NAMES = {"bool": 1, "half": 2, "bfloat16": 2, "float": 4, "double": 8, "int": 4, "long": 8}

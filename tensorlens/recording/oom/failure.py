@@ -45,6 +45,12 @@ class OutOfMemory(Shown):
     handled: bool = False
     """Whether the program handled the error: what was in memory then may have been freed since."""
 
+    def without_source(self) -> OutOfMemory:
+        """Return it without the text of the line that asked: itself where it is not known."""
+        if not self.request.source:
+            return self
+        return replace(self, request=replace(self.request, source=None))
+
 
 _OURS = "<tensorlens"
 """How the names of code begin that stands between a profiled function and its caller."""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tensorlens.recording.moments import Moment, Resident
-from tensorlens.recording.recordings import SUMMARY_SCHEMA, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ACTIONS, ALLOC, START, Context, EventLog
 from tensorlens.records.tensors import SourceLine
 
@@ -81,8 +81,6 @@ def _line(log: EventLog, stack: int) -> tuple[Value, ...]:
     return _NO_LINE
 
 
-VERSION = 1
-
 TENSORS = 1000
 """So many blocks of a peak are listed; ``rest`` sums the others."""
 
@@ -99,10 +97,9 @@ def summary(recording: Recording) -> dict[str, Any]:
     """
     origin = recording.origin
     return {
-        "schema": SUMMARY_SCHEMA,
-        "version": VERSION,
         "provenance": origin.provenance,
         "process": origin.process,
+        "run": origin.run and asdict(origin.run),
         "started": origin.started,
         "notes": list(origin.notes),
         "events": len(recording.log),

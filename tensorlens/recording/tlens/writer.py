@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
 from tensorlens.recording.tlens.tables import ROWS, rows_to_dict
-from tensorlens.records.events import EventLog
-from tensorlens.records.origin import Origin
 
 _T = TypeVar("_T")
 _PART = 10_000
@@ -36,7 +34,7 @@ def _lines(recording: Recording) -> Iterator[bytes]:
     log, origin = recording.log, recording.origin
     # peaks of what was dropped are numbered as the log is, which may add to its tables
     dropped = {device: log.adopted(each) for device, each in origin.dropped_peaks.items()}
-    yield _line(**_header(log, origin))
+    yield _line(**_header(recording))
     yield from _parts("frames", log.stacks.frames, tables.frame_to_list)
     yield from _parts("modules", log.stacks.modules, str)
     for first in range(0, len(log.stacks), _PART):
@@ -58,13 +56,15 @@ def _lines(recording: Recording) -> Iterator[bytes]:
     yield _line(end={"events": len(log)})
 
 
-def _header(log: EventLog, origin: Origin) -> dict[str, Any]:
+def _header(recording: Recording) -> dict[str, Any]:
+    log, origin = recording.log, recording.origin
     known = {each.name: getattr(origin, each.name) for each in fields(origin)}
     # another process has another clock
     del known["dropped_peaks"], known["started_ns"]
     return {
         "schema": SCHEMA,
         "version": VERSION,
+        "contains_source": recording.contains_source,
         **known,
         "run": origin.run and asdict(origin.run),
         "source": dict(origin.source),

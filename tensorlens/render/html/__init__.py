@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tensorlens.render.html.blocks import fragment as shown
 from tensorlens.render.html.blocks import page
 from tensorlens.render.html.templates import environment
+from tensorlens.render.source_lines import permitted, provenance
 from tensorlens.render.view import View
 
 if TYPE_CHECKING:
@@ -34,12 +35,11 @@ class HtmlRenderer:
 
     def render(self, record: Presentable) -> str:
         """Return the page as text, to be written as UTF-8."""
+        record = permitted(record)
         own = record.presenter()
         body = page(own.blocks(record, self.view))
         template = environment().get_template("page.html")
-        run = getattr(record, "run", None)
-        texts = run.texts if run is not None else ()
-        return template.render(title=own.title(record), body=body, run=texts)
+        return template.render(title=own.title(record), body=body, run=provenance(record))
 
 
 def fragment(record: Presentable, view: View | None = None) -> str:
@@ -47,4 +47,5 @@ def fragment(record: Presentable, view: View | None = None) -> str:
 
     Every style is scoped to its class, and it stays readable where styles are taken away.
     """
+    record = permitted(record)
     return shown(record.presenter().blocks(record, view or View()))

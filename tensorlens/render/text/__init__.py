@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tensorlens.render.blocks import Paragraph
+from tensorlens.render.source_lines import permitted, provenance
 from tensorlens.render.text.blocks import parts
 from tensorlens.render.text.page import Page, output_width
 from tensorlens.render.view import View
@@ -49,10 +50,11 @@ class TextRenderer:
 
     def render(self, record: Presentable) -> str:
         """Return the record as text that ends in a newline."""
+        record = permitted(record)
         blocks = [*record.presenter().blocks(record, self.view)]
-        run = getattr(record, "run", None)
-        if self.tells_run and run is not None:
-            blocks.append(Paragraph("; ".join(run.texts)))
+        texts = provenance(record) if self.tells_run else ()
+        if texts:
+            blocks.append(Paragraph("; ".join(texts)))
         return self.render_blocks(blocks)
 
     def render_blocks(self, blocks: Sequence[Block]) -> str:

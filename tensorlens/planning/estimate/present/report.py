@@ -30,8 +30,6 @@ from tensorlens.planning.estimate.present.verdict import (
     verdict,
 )
 from tensorlens.planning.estimate.result import (
-    SCHEMA,
-    VERSION,
     Estimate,
     Range,
     Term,
@@ -347,8 +345,7 @@ def summary(estimate: Estimate) -> dict[str, Any]:
     card, fit = estimate.card, fit_of(estimate)
     parts = peak_parts(estimate)
     return {
-        "schema": SCHEMA,
-        "version": VERSION,
+        "run": estimate.run and asdict(estimate.run),
         "program": estimate.program,
         "device": estimate.device,
         "card": None if card is None else asdict(card),
