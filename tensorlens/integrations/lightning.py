@@ -73,8 +73,8 @@ class MemoryCallback(Callback):  # type: ignore[misc]
                 logger.log_metrics(figures, step=step)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """An exception ends the training."""
-        self.monitor.failed(exception)
+        """An exception ends the training, or a validation, test or prediction."""
+        self.monitor.failed(exception, trainer.default_root_dir)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """The training has ended."""
