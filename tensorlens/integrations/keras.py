@@ -16,9 +16,9 @@ from typing import Any, TextIO
 
 import keras
 
+from tensorlens.guards import quiet
 from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Level, LoopReport
 from tensorlens.integrations.sampler import Follower
-from tensorlens.integrations.step_monitor import quiet
 from tensorlens.lines.tracing.accounting import WIDTH
 from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tensorlens import ranks, render
 from tensorlens.errors import UsageError
-from tensorlens.guards import warn
+from tensorlens.guards import quiet, warn
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.region import MeasuredRegion
@@ -24,32 +22,8 @@ from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where torchrun has a worker write how it failed."""
-
-
-def quiet(method: _Method) -> _Method:
-    """Keep what fails in a hook from the program: one line says so, and no more is measured.
-
-    Whose hook it is has a flag ``is_on`` and a method ``_leave`` that lets go of all that is on.
-    """
-
-    @functools.wraps(method)
-    def run(self: Any, *arguments: Any, **options: Any) -> None:
-        if not self.is_on:
-            return
-        try:
-            method(self, *arguments, **options)
-        except Exception as failure:
-            if is_from_a_handler(failure):
-                raise
-            self.is_on = False
-            warn(f"{type(self).__name__} measures no more", failure)
-            with suppress(Exception):
-                self._leave()
-
-    return run  # type: ignore[return-value]
 
 
 class StepMonitor:
