@@ -57,6 +57,7 @@ def of_parts(parts: Sequence[Part]) -> JobReport:
         world_size=size,
         missing=tuple(rank for rank in range(expected) if rank not in by_rank),
         odd=_odd(ordered),
+        notes=tuple(note for each in ordered for note in each.notes),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from tensorlens.leaks.report import LeakReport
 from tensorlens.lines.report import LineReport
 from tensorlens.recording.recordings import Recording
 from tensorlens.tensors.snapshot import Snapshot
+from tensorlens.units import format_bytes
 
 _LABEL = re.compile(r"rank (\d+) of (\d+)")
 _FILES = (
@@ -38,6 +39,7 @@ class Part:
     """The first one is that by which ranks are compared."""
     items: Mapping[str, int]
     """What the first figure is made of."""
+    notes: tuple[str, ...] = ()
 
 
 def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
@@ -63,7 +65,8 @@ def part(record: Any, file: str, rank: int, world_size: int | None) -> Part:
     item, device, figures, items = reduce(record)
     if not figures:
         raise UsageError(f"{file}: it has no bytes of any device")
-    return Part(rank, world_size, file, record.KIND, item, device, figures, items)
+    notes = _strays(record, device, rank) if isinstance(record, Snapshot) else ()
+    return Part(rank, world_size, file, record.KIND, item, device, figures, items, tuple(notes))
 
 
 _Reduced = tuple[str, str, dict[str, int], dict[str, int]]
@@ -98,6 +101,21 @@ def _snapshot(snapshot: Snapshot) -> _Reduced:
             items[table.names[table.name[row]]] += table.storage_nbytes[row]
     known = {name: value for name, value in figures.items() if value is not None}
     return "tensor", device, known or {"named": found.named}, dict(items)
+
+
+def _strays(snapshot: Snapshot, own: str, rank: int) -> Iterator[str]:
+    """Yield what a rank holds on other accelerators than its own without a tensor there."""
+    for name, ledger in snapshot.ledger.items():
+        if name in (own, "cpu") or ledger.named or ledger.reserved is None:
+            continue
+        context = next((each.nbytes for each in ledger.parts if each.key == "context"), None)
+        reserved = format_bytes(ledger.reserved)
+        reason = ledger.missing.get("context", "the driver does not tell")
+        size = f"n/a: {reason}" if context is None else format_bytes(context)
+        yield (
+            f"rank {rank} works on {own} and has no tensor on {name}, yet holds memory there:"
+            f" {reserved} reserved, its context {size}"
+        )
 
 
 def _lines(report: LineReport) -> _Reduced:
