@@ -207,14 +207,19 @@ def test_nothing_is_computed_differently(tmp_path):
     assert json.dumps(losses[0])
 
 
-def test_a_training_that_begins_anew_is_measured_again(tmp_path):
-    callback = MemoryCallback(leaks=True)
-    run = trainer(gpt2(), tmp_path, callback, steps=4)
-    callback.monitor.begin((run.model,), tmp_path)
-    callback.monitor.failed(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+def test_a_batch_size_that_the_trainer_finds_too_large_is_no_failure(tmp_path, capfd):
+    class Picky(transformers.GPT2LMHeadModel):
+        def forward(self, input_ids, labels=None, **options):
+            if len(input_ids) > 1:
+                torch.empty(1 << 50, dtype=torch.uint8)
+            return super().forward(input_ids, labels=labels, **options)
+
+    callback = MemoryCallback(leaks=True, show=True)
+    run = trainer(Picky(gpt2().config), tmp_path, callback, steps=4, auto_find_batch_size=True)
     run.train()
-    assert callback.monitor.is_on
-    assert [each.name.split(".")[0] for each in callback.monitor.files][-1] == "leaks"
+    # what was tried first is no step
+    assert capfd.readouterr().err.rstrip().endswith("of 4")
+    assert [each.name.split(".")[0] for each in callback.monitor.files] == ["leaks"]
     # the models are not kept
     assert callback.monitor._roots == ()
 
