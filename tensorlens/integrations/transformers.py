@@ -25,6 +25,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
 
     * ``memory/peak_allocated_mem``: the most that was allocated at any instant of the step;
       followed by ``/forward_backward`` and ``/optimizer``, that of each phase;
+    * ``memory/peak_reserved_mem``: the most that was reserved when a phase ended;
     * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: when it ended;
     * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` steps.
 
