@@ -8,6 +8,10 @@ TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 TRAINERS := transformers accelerate peft lightning opentelemetry-sdk prometheus-client "mcp>=2.0"
+# Composer is for an older torch, and brings a torchvision: in an environment of its own
+COMPOSER := mosaicml torchvision==0.28.0
+OF_COMPOSER := mosaicml-cli tqdm psutil "torchmetrics<1.7.5" torch_optimizer coolname tabulate py-cpuinfo \
+    "pillow<12" importlib-metadata
 NOTEBOOK := nbclient nbformat ipykernel
 # what every torch depends on, but for CUDA
 OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools
@@ -26,7 +30,7 @@ NEWEST := $(lastword $(NEWER))
 
 PURE := integrations leaks lines planning recording records render test_units.py
 
-.PHONY: demo test quick lint pytest bench wheel site clean test-torch $(NEWER:%=test-%)
+.PHONY: demo test quick lint pytest bench wheel site clean test-torch test-composer $(NEWER:%=test-%)
 
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
@@ -69,6 +73,10 @@ test-torch:
 	$(MAKE) $(VENV)-torch-$(VERSION)/.ready
 	$(VENV)-torch-$(VERSION)/bin/python -m pytest --tb=short tests/smoke
 
+# the callback for Composer, with Composer
+test-composer: $(VENV)-composer/.ready
+	$(VENV)-composer/bin/python -m pytest --tb=short tests/trainers/test_composer.py
+
 # make bench PAGE=docs/cost.md puts the table of ratios into the page
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.benchmarks $(PAGE)
@@ -99,6 +107,13 @@ $(VENV)/.frameworks: $(VENV)/.ready
 	$(BIN)/python $(PIP) "$(TORCH)" "$(TENSORFLOW)" $(TRAINERS) $(NOTEBOOK)
 	touch $@
 
+$(VENV)-composer/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-composer
+	$(VENV)-composer/bin/python $(PIP) "$(TORCH)"
+	$(VENV)-composer/bin/python $(PIP) -e . $(OF_COMPOSER) pytest
+	$(VENV)-composer/bin/python $(PIP) --no-deps $(COMPOSER)
+	touch $@
+
 $(VENV)-site/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-site
 	$(VENV)-site/bin/python $(PIP) mkdocs-material "mkdocstrings[python]" mkdocs-jupyter
@@ -118,4 +133,4 @@ $(VENV)-torch-%/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) $(VENV)-site $(VENV)-3.* $(VENV)-torch-*
+	rm -rf build dist $(VENV) $(VENV)-site $(VENV)-composer $(VENV)-3.* $(VENV)-torch-*

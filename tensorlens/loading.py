@@ -16,7 +16,7 @@ from tensorlens.planning.estimate import result as estimates
 from tensorlens.planning.inputs import plan as plans
 from tensorlens.planning.suggest import result as suggestions
 from tensorlens.recording import recordings, tlens
-from tensorlens.records import queues
+from tensorlens.records import kineto, queues
 from tensorlens.tensors import difference as differences
 from tensorlens.tensors import snapshot as snapshots
 
@@ -44,7 +44,10 @@ _ELSEWHERE = {
     ".folded": "open it with flamegraph.pl or speedscope.app",
 }
 _NONE = "not a tensorlens report"
-_READ = "what can be read is .json and .tlens of tensorlens, and memory snapshots of torch"
+_READ = (
+    "what can be read is .json and .tlens of tensorlens, memory snapshots of torch, and traces of"
+    " torch.profiler"
+)
 _PICKLES = (b"\x80", b"PK\x03\x04")
 """How a pickle begins, and the archive of pickles that ``torch.save`` makes."""
 
@@ -53,7 +56,8 @@ def load(path: str | os.PathLike[str]) -> Record:
     """Return the record in a file.
 
     Read are the ``.json`` and ``.tlens`` that tensorlens wrote, and as recordings the memory
-    snapshots that torch pickles. No code in a pickle is run.
+    snapshots that torch pickles and the traces that ``torch.profiler`` exports with
+    ``profile_memory=True``. No code in a pickle is run.
 
     Raises:
         TensorlensError: there is no such file, or it cannot be read.
@@ -94,7 +98,7 @@ def load(path: str | os.PathLike[str]) -> Record:
 
 
 def parse(content: str) -> Record:
-    """Return the record whose ``to_json`` wrote ``content``, or torch's snapshot in JSON.
+    """Return the record whose ``to_json`` wrote ``content``, or torch's snapshot or trace in JSON.
 
     Raises:
         FileFormatError: it is not JSON, no record of tensorlens, newer than it, or damaged.
@@ -107,6 +111,8 @@ def parse(content: str) -> Record:
     kind = _KINDS.get(schema) if isinstance(schema, str) else None
     if kind is not None:
         return kind.from_dict(data)
+    if isinstance(data, dict) and "traceEvents" in data and kineto.has_memory(data):
+        return recordings.Recording(*kineto.from_trace(data))
     if isinstance(data, dict) and "device_traces" in data:
         from tensorlens.records import torch_snapshots as foreign
 
@@ -117,7 +123,10 @@ def parse(content: str) -> Record:
 def _what_it_is(data: Any) -> str:
     """Return one line about JSON that is no record."""
     if isinstance(data, dict) and "traceEvents" in data:
-        return "a trace, which is not shown again: open it at ui.perfetto.dev"
+        return (
+            "a trace without allocations: record it with profile_memory=True, or open it at"
+            " ui.perfetto.dev"
+        )
     if isinstance(data, dict) and "speedscope" in str(data.get("$schema")):
         return "a profile, which is not shown again: open it at speedscope.app"
     return _NONE

@@ -15,8 +15,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "convert",
         description="Write a record in the format that OUT's ending names. Read are .json and"
-        " .tlens files of tensorlens and the memory snapshots that torch pickles, in which no"
-        " code is run.",
+        " .tlens files of tensorlens, the memory snapshots that torch pickles, in which no code"
+        " is run, and traces of torch.profiler.",
     )
     parser.add_argument("file", metavar="IN", help="a .json, .tlens or .pickle file")
     parser.add_argument(

@@ -21,9 +21,10 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "merge",
         description="Compare the ranks of a job: one recording, line report, leak report or"
-        " snapshot of each, also torch's own memory snapshots. A rank is told by the file or by its"
-        " name (run.rank3.tlens, 000003_step_10.pickle). Snapshots are put together as well: a"
-        " device is called after its file, rank0.json's cuda:0 is rank0/cuda:0.",
+        " snapshot of each, also torch's own memory snapshots and traces of torch.profiler. A rank"
+        " is told by the file or by its name (run.rank3.tlens, 000003_step_10.pickle). Snapshots"
+        " are put together as well: a device is called after its file, rank0.json's cuda:0 is"
+        " rank0/cuda:0.",
     )
     parser.add_argument(
         "files",

@@ -22,7 +22,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a .json or .tlens that tensorlens wrote, or a .pickle of torch's memory history",
+        help="a .json or .tlens that tensorlens wrote, a .pickle of torch's memory history, or a"
+        " trace of torch.profiler",
     )
     add_output(parser, "the report", recordings=True)
     add_view(parser)

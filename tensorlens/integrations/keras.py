@@ -7,17 +7,16 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import keras
 
-from tensorlens.guards import warn
+from tensorlens.guards import quiet
 from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Level, LoopReport
 from tensorlens.integrations.sampler import Follower
 from tensorlens.lines.tracing.accounting import WIDTH
@@ -27,30 +26,9 @@ from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
 
-_Hook = TypeVar("_Hook", bound=Callable[..., None])
 _FUNCTIONS = {FIT: "train_function", EVALUATE: "test_function", PREDICT: "predict_function"}
 _ENDS_OF_DATA = ("StopIteration", "OutOfRangeError")
 """How an iterator of Python's, or of TensorFlow's, says that there are no more batches."""
-
-
-def _quietly(hook: _Hook) -> _Hook:
-    """Keep what fails in a hook from the program: one line says so, and nothing more is measured.
-
-    What a signal handler of the program raises is the program's.
-    """
-
-    @functools.wraps(hook)
-    def run(self: MemoryCallback, *arguments: Any, **options: Any) -> None:
-        if self._has_failed:
-            return
-        try:
-            hook(self, *arguments, **options)
-        except Exception as failure:
-            if is_from_a_handler(failure):
-                raise
-            self._give_up(failure)
-
-    return run  # type: ignore[return-value]
 
 
 class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -100,7 +78,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._devices = {devices} if isinstance(devices, str) else devices and {*devices}
         self._follower: Follower | None = None
         self._last: LoopReport | None = None
-        self._has_failed = False
+        self.is_on = True
         self._undo: dict[str, Callable[[], None]] = {}
         if not batches:
             # Keras asks whether a hook is the one that it comes with
@@ -114,43 +92,43 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         running = None if self._follower is None else self._follower.report()
         return running or self._last
 
-    @_quietly
+    @quiet
     def on_train_begin(self, logs: Any = None) -> None:
         """``fit`` begins."""
         self._begin(FIT)
 
-    @_quietly
+    @quiet
     def on_train_end(self, logs: Any = None) -> None:
         """``fit`` ends; not called where an exception ends it."""
         self._end(FIT)
 
-    @_quietly
+    @quiet
     def on_test_begin(self, logs: Any = None) -> None:
         """``evaluate`` begins, or the validation of an epoch."""
         self._begin(EVALUATE)
 
-    @_quietly
+    @quiet
     def on_test_end(self, logs: Any = None) -> None:
         """``evaluate`` ends."""
         self._end(EVALUATE)
 
-    @_quietly
+    @quiet
     def on_predict_begin(self, logs: Any = None) -> None:
         """``predict`` begins."""
         self._begin(PREDICT)
 
-    @_quietly
+    @quiet
     def on_predict_end(self, logs: Any = None) -> None:
         """``predict`` ends."""
         self._end(PREDICT)
 
-    @_quietly
+    @quiet
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """An epoch begins."""
         if self._follower is not None:
             self._follower.epoch_begins(epoch)
 
-    @_quietly
+    @quiet
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """An epoch ends: its logs get the figures."""
         figures = None if self._follower is None else self._follower.epoch_ends()
@@ -161,18 +139,18 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         for name, level in figures.validation.items():
             self._log(logs, name, replace(level, allocated=-1), prefix="val_")
 
-    @_quietly
+    @quiet
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """A batch begins, or the first of several."""
         if self._follower is not None:
             self._follower.batch_begins(batch)
 
-    @_quietly
+    @quiet
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """A batch ends, or the last of several."""
         self._batch_ends(batch, logs)
 
-    @_quietly
+    @quiet
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """A batch of ``evaluate`` or ``predict`` ends."""
         self._batch_ends(batch, None)
@@ -275,14 +253,11 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if report is not None and len(getattr(error, "__notes__", ())) > before:
             error.add_note(f"tensorlens: it was {where}{_earlier_peaks(report)}")
 
-    def _give_up(self, failure: Exception) -> None:
-        self._has_failed = True
-        warn("MemoryCallback measures no more", failure)
+    def _leave(self) -> None:
         with suppress(Exception):
             self._unwatch()
         if self._follower is not None:
-            with suppress(Exception):
-                self._follower.close()
+            self._follower.close()
 
 
 class _Explained:

@@ -25,6 +25,7 @@ class MemoryCallback(Callback):  # type: ignore[misc]
 
     * ``memory/peak_allocated_mem``: the most that was allocated at any instant of the batch;
       followed by ``/forward``, ``/backward`` and ``/optimizer``, that of each phase;
+    * ``memory/peak_reserved_mem``: the most that was reserved when a phase ended;
     * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: when it ended;
     * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` batches.
 
@@ -73,8 +74,8 @@ class MemoryCallback(Callback):  # type: ignore[misc]
                 logger.log_metrics(figures, step=step)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """An exception ends the training."""
-        self.monitor.failed(exception)
+        """An exception ends the training, or a validation, test or prediction."""
+        self.monitor.failed(exception, trainer.default_root_dir)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """The training has ended."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tensorlens import ranks, render
 from tensorlens.errors import UsageError
-from tensorlens.guards import warn
+from tensorlens.guards import quiet, warn
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.region import MeasuredRegion
@@ -24,29 +22,8 @@ from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where torchrun has a worker write how it failed."""
-
-
-def _quiet(method: _Method) -> _Method:
-    """Keep what fails in a method from the training: one line says so, and no more is measured."""
-
-    @functools.wraps(method)
-    def run(self: StepMonitor, *arguments: Any) -> None:
-        if not self.is_on:
-            return
-        try:
-            method(self, *arguments)
-        except Exception as failure:
-            if is_from_a_handler(failure):
-                raise
-            self.is_on = False
-            warn("the memory of the steps is measured no more", failure)
-            with suppress(Exception):
-                self._leave()
-
-    return run  # type: ignore[return-value]
 
 
 class StepMonitor:
@@ -102,13 +79,14 @@ class StepMonitor:
         self._steps = 0
         self._device = 0
         """Slot of the device that the figures are of."""
-        self._step_peaks: list[int] = []
+        self._step_peaks: list[tuple[int, int]] = []
+        """Allocated and reserved, for each read of the step."""
         self._highest = (0, 0)
         """The peak of the run so far, and its step."""
         self._phases: dict[str, int] = {}
         self._metrics: dict[str, float] = {}
 
-    @_quiet
+    @quiet
     def begin(self, roots: Sequence[Any], folder: str | os.PathLike[str] | None = None) -> None:
         """The training begins; ``roots`` are its model and optimizers."""
         self._target = self._folder or Path(folder or ".")
@@ -123,7 +101,7 @@ class StepMonitor:
         if self._watch is not None:
             self._watch.restart()
 
-    @_quiet
+    @quiet
     def step_begins(self) -> None:
         """A step begins: what happened since the last one is not its."""
         self._step_peaks, self._phases = [], {}
@@ -132,25 +110,26 @@ class StepMonitor:
             self._recording = record(*self._roots).start()
         self._region.read()
 
-    @_quiet
+    @quiet
     def phase_ends(self, name: str) -> None:
         """Say that what ran since the step or the phase before was this phase of the step."""
         figures = self._read()
         if figures:
             self._phases[name] = max(figures[1], self._phases.get(name, 0))
 
-    @_quiet
+    @quiet
     def step_ends(self) -> None:
         """A step ends: its figures are among those that :meth:`metrics` gives."""
         figures = self._read()
         if not figures:
             return
         allocated, _, reserved = figures
-        peak = max(self._step_peaks)
+        peak, peak_reserved = map(max, zip(*self._step_peaks, strict=True))
         metrics: dict[str, float] = {
             "memory/current_allocated_mem": allocated,
             "memory/peak_allocated_mem": peak,
             "memory/current_reserved_mem": reserved,
+            "memory/peak_reserved_mem": peak_reserved,
         }
         metrics |= {
             f"memory/peak_allocated_mem/{name}": peak for name, peak in self._phases.items()
@@ -177,7 +156,7 @@ class StepMonitor:
         metrics, self._metrics = self._metrics, {}
         return metrics
 
-    @_quiet
+    @quiet
     def end(self) -> None:
         """The training has ended."""
         if self._recording is not None:
@@ -191,9 +170,11 @@ class StepMonitor:
             size, step = format_bytes(self._highest[0]), self._highest[1]
             print(f"tensorlens: peak {size} in step {step} of {self._steps}", file=sys.stderr)
 
-    @_quiet
-    def failed(self, error: BaseException) -> None:
-        """An exception ends the training; if memory ran out, a report is written."""
+    @quiet
+    def failed(self, error: BaseException, folder: str | os.PathLike[str] | None = None) -> None:
+        """An exception ends a training or an evaluation; if memory ran out, a report is written."""
+        if folder is not None:
+            self._target = self._folder or Path(folder)
         if self._explains_oom and may_be_out_of_memory(error):
             with reserve.released():
                 from tensorlens.recording.oom.annotation import explain
@@ -229,8 +210,9 @@ class StepMonitor:
         at = max((at for at in others if figures[at] > 0), key=figures.__getitem__, default=0)
         if at != self._device:
             self._device, self._step_peaks = at, []
-        self._step_peaks.append(max(figures[at], figures[at + 1]))
-        return figures[at], self._step_peaks[-1], figures[at + 2]
+        peak, reserved = max(figures[at], figures[at + 1]), figures[at + 2]
+        self._step_peaks.append((peak, reserved))
+        return figures[at], peak, reserved
 
     def _by_role(self) -> dict[str, int]:
         device = self._region.counters[self._device // WIDTH].device

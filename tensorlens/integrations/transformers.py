@@ -8,13 +8,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
 from tensorlens.guards import guarded
+from tensorlens.integrations.exception_watch import calling, watch_exceptions
 from tensorlens.integrations.step_monitor import StepMonitor
+
+# the last two are for a callback that is added when the trainer is there and not told of its making
+_METHODS = ("train", "evaluate", "predict", "_run_epoch", "training_step")
 
 
 class MemoryCallback(TrainerCallback):  # type: ignore[misc]
@@ -22,6 +25,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
 
     * ``memory/peak_allocated_mem``: the most that was allocated at any instant of the step;
       followed by ``/forward_backward`` and ``/optimizer``, that of each phase;
+    * ``memory/peak_reserved_mem``: the most that was reserved when a phase ended;
     * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: when it ended;
     * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` steps.
 
@@ -37,26 +41,28 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         self.monitor = StepMonitor(**options)
-        self._trainer: Any = None
-        self._own_step: Any = None
-        """What the program had put in the place of the trainer's own function."""
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """The trainer is made."""
+        self._watch()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The training begins."""
         self.monitor.begin((given.get("model"), given.get("optimizer")), args.output_dir)
-        self._let_go()
-        with guarded("figures reach no logger, and memory that runs out is not explained"):
-            self._take(_caller())
+        self._watch()
 
-    def _take(self, trainer: Any) -> None:
-        """Stand first among the callbacks, and around the function that runs a step."""
-        if trainer is None:
-            return
-        # loggers come before this callback in the list, and see the figures if it is first
-        trainer.callback_handler.callbacks.sort(key=lambda each: each is not self)
-        self._own_step = vars(trainer).get("training_step")
-        trainer.training_step = self._explained(trainer.training_step)
-        self._trainer = trainer
+    def _watch(self) -> None:
+        """Stand first among the callbacks, and be told of exceptions, of which none is told."""
+        with guarded("figures reach no logger, and memory that runs out is not explained"):
+            trainer = calling(Trainer)
+            if trainer is not None:
+                # loggers come before this callback in the list, and see the figures if it is first
+                trainer.callback_handler.callbacks.sort(key=lambda each: each is not self)
+                watch_exceptions(trainer, _METHODS, self._failed)
+
+    def _failed(self, trainer: Any, error: BaseException) -> None:
+        if self in trainer.callback_handler.callbacks:
+            self.monitor.failed(error, trainer.args.output_dir)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """A step begins."""
@@ -88,36 +94,4 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The training has ended."""
-        self._let_go()
         self.monitor.end()
-
-    def _explained(self, training_step: Any) -> Any:
-        """Return the function that runs a step; no callback is told of an exception."""
-
-        def run(*arguments: Any, **options: Any) -> Any:
-            try:
-                return training_step(*arguments, **options)
-            except BaseException as error:
-                self._let_go()
-                self.monitor.failed(error)
-                raise
-
-        return run
-
-    def _let_go(self) -> None:
-        trainer, self._trainer = self._trainer, None
-        if trainer is not None:
-            vars(trainer).pop("training_step", None)
-            if self._own_step is not None:
-                trainer.training_step = self._own_step
-
-
-def _caller() -> Any:
-    """Return the trainer that calls, which callbacks are not given; None where it is not found."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        found = frame.f_locals.get("self")
-        if isinstance(found, Trainer):
-            return found
-        frame = frame.f_back  # type: ignore[assignment]
-    return None

@@ -58,6 +58,7 @@ def job_report(reports: Sequence[RankReport]) -> JobReport:
         world_size=size,
         missing=tuple(rank for rank in range(expected) if rank not in by_rank),
         odd=_odd(ordered),
+        notes=tuple(note for each in ordered for note in each.notes),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import model_place, place
 from tensorlens.tensors.snapshot import Snapshot
+from tensorlens.units import format_bytes
 
 _SEVERAL = "several lines"
 _LABEL = re.compile(r"rank (\d+) of (\d+)")
@@ -44,6 +45,7 @@ class RankReport:
     """What the first figure is made of."""
     lines: Mapping[str, str]
     """Item to the line that made it, where one is known that is not the item itself."""
+    notes: tuple[str, ...] = ()
 
 
 def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
@@ -69,7 +71,9 @@ def rank_report(record: Any, file: str, rank: int, world_size: int | None) -> Ra
     item, device, figures, items, lines = reduce(record)
     if not figures:
         raise UsageError(f"{file}: it has no bytes of any device")
-    return RankReport(rank, world_size, file, record.KIND, item, device, figures, items, lines)
+    notes = tuple(_strays(record, device, rank)) if isinstance(record, Snapshot) else ()
+    kind = record.KIND
+    return RankReport(rank, world_size, file, kind, item, device, figures, items, lines, notes)
 
 
 _Reduced = tuple[str, str, dict[str, int], dict[str, int], dict[str, str]]
@@ -115,6 +119,21 @@ def _line(line: SourceLine | None, model: SourceLine | None) -> str:
 def _add(lines: dict[str, str], name: str, where: str) -> None:
     if where and lines.setdefault(name, where) != where:
         lines[name] = _SEVERAL
+
+
+def _strays(snapshot: Snapshot, own: str, rank: int) -> Iterator[str]:
+    """Yield what a rank holds on other accelerators than its own without a tensor there."""
+    for name, ledger in snapshot.ledger.items():
+        if name in (own, "cpu") or ledger.named or ledger.reserved is None:
+            continue
+        context = next((each.nbytes for each in ledger.parts if each.key == "context"), None)
+        reserved = format_bytes(ledger.reserved)
+        reason = ledger.missing.get("context", "the driver does not tell")
+        size = f"n/a: {reason}" if context is None else format_bytes(context)
+        yield (
+            f"rank {rank} works on {own} and has no tensor on {name}, yet holds memory there:"
+            f" {reserved} reserved, its context {size}"
+        )
 
 
 def _lines(report: LineReport) -> _Reduced:

@@ -45,7 +45,7 @@ def test_it_takes_a_view(folder, capsys):
 
 NO_JSON = (
     "c.json: not a tensorlens report: it is not JSON; what can be read is .json and .tlens of"
-    " tensorlens, and memory snapshots of torch"
+    " tensorlens, memory snapshots of torch, and traces of torch.profiler"
 )
 
 

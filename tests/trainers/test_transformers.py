@@ -1,6 +1,8 @@
 """``MemoryCallback`` in the ``Trainer`` of Hugging Face, on models with random weights."""
 
+import gc
 import json
+import weakref
 
 import pytest
 import torch
@@ -96,22 +98,85 @@ def test_recorded_steps_and_leaks_are_files_of_the_run(tmp_path):
     assert (leak.tensors_per_step, leak.bytes_per_step) == (1, 4000)
 
 
-def test_memory_that_runs_out_is_explained_beside_the_error_file(tmp_path, monkeypatch):
-    class Greedy(transformers.GPT2LMHeadModel):
-        def forward(self, input_ids, labels=None, **options):
-            torch.empty(1 << 50, dtype=torch.uint8)
+class Greedy(transformers.GPT2LMHeadModel):
+    """Memory runs out in training, or in evaluation."""
 
+    def __init__(self, phase):
+        super().__init__(gpt2().config)
+        self.phase = phase
+
+    def forward(self, input_ids, labels=None, **options):
+        if self.phase == ("training" if self.training else "evaluation"):
+            torch.empty(1 << 50, dtype=torch.uint8)
+        return super().forward(input_ids, labels=labels, **options)
+
+
+class GreedyAdam(torch.optim.Adam):
+    def step(self, closure=None):
+        torch.empty(1 << 50, dtype=torch.uint8)
+
+
+def fails(run, phase):
+    with pytest.raises(RuntimeError, match="allocate"):
+        {
+            "evaluation": run.evaluate,
+            "prediction": lambda: run.predict(run.eval_dataset),
+        }.get(phase, run.train)()
+
+
+@pytest.mark.parametrize("is_added_later", [False, True])
+@pytest.mark.parametrize("phase", ["training", "optimizer", "evaluation within training"])
+def test_memory_that_runs_out_while_training_is_explained_beside_the_error_file(
+    phase, is_added_later, tmp_path, monkeypatch
+):
     launched = tmp_path / "attempt_0" / "0"
     launched.mkdir(parents=True)
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(launched / "error.json"))
     callback = MemoryCallback()
-    run = trainer(Greedy(gpt2().config), tmp_path / "run", callback)
-    with pytest.raises(RuntimeError, match="allocate"):
-        run.train()
+    callbacks = [] if is_added_later else [callback]
+    model = Greedy(phase.split()[0])
+    run = trainer(model, tmp_path / "run", *callbacks, eval_strategy="steps", eval_steps=1)
+    if is_added_later:
+        run.add_callback(callback)
+    if phase == "optimizer":
+        run.optimizer = GreedyAdam(model.parameters())
+    fails(run, phase)
     assert [each.parent for each in callback.monitor.files] == [tmp_path / "run", launched]
     for each in callback.monitor.files:
         assert "Tried to allocate 1.00 PiB" in each.read_text("utf-8")
-    assert "training_step" not in vars(run)
+
+
+@pytest.mark.parametrize("phase", ["evaluation", "prediction"])
+def test_memory_that_runs_out_without_training_is_explained(phase, tmp_path):
+    callback = MemoryCallback()
+    fails(trainer(Greedy("evaluation"), tmp_path, callback), phase)
+    (report,) = callback.monitor.files
+    assert report.parent == tmp_path
+    assert "Tried to allocate 1.00 PiB" in report.read_text("utf-8")
+
+
+def test_a_callback_that_was_taken_out_explains_nothing(tmp_path):
+    callback = MemoryCallback()
+    run = trainer(Greedy("evaluation"), tmp_path, callback)
+    run.remove_callback(callback)
+    fails(run, "evaluation")
+    assert callback.monitor.files == []
+
+
+def test_methods_are_as_before_when_the_trainer_is_gone(tmp_path):
+    own = dict(vars(transformers.Trainer))
+    run = trainer(gpt2(), tmp_path, MemoryCallback(), steps=1)
+    run.train()
+    assert not {"train", "evaluate", "predict", "training_step"} & {*vars(run)}
+    gone = weakref.ref(run)
+    # no cycle keeps it: what it holds is free at once
+    gc.disable()
+    try:
+        del run
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert dict(vars(transformers.Trainer)) == own
 
 
 def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path, capfd):
@@ -142,18 +207,19 @@ def test_nothing_is_computed_differently(tmp_path):
     assert json.dumps(losses[0])
 
 
-def test_a_training_that_begins_anew_is_measured_again(tmp_path):
-    callback = MemoryCallback(leaks=True)
-    run = trainer(gpt2(), tmp_path, callback, steps=4)
-    own = run.training_step
-    run.training_step = lambda *arguments, **options: own(*arguments, **options)
-    mine = run.training_step
-    callback.monitor.begin((run.model,), tmp_path)
-    callback.monitor.failed(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+def test_a_batch_size_that_the_trainer_finds_too_large_is_no_failure(tmp_path, capfd):
+    class Picky(transformers.GPT2LMHeadModel):
+        def forward(self, input_ids, labels=None, **options):
+            if len(input_ids) > 1:
+                torch.empty(1 << 50, dtype=torch.uint8)
+            return super().forward(input_ids, labels=labels, **options)
+
+    callback = MemoryCallback(leaks=True, show=True)
+    run = trainer(Picky(gpt2().config), tmp_path, callback, steps=4, auto_find_batch_size=True)
     run.train()
-    assert callback.monitor.is_on
-    assert [each.name.split(".")[0] for each in callback.monitor.files][-1] == "leaks"
-    assert run.training_step is mine
+    # what was tried first is no step
+    assert capfd.readouterr().err.rstrip().endswith("of 4")
+    assert [each.name.split(".")[0] for each in callback.monitor.files] == ["leaks"]
     # the models are not kept
     assert callback.monitor._roots == ()
 

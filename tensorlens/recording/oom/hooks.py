@@ -68,12 +68,12 @@ class _Hooks:
 
     def install(self) -> None:
         """Take the place of the hooks there are; they are called after ours."""
-        self._undo.append(_put(sys, "excepthook", self._in_main))
-        self._undo.append(_put(threading, "excepthook", self._in_thread))
+        self._undo.append(put(sys, "excepthook", self._in_main))
+        self._undo.append(put(threading, "excepthook", self._in_thread))
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if shell is not None:
             self._shell = shell.showtraceback
-            self._undo.append(_put(shell, "showtraceback", self._in_shell))
+            self._undo.append(put(shell, "showtraceback", self._in_shell))
         self._undo += when_one_arrives(self._watch)
         reserve.reserve()
         self._undo.append(reserve.release)
@@ -115,7 +115,7 @@ class _Hooks:
                 return
 
 
-def _put(owner: Any, name: str, ours: Any) -> Callable[[], None]:
+def put(owner: Any, name: str, ours: Any) -> Callable[[], None]:
     """Put a hook in its place; return what undoes that, unless someone took the place since."""
     before = vars(owner).get(name)
     setattr(owner, name, ours)

@@ -10,7 +10,7 @@ from tensorlens.jobs.rank_report import RankReport, rank_of
 from tensorlens.jobs.report import ItemDifference, JobReport, Spread
 from tensorlens.leaks.report import LeakReport
 from tensorlens.lines.report import FunctionLines, Line, LineMemory, LineReport
-from tensorlens.records.ledger import Ledger
+from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
 from tensorlens.tensors.snapshot import Snapshot
@@ -95,6 +95,25 @@ def test_snapshots_are_compared_by_what_is_allocated():
     assert [dict(each.figures)["allocated"] for each in report.ranks] == [4 * KIB, 5 * KIB]
     assert report.odd.items == (ItemDifference("weight1", KIB, 0),)
     assert {each.device for each in report.ranks} == {"cuda:1"}
+
+
+def test_a_rank_with_a_context_on_the_device_of_another_is_named():
+    parts = [Term("other", "context", "context of this process", 400 << 20, "")]
+    first, second = snapshot(0, KIB), snapshot(1, KIB)
+    second.ledger["cuda:0"] = Ledger(
+        "cuda:0", "s", "exact", 0, 0, 0, 2 << 20, 2 << 20, 400 << 20, 402 << 20, 1 << 34, parts
+    )
+    report = merged({"a": first, "b": second})
+    stray = (
+        "rank 1 works on cuda:1 and has no tensor on cuda:0, yet holds memory there:"
+        " 2.00 MiB reserved, its context"
+    )
+    assert report.notes == (f"{stray} 400.00 MiB",)
+    assert "note: rank 1 works on cuda:1" in str(report)
+    second.ledger["cuda:0"] = replace(
+        second.ledger["cuda:0"], parts=(), missing={"context": "needs NVML"}
+    )
+    assert merged({"a": first, "b": second}).notes == (f"{stray} n/a: needs NVML",)
 
 
 def lines(peak):
