@@ -41,6 +41,8 @@ class GrowthKind(StrEnum):
     """It waits for the collector, which runs."""
     RESERVED = "reserved"
     """The allocator's cache."""
+    GRAPH = "graph"
+    """Memory of the host that nodes of autograd's graph explain, which a leak keeps."""
     HOST = "host"
     """Memory of the host that holds no tensors."""
     UNCLEAR = "unclear"
@@ -140,6 +142,8 @@ class Leak:
     kind: LeakKind = LeakKind.LEAK
     below: tuple[BelowLine, ...] = ()
     """Part of ``bytes_per_step`` that hangs below, by the line that made it, most bytes first."""
+    nodes_per_step: float = 0.0
+    """Nodes of autograd's graph that they keep; their host memory is not in ``bytes_per_step``."""
 
 
 @dataclass(frozen=True, slots=True)
