@@ -227,14 +227,12 @@ def _of_heap(
         return Growth(
             GrowthKind.HOST, f"{text}with about {objects:,.0f} Python objects a step", rate
         )
-    count = f"the {nodes:,.0f} nodes a step of the autograd graphs that are kept"
+    graph = f"{nodes:,.0f} autograd nodes of what stays behind"
     if 0 < rate <= _OF_A_NODE * nodes:
-        text += f"probably {count}, {_size(rate / nodes)} each"
+        text += f"probably the {graph}, {_size(rate / nodes)} each"
         return Growth(GrowthKind.GRAPH, text, rate)
-    causes = "native libraries, or large bytes/str objects"
-    return Growth(
-        GrowthKind.HOST, f"{text}{causes}{f'; in part {count}' if nodes >= 1 else ''}", rate
-    )
+    text += "native libraries, or large bytes/str objects"
+    return Growth(GrowthKind.HOST, f"{text}; in part {graph}" if nodes >= 1 else text, rate)
 
 
 def _freed(last: HostSample, collected: Callable[[], HostSample | None] | None) -> float:

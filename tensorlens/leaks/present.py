@@ -73,16 +73,16 @@ def rows(report: LeakReport) -> Rows:
 
 
 def _watched(report: LeakReport) -> str:
-    """Return ``8 steps: 2 of warm-up, 5 judged, and the last, which may still be in use``."""
+    """Return ``8 steps: 2 of warm-up, 5 judged; the last may still be in use``."""
     text = counted(report.warmup + report.steps, "step")
     judged = max((each.steps for each in report.balance.values()), default=0)
     parts = [f"{report.warmup:,} of warm-up"] if report.warmup else []
     if judged:
         parts.append(f"{judged:,} judged")
     late = report.steps - judged
-    if judged and late:
-        parts.append(f"the last{f' {late:,}' if late > 1 else ''}, which may still be in use")
-    return f"{text}: {', '.join(parts)}" if parts else text
+    last = "the last" if late == 1 else f"the last {late:,}"
+    rest = f"; {last} may still be in use" if judged and late else ""
+    return f"{text}: {', '.join(parts)}{rest}" if parts else text
 
 
 def _levels(report: LeakReport) -> Iterator[Levels]:

@@ -16,8 +16,18 @@ from tensorlens.records.run import Run, current_run, run_from
 
 SCHEMA = "tensorlens.lines"
 VERSION = 1
-_OPTIONAL = ("backward", "rise", "growth")
+_OPTIONAL = ("backward", "rise", "growth", "residents")
 """Figures that a file leaves out where there are none, as files of before them do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Bytes that one line had left when a backward pass began, without what it calls."""
+
+    filename: str
+    lineno: int
+    function: str
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,9 @@ class LineMemory:
     growth: int | None = field(default=None, compare=False)
     """Part of ``net`` that can have stayed: by the next hit's start the device had grown by no less
     than is counted of a hit. The rest was given back elsewhere."""
+    residents: tuple[Resident, ...] | None = field(default=None, compare=False)
+    """Of a line that runs a backward pass: the lines that had left most when the one with ``peak``
+    began, since the end of the one before it; None of all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,4 +197,11 @@ def _line(data: dict[str, Any]) -> Line:
 
 
 def _memory(data: dict[str, Any]) -> dict[str, LineMemory]:
-    return {device: LineMemory(**figures) for device, figures in data.items()}
+    return {device: LineMemory(**_figures(figures)) for device, figures in data.items()}
+
+
+def _figures(data: dict[str, Any]) -> dict[str, Any]:
+    residents = data.get("residents")
+    if residents is None:
+        return data
+    return {**data, "residents": tuple(Resident(**each) for each in residents)}

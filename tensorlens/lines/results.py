@@ -12,8 +12,16 @@ from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 from tensorlens.lines.counters import CounterSlots
 from tensorlens.lines.functions import ProfiledFunction, signature
-from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
-from tensorlens.lines.tracing.accounting import Account, Cell, LineStats
+from tensorlens.lines.report import (
+    DeviceSource,
+    FunctionLines,
+    Line,
+    LineMemory,
+    LineReport,
+    Resident,
+)
+from tensorlens.lines.tracing.accounting import Account, Cell
+from tensorlens.lines.tracing.passes import BackwardPass
 
 if TYPE_CHECKING:
     from tensorlens.recording.backward_total import BackwardLines
@@ -132,7 +140,7 @@ def _function(
         calls=account.calls,
         lines=tuple(
             _with_backward(
-                _line(number, source.get(number, ""), account.lines.get(number), slots),
+                _line(number, source.get(number, ""), account, slots),
                 account.code.co_filename,
                 backward,
             )
@@ -164,12 +172,13 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
 
 
 def _line(
-    number: int, source: str, stats: LineStats | None, slots: Sequence[tuple[int, Counter]]
+    number: int, source: str, account: Account, slots: Sequence[tuple[int, Counter]]
 ) -> Line:
+    stats, passes = account.lines.get(number), account.passes.get(number)
     if stats is None:
         return Line(number, source)
     memory = {
-        counter.device: _memory(stats.cells[at]) for at, counter in slots if at < len(stats.cells)
+        counter.device: _memory(stats.cells[at], _residents(passes, at)) for at, counter in slots if at < len(stats.cells)
     }
     return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
 
@@ -184,7 +193,13 @@ def _with_backward(line: Line, filename: str, backward: BackwardLines | None) ->
     return replace(line, memory=memory)
 
 
-def _memory(cell: Cell) -> LineMemory:
+def _residents(passes: BackwardPass | None, slot: int) -> tuple[Resident, ...] | None:
+    if passes is None or slot >= len(passes.residents):
+        return None
+    return tuple(Resident(*line, nbytes) for line, nbytes in passes.residents[slot]) or None
+
+
+def _memory(cell: Cell, residents: tuple[Resident, ...] | None = None) -> LineMemory:
     unread = cell.unread or cell.net_max is None or cell.allocated < 0
     return LineMemory(
         allocated=_known(cell.allocated),
@@ -194,6 +209,7 @@ def _memory(cell: Cell) -> LineMemory:
         net_max=None if unread else cell.net_max,
         net_first=None if unread else cell.net_first,
         rise=None if unread or cell.peak < 0 else cell.rise,
+        residents=None if unread else residents,
         growth=None if unread else max(0, min(cell.net, cell.survived + max(0, cell.last_net))),
     )
 

@@ -19,6 +19,7 @@ from tensorlens.lines.present.layout import (
 )
 from tensorlens.lines.present.overview import (
     Overview,
+    Place,
     by_peak,
     file_names,
     folded,
@@ -46,6 +47,7 @@ from tensorlens.render.blocks import (
     labelled,
 )
 from tensorlens.render.figures import device_names, duration, size
+from tensorlens.render.source import place
 from tensorlens.render.view import View
 
 _TIPS = {
@@ -72,6 +74,8 @@ _OF_RUNS = ("Time", "Reserved", "Net max", "Net first")
 """Columns that a graph has no figures for."""
 _OF_REPEATS = ("Net max", "Net first")
 _OF_THE_OVERVIEW = ("Device", "Peak", "Net", "Backward")
+_MOST_RESIDENTS = 3
+"""Lines that are named of what was there when a backward pass began."""
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -105,7 +109,8 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
         )
         for number, each in enumerate(main.peaks)
     )
-    facts = KeyValues((*peaks, *labelled("counter" if peaks else "", devices)))
+    parts = tuple(part for each in main.peaks for part in _parts(each, found))
+    facts = KeyValues((*peaks, *parts, *labelled("counter" if peaks else "", devices)))
     nothing = () if functions else (Note("no function was profiled"),)
     return Section(
         (
@@ -115,6 +120,26 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
             *nothing,
         )
     )
+
+
+def _parts(peak: Place, found: LineReport) -> Iterator[Fact]:
+    """Give what the peak of a backward pass is made of, its own bytes and those of other lines."""
+    memory = peak.entry.memory
+    residents = (memory.residents or ())[:_MOST_RESIDENTS]
+    rest = peak.peak - (memory.rise or 0) - sum(each.nbytes for each in residents)
+    if not residents or rest < 0:
+        return
+    sources = {
+        (function.filename, line.lineno): line.source.strip()
+        for function in found.functions
+        for line in function.lines
+    }
+    yield Fact("of this", f"{size(memory.rise)} by the backward pass: gradients, scratch")
+    for each in residents:
+        source = sources.get((each.filename, each.lineno), "")
+        yield Fact("", f"{size(each.nbytes)} kept by {place(each, function=True)}", source)
+    others = "parameters, optimizer state, other lines"
+    yield Fact("", f"{size(rest)} the rest: {others}")
 
 
 def _group(

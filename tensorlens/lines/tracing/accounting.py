@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.traced_code import TracedCode
+from tensorlens.lines.tracing.passes import BackwardPass
 from tensorlens.signals import is_from_a_handler
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Cell:
     """The running figures of one line on one device, in bytes."""
 
     __slots__ = (
-        "allocated", "first_start", "last_net", "last_start", "net", "net_first", "net_max",
+        "allocated", "first_start", "inner", "last_net", "last_start", "net", "net_first", "net_max",
         "peak", "reserved", "rise", "survived", "unread",
     )  # fmt: skip
 
@@ -42,6 +43,8 @@ class Cell:
         self.peak = UNKNOWN
         self.reserved = UNKNOWN
         self.net = 0
+        self.inner = 0
+        """Part of ``net`` that lines of profiled functions have that it called."""
         self.net_max: int | None = None
         self.net_first: int | None = None
         self.rise = 0
@@ -94,7 +97,9 @@ class Switch:
 class Account:
     """All that was seen of one code object, for one profiler."""
 
-    __slots__ = ("calls", "cleared", "code", "failure", "graphs", "lines", "switch", "traced")
+    __slots__ = (
+        "calls", "cleared", "code", "failure", "graphs", "lines", "passes", "switch", "traced",
+    )  # fmt: skip
 
     def __init__(self, code: CodeType, switch: Switch) -> None:
         self.code = code
@@ -103,6 +108,8 @@ class Account:
         self.cleared = False
         """There were figures, and they were cleared."""
         self.lines: dict[int, LineStats] = {}
+        self.passes: dict[int, BackwardPass] = {}
+        """The lines that run backward passes."""
         self.failure: str | None = None
         """Failures inside tensorlens, or tracers that cut in, while it was being filled."""
         self.traced = 0
@@ -120,6 +127,8 @@ class Account:
         self.cleared = self.cleared or self.ran or bool(self.traced)
         self.calls = self.traced = 0
         self.lines = {}
+        for each in self.passes.values():
+            each.clear()
         self.failure = None
         if self.graphs is not None:
             self.graphs.clear()
@@ -141,8 +150,8 @@ class Activation:
     """
 
     __slots__ = (
-        "accounts", "began", "called", "code", "frame", "high", "lineno", "pending", "resumed",
-        "start", "thread",
+        "accounts", "began", "called", "code", "entered", "frame", "high", "inner", "lineno",
+        "pending", "resumed", "start", "thread",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, accounts: tuple[Account, ...], thread: ThreadState) -> None:
@@ -153,6 +162,10 @@ class Activation:
         """The frame's ``id()`` where the tracer knows it."""
         self.lineno = 0
         self.start: Sequence[int] | None = None
+        self.entered: Sequence[int] = ()
+        """The figures when the frame started, or went on."""
+        self.inner: list[int] = []
+        """Bytes, a slot each, that the profiled calls of the running line have left."""
         self.began = 0
         self.resumed = False
         """The running line was counted as a hit already, before a yield."""
@@ -188,6 +201,7 @@ class Activation:
         start, self.start = self.start, None
         if start is None:
             thread.tell_caller(self, figures)
+            self.entered = figures
         else:
             if self.called:
                 raise_peaks(self.high, figures[1::WIDTH])
@@ -234,10 +248,23 @@ class Activation:
                     cell.last_start = start[at]
                     cell.last_net = net
                     at += WIDTH
+                for cell, nbytes in zip(stats.cells, self.inner, strict=False):
+                    cell.inner += nbytes
+            self.inner = []
             self.resumed = False
+        for account in self.accounts:
+            if account.passes:
+                self._look_at_passes(account, lineno, is_first=start is None)
         self.lineno = lineno
         self.began = perf_counter_ns()
         self.start = figures
+
+    def _look_at_passes(self, account: Account, lineno: int, *, is_first: bool) -> None:
+        ended, begun = account.passes.get(self.lineno), account.passes.get(lineno)
+        if ended is not None and not is_first:
+            ended.end(self.thread.accounts(), account.line(self.lineno))
+        if begun is not None:
+            begun.begin(self.thread.accounts())
 
     def resume(self, lineno: int) -> None:
         """The frame goes on inside ``lineno``, whose hit was counted before it was suspended."""
@@ -250,6 +277,7 @@ class Activation:
         try:
             if self.start is not None:
                 self.line(self.lineno)
+                self.thread.charge_caller(self)
         finally:
             self.start = None
             self.thread.pop(self)
@@ -297,6 +325,13 @@ class Activation:
     def fold(self, peaks: Sequence[int]) -> None:
         """Note peaks that a read by someone else ended, for the line that is running."""
         raise_peaks(self.pending, peaks)
+
+    def charge(self, first: Sequence[int], last: Sequence[int]) -> None:
+        """Note what a profiled call of the running line has left, by its first and last figures."""
+        for slot, allocated in enumerate(last[::WIDTH]):
+            if slot == len(self.inner):
+                self.inner.append(0)
+            self.inner[slot] += allocated - sum(first[slot * WIDTH : slot * WIDTH + 1])
 
     def with_pending(self, figures: Sequence[int]) -> list[int]:
         """Return a read's figures with the peaks that other reads took away before it."""
