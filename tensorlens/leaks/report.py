@@ -14,6 +14,7 @@ from tensorlens.records.documents import Document
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.source import place
 
 SCHEMA = "tensorlens.leaks"
 VERSION = 1
@@ -197,5 +198,6 @@ class LeakReport(Document):
         if not self.leaks:
             return f"<LeakReport: {self.verdict}>"
         first = self.leaks[0]
+        line = place(first.born, function=True) if first.born else "an unknown line"
         held = f", held by {first.path}" if first.path else ""
-        return f"<LeakReport: {self.verdict}; made at {first.born or 'an unknown line'}{held}>"
+        return f"<LeakReport: {self.verdict}; made at {line}{held}>"

@@ -41,6 +41,7 @@ from tensorlens.leaks.report import (
 )
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.source import place
 from tensorlens.units import format_bytes
 
 _MANY = 24
@@ -168,7 +169,7 @@ def _left_out(seen: Inspection) -> tuple[str, ...]:
 def _no_leak(found: RetainedGroup, watched: LoopSamples) -> Growth | None:
     """Return why a group is no leak, if it is none."""
     nbytes = found.bytes_per_step
-    what = f"{_rate(found.judgement, nbytes)}, made at {watched.steps.line(found.birth)}"
+    what = f"{_rate(found.judgement, nbytes)}, made at {_where(found, watched)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
     if found.is_garbage and not watched.uncollected:
         circle = f": {found.cycle}" if found.cycle is not None else ""
@@ -184,9 +185,14 @@ def _no_leak(found: RetainedGroup, watched: LoopSamples) -> Growth | None:
     return None
 
 
+def _where(found: RetainedGroup, watched: LoopSamples) -> str:
+    line = watched.steps.line(found.birth)
+    return "a line that is not known" if line is None else place(line, function=True)
+
+
 def _unclear(found: RetainedGroup, watched: LoopSamples) -> Growth:
     nbytes = found.bytes_per_step
-    where = watched.steps.line(found.birth)
+    where = _where(found, watched)
     text = f"{_rate(found.judgement, nbytes)}, made at {where}: {found.judgement.reason}"
     path = str(found.paths[0]) if found.paths else ""
     return Growth(GrowthKind.UNCLEAR, text, nbytes, path, found.device)

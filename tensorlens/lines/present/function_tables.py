@@ -21,7 +21,6 @@ from tensorlens.lines.present.overview import (
     Overview,
     Place,
     by_peak,
-    file_names,
     folded,
     highest,
     overview,
@@ -58,7 +57,7 @@ _TIPS = {
     "Allocated": "Bytes handed out when the line ended; the largest over its hits",
     "Peak": "The most bytes handed out at any instant while the line ran",
     "Reserved": "Bytes the allocator held from the driver or the OS; the largest over its hits",
-    "Net": "Allocated at the end minus at the start, summed over the hits",
+    "Net": "Bytes that the line left, freed ones subtracted: the sum over all its hits",
     "Net max": "The largest net of a single hit",
     "Net first": "The net of the first hit",
     "Backward": ("Bytes allocated in backward because of this line, as recorded"),
@@ -76,6 +75,10 @@ _OF_REPEATS = ("Net max", "Net first")
 _OF_THE_OVERVIEW = ("Device", "Peak", "Net", "Backward")
 _MOST_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
+_NET = (
+    "Net: bytes that the line left, summed over all its hits; later lines, or a backward pass, may "
+    "have freed them."
+)
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -129,17 +132,17 @@ def _parts(peak: Place, found: LineReport) -> Iterator[Fact]:
     rest = peak.peak - (memory.rise or 0) - sum(each.nbytes for each in residents)
     if not residents or rest < 0:
         return
-    sources = {
-        (function.filename, line.lineno): line.source.strip()
+    lines = {
+        (function.filename, line.lineno): (function.qualname, line.source.strip())
         for function in found.functions
         for line in function.lines
     }
-    yield Fact("of this", f"{size(memory.rise)} by the backward pass: gradients, scratch")
+    yield Fact("of this", f"{size(memory.rise)} taken by the backward pass: gradients, scratch")
     for each in residents:
-        source = sources.get((each.filename, each.lineno), "")
-        yield Fact("", f"{size(each.nbytes)} kept by {place(each, function=True)}", source)
-    others = "parameters, optimizer state, other lines"
-    yield Fact("", f"{size(rest)} the rest: {others}")
+        name, source = lines.get((each.filename, each.lineno), (each.function, ""))
+        where = place(replace(each, function=name), function=True)
+        yield Fact("", f"{size(each.nbytes)} kept by {where}", source)
+    yield Fact("", f"{size(rest)} of other lines, parameters, optimizer state")
 
 
 def _group(
@@ -153,6 +156,8 @@ def _group(
     drawn = _Drawing(found, _Lengths.of(functions))
     keys = tuple(_keys(functions, found))
     first: list[Block] = [Legend(keys)] if keys else []
+    if keys and name == "code":
+        first.append(Only(("text",), lambda: [Paragraph(_NET)]))
     if found.places:
         first.append(_places(drawn, columns))
     if first:
@@ -175,13 +180,12 @@ def _group(
 def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
     """Return the lines that matter, by their peaks."""
     titles = [title for title in _OF_THE_OVERVIEW if any(each.title == title for each in columns)]
-    names = file_names(each.function for each in drawn.overview.places)
     rows = []
     for each in drawn.overview.places:
         cells = drawn.figures(each.entry)
         source = each.row.source.strip()
         figures = tuple(cells[title] for title in titles)
-        rows.append(blocks.Row((*figures, each.short(names), source)))
+        rows.append(blocks.Row((*figures, each.text, source)))
     return Table(
         (
             *(each for each in columns if each.title in titles),
@@ -308,7 +312,7 @@ def _keys(functions: Sequence[FunctionLayout], found: Overview) -> Iterator[Key]
     if found.peaks:
         yield Key("highest peak", "peak", "var(--tl-peak-top)")
     if found.growths:
-        yield Key("largest growth", "growth", "var(--tl-growth-top)")
+        yield Key("most that stayed", "growth", "var(--tl-growth-top)")
     if any((entry.memory.net or 0) < 0 for each in functions for entry in each.entries):
         yield Key("released", swatch="var(--tl-release)")
     if any(function.raised for function in functions):
@@ -331,7 +335,7 @@ class _Drawing:
         if self.overview.is_peak(entry):
             peak = replace(peak, mark="peak", tip="highest peak")
         if self.overview.is_growth(entry):
-            net = replace(net, mark="growth", tip="largest growth")
+            net = replace(net, mark="growth", tip="most that stayed")
         return {
             "Device": device_names(entry.devices),
             "Allocated": size(memory.allocated),
