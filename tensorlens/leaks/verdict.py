@@ -337,7 +337,9 @@ def _sentence(watched: LoopSamples, leaks: Sequence[Leak], others: Sequence[Grow
         kind = kinds.pop() if len(kinds) == 1 else LeakKind.LEAK
         amount = f"{round(tensors, 2):g} {each} and {_sum_of(leaks)}"
         graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
-        host = f"; host memory grows {_sum_of(graphs)} a step, probably by its graph" if graphs else ""
+        host = (
+            f"; host memory grows {_sum_of(graphs)} a step, probably by its graph" if graphs else ""
+        )
         return f"{likely}{kind}: {amount} stay behind in each step{host}"
     unclear = [each for each in others if each.kind == GrowthKind.UNCLEAR]
     if unclear:

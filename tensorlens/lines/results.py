@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tensorlens.recording.backward_total import BackwardLines
 
 
+_MOST_CALLERS = 4
+"""Calls inside each other that are followed outwards."""
 _RECORDINGS = "tensorlens.recording.record"
 NEVER_CALLED = "never called"
 CLEARED = "not called since the figures were cleared"
@@ -171,14 +173,14 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
     return "; ".join(notes) or None
 
 
-def _line(
-    number: int, source: str, account: Account, slots: Sequence[tuple[int, Counter]]
-) -> Line:
+def _line(number: int, source: str, account: Account, slots: Sequence[tuple[int, Counter]]) -> Line:
     stats, passes = account.lines.get(number), account.passes.get(number)
     if stats is None:
         return Line(number, source)
     memory = {
-        counter.device: _memory(stats.cells[at], _residents(passes, at)) for at, counter in slots if at < len(stats.cells)
+        counter.device: _memory(stats.cells[at], _residents(passes, at), _bound(account, at))
+        for at, counter in slots
+        if at < len(stats.cells)
     }
     return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
 
@@ -199,7 +201,32 @@ def _residents(passes: BackwardPass | None, slot: int) -> tuple[Resident, ...] |
     return tuple(Resident(*line, nbytes) for line, nbytes in passes.residents[slot]) or None
 
 
-def _memory(cell: Cell, residents: tuple[Resident, ...] | None = None) -> LineMemory:
+def _bound(account: Account, slot: int, seen: tuple[Account, ...] = ()) -> int | None:
+    """Return the most that a function's lines can have left for good: no more than its callers'.
+
+    None where that is not known: a line called it that was not profiled, or still runs.
+    """
+    if not account.callers or account in seen or len(seen) > _MOST_CALLERS:
+        return None
+    total = 0
+    for caller in account.callers:
+        stats = None if caller is None else caller[0].lines.get(caller[1])
+        if caller is None or stats is None or slot >= len(stats.cells):
+            return None
+        above = _bound(caller[0], slot, (*seen, account))
+        grown = _growth(stats.cells[slot])
+        total += grown if above is None else min(grown, above)
+    return total
+
+
+def _growth(cell: Cell) -> int:
+    return max(0, min(cell.net, cell.survived + max(0, cell.last_net)))
+
+
+def _memory(
+    cell: Cell, residents: tuple[Resident, ...] | None = None, bound: int | None = None
+) -> LineMemory:
+    grown = _growth(cell) if bound is None else min(_growth(cell), bound)
     unread = cell.unread or cell.net_max is None or cell.allocated < 0
     return LineMemory(
         allocated=_known(cell.allocated),
@@ -210,7 +237,7 @@ def _memory(cell: Cell, residents: tuple[Resident, ...] | None = None) -> LineMe
         net_first=None if unread else cell.net_first,
         rise=None if unread or cell.peak < 0 else cell.rise,
         residents=None if unread else residents,
-        growth=None if unread else max(0, min(cell.net, cell.survived + max(0, cell.last_net))),
+        growth=None if unread else grown,
     )
 
 

@@ -27,7 +27,7 @@ Memory per line
                a = ones(1000)
   counter    cpu  counting allocator, exact
 
-▲ highest peak   ● largest growth
+▲ highest peak   ● most that stayed
 
 step  train.py:1  1 call  peak 3.91 KiB
 Line  Hits     Time  Allocated        Peak  Reserved          Net  │ Source

@@ -75,10 +75,7 @@ _OF_REPEATS = ("Net max", "Net first")
 _OF_THE_OVERVIEW = ("Device", "Peak", "Net", "Backward")
 _MOST_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
-_NET = (
-    "Net: bytes that the line left, summed over all its hits; later lines, or a backward pass, may "
-    "have freed them."
-)
+_NET = "Net: bytes that the line left, summed over its hits; other lines may have freed them since."
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -156,8 +153,8 @@ def _group(
     drawn = _Drawing(found, _Lengths.of(functions))
     keys = tuple(_keys(functions, found))
     first: list[Block] = [Legend(keys)] if keys else []
-    if keys and name == "code":
-        first.append(Only(("text",), lambda: [Paragraph(_NET)]))
+    if name == "code" and any(entry.memory.net for each in functions for entry in each.entries):
+        first.append(Paragraph(_NET))
     if found.places:
         first.append(_places(drawn, columns))
     if first:

@@ -64,7 +64,7 @@ class Overview:
         return any(each.entry is entry for each in self.peaks)
 
     def is_growth(self, entry: Entry) -> bool:
-        """Whether it is of the line of a device's largest growth."""
+        """Whether it is of the line of a device's most that stayed."""
         return any(each.entry is entry for each in self.growths)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.traced_code import TracedCode
@@ -26,6 +26,12 @@ _STOPS = frozenset({"_StopRecomputationError"})
 """The same of a framework, by name: how torch.utils.checkpoint ends its second forward."""
 _NO_MEMORY = "there was no memory to measure a line with"
 
+_Marks: TypeAlias = "tuple[int, int, _Marks | None, int]"
+"""The start of a hit, what had survived before it, the marks below, and how many there are.
+
+Tuples, since a change of a list is a call."""
+_MOST_MARKS = 8
+
 WIDTH = 3
 """Figures a slot: allocated, peak, reserved."""
 
@@ -34,8 +40,8 @@ class Cell:
     """The running figures of one line on one device, in bytes."""
 
     __slots__ = (
-        "allocated", "first_start", "inner", "last_net", "last_start", "net", "net_first", "net_max",
-        "peak", "reserved", "rise", "survived", "unread",
+        "allocated", "first_start", "inner", "last_net", "last_start", "marks", "net",
+        "net_first", "net_max", "peak", "reserved", "rise", "survived", "unread",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -53,6 +59,9 @@ class Cell:
         """Bytes handed out when the first hit began."""
         self.last_start = 0
         self.last_net = 0
+        self.marks: _Marks | None = None
+        """The starts of hits whose net may be there still: it is gone where a level as low comes
+        again."""
         self.survived = 0
         """Of each hit's net, what can have been there still when the next one began."""
         self.unread = False
@@ -98,7 +107,8 @@ class Account:
     """All that was seen of one code object, for one profiler."""
 
     __slots__ = (
-        "calls", "cleared", "code", "failure", "graphs", "lines", "passes", "switch", "traced",
+        "callers", "calls", "cleared", "code", "failure", "graphs", "lines", "passes", "switch",
+        "traced",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, switch: Switch) -> None:
@@ -108,6 +118,8 @@ class Account:
         self.cleared = False
         """There were figures, and they were cleared."""
         self.lines: dict[int, LineStats] = {}
+        self.callers: set[tuple[Account, int] | None] = set()
+        """The profiled lines that called it; None where another line did."""
         self.passes: dict[int, BackwardPass] = {}
         """The lines that run backward passes."""
         self.failure: str | None = None
@@ -239,9 +251,17 @@ class Activation:
                     elif net > cell.net_max:
                         cell.net_max = net
                     if cell.last_net > 0 or cell.survived:
+                        marks = cell.marks
+                        while marks is not None and start[at] <= marks[0]:
+                            cell.survived = marks[1]
+                            marks = marks[2]
                         grown = start[at] - cell.last_start
                         if cell.last_net > 0 and grown > 0:
+                            if marks is None or marks[3] < _MOST_MARKS:
+                                depth = 1 if marks is None else marks[3] + 1
+                                marks = cell.last_start, cell.survived, marks, depth
                             cell.survived += grown if grown < cell.last_net else cell.last_net
+                        cell.marks = marks
                         grown = start[at] - cell.first_start
                         if cell.survived > grown:
                             cell.survived = grown if grown > 0 else 0

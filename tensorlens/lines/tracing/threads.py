@@ -101,8 +101,13 @@ class ThreadState:
     def charge_caller(self, activation: Activation) -> None:
         """Let the caller's line know what ``activation``, which ends, has left."""
         stack = self.stack
+        callers: list[tuple[Account, int] | None] = [None]
         if len(stack) > 1 and stack[-1] is activation and activation.start is not None:
-            stack[-2].charge(activation.entered, activation.start)
+            caller = stack[-2]
+            caller.charge(activation.entered, activation.start)
+            callers = [(account, caller.lineno) for account in caller.accounts]
+        for account in activation.accounts:
+            account.callers.update(callers)
 
     def lend(self) -> None:
         """Raise the recursion limit if the wrapped call that begins now begins a new step.

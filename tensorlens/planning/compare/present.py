@@ -148,7 +148,7 @@ def _plane(found: Comparison) -> Iterator[Plane]:
         tuple(points),
         "Green: of the Pareto set. The line is the 95 % interval of the time."
         if found.pareto
-        else "One run each: noise, and so the Pareto set, are unknown. Use repeats=3 or --repeats 3.",
+        else "One run each: noise, and so the Pareto set, are unknown. Use repeats=3, --repeats 3.",
         tuple((each / last, f"x{each:g}") for each in _ratios(last)),
         tuple(
             (each / highest, size(each).replace(".00 ", " "))
@@ -286,7 +286,7 @@ def _remarks(found: Comparison) -> tuple[str, ...]:
 
 def _noise(found: Comparison) -> str:
     if found.repeats < 2:
-        return "timing noise unknown after one run: use repeats=3 or --repeats 3"
+        return "timing noise unknown after one run: use repeats=3, --repeats 3"
     apart = spread(found[found.baseline].seconds)
     own = "" if apart is None else f"; the baseline's runs lie {100 * apart:.0f} % apart"
     return (

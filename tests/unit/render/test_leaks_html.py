@@ -20,7 +20,7 @@ def test_a_fragment_is_whole_and_offline(kind: str) -> None:
 @pytest.mark.parametrize("kind", leaks.KINDS)
 def test_a_page_is_whole(kind: str) -> None:
     page = HtmlRenderer().render(leaks.KINDS[kind]())
-    assert "<title>tensorlens: what stays behind</title>" in page
+    assert "<title>tensorlens: memory leaks</title>" in page
     assert "prefers-color-scheme: dark" in page
 
 

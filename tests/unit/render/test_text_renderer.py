@@ -42,7 +42,7 @@ def test_one_line() -> None:
         "               return x + x\n"
         "  counter    cpu  counting allocator, exact\n"
         "\n"
-        "▲ highest peak   ● largest growth\n"
+        "▲ highest peak   ● most that stayed\n"
         "\n"
         "Net.forward  net.py:7  1 call  peak 2.00 MiB\n"
         "Line  Hits     Time  Allocated        Peak    Reserved          Net  │ Source\n"
@@ -62,7 +62,7 @@ def test_a_terminal_of_80_drops_columns_and_says_so() -> None:
         "               x = block(x)\n"
         "  counter    cpu  counting allocator, exact\n"
         "\n"
-        "▲ highest peak   ● largest growth\n"
+        "▲ highest peak   ● most that stayed\n"
         "\n"
         "Net.forward  net.py:20  1 call  peak 96.00 MiB\n"
         "Line  Hits     Time         Peak           Net  │ Source\n"
@@ -223,7 +223,7 @@ def test_a_narrow_encoding_gets_ascii_marks(encoding: str) -> None:
     assert r"'\u8a18\u61b6" in text
     marked = TextRenderer(width=120, encoding=encoding).render(reports.training())
     assert "^ 96.00 MiB" in marked
-    assert "\n^ highest peak   * largest growth\n" in marked
+    assert "\n^ highest peak   * most that stayed\n" in marked
 
 
 @pytest.fixture
