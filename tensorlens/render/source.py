@@ -119,6 +119,8 @@ def short_path(filename: str) -> str:
     except (OSError, ValueError):
         pass
     parts = re.split(_SEPARATOR, filename)
+    if not Path(filename).is_absolute():
+        return filename
     library = [at for at, part in enumerate(parts) if part in _LIBRARIES]
     if library:
         return "/".join(parts[library[-1] + 1 :])

@@ -27,7 +27,7 @@ def test_a_page_is_whole(kind: str) -> None:
 def test_a_leak_has_its_facts_in_rows() -> None:
     rows = [[" ".join(cell.split()) for cell in row] for row in Reader(fragment_of("leak")).rows]
     assert rows == [
-        ["watched", "6 steps after 2 of warm-up"],
+        ["watched", "8 steps: 2 of warm-up"],
         ["allocated", "cpu 1.00 KiB to 8.00 KiB"],
         ["made at", "train.py:12 in Trainer.step loss = criterion(self.net(batch), target)"],
         [
