@@ -268,9 +268,11 @@ class Activation:
                     cell.last_start = start[at]
                     cell.last_net = net
                     at += WIDTH
-                for cell, nbytes in zip(stats.cells, self.inner, strict=False):
-                    cell.inner += nbytes
-            self.inner = []
+                if self.inner:
+                    for cell, nbytes in zip(stats.cells, self.inner, strict=False):
+                        cell.inner += nbytes
+            if self.inner:
+                self.inner = []
             self.resumed = False
         for account in self.accounts:
             if account.passes:
