@@ -564,7 +564,7 @@ def test_peak_of_backward_names_the_lines_whose_memory_was_there():
     report = profiler.result()
     lines = {line.source.strip(): line for each in report.functions for line in each.lines}
     found = lines["loss.backward()"].memory["cpu"].residents
-    # of the second pass: x takes the place of the one before, and the losses too
+    # exp's result is there in every pass; what the loss's line keeps by itself is the loss
     output = 32 * 64 * FLOAT
     by_line = {each.lineno: each.nbytes for each in found}
     assert by_line[lines["return x.exp()"].lineno] == output

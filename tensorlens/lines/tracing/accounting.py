@@ -276,15 +276,19 @@ class Activation:
             self.resumed = False
         for account in self.accounts:
             if account.passes:
-                self._look_at_passes(account, lineno, is_first=start is None)
+                self._look_at_passes(account, lineno, start, figures)
         self.lineno = lineno
         self.began = perf_counter_ns()
         self.start = figures
 
-    def _look_at_passes(self, account: Account, lineno: int, *, is_first: bool) -> None:
+    def _look_at_passes(
+        self, account: Account, lineno: int, start: Sequence[int] | None, figures: Sequence[int]
+    ) -> None:
         ended, begun = account.passes.get(self.lineno), account.passes.get(lineno)
-        if ended is not None and not is_first:
-            ended.end(self.thread.accounts(), account.line(self.lineno))
+        if ended is not None and start is not None:
+            peaks = figures[1::WIDTH]
+            rises = [peak - level for peak, level in zip(peaks, start[::WIDTH], strict=True)]
+            ended.end(self.thread.accounts(), peaks, rises)
         if begun is not None:
             begun.begin(self.thread.accounts())
 

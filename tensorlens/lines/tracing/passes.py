@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from tensorlens.lines.tracing.accounting import Account, LineStats
+    from tensorlens.lines.tracing.accounting import Account
 
 _CALL = re.compile(r"\bbackward\(|\bautograd\.grad\(|\btape\.gradient\(")
 _DEFINITION = re.compile(r"\s*(async\s+)?def\s")
@@ -35,7 +35,7 @@ class BackwardPass:
     def __init__(self) -> None:
         self._at_begin: dict[LineKey, list[int]] = {}
         self._at_end: dict[LineKey, list[int]] = {}
-        self._peaks: list[int] = []
+        self._peaks: list[tuple[int, int]] = []
         self.residents: list[list[tuple[LineKey, int]]] = []
         """A slot each, of the pass with the highest peak: the lines that had left most since the
         pass before, and their bytes, without those of the profiled functions that they called."""
@@ -44,14 +44,15 @@ class BackwardPass:
         """Note that the line begins."""
         self._at_begin = dict(_own_nets(accounts))
 
-    def end(self, accounts: Iterable[Account], stats: LineStats) -> None:
-        """Note that the line has ended, with these figures."""
-        for slot, cell in enumerate(stats.cells):
+    def end(self, accounts: Iterable[Account], peaks: Sequence[int], rises: Sequence[int]) -> None:
+        """Note that the line has ended, with its peak of each slot and how far it rose to it."""
+        for slot, peak in enumerate(zip(peaks, rises, strict=True)):
             if slot == len(self._peaks):
-                self._peaks.append(0)
+                self._peaks.append((0, 0))
                 self.residents.append([])
-            if cell.peak > self._peaks[slot]:
-                self._peaks[slot] = cell.peak
+            # of equal peaks the one that rose most, as a line's figures have it
+            if peak > self._peaks[slot]:
+                self._peaks[slot] = peak
                 self.residents[slot] = sorted(self._grown(slot), key=lambda each: -each[1])[:_MOST]
         self._at_end = dict(_own_nets(accounts))
 
