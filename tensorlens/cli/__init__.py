@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except TensorlensError as error:
-        return complain(error)
+        return complain(_as_typed(error, parser))
     except BrokenPipeError:
         # the reader (``| head``) has seen enough; keep the flush at exit from complaining
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,6 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("interrupted")
         return 130
     return code
+
+
+def _as_typed(error: TensorlensError, parser: argparse.ArgumentParser) -> TensorlensError:
+    """Return an error that begins with an argument, ``top=0``, with the option: ``--top 0``."""
+    text = str(error)
+    argument = _ARGUMENT.match(text)
+    option = "" if argument is None else f"--{argument[1].replace('_', '-')}"
+    if argument is not None and option in _options(parser):
+        error.args = (f"{option} {text[argument.end() :]}", *error.args[1:])
+    return error
 
 
 def _place(error: OSError) -> str:
@@ -97,6 +107,7 @@ def _unknown_verb(given: Sequence[str], program: str) -> str:
     return f"{word} is no command; {meant}"
 
 
+_ARGUMENT = re.compile(r"([a-z_]+)= ?")
 _UNRECOGNIZED = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
 

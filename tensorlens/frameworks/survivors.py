@@ -99,6 +99,8 @@ class Retained:
     """``grad_fn``, ``12 saved activations``; none where nothing hangs there."""
     blocks: tuple[tuple[int, int, str], ...] = ()
     """Address, bytes and role of each of them."""
+    nodes: int = 0
+    """Nodes of autograd's graph, without those of parameters, which all graphs share."""
 
 
 class Holdings(Protocol):

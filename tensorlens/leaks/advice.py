@@ -36,6 +36,8 @@ class Facts:
     is_replaced: bool = False
     """It is one tensor, that a larger one replaces in each step."""
     role: str = "other"
+    variable: str | None = None
+    """The variable that the line assigns to which made it."""
     words: Words = TORCH
 
 
@@ -264,8 +266,12 @@ def _number(way: _Way, example: Example) -> str | None:
     """Return the advice on single numbers that no graph hangs below, or an emptied one."""
     if not _is_number(example) or way.grows() is None:
         return None
-    call = (way.facts.words.number or "{}.item()").format(_name(way.references[-1]))
-    return f"store {call} instead of the tensor"
+    # what a hook keeps is not what the line assigns
+    made = None if way.place("hook") is not None else way.facts.variable
+    name = _name(way.references[-1], made or "tensor")
+    call = (way.facts.words.number or "{}.item()").format(name)
+    graph = ", which keeps the autograd graph of its step" if example.grad_fn else ""
+    return f"store {call} instead of the tensor{graph}"
 
 
 def _small_view(way: _Way, example: Example) -> str | None:

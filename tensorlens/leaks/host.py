@@ -33,6 +33,8 @@ _FEWEST_OBJECTS = 1000
 """Python objects a step below which they are noise: records of a log, and the watch's own."""
 _FREED = 0.25
 """The part of what grew that the collector must have freed for it to be called garbage."""
+_OF_A_NODE = 2048
+"""Bytes of the C heap that a node of autograd's graph may take, with what it notes of tensors."""
 _OF_A_LINE = 5
 """Python objects that a line's figures are made of."""
 
@@ -148,6 +150,7 @@ def host_growth(
     warmup: int,
     *,
     tensors_per_step: float = 0.0,
+    nodes_per_step: float = 0.0,
     lines: int = 0,
     arrays: Arrays | None = None,
     collected: Callable[[], HostSample | None] | None = None,
@@ -158,6 +161,7 @@ def host_growth(
         samples: in order.
         warmup: how many steps at the beginning do not count.
         tensors_per_step: how many tensors stay behind, each with something of its own in the heap.
+        nodes_per_step: how many nodes of autograd's graph these keep.
         lines: of how many lines the watch itself keeps figures of each step.
         arrays: is asked only where the heap grows.
         collected: runs the collector and takes a sample; the same holds for it.
@@ -178,7 +182,7 @@ def host_growth(
             floor, rate = max(floor, _FREED * rate), rate - min(freed, rate)
         if rate >= floor:
             known = None if arrays is None else arrays(HostGrowth(rate, steps, counted[-1].step))
-            found.append(_of_heap(rate, objects, known))
+            found.append(_of_heap(rate, objects, known, nodes_per_step))
     elif objects is not None:
         found.append(_of_objects(objects - own))
     return [each for each in found if each is not None]
@@ -212,7 +216,9 @@ def _rate(before: tuple[int, int], after: tuple[int, int]) -> float:
     return (after[1] - before[1]) / max(1, after[0] - before[0])
 
 
-def _of_heap(rate: float, objects: float | None, arrays: tuple[str, str] | None) -> Growth:
+def _of_heap(
+    rate: float, objects: float | None, arrays: tuple[str, str] | None, nodes: float
+) -> Growth:
     text = f"host memory without tensors grew {_size(rate)} a step: "
     if arrays is not None:
         what, path = arrays
@@ -221,7 +227,12 @@ def _of_heap(rate: float, objects: float | None, arrays: tuple[str, str] | None)
         return Growth(
             GrowthKind.HOST, f"{text}with about {objects:,.0f} Python objects a step", rate
         )
-    return Growth(GrowthKind.HOST, f"{text}native libraries, or large bytes/str objects", rate)
+    graph = f"{nodes:,.0f} autograd nodes of what stays behind"
+    if 0 < rate <= _OF_A_NODE * nodes:
+        text += f"probably the {graph}, {_size(rate / nodes)} each"
+        return Growth(GrowthKind.GRAPH, text, rate)
+    text += "native libraries, or large bytes/str objects"
+    return Growth(GrowthKind.HOST, f"{text}; in part {graph}" if nodes >= 1 else text, rate)
 
 
 def _freed(last: HostSample, collected: Callable[[], HostSample | None] | None) -> float:

@@ -45,7 +45,7 @@ _WHOLE = ("nbytes", "storage_nbytes", "age", "below", "below_tensors")
 
 def title(report: LeakReport) -> str:
     """Return the title of a page."""
-    return "what stays behind"
+    return "memory leaks"
 
 
 def blocks(report: LeakReport, view: View) -> Sequence[Block]:
@@ -56,7 +56,7 @@ def blocks(report: LeakReport, view: View) -> Sequence[Block]:
         *labelled("growth", _balances(report)),
     )
     notes = (Note(f"note: {note}") for note in report.notes)
-    heading = Heading(report.verdict, report.provenance)
+    heading = Heading(f"{report.verdict[:1].upper()}{report.verdict[1:]}", report.provenance)
     found: list[Block] = [Section((heading, KeyValues(facts), *notes))]
     count = len(report.leaks)
     found += [_item(number, count, leak) for number, leak in enumerate(report.leaks, 1)]
@@ -73,8 +73,16 @@ def rows(report: LeakReport) -> Rows:
 
 
 def _watched(report: LeakReport) -> str:
-    steps = "1 step" if report.steps == 1 else f"{report.steps:,} steps"
-    return f"{steps} after {report.warmup:,} of warm-up" if report.warmup else steps
+    """Return ``8 steps: 2 of warm-up, 5 judged; the last may still be in use``."""
+    text = counted(report.warmup + report.steps, "step")
+    judged = max((each.steps for each in report.balance.values()), default=0)
+    parts = [f"{report.warmup:,} of warm-up"] if report.warmup else []
+    if judged:
+        parts.append(f"{judged:,} judged")
+    late = report.steps - judged
+    last = "the last" if late == 1 else f"the last {late:,}"
+    rest = f"; {last} may still be in use" if judged and late else ""
+    return f"{text}: {', '.join(parts)}{rest}" if parts else text
 
 
 def _levels(report: LeakReport) -> Iterator[Levels]:
@@ -133,6 +141,7 @@ def _item(number: int, count: int, leak: Leak) -> Item:
     facts = [Fact("made at", Chain((_where(leak.born),)), leak.source)]
     facts.append(Fact("held by", Chain(_held_by(leak))))
     facts += [Fact("and by", Chain(_references(path))) for path in leak.paths[1:]]
+    facts += _graph(leak)
     facts += _below(leak.below)
     if leak.example is not None:
         facts.append(Fact("example", Chain(_example(leak.example, leak))))
@@ -158,6 +167,14 @@ def _below(lines: Sequence[BelowLine]) -> Iterator[Fact]:
         nbytes = size(round(sum(each.bytes_per_step for each in rest)))
         lines_text = "1 more line" if len(rest) == 1 else f"{len(rest)} more lines"
         yield Fact("", f"{nbytes} a step, made at {lines_text}")
+
+
+def _graph(leak: Leak) -> Iterator[Fact]:
+    nodes = round(leak.nodes_per_step)
+    if nodes:
+        saved = "their saved tensors are listed below it" if leak.below else "they save no tensors"
+        text = f"{counted(nodes, 'autograd node')} a step stay with it, in host memory"
+        yield Fact("graph", f"{text}; {saved}")
 
 
 def _held_by(leak: Leak) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from tensorlens.records.documents import Document
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.source import place
 
 SCHEMA = "tensorlens.leaks"
 VERSION = 1
@@ -41,6 +42,8 @@ class GrowthKind(StrEnum):
     """It waits for the collector, which runs."""
     RESERVED = "reserved"
     """The allocator's cache."""
+    GRAPH = "graph"
+    """Memory of the host that nodes of autograd's graph explain, which a leak keeps."""
     HOST = "host"
     """Memory of the host that holds no tensors."""
     UNCLEAR = "unclear"
@@ -140,6 +143,8 @@ class Leak:
     kind: LeakKind = LeakKind.LEAK
     below: tuple[BelowLine, ...] = ()
     """Part of ``bytes_per_step`` that hangs below, by the line that made it, most bytes first."""
+    nodes_per_step: float = 0.0
+    """Nodes of autograd's graph that they keep; their host memory is not in ``bytes_per_step``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,5 +209,6 @@ class LeakReport(Document):
         if not self.leaks:
             return f"<LeakReport: {self.verdict}>"
         first = self.leaks[0]
+        line = place(first.born, function=True) if first.born else "an unknown line"
         held = f", held by {first.path}" if first.path else ""
-        return f"<LeakReport: {self.verdict}; made at {first.born or 'an unknown line'}{held}>"
+        return f"<LeakReport: {self.verdict}; made at {line}{held}>"

@@ -41,6 +41,7 @@ from tensorlens.leaks.report import (
 )
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.source import place
 from tensorlens.units import format_bytes
 
 _MANY = 24
@@ -121,6 +122,7 @@ def _of_models(leaks: Sequence[tuple[RetainedGroup, Leak]]) -> list[tuple[Retain
             first,
             tensors_per_step=sum(leak.tensors_per_step for _, leak in several),
             bytes_per_step=sum(leak.bytes_per_step for _, leak in several),
+            nodes_per_step=sum(leak.nodes_per_step for _, leak in several),
             path=_RUNTIME,
             paths=(),
             advice=found.words.model if is_model else first.advice,
@@ -167,7 +169,7 @@ def _left_out(seen: Inspection) -> tuple[str, ...]:
 def _no_leak(found: RetainedGroup, watched: LoopSamples) -> Growth | None:
     """Return why a group is no leak, if it is none."""
     nbytes = found.bytes_per_step
-    what = f"{_rate(found.judgement, nbytes)}, made at {watched.steps.line(found.birth)}"
+    what = f"{_rate(found.judgement, nbytes)}, made at {_where(found, watched)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
     if found.is_garbage and not watched.uncollected:
         circle = f": {found.cycle}" if found.cycle is not None else ""
@@ -183,9 +185,14 @@ def _no_leak(found: RetainedGroup, watched: LoopSamples) -> Growth | None:
     return None
 
 
+def _where(found: RetainedGroup, watched: LoopSamples) -> str:
+    line = watched.steps.line(found.birth)
+    return "a line that is not known" if line is None else place(line, function=True)
+
+
 def _unclear(found: RetainedGroup, watched: LoopSamples) -> Growth:
     nbytes = found.bytes_per_step
-    where = watched.steps.line(found.birth)
+    where = _where(found, watched)
     text = f"{_rate(found.judgement, nbytes)}, made at {where}: {found.judgement.reason}"
     path = str(found.paths[0]) if found.paths else ""
     return Growth(GrowthKind.UNCLEAR, text, nbytes, path, found.device)
@@ -214,18 +221,21 @@ def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
 
 
 def _leak(found: RetainedGroup, watched: LoopSamples) -> Leak:
+    line = watched.steps.line(found.birth)
+    source = _source(line)
     facts = Facts(
         steps=watched.span.steps,
         is_in_array=found.is_in_array,
         is_cycle=found.is_graphs_cycle,
         is_replaced=found.is_replaced,
         role=found.role,
+        variable=_variable(source),
         words=found.words,
     )
     certainty, reason = _certainty(found, watched)
     todo = advice(found.paths, found.example, facts)
     return Leak(
-        born=watched.steps.line(found.birth),
+        born=line,
         tensors_per_step=found.judgement.tensors_per_step,
         bytes_per_step=found.bytes_per_step,
         path=str(found.paths[0]) if found.paths else str(found.cycle or ""),
@@ -236,9 +246,10 @@ def _leak(found: RetainedGroup, watched: LoopSamples) -> Leak:
         certainty=certainty,
         reason=reason,
         advice=garbage_advice(watched) if found.is_garbage else todo,
-        source=_source(watched.steps.line(found.birth)),
+        source=source,
         kind=_kind(found),
         below=_below(found, watched),
+        nodes_per_step=found.nodes,
     )
 
 
@@ -257,6 +268,13 @@ def _below(found: RetainedGroup, watched: LoopSamples) -> tuple[BelowLine, ...]:
 
 def _source(line: SourceLine | None) -> str:
     return "" if line is None else linecache.getline(line.filename, line.lineno).strip()
+
+
+def _variable(source: str) -> str | None:
+    """Return the variable that a line assigns to: ``loss`` of ``loss = criterion(y)``."""
+    name, equals, value = source.partition("=")
+    name = name.strip()
+    return name if equals and not value.startswith("=") and name.isidentifier() else None
 
 
 def _rate(judgement: Judgement, nbytes: float) -> str:
@@ -296,6 +314,7 @@ def _host(watched: LoopSamples, leaks: Sequence[Leak]) -> list[Growth]:
         watched.host,
         watched.warmup_steps,
         tensors_per_step=sum(leak.tensors_per_step for leak in leaks),
+        nodes_per_step=sum(leak.nodes_per_step for leak in leaks),
         lines=watched.lines_kept,
         arrays=growing_arrays,
         collected=collected,
@@ -317,7 +336,11 @@ def _sentence(watched: LoopSamples, leaks: Sequence[Leak], others: Sequence[Grow
         kinds = {leak.kind for leak in leaks}
         kind = kinds.pop() if len(kinds) == 1 else LeakKind.LEAK
         amount = f"{round(tensors, 2):g} {each} and {_sum_of(leaks)}"
-        return f"{likely}{kind}: {amount} stay behind in each step"
+        graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
+        host = (
+            f"; host memory grows {_sum_of(graphs)} a step, probably by its graph" if graphs else ""
+        )
+        return f"{likely}{kind}: {amount} stay behind in each step{host}"
     unclear = [each for each in others if each.kind == GrowthKind.UNCLEAR]
     if unclear:
         amount = f"{_sum_of(unclear)} a step more, but not from each of them"

@@ -13,6 +13,7 @@ from typing import Any
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import first_answer
 from tensorlens.lines.tracing.accounting import Account
+from tensorlens.lines.tracing.passes import backward_passes
 
 
 @dataclass(slots=True)
@@ -39,6 +40,9 @@ class ProfiledFunction:
     """It reports its lines wherever it is called from, its old name included."""
     wrapped: bool = False
     """It was given a wrapper; whether all calls go through that, :func:`is_reachable` tells."""
+
+    def __post_init__(self) -> None:
+        self.account.passes.update(backward_passes(self.source, self.first_line))
 
     @property
     def ran(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 from tensorlens.records.documents import Document
@@ -15,8 +16,18 @@ from tensorlens.records.run import Run, current_run
 
 SCHEMA = "tensorlens.lines"
 VERSION = 1
-_OPTIONAL = ("backward", "rise", "growth")
+_OPTIONAL = ("backward", "rise", "growth", "residents")
 """Figures that a file leaves out where there are none, as files of before them do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentLine:
+    """Bytes that one line had left when a backward pass began, without what it calls."""
+
+    filename: str
+    lineno: int
+    function: str
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,9 @@ class LineMemory:
     growth: int | None = field(default=None, compare=False)
     """Part of ``net`` that can have stayed: by the next hit's start the device had grown by no less
     than is counted of a hit. The rest was given back elsewhere."""
+    residents: tuple[ResidentLine, ...] | None = field(default=None, compare=False)
+    """Of a line that runs a backward pass: the lines that had left most when the one with ``peak``
+    began, since the end of the one before it; None of all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +166,11 @@ class LineReport(Document):
     def _fields(self) -> dict[str, Any]:
         data = asdict(self)
         for function in data["functions"]:
-            for line in function["lines"]:
-                for memory in line["memory"].values():
-                    for name in _OPTIONAL:
-                        if memory[name] is None:
-                            del memory[name]
+            maps = (*(line["memory"] for line in function["lines"]), function["whole"])
+            for memory in chain.from_iterable(each.values() for each in maps):
+                for name in _OPTIONAL:
+                    if memory[name] is None:
+                        del memory[name]
             if function["execution"] == "lines":
                 del function["execution"], function["whole"]
         return data

@@ -12,13 +12,23 @@ from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 from tensorlens.lines.counters import CounterSlots
 from tensorlens.lines.functions import ProfiledFunction, signature
-from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
-from tensorlens.lines.tracing.accounting import Account, Cell, LineStats
+from tensorlens.lines.report import (
+    DeviceSource,
+    FunctionLines,
+    Line,
+    LineMemory,
+    LineReport,
+    ResidentLine,
+)
+from tensorlens.lines.tracing.accounting import Account, Cell
+from tensorlens.lines.tracing.passes import BackwardPass
 
 if TYPE_CHECKING:
     from tensorlens.recording.backward_total import BackwardLines
 
 
+_MOST_CALLERS = 4
+"""Calls inside each other that are followed outwards."""
 _RECORDINGS = "tensorlens.recording.record"
 NEVER_CALLED = "never called"
 CLEARED = "not called since the figures were cleared"
@@ -132,7 +142,7 @@ def _function(
         calls=account.calls,
         lines=tuple(
             _with_backward(
-                _line(number, source.get(number, ""), account.lines.get(number), slots),
+                _line(number, source.get(number, ""), account, slots),
                 account.code.co_filename,
                 backward,
             )
@@ -163,13 +173,14 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
     return "; ".join(notes) or None
 
 
-def _line(
-    number: int, source: str, stats: LineStats | None, slots: Sequence[tuple[int, Counter]]
-) -> Line:
+def _line(number: int, source: str, account: Account, slots: Sequence[tuple[int, Counter]]) -> Line:
+    stats, passes = account.lines.get(number), account.passes.get(number)
     if stats is None:
         return Line(number, source)
     memory = {
-        counter.device: _memory(stats.cells[at]) for at, counter in slots if at < len(stats.cells)
+        counter.device: _memory(stats.cells[at], _residents(passes, at), _bound(account, at))
+        for at, counter in slots
+        if at < len(stats.cells)
     }
     return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
 
@@ -184,7 +195,38 @@ def _with_backward(line: Line, filename: str, backward: BackwardLines | None) ->
     return replace(line, memory=memory)
 
 
-def _memory(cell: Cell) -> LineMemory:
+def _residents(passes: BackwardPass | None, slot: int) -> tuple[ResidentLine, ...] | None:
+    if passes is None or slot >= len(passes.residents):
+        return None
+    return tuple(ResidentLine(*line, nbytes) for line, nbytes in passes.residents[slot]) or None
+
+
+def _bound(account: Account, slot: int, seen: tuple[Account, ...] = ()) -> int | None:
+    """Return the most that a function's lines can have left for good: no more than its callers'.
+
+    None where that is not known: a line called it that was not profiled, or still runs.
+    """
+    if not account.callers or account in seen or len(seen) > _MOST_CALLERS:
+        return None
+    total = 0
+    for caller in account.callers:
+        stats = None if caller is None else caller[0].lines.get(caller[1])
+        if caller is None or stats is None or slot >= len(stats.cells):
+            return None
+        above = _bound(caller[0], slot, (*seen, account))
+        grown = _growth(stats.cells[slot])
+        total += grown if above is None else min(grown, above)
+    return total
+
+
+def _growth(cell: Cell) -> int:
+    return max(0, min(cell.net, cell.survived + max(0, cell.last_net)))
+
+
+def _memory(
+    cell: Cell, residents: tuple[ResidentLine, ...] | None = None, bound: int | None = None
+) -> LineMemory:
+    grown = _growth(cell) if bound is None else min(_growth(cell), bound)
     unread = cell.unread or cell.net_max is None or cell.allocated < 0
     return LineMemory(
         allocated=_known(cell.allocated),
@@ -194,7 +236,8 @@ def _memory(cell: Cell) -> LineMemory:
         net_max=None if unread else cell.net_max,
         net_first=None if unread else cell.net_first,
         rise=None if unread or cell.peak < 0 else cell.rise,
-        growth=None if unread else max(0, min(cell.net, cell.survived + max(0, cell.last_net))),
+        residents=None if unread else residents,
+        growth=None if unread else grown,
     )
 
 

@@ -15,6 +15,9 @@ _TAB = 4
 _FORMULA = ("=", "+", "-", "@")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _SEPARATOR = r"[/\\]"
+_LIBRARIES = ("site-packages", "dist-packages")
+_SHORT = 3
+"""Parts of a path outside of the working directory that are shown."""
 _JOINTS = ".[/\\"
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor moves
@@ -103,9 +106,10 @@ def clipped(text: str, room: int, ellipsis: str) -> str:
 
 
 def short_path(filename: str) -> str:
-    """Return ``filename`` from the working directory where it lies inside, else as it is.
+    """Return ``filename`` from the working directory where it lies inside.
 
-    Of a notebook's cell that ran in this process it is ``In [3]``.
+    Of a library it is what follows ``site-packages``, of other files the last three parts behind
+    ``...``; of a notebook's cell that ran in this process ``In [3]``.
     """
     cell = cell_name(filename)
     if cell is not None:
@@ -113,7 +117,14 @@ def short_path(filename: str) -> str:
     try:
         return str(Path(filename).relative_to(Path.cwd()))
     except (OSError, ValueError):
+        pass
+    parts = re.split(_SEPARATOR, filename)
+    if not Path(filename).is_absolute():
         return filename
+    library = [at for at, part in enumerate(parts) if part in _LIBRARIES]
+    if library:
+        return "/".join(parts[library[-1] + 1 :])
+    return filename if len(parts) <= _SHORT + 1 else "/".join(("...", *parts[-_SHORT:]))
 
 
 def cell_name(filename: str) -> str | None:

@@ -27,7 +27,8 @@ Memory per line
                a = ones(1000)
   counter    cpu  counting allocator, exact
 
-▲ highest peak   ● largest growth
+▲ highest peak   ● most that stayed
+Net: bytes left by all hits of a line together; others may free them later.
 
 step  train.py:1  1 call  peak 3.91 KiB
 Line  Hits     Time  Allocated        Peak  Reserved          Net  │ Source

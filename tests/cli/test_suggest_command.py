@@ -117,7 +117,7 @@ def test_a_program_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--top", "0"], "top=0: how many changes are wanted, at least 1"),
+        (["--top", "0"], "error: --top 0: how many changes are wanted, at least 1"),
         (["--set", "rows"], "'rows': give NAME=VALUE, as in --set batch=32"),
         (["-o", "found.pdf"], "found.pdf"),
     ],

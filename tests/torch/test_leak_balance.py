@@ -761,3 +761,37 @@ def test_garbage_that_the_last_step_collects_is_no_growth(rare_collections, coll
     report = find_leaks(step, steps=6)
     assert report.leaks == (), str(report)
     assert GrowthKind.UNCLEAR not in {each.kind for each in report.others}, str(report)
+
+
+@pytest.mark.parametrize("is_before_backward", [True, False])
+def test_a_kept_loss_counts_the_nodes_of_its_graph(is_before_backward):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    losses = []
+
+    def step():
+        loss = model(torch.ones(2, 4)).sum()
+        if not is_before_backward:
+            loss.backward()
+        losses.append(loss)
+
+    (leak,) = find_leaks(step).leaks
+    # addmm and the t() of its weight, twice; relu; sum
+    assert leak.nodes_per_step == 6
+    assert bool(leak.below) == is_before_backward
+    assert is_before_backward or leak.bytes_per_step == 4
+    assert is_before_backward or leak.advice == (
+        "store loss.item() instead of the tensor, which keeps the autograd graph of its step"
+    )
+
+
+def test_one_graph_of_all_steps_counts_the_nodes_of_a_step():
+    model = nn.Linear(4, 1)
+    total = torch.zeros(())
+
+    def step():
+        nonlocal total
+        total = total + model(torch.ones(2, 4)).relu().sum()
+
+    (leak,) = find_leaks(step).leaks
+    # addmm, t(), relu, sum and the addition
+    assert round(leak.nodes_per_step) == 5

@@ -53,7 +53,9 @@ def test_what_hangs_in_a_graph():
 
 def test_a_number_whose_graph_is_empty():
     found = advice([way(TRAINER, HISTORY, item(9), LOSS)], example((), "MeanBackward0"))
-    assert found == "store loss.item() instead of the tensor"
+    assert found == (
+        "store loss.item() instead of the tensor, which keeps the autograd graph of its step"
+    )
 
 
 @pytest.mark.parametrize("kind, text", [("global", "total"), ("local", "train(): total")])

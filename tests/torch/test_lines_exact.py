@@ -537,3 +537,65 @@ def test_a_decorated_function_runs_without_a_trace_function():
         assert wrapped([]) == [sys.gettrace()]
     finally:
         globals()["untraced"] = original
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(64, 64))
+
+    def forward(self, x):
+        x = x @ self.weight
+        return x.exp()
+
+
+def train(layer, steps):
+    for _ in range(steps):
+        x = torch.ones(32, 64)
+        loss = layer(x).sum()
+        loss.backward()
+        layer.weight.grad = None
+
+
+def test_peak_of_backward_names_the_lines_whose_memory_was_there():
+    layer = Layer()
+    with tensorlens.LineProfiler(train, Layer.forward) as profiler:
+        train(layer, 3)
+    report = profiler.result()
+    lines = {line.source.strip(): line for each in report.functions for line in each.lines}
+    found = lines["loss.backward()"].memory["cpu"].residents
+    # exp's result is there in every pass; what the loss's line keeps by itself is the loss
+    output = 32 * 64 * FLOAT
+    by_line = {each.lineno: each.nbytes for each in found}
+    assert by_line[lines["return x.exp()"].lineno] == output
+    assert lines["loss = layer(x).sum()"].lineno not in by_line or (
+        by_line[lines["loss = layer(x).sum()"].lineno] <= NUMBER
+    )
+    assert "kept by" in str(report)
+    assert type(report).from_json(report.to_json()).to_json() == report.to_json()
+
+
+def called(kept):
+    scratch = torch.ones(1000)  # noqa: F841
+    kept.append(torch.ones(100))
+
+
+def calling(kept):
+    called(kept)
+
+
+def test_memory_that_the_caller_shows_to_be_gone_is_no_growth():
+    with tensorlens.LineProfiler(called, calling) as profiler:
+        calling([])
+    by_source = {
+        line.source.strip(): line.memory["cpu"]
+        for each in profiler.result().functions
+        for line in each.lines
+        if line.memory
+    }
+    scratch, kept = (
+        by_source["scratch = torch.ones(1000)  # noqa: F841"],
+        by_source["kept.append(torch.ones(100))"],
+    )
+    assert (scratch.net, scratch.growth) == (1000 * FLOAT, 100 * FLOAT)
+    assert (kept.net, kept.growth) == (100 * FLOAT, 100 * FLOAT)

@@ -103,6 +103,8 @@ class RetainedGroup:
     """The addresses of what hangs below."""
     taken: float = 1.0
     """How many bytes the allocator's figures count for each that was asked for."""
+    nodes: float = 0.0
+    """Nodes of autograd's graph that a step keeps."""
     is_population: bool = False
     """Whether each of it is freed some steps later, while more of it are made."""
 
@@ -156,6 +158,7 @@ def described(
                 below=hanging,
                 below_blocks=tuple(address for address, _, _ in below[place].blocks),
                 taken=_taken(group, below[place], left),
+                nodes=_nodes(group, below[place], holdings, watched),
             )
         )
     return found
@@ -172,8 +175,7 @@ def _hanging(
     else:
         births = dict(zip(left.address, left.birth, strict=True))
         blocks = [(births.get(address, -1), size, role) for address, size, role in below.blocks]
-        steps = len(steps_of(group, range(max(block.step for block in group.blocks) + 1)))
-        share = group.twins * judgement.rate / max(1, steps) / watched.stride
+        share = _share(group, watched)
     sums: dict[tuple[int, str], list[int]] = {}
     for birth, size, role in blocks:
         line = sums.setdefault((birth, role), [0, 0])
@@ -190,6 +192,22 @@ def _hanging(
         for (birth, role), (nbytes, tensors) in sums.items()
     ]
     return tuple(sorted(found, key=lambda each: -each.nbytes))
+
+
+def _share(group: Group, watched: LoopSamples) -> float:
+    """Return the part of what hangs below a group that one step has made."""
+    steps = len(steps_of(group, range(max(block.step for block in group.blocks) + 1)))
+    return group.twins * group.judgement.rate / max(1, steps) / watched.stride
+
+
+def _nodes(group: Group, below: Retained, holdings: Holdings, watched: LoopSamples) -> float:
+    """Return how many nodes of autograd's graph a step keeps."""
+    if not group.is_below:
+        return below.nodes * _share(group, watched)
+    # one graph of all steps, begun perhaps before the watch: its bytes tell a step's part
+    roots = group.roots()
+    whole = holdings.below(roots, roots) if roots else below
+    return whole.nodes * group.judgement.bytes_per_step / whole.bytes if whole.bytes else 0.0
 
 
 def _taken(group: Group, below: Retained, left: LeftBlocks) -> float:

@@ -19,8 +19,8 @@ from tensorlens.lines.present.layout import (
 )
 from tensorlens.lines.present.overview import (
     Overview,
+    Place,
     by_peak,
-    file_names,
     folded,
     highest,
     overview,
@@ -46,6 +46,7 @@ from tensorlens.render.blocks import (
     labelled,
 )
 from tensorlens.render.figures import device_names, duration, size
+from tensorlens.render.source import place
 from tensorlens.render.view import View
 
 _TIPS = {
@@ -56,7 +57,7 @@ _TIPS = {
     "Allocated": "Bytes handed out when the line ended; the largest over its hits",
     "Peak": "The most bytes handed out at any instant while the line ran",
     "Reserved": "Bytes the allocator held from the driver or the OS; the largest over its hits",
-    "Net": "Allocated at the end minus at the start, summed over the hits",
+    "Net": "Bytes that the line left, freed ones subtracted: the sum over all its hits",
     "Net max": "The largest net of a single hit",
     "Net first": "The net of the first hit",
     "Backward": ("Bytes allocated in backward because of this line, as recorded"),
@@ -72,6 +73,9 @@ _OF_RUNS = ("Time", "Reserved", "Net max", "Net first")
 """Columns that a graph has no figures for."""
 _OF_REPEATS = ("Net max", "Net first")
 _OF_THE_OVERVIEW = ("Device", "Peak", "Net", "Backward")
+_MOST_RESIDENTS = 3
+"""Lines that are named of what was there when a backward pass began."""
+_NET = "Net: bytes left by all hits of a line together; others may free them later."
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -105,7 +109,8 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
         )
         for number, each in enumerate(main.peaks)
     )
-    facts = KeyValues((*peaks, *labelled("counter" if peaks else "", devices)))
+    parts = tuple(part for each in main.peaks for part in _parts(each, found))
+    facts = KeyValues((*peaks, *parts, *labelled("counter" if peaks else "", devices)))
     nothing = () if functions else (Note("no function was profiled"),)
     return Section(
         (
@@ -115,6 +120,26 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
             *nothing,
         )
     )
+
+
+def _parts(peak: Place, found: LineReport) -> Iterator[Fact]:
+    """Give what the peak of a backward pass is made of, its own bytes and those of other lines."""
+    memory = peak.entry.memory
+    residents = (memory.residents or ())[:_MOST_RESIDENTS]
+    rest = peak.peak - (memory.rise or 0) - sum(each.nbytes for each in residents)
+    if not residents or rest < 0:
+        return
+    lines = {
+        (function.filename, line.lineno): (function.qualname, line.source.strip())
+        for function in found.functions
+        for line in function.lines
+    }
+    yield Fact("of this", f"{size(memory.rise)} taken by the backward pass: gradients, scratch")
+    for each in residents:
+        name, source = lines.get((each.filename, each.lineno), (each.function, ""))
+        where = place(replace(each, function=name), function=True)
+        yield Fact("", f"{size(each.nbytes)} kept by {where}", source)
+    yield Fact("", f"{size(rest)} of other lines, parameters, optimizer state")
 
 
 def _group(
@@ -128,6 +153,8 @@ def _group(
     drawn = _Drawing(found, _Lengths.of(functions))
     keys = tuple(_keys(functions, found))
     first: list[Block] = [Legend(keys)] if keys else []
+    if name == "code" and any(entry.memory.net for each in functions for entry in each.entries):
+        first.append(Paragraph(_NET))
     if found.places:
         first.append(_places(drawn, columns))
     if first:
@@ -150,14 +177,13 @@ def _group(
 def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
     """Return the lines that matter, by their peaks."""
     titles = [title for title in _OF_THE_OVERVIEW if any(each.title == title for each in columns)]
-    names = file_names(each.function for each in drawn.overview.places)
     has_source = any(each.title == "Source" for each in columns)
     rows = []
     for each in drawn.overview.places:
         cells = drawn.figures(each.entry)
         figures = tuple(cells[title] for title in titles)
         source = (each.row.source.strip(),) if has_source else ()
-        rows.append(blocks.Row((*figures, each.short(names), *source)))
+        rows.append(blocks.Row((*figures, each.text, *source)))
     return Table(
         (
             *(each for each in columns if each.title in titles),
@@ -290,7 +316,7 @@ def _keys(functions: Sequence[FunctionLayout], found: Overview) -> Iterator[Key]
     if found.peaks:
         yield Key("highest peak", "peak", "var(--tl-peak-top)")
     if found.growths:
-        yield Key("largest growth", "growth", "var(--tl-growth-top)")
+        yield Key("most that stayed", "growth", "var(--tl-growth-top)")
     if any((entry.memory.net or 0) < 0 for each in functions for entry in each.entries):
         yield Key("released", swatch="var(--tl-release)")
     if any(function.raised for function in functions):
@@ -313,7 +339,7 @@ class _Drawing:
         if self.overview.is_peak(entry):
             peak = replace(peak, mark="peak", tip="highest peak")
         if self.overview.is_growth(entry):
-            net = replace(net, mark="growth", tip="largest growth")
+            net = replace(net, mark="growth", tip="most that stayed")
         return {
             "Device": device_names(entry.devices),
             "Allocated": size(memory.allocated),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tensorlens.lines.present.layout import Entry, FunctionLayout, Row
 from tensorlens.render.source import printable, short_path
@@ -49,17 +47,6 @@ class Place:
         name = short_path(function.filename)
         return printable(f"{name}:{self.row.line.lineno} in {function.qualname}")
 
-    def short(self, names: Counter[str]) -> str:
-        """Return ``train.py:14 in train``, in full where other files have this name.
-
-        Args:
-            names: how many files have a name.
-        """
-        function = self.function.function
-        name = Path(short_path(function.filename)).name
-        whole = f"{name}:{self.row.line.lineno} in {function.qualname}"
-        return self.text if names[name] > 1 else printable(whole)
-
 
 @dataclass(frozen=True, slots=True)
 class Overview:
@@ -77,7 +64,7 @@ class Overview:
         return any(each.entry is entry for each in self.peaks)
 
     def is_growth(self, entry: Entry) -> bool:
-        """Whether it is of the line of a device's largest growth."""
+        """Whether it is of the line of a device's most that stayed."""
         return any(each.entry is entry for each in self.growths)
 
 
@@ -110,13 +97,6 @@ def overview(functions: Sequence[FunctionLayout]) -> Overview:
     rows = sum(len(function.body) for function in functions)
     is_short = len(functions) == 1 and rows <= _FEW_ROWS
     return Overview(_once(peaks), _once(growths), () if is_short else _once(places))
-
-
-def file_names(functions: Iterable[FunctionLayout]) -> Counter[str]:
-    """Return how many files have a name without its folder."""
-    return Counter(
-        Path(short_path(each)).name for each in {each.function.filename for each in functions}
-    )
 
 
 def by_peak(functions: Iterable[FunctionLayout]) -> list[FunctionLayout]:

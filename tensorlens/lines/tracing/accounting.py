@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.traced_code import TracedCode
+from tensorlens.lines.tracing.passes import BackwardPass
 from tensorlens.signals import is_from_a_handler
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ _STOPS = frozenset({"_StopRecomputationError"})
 """The same of a framework, by name: how torch.utils.checkpoint ends its second forward."""
 _NO_MEMORY = "there was no memory to measure a line with"
 
+_Marks: TypeAlias = "tuple[int, int, _Marks | None, int]"
+"""The start of a hit, what had survived before it, the marks below, and how many there are.
+
+Tuples, since a change of a list is a call."""
+_MOST_MARKS = 8
+
 WIDTH = 3
 """Figures a slot: allocated, peak, reserved."""
 
@@ -33,8 +40,8 @@ class Cell:
     """The running figures of one line on one device, in bytes."""
 
     __slots__ = (
-        "allocated", "first_start", "last_net", "last_start", "net", "net_first", "net_max",
-        "peak", "reserved", "rise", "survived", "unread",
+        "allocated", "first_start", "inner", "last_net", "last_start", "marks", "net",
+        "net_first", "net_max", "peak", "reserved", "rise", "survived", "unread",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -42,6 +49,8 @@ class Cell:
         self.peak = UNKNOWN
         self.reserved = UNKNOWN
         self.net = 0
+        self.inner = 0
+        """Part of ``net`` that lines of profiled functions have that it called."""
         self.net_max: int | None = None
         self.net_first: int | None = None
         self.rise = 0
@@ -50,6 +59,9 @@ class Cell:
         """Bytes handed out when the first hit began."""
         self.last_start = 0
         self.last_net = 0
+        self.marks: _Marks | None = None
+        """The starts of hits whose net may be there still: it is gone where a level as low comes
+        again."""
         self.survived = 0
         """Of each hit's net, what can have been there still when the next one began."""
         self.unread = False
@@ -94,7 +106,10 @@ class Switch:
 class Account:
     """All that was seen of one code object, for one profiler."""
 
-    __slots__ = ("calls", "cleared", "code", "failure", "graphs", "lines", "switch", "traced")
+    __slots__ = (
+        "callers", "calls", "cleared", "code", "failure", "graphs", "lines", "passes", "switch",
+        "traced",
+    )  # fmt: skip
 
     def __init__(self, code: CodeType, switch: Switch) -> None:
         self.code = code
@@ -103,6 +118,10 @@ class Account:
         self.cleared = False
         """There were figures, and they were cleared."""
         self.lines: dict[int, LineStats] = {}
+        self.callers: set[tuple[Account, int] | None] = set()
+        """The profiled lines that called it; None where another line did."""
+        self.passes: dict[int, BackwardPass] = {}
+        """The lines that run backward passes."""
         self.failure: str | None = None
         """Failures inside tensorlens, or tracers that cut in, while it was being filled."""
         self.traced = 0
@@ -120,6 +139,8 @@ class Account:
         self.cleared = self.cleared or self.ran or bool(self.traced)
         self.calls = self.traced = 0
         self.lines = {}
+        for each in self.passes.values():
+            each.clear()
         self.failure = None
         if self.graphs is not None:
             self.graphs.clear()
@@ -141,8 +162,8 @@ class Activation:
     """
 
     __slots__ = (
-        "accounts", "began", "called", "code", "frame", "high", "lineno", "pending", "resumed",
-        "start", "thread",
+        "accounts", "began", "called", "code", "entered", "frame", "high", "inner", "lineno",
+        "pending", "resumed", "start", "thread",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, accounts: tuple[Account, ...], thread: ThreadState) -> None:
@@ -153,6 +174,10 @@ class Activation:
         """The frame's ``id()`` where the tracer knows it."""
         self.lineno = 0
         self.start: Sequence[int] | None = None
+        self.entered: Sequence[int] = ()
+        """The figures when the frame started, or went on."""
+        self.inner: list[int] = []
+        """Bytes, a slot each, that the profiled calls of the running line have left."""
         self.began = 0
         self.resumed = False
         """The running line was counted as a hit already, before a yield."""
@@ -188,6 +213,7 @@ class Activation:
         start, self.start = self.start, None
         if start is None:
             thread.tell_caller(self, figures)
+            self.entered = figures
         else:
             if self.called:
                 raise_peaks(self.high, figures[1::WIDTH])
@@ -225,19 +251,46 @@ class Activation:
                     elif net > cell.net_max:
                         cell.net_max = net
                     if cell.last_net > 0 or cell.survived:
+                        marks = cell.marks
+                        while marks is not None and start[at] <= marks[0]:
+                            cell.survived = marks[1]
+                            marks = marks[2]
                         grown = start[at] - cell.last_start
                         if cell.last_net > 0 and grown > 0:
+                            if marks is None or marks[3] < _MOST_MARKS:
+                                depth = 1 if marks is None else marks[3] + 1
+                                marks = cell.last_start, cell.survived, marks, depth
                             cell.survived += grown if grown < cell.last_net else cell.last_net
+                        cell.marks = marks
                         grown = start[at] - cell.first_start
                         if cell.survived > grown:
                             cell.survived = grown if grown > 0 else 0
                     cell.last_start = start[at]
                     cell.last_net = net
                     at += WIDTH
+                if self.inner:
+                    for cell, nbytes in zip(stats.cells, self.inner, strict=False):
+                        cell.inner += nbytes
+            if self.inner:
+                self.inner = []
             self.resumed = False
+        for account in self.accounts:
+            if account.passes:
+                self._look_at_passes(account, lineno, start, figures)
         self.lineno = lineno
         self.began = perf_counter_ns()
         self.start = figures
+
+    def _look_at_passes(
+        self, account: Account, lineno: int, start: Sequence[int] | None, figures: Sequence[int]
+    ) -> None:
+        ended, begun = account.passes.get(self.lineno), account.passes.get(lineno)
+        if ended is not None and start is not None:
+            peaks = figures[1::WIDTH]
+            rises = [peak - level for peak, level in zip(peaks, start[::WIDTH], strict=True)]
+            ended.end(self.thread.accounts(), peaks, rises)
+        if begun is not None:
+            begun.begin(self.thread.accounts())
 
     def resume(self, lineno: int) -> None:
         """The frame goes on inside ``lineno``, whose hit was counted before it was suspended."""
@@ -250,6 +303,7 @@ class Activation:
         try:
             if self.start is not None:
                 self.line(self.lineno)
+                self.thread.charge_caller(self)
         finally:
             self.start = None
             self.thread.pop(self)
@@ -297,6 +351,13 @@ class Activation:
     def fold(self, peaks: Sequence[int]) -> None:
         """Note peaks that a read by someone else ended, for the line that is running."""
         raise_peaks(self.pending, peaks)
+
+    def charge(self, first: Sequence[int], last: Sequence[int]) -> None:
+        """Note what a profiled call of the running line has left, by its first and last figures."""
+        for slot, allocated in enumerate(last[::WIDTH]):
+            if slot == len(self.inner):
+                self.inner.append(0)
+            self.inner[slot] += allocated - sum(first[slot * WIDTH : slot * WIDTH + 1])
 
     def with_pending(self, figures: Sequence[int]) -> list[int]:
         """Return a read's figures with the peaks that other reads took away before it."""

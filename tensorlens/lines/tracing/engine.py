@@ -22,8 +22,8 @@ class Engine:
 
     def __init__(self, meters: CounterSlots | None = None) -> None:
         self.meters = meters or CounterSlots()
-        self.threads = Threads(self.meters)
         self.watched = WatchedCode()
+        self.threads = Threads(self.meters, self.watched.all)
         self.tracer = Tracer(self.watched, self.threads)
         self._followed_since = -1
         """The generation of the meters when graphs were last asked for."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from tensorlens.lines.counters import CounterSlots, Read
-from tensorlens.lines.tracing.accounting import WIDTH, Activation
+from tensorlens.lines.tracing.accounting import WIDTH, Account, Activation
 
 ADDED_FRAMES = 2
 """Of a wrapped call: the wrapper, and what hands the arguments over (see wrapping.py)."""
@@ -33,6 +33,8 @@ class ThreadState:
     def __init__(self, ident: int, threads: Threads) -> None:
         self.ident = ident
         self.meters = threads.meters
+        self.accounts = threads.accounts
+        """Gives every account that is filled."""
         self.busy = threads.busy
         """The threads that are inside profiled code, by identity; shared by all of them."""
         self.lock = threads.lock
@@ -96,6 +98,17 @@ class ThreadState:
         if len(stack) > 1 and stack[-1] is activation:
             stack[-2].fold(figures[1::WIDTH])
 
+    def charge_caller(self, activation: Activation) -> None:
+        """Let the caller's line know what ``activation``, which ends, has left."""
+        stack = self.stack
+        callers: list[tuple[Account, int] | None] = [None]
+        if len(stack) > 1 and stack[-1] is activation and activation.start is not None:
+            caller = stack[-2]
+            caller.charge(activation.entered, activation.start)
+            callers = [(account, caller.lineno) for account in caller.accounts]
+        for account in activation.accounts:
+            account.callers.update(callers)
+
     def lend(self) -> None:
         """Raise the recursion limit if the wrapped call that begins now begins a new step.
 
@@ -147,8 +160,11 @@ class ThreadState:
 class Threads:
     """The states of all threads of the process."""
 
-    def __init__(self, meters: CounterSlots) -> None:
+    def __init__(
+        self, meters: CounterSlots, accounts: Callable[[], Sequence[Account]] = tuple
+    ) -> None:
         self.meters = meters
+        self.accounts = accounts
         self.busy: dict[int, ThreadState] = {}
         self.lock = threading.RLock()  # a signal handler may run profiled code while it is held
         self.local = threading.local()

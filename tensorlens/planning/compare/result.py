@@ -319,7 +319,7 @@ class Comparison(Document):
     def _largest(self) -> Winner:
         known = [each for each in self._running() if each.largest_batch is not None]
         if not known:
-            why = "give capacity= and a make_step(batch)" if self.capacity is None else "not known"
+            why = "give a capacity and a make_step(batch)" if self.capacity is None else "not known"
             return Winner(BATCH, (), why)
         most = max(each.largest_batch or 0 for each in known)
         names = tuple(each.name for each in known if each.largest_batch == most)

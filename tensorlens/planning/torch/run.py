@@ -132,7 +132,8 @@ def _run(
     if needed is not None and _keeps_off(needed, tracker.held_at_marks):
         raise UsageError(
             f"the program keeps its tensors on the CPU: nothing of a step is on {needed}; estimate"
-            f' it with device="cpu", or let it use the device (no .to("cpu"), no cpu=True)'
+            f' it for the CPU (device="cpu", --device cpu), or let it use the device'
+            f' (no .to("cpu"), no cpu=True)'
         )
     if steps.was_ended:
         cautions.found.append(

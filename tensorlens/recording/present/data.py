@@ -158,6 +158,7 @@ def moment_data(moment: Moment) -> dict[str, Any]:
         "held": moment.held,
         "reserved": moment.reserved,
         "counted": moment.counted,
+        "reached": moment.reached,
         "by_role": dict(moment.by_role),
         "by_phase": dict(moment.by_phase),
         "by_line": by_line_data(moment.by_line),

@@ -233,3 +233,24 @@ def test_arrays_that_do_not_fit_are_not_blamed(numpy) -> None:
 def test_without_numpy_there_are_none(monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "numpy", raising=False)
     assert growing_arrays(HostGrowth(1.0, 6, 8)) is None
+
+
+def test_growth_with_a_graph_that_stays_is_told_with_its_nodes() -> None:
+    # 100 KiB a step beside 200 nodes: 512 B each
+    heap = [MIB + 102_400 * step for step in range(8)]
+    (found,) = host_growth(samples(heap), 0, tensors_per_step=1.0, nodes_per_step=200.0)
+    assert (found.kind, found.bytes_per_step) == ("graph", 102_400)
+    assert found.text == (
+        "host memory without tensors grew 100.00 KiB a step: probably the 200 autograd nodes of "
+        "what stays behind, 512 B each"
+    )
+
+
+def test_growth_that_a_graph_cannot_explain_is_not_called_its_own() -> None:
+    heap = [MIB + 102_400 * step for step in range(8)]
+    (found,) = host_growth(samples(heap), 0, tensors_per_step=1.0, nodes_per_step=2.0)
+    assert found.kind == "host"
+    assert found.text == (
+        "host memory without tensors grew 100.00 KiB a step: native libraries, or large bytes/str "
+        "objects; in part 2 autograd nodes of what stays behind"
+    )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tensorlens.errors import FileFormatError
-from tensorlens.jobs.parts import rank_of
+from tensorlens.jobs.rank_report import rank_of
 from tensorlens.loading import parse
 
 

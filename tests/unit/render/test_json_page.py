@@ -13,9 +13,9 @@ import rendered_reports as reports
 import rendered_snapshots as snapshots
 
 import tensorlens
-from tensorlens.jobs.merge import of_parts
-from tensorlens.jobs.parts import Part
-from tensorlens.lines.report import FunctionLines, Line, LineMemory, LineReport
+from tensorlens.jobs.merge import job_report
+from tensorlens.jobs.rank_report import RankReport
+from tensorlens.lines.report import FunctionLines, Line, LineMemory, LineReport, ResidentLine
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.result import LargestBatch
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
@@ -23,7 +23,7 @@ from tensorlens.planning.trace import Formula
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.documents import Document
 from tensorlens.records.events import ALLOC, EventLog, Frame
-from tensorlens.records.queues import Queue, QueuePart, QueueWorker
+from tensorlens.records.queues import ObjectContainer, Queue, QueuePart, QueueWorker
 from tests.json_page import PAGE, Checker
 
 
@@ -44,10 +44,14 @@ def records() -> Iterator[Document]:
         *("queue", "torch", 1, 2, 3, 4, 5),
         (QueuePart("results", "shared memory", 1, "batch", 2, 3, 4, "a rule"),),
         *("a rule", (QueueWorker(7, "running", 1, 2, 3, 4),)),
+        (ObjectContainer("dataset.samples", "list", 3, "str", 180, True),),
     )
-    yield of_parts(
-        Part(rank, 2, f"rank{rank}", "recording", "tensor", "cpu", {"peak": peak}, {"a": peak})
-        for rank, peak in enumerate((10, 30))
+    figures = ("recording", "tensor", "cpu")
+    yield job_report(
+        [
+            RankReport(rank, 2, f"rank{rank}", *figures, {"peak": peak}, {"a": peak}, {"a": "a:1"})
+            for rank, peak in enumerate((10, 30))
+        ]
     )
 
 
@@ -60,7 +64,8 @@ def model_line() -> Recording:
 
 
 def graph() -> LineReport:
-    memory = LineMemory(1, 2, None, 3, 4, 5, backward=6, rise=7, growth=8)
+    kept = (ResidentLine("m.py", 1, "step", 9),)
+    memory = LineMemory(1, 2, None, 3, 4, 5, backward=6, rise=7, growth=8, residents=kept)
     line = Line(2, "y = x + x", 1, 5, {"cpu": memory})
     function = FunctionLines(
         *("step", "step", "m", "m.py", 1, 3, (line,)), execution="graph", whole={"cpu": memory}

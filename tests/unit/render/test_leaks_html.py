@@ -19,14 +19,14 @@ def test_a_fragment_is_whole_and_offline(kind: str) -> None:
 @pytest.mark.parametrize("kind", leaks.KINDS)
 def test_a_page_is_whole(kind: str) -> None:
     page = HtmlRenderer().render(leaks.KINDS[kind]())
-    assert "<title>tensorlens: what stays behind</title>" in page
+    assert "<title>tensorlens: memory leaks</title>" in page
     assert "prefers-color-scheme: dark" in page
 
 
 def test_a_leak_has_its_facts_in_rows() -> None:
     rows = [[" ".join(cell.split()) for cell in row] for row in Reader(fragment_of("leak")).rows]
     assert rows == [
-        ["watched", "6 steps after 2 of warm-up"],
+        ["watched", "8 steps: 2 of warm-up"],
         ["allocated", "cpu 1.00 KiB to 8.00 KiB"],
         ["made at", "train.py:12 in Trainer.step loss = criterion(self.net(batch), target)"],
         [

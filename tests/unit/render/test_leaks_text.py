@@ -25,16 +25,16 @@ def test_no_line_is_wider_than_the_page(kind: str, columns: int, encoding: str) 
 
 def test_a_healthy_loop() -> None:
     assert text_of("healthy") == (
-        "no leak: nothing stays behind in each of 5 steps\n"
-        "  watched    6 steps after 2 of warm-up\n"
+        "No leak: nothing stays behind in each of 5 steps\n"
+        "  watched    8 steps: 2 of warm-up\n"
         "  allocated  cpu  ▁▂▃▄▅▆▇█  1.00 KiB to 8.00 KiB\n"
     )
 
 
 def test_a_leak_at_80_columns() -> None:
     assert text_of("leak") == (
-        "leak: 1 tensor and 12.00 KiB stay behind in each step\n"
-        "  watched    6 steps after 2 of warm-up\n"
+        "Leak: 1 tensor and 12.00 KiB stay behind in each step\n"
+        "  watched    8 steps: 2 of warm-up\n"
         "  allocated  cpu  ▁▂▃▄▅▆▇█  1.00 KiB to 8.00 KiB\n"
         "\n"
         "1  1 tensor, 12.00 KiB a step\n"
@@ -112,7 +112,7 @@ def test_many_levels_are_thinned_to_fit() -> None:
 
 def test_a_report_prints_itself_and_is_short_as_repr() -> None:
     report = leaks.KINDS["leak"]()
-    assert str(report).startswith("leak: 1 tensor and 12.00 KiB stay behind in each step\n")
+    assert str(report).startswith("Leak: 1 tensor and 12.00 KiB stay behind in each step\n")
     assert repr(report) == (
         "<LeakReport: leak: 1 tensor and 12.00 KiB stay behind in each step; made at train.py:12 "
         "in Trainer.step, held by trainer (global) -> Trainer.history (attribute) -> list[7] -> "

@@ -1,7 +1,9 @@
+from pathlib import Path
+
 import pytest
 
 from tensorlens.render.figures import device_names, duration, size
-from tensorlens.render.source import clipped, dedented, printable, width
+from tensorlens.render.source import clipped, dedented, printable, short_path, width
 
 
 @pytest.mark.parametrize(
@@ -94,3 +96,17 @@ def test_width(text: str, columns: int) -> None:
 def test_clipped(text: str, room: int, ellipsis: str, cut: str) -> None:
     assert clipped(text, room, ellipsis) == cut
     assert width(clipped(text, room, ellipsis)) <= room
+
+
+@pytest.mark.parametrize(
+    ("filename", "shown"),
+    [
+        (str(Path.cwd() / "nets" / "model.py"), "nets/model.py"),
+        ("/opt/lib/python3.12/site-packages/torch/nn/functional.py", "torch/nn/functional.py"),
+        ("/elsewhere/me/project/nets/model.py", ".../project/nets/model.py"),
+        ("/elsewhere/train.py", "/elsewhere/train.py"),
+        ("nets/of/another/machine.py", "nets/of/another/machine.py"),
+    ],
+)
+def test_a_path_is_shown_in_one_way(filename: str, shown: str) -> None:
+    assert short_path(filename) == shown

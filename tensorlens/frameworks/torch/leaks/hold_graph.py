@@ -16,7 +16,7 @@ import torch
 
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
-from tensorlens.frameworks.torch.census.tensors.graph import Saved
+from tensorlens.frameworks.torch.census.tensors.graph import LEAF, Saved
 from tensorlens.frameworks.torch.census.tensors.kinds import Part
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap.rows import is_subtype
@@ -144,6 +144,20 @@ class HoldGraph:
         for vertex in vertices:
             if vertex < self._rows and self.storage[vertex]:
                 yield self.storage[vertex], self.nbytes[vertex]
+
+    def nodes(self, roots: Collection[int]) -> set[int]:
+        """Return the nodes of the graphs of ``roots``, without those that lead to leaves.
+
+        Not those above saved tensors: torch makes them anew for a view whose base has changed.
+        """
+        waiting = [*roots, *(below for root in roots for below in self._below.get(root, ()))]
+        found: set[int] = set()
+        while waiting:
+            vertex = waiting.pop()
+            if vertex >= self._rows and vertex not in found:
+                found.add(vertex)
+                waiting += self._below.get(vertex, ())
+        return {each for each in found if self._types[each - self._rows] != LEAF}
 
     def nearest(self, roots: Sequence[int], most: int) -> dict[int, dict[int, Way | None]]:
         """Return the ways from the ``most`` nearest roots of each vertex, by root, nearest first.

@@ -99,6 +99,7 @@ class Holdings:
             rest = (root for root in self._roots if root not in apart)
             others = self._graph.reach((*self._below_healthy, *rest))
         reached = sorted(self._graph.reach(mine))
+        nodes = len(self._graph.nodes(mine) - others)
         sizes = dict(self._graph.storages(reached))
         apart_from = self._shown.union(address for address, _ in self._graph.storages(others))
         roles: dict[int, int] = {}
@@ -111,7 +112,7 @@ class Holdings:
             if address not in apart_from
         )
         nbytes = sum(size for _, size, _ in own)
-        return Retained(nbytes, len(own), self._references(mine, len(own)), own)
+        return Retained(nbytes, len(own), self._references(mine, len(own)), own, nodes)
 
     def _numbered(self, roots: Mapping[int, Any]) -> dict[int, int]:
         """Return the vertex of the objects that the survivors keep alive, by ``id()``."""

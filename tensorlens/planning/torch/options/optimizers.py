@@ -143,7 +143,7 @@ class Accumulate(Option):
     def __init__(self, value: Any, stage: Stage) -> None:
         super().__init__(value, stage)
         if stage.batch is None:
-            raise CannotApply("accumulate needs a batch: compare(..., batch=32), make_step(batch)")
+            raise CannotApply("accumulate needs a batch: give one, and a make_step(batch)")
         if stage.batch % value:
             raise CannotApply(f"a batch of {stage.batch} is not {value} equal parts")
         self._part = 0
