@@ -240,6 +240,7 @@ class Session:
         self.output = output
         self.recorded = recorded
         self._document = document
+        self._process = os.getpid()
         self.instrument = Instrument(targets, self._decorate, profile.profiler)
         self._command = command
         self._words = words
@@ -279,7 +280,8 @@ class Session:
 
     @property
     def _prints_tables(self) -> bool:
-        return self.output is None and self._document is None
+        # a forked worker has no document
+        return self.output is None and (self._document is None or os.getpid() != self._process)
 
     def _at_exit(self, process: str | None) -> None:
         recorded = self.recorded if process is None else None
@@ -294,7 +296,7 @@ class Session:
 
     def _report_lines(self, process: str | None) -> None:
         profiler, output = profile.profiler, self.output
-        if self._prints_tables or (output is None and process is not None):
+        if self._prints_tables:
             profiler.report_at_exit(process)
             if process is None and config.prints_tables():
                 self._say_next(self._printed, "")

@@ -322,3 +322,21 @@ print(open("x.txt").read())
     done = python(tmp_path, "made.py")
     assert done.returncode == 0, done.stderr
     assert "m.py" in done.stdout and "secret" not in done.stdout
+
+
+def test_workers_and_later_ranks_print_no_document(tmp_path: Path) -> None:
+    (tmp_path / "workers.py").write_text(
+        "import multiprocessing, tensorlens, torch\n"
+        "@tensorlens.profile\n"
+        "def work(n):\n    return torch.ones(n)\n"
+        "if __name__ == '__main__':\n"
+        "    work(10)\n"
+        "    child = multiprocessing.get_context('fork').Process(target=work, args=(20,))\n"
+        "    child.start()\n    child.join()\n"
+    )
+    done = warm_tensorlens(tmp_path, "run", "--json", "workers.py")
+    (work,) = document(done)["functions"]
+    assert (work["calls"], work["lines"][-1]["memory"]["cpu"]["peak"]) == (1, 40)
+    assert "Memory per line, process " in done.stderr and "80 B" in done.stderr
+    later = warm_tensorlens(tmp_path, "run", "--json", "workers.py", RANK="1", WORLD_SIZE="2")
+    assert (later.returncode, later.stdout) == (0, "")
