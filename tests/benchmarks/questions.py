@@ -24,10 +24,10 @@ Answers = dict[str, tuple[float, str]]
 MINUTES = 10
 
 
-def _line(text: str) -> int:
-    """Return the number of the last line of the program that reads so."""
+def _lines(text: str) -> str:
+    """Return the numbers of the lines of the program that read so: of a step, of both."""
     lines = Path(known_step.__file__).read_text().splitlines()
-    return max(number for number, line in enumerate(lines, 1) if line.strip() == text)
+    return " and ".join(str(at) for at, line in enumerate(lines, 1) if line.strip() == text)
 
 
 QUESTIONS: Mapping[str, tuple[str, int]] = {
@@ -82,7 +82,7 @@ def remarks(answers: Mapping[str, Answers]) -> list[str]:
 def _cell(answer: tuple[float, str] | None) -> str:
     if answer is None:
         return "does not say"
-    return "see below" if math.isnan(answer[0]) else _size(answer[0])
+    return "line and rate" if math.isnan(answer[0]) else _size(answer[0])
 
 
 def _size(nbytes: float) -> str:
@@ -104,8 +104,10 @@ def main() -> None:
     print(f"Python {sys.version.split()[0]},", end=" ")
     print(", ".join(f"{package} {_version(package)}" for package in packages))
     print(f"\n{table(answers)}\n")
-    print(f"- by hand: line {_line(known_step.PEAK_LINE)} has the peak, and allocated", end=" ")
-    print(f"{_size(known_step.OWN_AT_PEAK)} of it; line {_line(known_step.LEAK_LINE)} leaks")
+    print(
+        f"- by hand: the peak is at line {_lines(known_step.PEAK_LINE)}, which allocated", end=" "
+    )
+    print(f"{_size(known_step.OWN_AT_PEAK)} of it; line {_lines(known_step.LEAK_LINE)} leaks")
     print("\n".join(remarks(answers)))
     for tool, reason in given.items():
         if isinstance(reason, str):

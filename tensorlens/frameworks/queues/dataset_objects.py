@@ -129,7 +129,8 @@ def _sampled(item: Any, limit: int) -> tuple[list[Any], float]:
         if issubclass(kind, bag):
             some = list(islice(bag.__iter__(item), limit))
             return some, length / max(1, len(some))
-    some = item.reshape(-1)[::step].tolist()
+    # not reshape(), which may copy all of it
+    some = item.flat[::step].tolist()
     return some, length / max(1, len(some))
 
 

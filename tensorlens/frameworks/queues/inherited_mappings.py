@@ -26,7 +26,10 @@ class InheritedMappings:
     """Compares mappings of forked processes with those of this process."""
 
     def __init__(self) -> None:
-        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+        try:
+            lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
         self._ranges = sorted(_range(line.partition(" ")[0]) for line in lines)
         self._starts = [start for start, _ in self._ranges]
 
