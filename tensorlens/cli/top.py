@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tensorlens.cli.options import add_json
 from tensorlens.cli.output import say, show
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.live.client import Job, JobEnded, serving
@@ -67,6 +69,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--once", action="store_true", help="print what one interval shows, and end"
     )
+    add_json(parser)
     parser.set_defaults(func=run)
 
 
@@ -79,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if not _SHORTEST <= args.interval <= _LONGEST:
         raise UsageError(f"--interval {args.interval:g}: give seconds, {_SHORTEST} to {_LONGEST:g}")
     pid = _only_one() if args.pid is None else args.pid
-    screen = None if args.once or not _is_screen() else _Screen()
+    screen = None if args.once or args.json or not _is_screen() else _Screen()
     job = Job(pid)
     view = JobView(job)
     try:
@@ -87,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
         if screen is None:
             time.sleep(args.interval)
             view.look()
-            show(view.text(TextRenderer(), None))
+            document = f"{json.dumps(view.to_dict())}\n"
+            show(document if args.json else view.text(TextRenderer(), None))
         else:
             _watch(job, view, screen, args.interval)
     except JobEnded as ended:

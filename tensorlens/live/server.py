@@ -81,6 +81,7 @@ class Server:
         while (listening := self._listening) is not None:
             try:
                 connection, _ = listening.accept()
+                self._connections.add(connection)
                 threading.Thread(
                     target=self._answer, args=(connection,), name="tensorlens-live", daemon=True
                 ).start()
@@ -89,7 +90,6 @@ class Server:
                 time.sleep(_AGAIN)
 
     def _answer(self, connection: socket.socket) -> None:
-        self._connections.add(connection)
         # a client that is gone, or anything else: the program is to see nothing of it
         with suppress(Exception), connection:
             connection.settimeout(_PATIENCE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 from tensorlens.live.client import Job
 from tensorlens.live.protocol import Ask, JobLevels, LineTotals, Sort, TensorTotals
@@ -27,6 +29,8 @@ from tensorlens.render.figures import UNKNOWN, counted, duration, size
 from tensorlens.render.source import clipped
 from tensorlens.render.text import TextRenderer
 
+_UNREAD = -1
+"""A level that is not known."""
 _SERIES = 60
 """Looks that a picture over time is of."""
 _CENSUS_SHARE = 0.02
@@ -87,6 +91,23 @@ class JobView:
         """Take the next order of the lines."""
         self._sort = _SORTS[(_SORTS.index(self._sort) + 1) % len(_SORTS)]
         self._lines = LineTotals.of(self._job.ask(Ask.LINES, sort=self._sort))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was seen as plain data; figures that are not known are None."""
+        levels = asdict(self._levels)
+        levels["devices"] = [
+            {key: None if value == _UNREAD else value for key, value in device.items()}
+            for device in levels["devices"]
+        ]
+        return {
+            "schema": "tensorlens.live",
+            "version": 1,
+            "contains_source": False,
+            "pid": self._job.pid,
+            "levels": levels,
+            "lines": asdict(self._lines),
+            "tensors": asdict(self._tensors),
+        }
 
     def text(self, renderer: TextRenderer, height: int | None, keys: str = "") -> str:
         """Return what was seen as text that is at most ``height`` lines high.

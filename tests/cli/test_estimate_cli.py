@@ -132,7 +132,7 @@ def test_it_explains(asked: Asked, capsys) -> None:
     assert run("train:make_step", "--explain", "-o", "e.json") == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("Estimate for cuda:0: train:make_step. It fits")
-    assert printed.out.endswith("required on the card\n")
+    assert printed.out.endswith("required on card\n")
     assert Path("e.json").exists()
 
 

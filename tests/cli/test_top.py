@@ -1,6 +1,7 @@
 """``tensorlens top``: a job is watched over its socket, and sees nothing of it."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -22,6 +23,7 @@ from tensorlens.cli import main
 from tensorlens.live.client import Job, JobEnded, serving
 from tensorlens.live.injection import SCRIPT
 from tensorlens.live.protocol import Ask
+from tests.json_page import Checker
 
 # each command on standard input is done, and answered with a line
 LOOP = """
@@ -159,6 +161,8 @@ def test_folder_and_socket_are_their_users_alone(bare, folder):
 
 def test_forked_child_does_not_serve_and_leaves_the_parents_socket(bare, folder):
     with watched(bare) as job:
+        # what was answered was accepted before the fork
+        assert job.ask(Ask.LEVELS)["devices"] == []
         child, sockets = bare.do("fork()").split()
         # nor does it hold the parent's open
         assert sockets == "0"
@@ -279,6 +283,15 @@ def test_bytes_of_a_training_are_exact(training):
         # all that there is was counted, from the import on
         assert (device, allocated) == ("cpu", sum(roles.values()))
         assert peak == allocated
+
+
+def test_json_is_one_document_as_documented(training, capsys):
+    assert main(["top", str(training.pid), "--json", "--interval", "0.05"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    Checker().check(found)
+    assert found["schema"] == "tensorlens.live" and found["pid"] == training.pid
+    rows = {row["name"]: row for row in found["tensors"]["rows"]}
+    assert (rows["kept"]["nbytes"], rows["net.weight"]["nbytes"]) == (1 << 20, 8192)
 
 
 def test_line_that_allocates_while_it_is_watched_is_named(training):

@@ -34,11 +34,10 @@ class Place:
 
     @property
     def growth(self) -> int:
-        """Bytes that can have stayed; 0 where most of what it left was given back elsewhere."""
+        """Bytes that can have stayed, less those of the net that were given back elsewhere."""
         memory = self.entry.memory
         net = memory.net or 0
-        growth = net if memory.growth is None else memory.growth
-        return growth if 2 * growth > net else 0
+        return net if memory.growth is None or net < 0 else 2 * memory.growth - net
 
     @property
     def text(self) -> str:

@@ -50,8 +50,9 @@ class BackwardPass:
             if slot == len(self._peaks):
                 self._peaks.append((0, 0))
                 self.residents.append([])
-            # of equal peaks the one that rose most, as a line's figures have it
-            if peak > self._peaks[slot]:
+            # of equal peaks the one that rose most, as a line's figures have it; the last of these,
+            # as before the first pass lines count that ran long ago
+            if peak >= self._peaks[slot]:
                 self._peaks[slot] = peak
                 self.residents[slot] = sorted(self._grown(slot), key=lambda each: -each[1])[:_MOST]
         self._at_end = dict(_own_nets(accounts))

@@ -40,7 +40,7 @@ def test_the_verdict_and_the_figures() -> None:
     assert '<div class="tl-remark tl-error">does not fit into 400.00 MiB: needs 446.00 MiB' in text
     rows = [[cell.strip() for cell in row] for row in Reader(text).rows]
     assert [
-        *("=", "required on the card", "446.00 MiB", "467,664,896", "334.00 MiB", "588.00 MiB"),
+        *("=", "required on card", "446.00 MiB", "467,664,896", "334.00 MiB", "588.00 MiB"),
         "decides whether it fits",
     ] in rows
     assert ["step 2", "33.50 MiB", "40.00 MiB", "25.00 MiB", "40.00 MiB"] in rows

@@ -25,12 +25,12 @@ Estimate for cuda:0: train.py:make_step
   card      NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
   versions  torch 2.13.0
 
-     On the card            Likeliest        Bytes    At least     At most
-  ────────────────────────────────────────────────────────────────────────
-     minimum that fits      36.00 MiB   37,748,736   34.00 MiB   38.00 MiB
-  +  outside of torch      410.00 MiB  429,916,160  300.00 MiB  550.00 MiB
-  ────────────────────────────────────────────────────────────────────────
-  =  required on the card  446.00 MiB  467,664,896  334.00 MiB  588.00 MiB
+     On the card         Likeliest        Bytes    At least     At most
+  ─────────────────────────────────────────────────────────────────────
+     minimum that fits   36.00 MiB   37,748,736   34.00 MiB   38.00 MiB
+  +  outside of torch   410.00 MiB  429,916,160  300.00 MiB  550.00 MiB
+  ─────────────────────────────────────────────────────────────────────
+  =  required on card   446.00 MiB  467,664,896  334.00 MiB  588.00 MiB
 
   As tools show it       Size       Bytes
   ───────────────────────────────────────
@@ -94,7 +94,7 @@ MEANINGS = {
     "allocator total": "reserved + kernels: nvidia-smi less context",
     "minimum that fits": "reserved, without unused cache",
     "outside of torch": "CUDA context, loaded kernels",
-    "required on the card": "decides whether it fits",
+    "required on card": "decides whether it fits",
 }
 
 
@@ -145,7 +145,7 @@ SUM = """\
   +  419,430,400  400.00 MiB  CUDA context
   +   10,485,760   10.00 MiB  loaded kernels
   ────────────────────────────────────────────────────────
-  =  467,664,896  446.00 MiB  required on the card
+  =  467,664,896  446.00 MiB  required on card
 """
 
 

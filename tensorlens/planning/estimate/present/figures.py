@@ -1,4 +1,4 @@
-"""Figures of an estimate: required on the card, what tools will show, the sum of both."""
+"""Figures of an estimate: required on card, what tools will show, the sum of both."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def requirement(estimate: Estimate) -> tuple[Figure, ...]:
     found = (
         Figure("minimum that fits", estimate.least_capacity, "reserved, without unused cache"),
         Figure(outside, estimate.apart, "CUDA context, loaded kernels", "+"),
-        Figure("required on the card", estimate.needed, "decides whether it fits", "="),
+        Figure("required on card", estimate.needed, "decides whether it fits", "="),
     )
     return tuple(map(_without_bounds, found)) if estimate.unsimulated else found
 
@@ -72,7 +72,7 @@ def _without_bounds(figure: Figure) -> Figure:
 
 
 def sum_rows(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[SumRow]:
-    """Give the sum from the parts of the peak up to required on the card.
+    """Give the sum from the parts of the peak up to required on card.
 
     It adds up to the byte: to the peaks of what is allocated and reserved, to the least capacity,
     and with the terms outside of torch to what is needed.
@@ -94,7 +94,7 @@ def sum_rows(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[SumR
     for term in estimate.terms:
         if term.apart and term.nbytes.high:
             yield _signed(term.nbytes.point, printable(term.name))
-    yield SumRow("=", "required on the card", estimate.needed.point)
+    yield SumRow("=", "required on card", estimate.needed.point)
 
 
 def _signed(nbytes: int, label: str, *, first: bool = False) -> SumRow:
