@@ -387,6 +387,10 @@ class TestProcesses:
             if __name__ == "__main__":
                 with multiprocessing.get_context("fork").Pool(2) as pool:
                     assert pool.map(work, range(8)) == list(range(8))
+                    # a handler of Python waits for a signal that comes just before a wait begins
+                    for worker in pool._pool:
+                        while open(f"/proc/{worker.pid}/stat").read().split()[-50] != "S":
+                            pass
             """
         )
         assert (status, err) == (0, "")
