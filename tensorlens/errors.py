@@ -27,4 +27,4 @@ class DeviceError(TensorlensError, ValueError):
 
 
 class FileFormatError(TensorlensError, ValueError):
-    """A file that is not a tensorlens report, or is damaged."""
+    """A file that cannot be read as a record, or is damaged."""

@@ -45,6 +45,7 @@ def watch_exceptions(trainer: Any, methods: Sequence[str], failed: _Failed) -> N
     with _lock:
         if trainer in _watches:
             return
+        # first, as the callbacks of a weak reference run newest first: the watch is gone by then
         weakref.finalize(trainer, _put_back).atexit = False
         _watches[trainer] = _Watch(weakref.WeakMethod(failed))
         for name in methods:

@@ -17,7 +17,7 @@ from opentelemetry import metrics
 
 from tensorlens import locks, ranks
 from tensorlens.guards import guarded
-from tensorlens.integrations.device_levels import FIGURES, DeviceLevel, DeviceLevels
+from tensorlens.lines.device_levels import FIGURES, DeviceLevel, DeviceLevels
 
 
 def instrument(provider: Any = None) -> Callable[[], None]:

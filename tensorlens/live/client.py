@@ -18,7 +18,7 @@ from tensorlens.live.addresses import addresses, connected, require_unix
 from tensorlens.live.injection import inject
 from tensorlens.live.protocol import VERSION, Ask, Channel
 
-_PATIENCE = 30.0
+_REPLY_SECONDS = 30.0
 """Seconds for a reply."""
 _ENDING = 1.0
 """Seconds that a process may take to end."""
@@ -101,7 +101,7 @@ def _channel(pid: int) -> Channel:
         connection = _connection(pid, found())
     if connection is None:
         raise TensorlensError(_reason(process, pid, found(), environment))
-    connection.settimeout(_PATIENCE)
+    connection.settimeout(_REPLY_SECONDS)
     return Channel(connection)
 
 

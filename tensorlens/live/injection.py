@@ -24,7 +24,7 @@ _tensorlens_serve()
 del _tensorlens_serve
 """
 """It runs in the main thread of the process, between two instructions."""
-_PATIENCE = 10.0
+_START_SECONDS = 10.0
 """Seconds until the process runs it."""
 _PAUSE = 0.05
 
@@ -43,14 +43,14 @@ def inject(pid: int, has_begun: Callable[[], Any]) -> None:
             sys.__dict__["remote_exec"](pid, str(script))
         except (OSError, RuntimeError, ValueError) as error:
             raise TensorlensError(f"process {pid} cannot be entered: {reason(error)}") from None
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _START_SECONDS
         while not has_begun():
             if answer.exists():
                 text = answer.read_text(encoding="utf-8", errors="replace")
                 raise TensorlensError(f"process {pid} cannot be watched: {text}")
             if time.monotonic() > deadline:
                 raise TensorlensError(
-                    f"process {pid} did not begin to serve in {_PATIENCE:.0f} s: its standard"
+                    f"process {pid} did not begin to serve in {_START_SECONDS:.0f} s: its standard"
                     " error may tell more, and its main thread may be busy outside of Python"
                 )
             time.sleep(_PAUSE)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from tensorlens.errors import TensorlensError
-from tensorlens.integrations.device_levels import DeviceLevel
+from tensorlens.lines.device_levels import DeviceLevel
 
 VERSION = 1
 """To be raised with every change of what replies have."""
@@ -44,7 +44,7 @@ class JobLevels:
     rank: str
     """``rank 1 of 8``; empty for a job's only process."""
     steps: int | None
-    """Steps of its optimizer since then; None where they are not counted."""
+    """Steps of its optimizer since it is served; None where they are not counted."""
     devices: tuple[DeviceLevel, ...]
     notes: tuple[str, ...]
     """Why a figure is not known."""

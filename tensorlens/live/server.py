@@ -17,9 +17,9 @@ from tensorlens.live.protocol import Channel
 from tensorlens.live.session import Session
 from tensorlens.live.steps import StepCounter
 
-_PATIENCE = 60.0
+_IDLE_SECONDS = 60.0
 """Seconds after which a client that asks or reads nothing is let go, with what it costs."""
-_AGAIN = 1.0
+_RETRY_SECONDS = 1.0
 """Seconds until the next try where the process has no file to open left."""
 
 
@@ -87,12 +87,12 @@ class Server:
                 ).start()
             except (OSError, RuntimeError):
                 # no file or no thread is left; or the end
-                time.sleep(_AGAIN)
+                time.sleep(_RETRY_SECONDS)
 
     def _answer(self, connection: socket.socket) -> None:
         # a client that is gone, or anything else: the program is to see nothing of it
         with suppress(Exception), connection:
-            connection.settimeout(_PATIENCE)
+            connection.settimeout(_IDLE_SECONDS)
             channel = Channel(connection)
             with closing(Session(self._steps)) as session:
                 while (request := channel.receive()) is not None:

@@ -16,7 +16,7 @@ from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import reason
-from tensorlens.integrations.device_levels import DeviceLevels
+from tensorlens.lines.device_levels import DeviceLevels
 from tensorlens.live.protocol import (
     VERSION,
     Ask,
@@ -102,7 +102,7 @@ class Session:
     def _record(self, steps: int, path: Path) -> str:
         if self._steps is None:
             raise TensorlensError(
-                "steps are counted in a job that was started with TENSORLENS_LIVE=1 alone"
+                "steps are counted only in a job that was started with TENSORLENS_LIVE=1"
             )
         self._steps.record(steps, path)
         return self._steps.state()

@@ -12,7 +12,7 @@ from tensorlens.guards import reason
 from tensorlens.recording.record import record
 from tensorlens.signals import is_from_a_handler
 
-_PATIENCE = 60.0
+_WRITE_SECONDS = 60.0
 """Seconds that the end of a process waits for a recording to be written."""
 
 
@@ -123,8 +123,9 @@ class StepRecording:
     def finish(self) -> None:
         """The process ends: write what there is."""
         with self._lock:
-            self._end()
-        self._writer.join(_PATIENCE)
+            if not self._has_ended.is_set():
+                self._end()
+        self._writer.join(_WRITE_SECONDS)
 
     def _end(self) -> None:
         self.state = f"writing {self._path}"

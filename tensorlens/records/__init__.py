@@ -1,1 +1,1 @@
-"""Records: frozen dataclasses that import nothing but the standard library."""
+"""Records: frozen dataclasses that several rooms share, and what reads them from files."""

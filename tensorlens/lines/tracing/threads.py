@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from tensorlens import locks
 from tensorlens.lines.counters import CounterSlots, Read
 from tensorlens.lines.tracing.accounting import WIDTH, Account, Activation
 
 ADDED_FRAMES = 2
-"""Of a wrapped call: the wrapper, and what hands the arguments over (see wrapping.py)."""
+"""Of a wrapped call: the wrapper, and what hands the arguments over (see wrappers.py)."""
 STEP = 50
 """Nested profiled calls after which the recursion limit is raised again."""
 
@@ -166,7 +167,8 @@ class Threads:
         self.meters = meters
         self.accounts = accounts
         self.busy: dict[int, ThreadState] = {}
-        self.lock = threading.RLock()  # a signal handler may run profiled code while it is held
+        # a signal handler may run profiled code while it is held
+        self.lock = locks.reentrant()
         self.local = threading.local()
         """``local.state`` is the calling thread's state, once :meth:`current` was asked for it."""
 
@@ -179,11 +181,10 @@ class Threads:
         return state
 
     def forget_others(self) -> None:
-        """Keep only the calling thread: after a fork, the others do not exist."""
-        self.lock = threading.RLock()
+        """Keep only the calling thread and regions: after a fork, the others do not exist."""
         mine = self.current()
-        mine.lock = self.lock
         mine.ident = threading.get_ident()
-        self.busy.clear()
+        for ident in [each for each in self.busy if each >= 0]:
+            del self.busy[ident]
         if mine.stack:
             self.busy[mine.ident] = mine

@@ -146,6 +146,7 @@ class Ledger:
     def bound(self, row: int, least: int, likely: int, most: int) -> None:
         """Note between which bounds the size of a row is."""
         self._trace.bounds[row] = least, most
+        self._now += likely - self._log.size[row]
         self._log.size[row] = likely
 
     def give(self, row: int, place: Any) -> None:

@@ -75,7 +75,7 @@ def sum_rows(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[SumR
     """Give the sum from the parts of the peak up to required on card.
 
     It adds up to the byte: to the peaks of what is allocated and reserved, to the least capacity,
-    and with the terms outside of torch to what is needed.
+    and with the terms outside of the framework to what is needed.
     """
     for number, part in enumerate(parts.values()):
         yield _signed(part.nbytes, part.label, first=not number)
