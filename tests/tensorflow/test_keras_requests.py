@@ -270,7 +270,7 @@ def test_command_line_takes_the_batch_of_a_model(steps, capsys):
     assert main(["estimate", f"{steps}:model", "--card", "t4", "--batch-size", "5"]) == 0
     assert f"{known.peak_allocated:,}" in capsys.readouterr().out
     assert main(["estimate", f"{steps}:model", "--card", "t4", "--batch-size", "0"]) == 2
-    assert "batch_size=0: how many samples a step has, at least 1" in capsys.readouterr().err
+    assert "--batch-size 0: how many samples a step has, at least 1" in capsys.readouterr().err
 
 
 def test_arguments_of_models_are_refused_where_none_is_made(tmp_path):
