@@ -571,7 +571,7 @@ def test_peak_of_backward_names_the_lines_whose_memory_was_there():
     assert lines["loss = layer(x).sum()"].lineno not in by_line or (
         by_line[lines["loss = layer(x).sum()"].lineno] <= NUMBER
     )
-    assert "kept by" in str(report)
+    assert "8.00 KiB left by" in str(report)
     assert type(report).from_json(report.to_json()).to_json() == report.to_json()
 
 

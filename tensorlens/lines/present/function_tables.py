@@ -75,7 +75,10 @@ _OF_REPEATS = ("Net max", "Net first")
 _OF_THE_OVERVIEW = ("Device", "Peak", "Net", "Backward")
 _MOST_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
-_NET = "Net: bytes left by all hits of a line together; others may free them later."
+_NET = (
+    "Net: bytes left by all hits of a line together. Other lines may free them later: ● marks the"
+    " most that can have stayed."
+)
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -109,7 +112,7 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
         )
         for number, each in enumerate(main.peaks)
     )
-    parts = tuple(part for each in main.peaks for part in _parts(each, found))
+    parts = tuple(part for each in main.peaks for part in _before(each, found))
     facts = KeyValues((*peaks, *parts, *labelled("counter" if peaks else "", devices)))
     nothing = () if functions else (Note("no function was profiled"),)
     return Section(
@@ -122,12 +125,14 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
     )
 
 
-def _parts(peak: Place, found: LineReport) -> Iterator[Fact]:
-    """Give what the peak of a backward pass is made of, its own bytes and those of other lines."""
+def _before(peak: Place, found: LineReport) -> Iterator[Fact]:
+    """Give what a backward pass took to reach the peak, and who had left most before it.
+
+    The bytes of lines are part of their net, no shares of the peak: others may have freed them.
+    """
     memory = peak.entry.memory
     residents = (memory.residents or ())[:_MOST_RESIDENTS]
-    rest = peak.peak - (memory.rise or 0) - sum(each.nbytes for each in residents)
-    if not residents or rest < 0:
+    if not residents:
         return
     lines = {
         (function.filename, line.lineno): (function.qualname, line.source.strip())
@@ -135,11 +140,11 @@ def _parts(peak: Place, found: LineReport) -> Iterator[Fact]:
         for line in function.lines
     }
     yield Fact("of this", f"{size(memory.rise)} taken by the backward pass: gradients, scratch")
-    for each in residents:
+    for number, each in enumerate(residents):
         name, source = lines.get((each.filename, each.lineno), (each.function, ""))
         where = place(replace(each, function=name), function=True)
-        yield Fact("", f"{size(each.nbytes)} kept by {where}", source)
-    yield Fact("", f"{size(rest)} of other lines, parameters, optimizer state")
+        label = "" if number else "before it"
+        yield Fact(label, f"{size(each.nbytes)} left by {where}", source)
 
 
 def _group(
@@ -183,11 +188,12 @@ def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
         cells = drawn.figures(each.entry)
         figures = tuple(cells[title] for title in titles)
         source = (each.row.source.strip(),) if has_source else ()
-        rows.append(blocks.Row((*figures, each.text, *source)))
+        rows.append(blocks.Row((*figures, each.place, each.qualname, *source)))
     return Table(
         (
             *(each for each in columns if each.title in titles),
             Column("Line", "line"),
+            Column("Function", "name", rank=0),
             *((Column("Source", "code"),) if has_source else ()),
         ),
         tuple(rows),

@@ -42,9 +42,18 @@ class Place:
     @property
     def text(self) -> str:
         """``nets/train.py:14 in train``."""
-        function = self.function.function
-        name = short_path(function.filename)
-        return printable(f"{name}:{self.row.line.lineno} in {function.qualname}")
+        return f"{self.place} in {self.qualname}"
+
+    @property
+    def place(self) -> str:
+        """``nets/train.py:14``."""
+        name = short_path(self.function.function.filename)
+        return printable(f"{name}:{self.row.line.lineno}")
+
+    @property
+    def qualname(self) -> str:
+        """The name of its function."""
+        return printable(self.function.function.qualname)
 
 
 @dataclass(frozen=True, slots=True)
