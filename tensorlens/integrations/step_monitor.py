@@ -168,7 +168,7 @@ class StepMonitor:
         rank = ranks.current_rank()
         if self._show and (rank is None or rank.number == 0) and self._steps:
             size, step = format_bytes(self._highest[0]), self._highest[1]
-            print(f"tensorlens: peak {size} in step {step} of {self._steps}", file=sys.stderr)
+            print(f"tensorlens: peak {size} in step {step + 1} of {self._steps}", file=sys.stderr)
 
     @quiet
     def failed(self, error: BaseException, folder: str | os.PathLike[str] | None = None) -> None:

@@ -46,6 +46,10 @@ def _headline(report: JobReport) -> str:
         return f"{ranks}: all have the same {report.spreads[0].figure}"
     more = "more" if odd.difference > 0 else "less"
     by = size(abs(odd.difference))
+    if count == 2:
+        # of two, neither stands out
+        by = f"{by} {more} {odd.figure} than rank {odd.other_rank}"
+        return f"{ranks}: rank {odd.rank} has {by}"
     return f"{ranks}: rank {odd.rank} stands out, its {odd.figure} is {by} {more} than the median"
 
 

@@ -57,7 +57,7 @@ def test_an_assistant_finds_the_tensors_of_a_peak_and_what_grew(tmp_path):
     peak, change, ranks, failed = (answer.content[0].text for answer in answers)
     assert "kept" in peak and "4.00 MiB" in peak
     assert "more" in change and "+1.00 MiB" in change
-    assert "rank 1 stands out, its allocated is 1.00 MiB more" in ranks
+    assert "rank 1 has 1.00 MiB more allocated than rank 0" in ranks
     assert answers[3].is_error and "there is no file none.tlens" in failed
     assert len(kept) and len(more)
 

@@ -57,7 +57,7 @@ def blocks(queue: Queue, view: View) -> Sequence[Block]:
     if queue.workers:
         found.append(_workers(queue))
     if queue.objects:
-        found.append(Section((KeyValues(labelled("copied by", map(_cause, queue.objects))),)))
+        found.append(Section((KeyValues(labelled("may be copied", map(_cause, queue.objects))),)))
     return [*found, Section(tuple(map(Note, _remarks(queue))))]
 
 
@@ -70,7 +70,8 @@ def _table(
     titles: Sequence[str], cells: Iterable[tuple[str, ...] | Row], heading: str, remark: str = ""
 ) -> Table:
     columns = tuple(
-        Column(each, "text" if place < _TEXTS else "figure") for place, each in enumerate(titles)
+        Column(each, "text" if place < _TEXTS else "figure", 0 if each == "Where" else None)
+        for place, each in enumerate(titles)
     )
     return Table(columns, tuple(cells), heading, remark=remark)
 
@@ -132,7 +133,8 @@ def _additive(worker: QueueWorker, is_forked: bool) -> tuple[int | None, ...]:
 
 
 _ABOUT_FORKED = (
-    "PSS adds up; USS is a worker's own: copied, written since the fork, and allocated, new since"
+    "PSS adds up; USS is a worker's own: copied, written since the fork, and allocated, new since."
+    " Of copied, some 10 to 20 MiB are Python's own objects in any worker"
 )
 _ABOUT_OTHERS = "PSS adds up; USS is a worker's own. Nothing is copied on write: no fork"
 
@@ -141,8 +143,8 @@ def _cause(objects: ObjectContainer) -> str:
     about = "" if objects.exact else "about "
     return (
         f"{objects.name}: {objects.kind} of {objects.length:,} {objects.elements}, {about}"
-        f"{size(objects.nbytes)} of objects: to read one writes to its reference count, which"
-        " copies its page; store them in a NumPy array or a tensor"
+        f"{size(objects.nbytes)} of objects. A worker that reads one writes to its reference count,"
+        " which copies its page. Store them in a NumPy array or a tensor"
     )
 
 

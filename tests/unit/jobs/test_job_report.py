@@ -51,7 +51,7 @@ def test_a_report_is_read_again_as_it_was():
     assert JobReport.from_json(report.to_json()) == report
     lines = report.to_csv().splitlines()
     assert lines[:2] == ["rank,device,peak,file", "0,cuda:0,10,run.rank0.tlens"]
-    assert "rank 1 stands out" in report.to_html()
+    assert "2 ranks: rank 1 has 20 B more peak than rank 0" in report.to_html()
 
 
 @pytest.mark.parametrize(
