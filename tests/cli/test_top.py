@@ -32,9 +32,18 @@ for command in sys.stdin:
     print(eval(command), flush=True)
 """
 BARE = """
-import os, sys, threading
+import _thread, os, signal, sys, threading
 from tensorlens.live import serve
 serve()
+start = _thread.start_new_thread
+
+def refuse(*given):
+    raise RuntimeError("can't start new thread")
+
+def wait_for_a_signal():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return int(signal.sigwait({signal.SIGUSR1}))
 
 def fork():
     reading, writing = os.pipe()
@@ -49,10 +58,10 @@ def fork():
     return answer
 
 def threads():
-    return [each.name for each in threading.enumerate()].count("tensorlens-live")
+    return len(sys._current_frames()) - 1
 """
 TRAINING = """
-import sys
+import sys, threading
 import tensorlens
 import torch
 
@@ -188,6 +197,25 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert done.returncode == -signal.SIGKILL
     while bare.do("threads()") != "1":
         pass
+    assert bare.end() == ""
+
+
+def test_program_that_waits_for_a_signal_gets_it(bare):
+    with watched(bare) as job:
+        job.ask(Ask.LEVELS)
+        assert bare.do("wait_for_a_signal()") == str(int(signal.SIGUSR1))
+    assert bare.end() == ""
+
+
+def test_client_is_let_go_where_no_thread_is_left(bare, folder):
+    bare.do("setattr(_thread, 'start_new_thread', refuse)")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(str(address(folder, bare.pid)))
+        assert client.recv(100) == b""
+    bare.do("setattr(_thread, 'start_new_thread', start)")
+    with watched(bare) as job:
+        assert job.ask(Ask.LEVELS)["devices"] == []
     assert bare.end() == ""
 
 
@@ -352,6 +380,15 @@ def test_recording_without_a_step_says_so(training, tmp_path):
             pass
         assert levels["recording"] == "no step was recorded"
     assert not file.exists()
+
+
+def test_program_sees_no_thread(training, tmp_path):
+    with watched(training) as job:
+        job.ask(Ask.RECORD, steps=1, file=str(tmp_path / "run.tlens"))
+        job.ask(Ask.SNAPSHOT, file=str(tmp_path / "snapshot.json"))
+        assert job.ask(Ask.TENSORS)["count"] > 0
+        assert training.do("threading.enumerate() == [threading.main_thread()]") == "True"
+        job.ask(Ask.RECORD, steps=0, file=str(tmp_path / "run.tlens"))
 
 
 def test_file_that_cannot_be_written_is_refused_in_one_line(training, tmp_path):
