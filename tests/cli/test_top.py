@@ -441,14 +441,17 @@ def test_missing_rich_is_named_in_one_line(training):
     )
 
 
-def test_keys_sort_and_take_a_snapshot_and_quit(training, tmp_path):
+@contextlib.contextmanager
+def viewer(program, folder):
+    """Run ``top`` in a terminal; give what presses a key, and what reads until a text is shown."""
     pytest.importorskip("rich")
     ours, theirs = pty.openpty()
-    viewer = subprocess.Popen(
-        [sys.executable, "-m", "tensorlens", "top", str(training.pid)],
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tensorlens", "top", str(program.pid)],
         stdin=theirs,
         stdout=theirs,
-        cwd=tmp_path,
+        stderr=theirs,
+        cwd=folder,
         env=environment(
             XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"],
             TERM="xterm",
@@ -464,13 +467,39 @@ def test_keys_sort_and_take_a_snapshot_and_quit(training, tmp_path):
             assert ready, shown
             shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(ours, 1 << 16).decode())
 
-    shown_until("Now *")
-    os.write(ours, b"s")
-    shown_until("Most *")
-    os.write(ours, b"t")
-    shown_until(f"snapshot-{training.pid}.json")
-    os.write(ours, b"q")
-    assert viewer.wait(60) == 0
+    yield lambda key: os.write(ours, key), shown_until
+    assert process.wait(60) == 0
     os.close(ours)
+
+
+def test_keys_sort_and_take_a_snapshot_and_quit(training, tmp_path):
+    with viewer(training, tmp_path) as (press, shown_until):
+        shown_until("Now *")
+        press(b"s")
+        shown_until("Most *")
+        press(b"t")
+        shown_until(f"snapshot-{training.pid}.json")
+        press(b"q")
     (file,) = tmp_path.iterdir()
     assert {tensor.name for tensor in load(file).tensors} >= {"kept", "net.weight"}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_end_of_a_job_that_records_is_told_with_the_file(folder, tmp_path, is_killed):
+    pytest.importorskip("torch")
+    program = Program(TRAINING, folder, TENSORLENS_LIVE="1")
+    file = tmp_path / f"recording-{program.pid}.tlens"
+    with viewer(program, tmp_path) as (press, shown_until):
+        shown_until("Now *")
+        press(b"r")
+        shown_until("none was seen so far")
+        program.do("step()")
+        program.do("step()")
+        if is_killed:
+            program.process.kill()
+            program.process.communicate()
+        else:
+            program.end()
+        what = "it did not write" if is_killed else "the recording is in"
+        shown_until(f"tensorlens: process {program.pid} has ended; {what} {file}")
+    assert file.exists() != is_killed
