@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         # the screen is gone, and what it showed last
         show(view.text(TextRenderer(), None))
-        say(str(ended))
+        say(f"{ended}{view.recorded()}")
     finally:
         job.close()
     return 0
@@ -198,6 +198,8 @@ class _Keys:
                 steps = 0 if self._view.is_recording else int(self._typed or _STEPS)
                 file = _free_name(f"recording-{self._job.pid}", "tlens")
                 self._job.ask(Ask.RECORD, steps=steps, file=file)
+                # where it ends, its file is that of the first press
+                self._view.recording_file = file if steps else self._view.recording_file
                 self._view.message = ""
         except JobEnded:
             raise

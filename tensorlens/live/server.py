@@ -6,11 +6,11 @@ import atexit
 import functools
 import os
 import socket
-import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
 
+from tensorlens import threads
 from tensorlens.frameworks.registry import adapters
 from tensorlens.live.addresses import listener
 from tensorlens.live.protocol import Channel
@@ -38,12 +38,17 @@ class Server:
 
         Raises:
             TensorlensError: there is no place for a socket.
+            RuntimeError: no thread is left.
         """
         if os.getpid() != self._pid:
             return
         if self._listening is None:
             self._listening, self._path = listener()
-            threading.Thread(target=self._accept, name="tensorlens-live", daemon=True).start()
+            try:
+                threads.start(self._accept)
+            except RuntimeError:
+                self.close()
+                raise
             atexit.register(self.close)
             os.register_at_fork(after_in_child=self._forget)
         if follows_steps:
@@ -81,13 +86,17 @@ class Server:
         while (listening := self._listening) is not None:
             try:
                 connection, _ = listening.accept()
-                self._connections.add(connection)
-                threading.Thread(
-                    target=self._answer, args=(connection,), name="tensorlens-live", daemon=True
-                ).start()
-            except (OSError, RuntimeError):
-                # no file or no thread is left; or the end
+            except OSError:
+                # no file is left; or the end
                 time.sleep(_RETRY_SECONDS)
+                continue
+            self._connections.add(connection)
+            try:
+                threads.start(self._answer, connection)
+            except RuntimeError:
+                # no thread is left: the client may call again
+                self._connections.discard(connection)
+                connection.close()
 
     def _answer(self, connection: socket.socket) -> None:
         # a client that is gone, or anything else: the program is to see nothing of it

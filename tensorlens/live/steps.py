@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tensorlens import render
+from tensorlens import render, threads
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.guards import reason
@@ -81,10 +81,10 @@ class StepRecording:
         self._has_begun = False
         self._lock = threading.Lock()
         self._has_ended = threading.Event()
+        self._is_written = threading.Event()
         self.is_on = True
         self.state = "the recording begins when a step ends"
-        self._writer = threading.Thread(target=self._write, name="tensorlens-live", daemon=True)
-        self._writer.start()
+        threads.start(self._write)
 
     @property
     def is_waiting(self) -> bool:
@@ -125,7 +125,7 @@ class StepRecording:
         with self._lock:
             if not self._has_ended.is_set():
                 self._end()
-        self._writer.join(_WRITE_SECONDS)
+        self._is_written.wait(_WRITE_SECONDS)
 
     def _end(self) -> None:
         self.state = f"writing {self._path}"
@@ -148,3 +148,4 @@ class StepRecording:
         except Exception as error:
             self.state = reason(error)
         self.is_on = False
+        self._is_written.set()

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tensorlens.live.client import Job
@@ -49,6 +50,8 @@ class JobView:
     def __init__(self, job: Job) -> None:
         self.message = ""
         """Answer to the last key."""
+        self.recording_file = ""
+        """Where the last recording goes that was asked for here."""
         self._job = job
         self._sort = Sort.NOW
         self._levels = JobLevels("", "", None, (), (), "", False)
@@ -62,6 +65,13 @@ class JobView:
     def is_recording(self) -> bool:
         """Whether a recording that was asked for is on."""
         return self._levels.is_recording
+
+    def recorded(self) -> str:
+        """Return what became of that, for the end of a line; the job has ended."""
+        if not self.recording_file:
+            return ""
+        found = "the recording is in" if Path(self.recording_file).exists() else "it did not write"
+        return f"; {found} {self.recording_file}"
 
     def look(self, *, census: bool = True) -> None:
         """Ask the job, for its tensors only now and then: a census stops it.
@@ -158,7 +168,7 @@ class JobView:
             peak, series = self._highest[each.device], tuple(self._peaks[each.device])
             text = (
                 f"{_size(each.allocated)} allocated, peak {_size(peak)},"
-                f" {_size(each.reserved)} reserved"
+                f" {_size(each.reserved)} {'resident' if each.device == 'cpu' else 'reserved'}"
             )
             facts[each.device] = [Named(each.device, text)]
             if len(series) > 1 and min(series) >= 0:
@@ -194,7 +204,7 @@ def _line_table(lines: LineTotals, sort: Sort, rows: int) -> Table:
 
 def _tensor_table(tensors: TensorTotals, rows: int) -> Table:
     several = len({each.device for each in tensors.rows}) > 1
-    columns = [Column("Size"), Column("Role", "text"), Column("Shape", "text", most=20)]
+    columns = [Column("Size"), Column("Role", "text"), Column("Shape of one", "text", most=20)]
     columns += [Column("Device", "text")] if several else []
     cells = (
         Row(

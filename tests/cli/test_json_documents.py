@@ -3,13 +3,14 @@
 import base64
 import gzip
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import own_lines, python, tensorlens, warm_tensorlens
+from commands import fresh_tensorlens, own_lines, python, tensorlens, warm_tensorlens
 
 from tensorlens import config, render
 from tensorlens.cli import VERBS, main
@@ -208,6 +209,31 @@ def test_a_program_without_figures_has_an_empty_document(tmp_path: Path, verb: s
     assert found["functions" if verb == "run" else "leaks"] == []
     (line,) = own_lines(done.stderr)
     assert verb == "run" or line == f"tensorlens: {found['verdict']}"
+
+
+@pytest.mark.parametrize("verb", ["run", "leaks"])
+def test_a_program_that_closes_all_descriptors_keeps_its_files(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "daemon.py").write_text(
+        "import os, sys\n"
+        "os.closerange(3, 256)\n"
+        "files = [os.open(f'{number}.txt', os.O_WRONLY | os.O_CREAT) for number in range(64)]\n"
+        "sys.exit(7)\n"
+    )
+    done = fresh_tensorlens(tmp_path, verb, "--json", "daemon.py")
+    assert (done.returncode, done.stdout) == (7, "")
+    assert [each.stat().st_size for each in tmp_path.glob("*.txt")] == [0] * 64
+    (line,) = (each for each in own_lines(done.stderr) if "error" in each)
+    assert line == (
+        "tensorlens: error: the document is lost: the program closed the descriptor kept for it"
+    )
+
+
+def test_without_standard_error_the_document_stands_alone(tmp_path: Path) -> None:
+    (tmp_path / "talks.py").write_text("import os\nos.write(1, b'its own words')\n")
+    closed = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable]
+    done = tensorlens(tmp_path, "run", "--json", "talks.py", interpreter=closed)
+    assert done.returncode == 0
+    assert document(done)["functions"] == []
 
 
 @pytest.mark.parametrize(

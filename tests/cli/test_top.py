@@ -32,9 +32,18 @@ for command in sys.stdin:
     print(eval(command), flush=True)
 """
 BARE = """
-import os, sys, threading
+import _thread, os, signal, sys, threading
 from tensorlens.live import serve
 serve()
+start = _thread.start_new_thread
+
+def refuse(*given):
+    raise RuntimeError("can't start new thread")
+
+def wait_for_a_signal():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return int(signal.sigwait({signal.SIGUSR1}))
 
 def fork():
     reading, writing = os.pipe()
@@ -49,10 +58,10 @@ def fork():
     return answer
 
 def threads():
-    return [each.name for each in threading.enumerate()].count("tensorlens-live")
+    return len(sys._current_frames()) - 1
 """
 TRAINING = """
-import sys
+import sys, threading
 import tensorlens
 import torch
 
@@ -188,6 +197,25 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert done.returncode == -signal.SIGKILL
     while bare.do("threads()") != "1":
         pass
+    assert bare.end() == ""
+
+
+def test_program_that_waits_for_a_signal_gets_it(bare):
+    with watched(bare) as job:
+        job.ask(Ask.LEVELS)
+        assert bare.do("wait_for_a_signal()") == str(int(signal.SIGUSR1))
+    assert bare.end() == ""
+
+
+def test_client_is_let_go_where_no_thread_is_left(bare, folder):
+    bare.do("setattr(_thread, 'start_new_thread', refuse)")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(str(address(folder, bare.pid)))
+        assert client.recv(100) == b""
+    bare.do("setattr(_thread, 'start_new_thread', start)")
+    with watched(bare) as job:
+        assert job.ask(Ask.LEVELS)["devices"] == []
     assert bare.end() == ""
 
 
@@ -354,6 +382,15 @@ def test_recording_without_a_step_says_so(training, tmp_path):
     assert not file.exists()
 
 
+def test_program_sees_no_thread(training, tmp_path):
+    with watched(training) as job:
+        job.ask(Ask.RECORD, steps=1, file=str(tmp_path / "run.tlens"))
+        job.ask(Ask.SNAPSHOT, file=str(tmp_path / "snapshot.json"))
+        assert job.ask(Ask.TENSORS)["count"] > 0
+        assert training.do("threading.enumerate() == [threading.main_thread()]") == "True"
+        job.ask(Ask.RECORD, steps=0, file=str(tmp_path / "run.tlens"))
+
+
 def test_file_that_cannot_be_written_is_refused_in_one_line(training, tmp_path):
     (tmp_path / "there.json").write_text("")
     away = tmp_path / "away" / "x.tlens"
@@ -404,14 +441,17 @@ def test_missing_rich_is_named_in_one_line(training):
     )
 
 
-def test_keys_sort_and_take_a_snapshot_and_quit(training, tmp_path):
+@contextlib.contextmanager
+def viewer(program, folder):
+    """Run ``top`` in a terminal; give what presses a key, and what reads until a text is shown."""
     pytest.importorskip("rich")
     ours, theirs = pty.openpty()
-    viewer = subprocess.Popen(
-        [sys.executable, "-m", "tensorlens", "top", str(training.pid)],
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tensorlens", "top", str(program.pid)],
         stdin=theirs,
         stdout=theirs,
-        cwd=tmp_path,
+        stderr=theirs,
+        cwd=folder,
         env=environment(
             XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"],
             TERM="xterm",
@@ -427,13 +467,39 @@ def test_keys_sort_and_take_a_snapshot_and_quit(training, tmp_path):
             assert ready, shown
             shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(ours, 1 << 16).decode())
 
-    shown_until("Now *")
-    os.write(ours, b"s")
-    shown_until("Most *")
-    os.write(ours, b"t")
-    shown_until(f"snapshot-{training.pid}.json")
-    os.write(ours, b"q")
-    assert viewer.wait(60) == 0
+    yield lambda key: os.write(ours, key), shown_until
+    assert process.wait(60) == 0
     os.close(ours)
+
+
+def test_keys_sort_and_take_a_snapshot_and_quit(training, tmp_path):
+    with viewer(training, tmp_path) as (press, shown_until):
+        shown_until("Now *")
+        press(b"s")
+        shown_until("Most *")
+        press(b"t")
+        shown_until(f"snapshot-{training.pid}.json")
+        press(b"q")
     (file,) = tmp_path.iterdir()
     assert {tensor.name for tensor in load(file).tensors} >= {"kept", "net.weight"}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_end_of_a_job_that_records_is_told_with_the_file(folder, tmp_path, is_killed):
+    pytest.importorskip("torch")
+    program = Program(TRAINING, folder, TENSORLENS_LIVE="1")
+    file = tmp_path / f"recording-{program.pid}.tlens"
+    with viewer(program, tmp_path) as (press, shown_until):
+        shown_until("Now *")
+        press(b"r")
+        shown_until("none was seen so far")
+        program.do("step()")
+        program.do("step()")
+        if is_killed:
+            program.process.kill()
+            program.process.communicate()
+        else:
+            program.end()
+        what = "it did not write" if is_killed else "the recording is in"
+        shown_until(f"tensorlens: process {program.pid} has ended; {what} {file}")
+    assert file.exists() != is_killed

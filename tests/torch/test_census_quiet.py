@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tensorlens
+from tensorlens import threads
 from tensorlens.frameworks.torch.census import quiet
 
 
@@ -88,3 +89,20 @@ def test_no_node_is_read_where_a_thread_was_inside_the_engine_at_the_fork(monkey
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == int(not was_inside)
     assert quiet.ExclusiveUse()()
+
+
+def test_own_thread_reads_no_node_during_a_pass(monkeypatch):
+    thread, lock, _ = in_the_engine(monkeypatch)
+    allowed, has_ended = [], threading.Event()
+
+    def look():
+        allowed.append(quiet.ExclusiveUse()())
+        has_ended.set()
+
+    before = threading.enumerate()
+    threads.start(look)
+    assert has_ended.wait(60)
+    assert threading.enumerate() == before
+    lock.release()
+    thread.join()
+    assert allowed == [False]

@@ -231,3 +231,33 @@ def test_an_evaluation_does_not_take_the_figures_of_training(tmp_path):
     for logs in run.state.log_history:
         has_figures = any(name.startswith("memory/") for name in logs)
         assert has_figures == ("loss" in logs)
+
+
+class Unequal(transformers.Trainer):
+    """Neither compared nor hashed."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        raise AssertionError("compared")
+
+
+def test_a_trainer_is_known_by_itself_alone(tmp_path, monkeypatch):
+    own = dict(vars(transformers.Trainer))
+    monkeypatch.setattr(transformers, "Trainer", Unequal)
+    callback = MemoryCallback()
+    run = trainer(Greedy("evaluation"), tmp_path, callback, steps=1)
+    fails(run, "evaluation")
+    assert len(callback.monitor.files) == 1
+    del run
+    gc.collect()
+    monkeypatch.undo()
+    assert dict(vars(transformers.Trainer)) == own
+
+
+def test_variables_of_who_is_no_trainer_are_not_kept():
+    held = Hoarder()
+    gone = weakref.ref(held)
+    MemoryCallback().on_init_end(None, None, None)
+    del held
+    assert gone() is None

@@ -18,7 +18,7 @@ import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens import collector
+from tensorlens import collector, threads
 
 _LONGEST_WAIT = 0.3
 """Seconds; passes that take longer are not waited for, and graphs are left out."""
@@ -91,4 +91,4 @@ def _runs_elsewhere() -> bool:
     if not others_run():
         return False
     # one of the engine's own threads, in a hook: who waits for it is no danger
-    return type(threading.current_thread()) is not threading._DummyThread
+    return threads.is_own() or type(threading.current_thread()) is not threading._DummyThread
