@@ -112,9 +112,7 @@ def _unpacked(file: BinaryIO) -> bytes:
         with gzip.GzipFile(fileobj=file) as stream:
             content = stream.read(most + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise FileFormatError(
-            "damaged gzip file: its compression is damaged or cut short"
-        ) from None
+        raise FileFormatError("damaged gzip file: it is cut short, or not gzip") from None
     if len(content) > most:
         raise FileFormatError("damaged gzip file: it unpacks to far more than it holds")
     return content

@@ -138,8 +138,10 @@ def _figures(estimate: Estimate) -> Iterator[Block]:
         low, high = size(estimate.taken.low), size(estimate.taken.high)
         remark = (
             f"The allocator total may be {low} to {high}; the two peaks have no bounds of their"
-            " own. It has unused cache, which goes back when the card is full."
+            " own."
         )
+        if estimate.least_capacity.point < estimate.peak_reserved:
+            remark += " It has unused cache, which goes back when the card is full."
     title = "As tools show it" if sum_of_card else ""
     yield replace(_figure_table(tool_figures(estimate), title), remark=remark)
 
