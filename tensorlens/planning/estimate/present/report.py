@@ -77,7 +77,7 @@ _TONES: dict[Verdict, Tone] = {
 
 def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
     """Return what is asked first first; a page has the recording too."""
-    largest = largest_batch(estimate.largest)
+    largest = largest_batch(estimate)
     shown: list[Block] = [Heading(largest)] if largest else []
     shown += [
         Section(tuple(_answer(estimate))),
