@@ -91,6 +91,7 @@ def test_printed_code_can_be_pasted(columns, mlp, monkeypatch):
     finally:
         keras.config.set_dtype_policy(before)
     assert type(spaces["SGD"]["optimizer"]) is keras.optimizers.SGD
+    assert mlp["optimizer"].code == "optimizer = keras.optimizers.SGD(learning_rate=0.001)"
     assert all("recomputed" in block.call.__qualname__ for block in blocks)
 
 
