@@ -83,6 +83,7 @@ def test_the_state_of_adam_by_hand(stack):
     assert stack["optimizer"].predicted_saving == 2 * P + 4 * N
     assert stack["optimizer"].option == {"optimizer": "sgd"}
     assert stack["optimizer"].how == "replayed"
+    assert stack["optimizer"].code == "optimizer = torch.optim.SGD(net.parameters(), lr=1e-06)"
 
 
 def test_gradients_that_are_zeroed_by_hand(stack):
