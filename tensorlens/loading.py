@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, BinaryIO, TypeAlias, get_args
 
 from tensorlens.errors import FileFormatError, TensorlensError
 from tensorlens.jobs import report as jobs
@@ -50,6 +52,9 @@ _READ = (
 )
 _PICKLES = (b"\x80", b"PK\x03\x04")
 """How a pickle begins, and the archive of pickles that ``torch.save`` makes."""
+_MOST_UNPACKED = 2**26
+_MOST_RATIO = 250
+"""Past ``_MOST_UNPACKED`` bytes, how often a gzip file may be in what it unpacks to."""
 
 
 def load(path: str | os.PathLike[str]) -> Record:
@@ -57,7 +62,7 @@ def load(path: str | os.PathLike[str]) -> Record:
 
     Read are the ``.json`` and ``.tlens`` that tensorlens wrote, and as recordings the memory
     snapshots that torch pickles and the traces that ``torch.profiler`` exports with
-    ``profile_memory=True``. No code in a pickle is run.
+    ``profile_memory=True``, as ``.json`` or ``.json.gz``. No code in a pickle is run.
 
     Raises:
         TensorlensError: there is no such file, or it cannot be read.
@@ -68,9 +73,12 @@ def load(path: str | os.PathLike[str]) -> Record:
         if file.is_dir():
             raise TensorlensError(f"{name} is a folder: give a .json file that tensorlens wrote")
         with file.open("rb") as stream:
-            if tlens.begins_recording(stream):
+            if name.lower().endswith(".json.gz"):
+                content = _unpacked(stream)
+            elif tlens.begins_recording(stream):
                 return tlens.read(stream)
-            content = stream.read()
+            else:
+                content = stream.read()
         if content.startswith(_PICKLES):
             from tensorlens.records import torch_snapshots as foreign
 
@@ -95,6 +103,19 @@ def load(path: str | os.PathLike[str]) -> Record:
             ) from None
         is_none = str(error).startswith(_NONE)
         raise FileFormatError(f"{name}: {error}{f'; {_READ}' if is_none else ''}") from None
+
+
+def _unpacked(file: BinaryIO) -> bytes:
+    """Return what a gzip file holds, as far as that is believable."""
+    most = max(_MOST_UNPACKED, _MOST_RATIO * os.fstat(file.fileno()).st_size)
+    try:
+        with gzip.GzipFile(fileobj=file) as stream:
+            content = stream.read(most + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise FileFormatError("damaged gzip file: it is cut short, or not gzip") from None
+    if len(content) > most:
+        raise FileFormatError("damaged gzip file: it unpacks to far more than it holds")
+    return content
 
 
 def parse(content: str) -> Record:

@@ -208,7 +208,7 @@ def _largest_batch(
         largest = max_batch(program, **options, card=card)
     answer = largest.estimate
     if outputs and not args.explain:
-        say(largest_batch(answer.largest))
+        say(largest_batch(answer))
     _answer(answer, args, outputs)
     return 0 if largest else _DOES_NOT_FIT
 

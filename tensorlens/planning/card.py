@@ -18,6 +18,8 @@ class Card:
     """Bytes that ``torch.cuda.get_device_properties`` gives as its total memory."""
     is_nominal: bool = False
     """Whether the memory is what the data sheet names, as no reading of a card is known."""
+    is_assumed: bool = False
+    """Whether it stands for a card that nobody named."""
 
 
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 132, 85_029_158_912)

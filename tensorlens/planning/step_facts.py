@@ -50,6 +50,8 @@ class OptimizerFacts:
     """Bytes that it keeps for parameters and plain SGD would not; None: not counted."""
     does_more: bool = False
     """Whether its steps also clip or accumulate gradients, or average parameters."""
+    rate: float | None = None
+    """Learning rate that it was made with; None: not known, or not one number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class PrefetchQueue:
 class StepFacts:
     """Facts of the steps."""
 
+    model: str = ""
+    """The program's name for the only model that there is; empty: not known."""
     blocks: tuple[RepeatedBlock, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     sets_to_none: bool | None = None

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from tensorlens.records.documents import text
-from tensorlens.records.events import ALLOC, FREE, NO_MODELS, START, Context, EventLog, Frame, Mark
+from tensorlens.records.documents import integer, text
+from tensorlens.records.events import (
+    ALLOC,
+    FREE,
+    NO_MODELS,
+    START,
+    Context,
+    EventLog,
+    Frame,
+    Mark,
+    Stacks,
+)
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_snapshots.frames import frame_of
 from tensorlens.records.torch_snapshots.trace import WRONG, damaged, number
@@ -22,6 +32,10 @@ _NODE = "autograd::engine::evaluate_function: "
 _OPTIMIZER = "Optimizer.step#"
 _LINE = re.compile(r"(.+\.py)\((\d{1,9})\): (.+)")
 _NOT_USER = {*sys.stdlib_module_names, *NO_MODELS}
+
+_LATEST = 2**52
+_MOST = 2**62
+_DEVICES = 128
 
 _Event = Mapping[str, Any]
 
@@ -42,31 +56,33 @@ def from_trace(trace: _Event) -> Recorded:
         return _recorded(trace)
     except WRONG as error:
         raise damaged("the trace", error) from None
+    except OverflowError:
+        raise damaged("the trace", ValueError("too many devices")) from None
 
 
 def _recorded(trace: _Event) -> Recorded:
     events = [each for each in trace["traceEvents"] if _is_memory(each) or _is_range(each)]
     # an operator begins before what it allocates at the same time
-    events.sort(key=lambda each: (float(each["ts"]), -float(each.get("dur", 0))))
+    events.sort(key=lambda each: (_micros(each["ts"]), -_micros(each.get("dur", 0))))
     memory = [each for each in events if _is_memory(each)]
-    began = float(memory[0]["ts"])
+    began = _micros(memory[0]["ts"])
     log = EventLog()
     _add_starts(log, memory)
-    inside: dict[Any, list[_Event]] = {}
+    threads: dict[Any, _Thread] = {}
     for event in events:
-        time = float(event["ts"])
-        ranges = inside.setdefault(event.get("tid"), [])
-        while ranges and float(ranges[-1]["ts"]) + float(ranges[-1]["dur"]) < time:
-            ranges.pop()
+        time = _micros(event["ts"])
+        thread = threads.setdefault(event.get("tid"), _Thread(log.stacks))
+        thread.close(time)
         since = max(round((time - began) * 1000), 0)
         if not _is_memory(event):
-            ranges.append(event)
+            thread.open(event)
             if event["cat"] == "user_annotation":
                 log.marks.append(Mark(text(event["name"]), len(log), since))
             continue
         device, address, size = _block(event)
-        kind, stack = (ALLOC, log.stacks.add(_frames(ranges))) if size > 0 else (FREE, -1)
-        log.append(kind, device, address, abs(size), since, stack, _context(ranges))
+        place = thread.place()
+        kind, stack = (ALLOC, place.stack) if size > 0 else (FREE, -1)
+        log.append(kind, device, address, abs(size), since, stack, place.context())
     job, base = trace.get("distributedInfo") or {}, trace.get("baseTimeNanoseconds")
     rank = f"rank {number(job['rank'])} of {number(job['world_size'])}" if "rank" in job else None
     origin = Origin(
@@ -86,7 +102,7 @@ def _add_starts(log: EventLog, memory: Iterable[_Event]) -> None:
     for event in memory:
         device, address, size = _block(event)
         if device not in before:
-            before[device] = number(event["args"].get("Total Allocated", 0)) - size
+            before[device] = number(event["args"].get("Total Allocated", 0), _MOST) - size
         if size < 0 and (device, address) not in known:
             log.append(START, device, address, -size, 0)
             before[device] += size
@@ -99,38 +115,90 @@ def _add_starts(log: EventLog, memory: Iterable[_Event]) -> None:
 def _block(event: _Event) -> tuple[str, int, int]:
     """Return device, address and bytes of an event, negative for a free."""
     found = event["args"]
-    kind = _KINDS.get(found["Device Type"], f"device type {found['Device Type']}")
-    index = "" if kind in ("cpu", "mps") else f":{number(found['Device Id'])}"
-    return f"{kind}{index}", number(found["Addr"]), int(found["Bytes"])
+    type_number = number(found["Device Type"], _DEVICES)
+    kind = _KINDS.get(type_number, f"device type {type_number}")
+    index = "" if kind in ("cpu", "mps") else f":{number(found['Device Id'], _DEVICES)}"
+    size = integer(found["Bytes"])
+    number(abs(size), _MOST)
+    return f"{kind}{index}", number(found["Addr"]), size
 
 
-def _frames(ranges: Sequence[_Event]) -> list[Frame]:
-    """Return the Python frames that were running, innermost first."""
-    frames = []
-    for event in reversed(ranges):
-        match = _LINE.fullmatch(text(event["name"])) if event["cat"] == "python_function" else None
-        if match is not None:
-            # paths lack what sys.path has, so that an installed package looks like one's own
-            frame = frame_of(match[1], int(match[2]), match[3])
-            first = re.split(r"[/\\.]", match[1], maxsplit=1)[0]
-            frames.append(replace(frame, user=frame.user and first not in _NOT_USER))
-    return frames
+class _Place(NamedTuple):
+    """Where a thread is, by all of its open ranges."""
+
+    stack: int = -1
+    op: str | None = None
+    outer: str | None = None
+    node: str | None = None
+    is_step: bool = False
+
+    def inside(self, event: _Event, stacks: Stacks) -> _Place:
+        """Return the place in a range that was opened here."""
+        name = text(event["name"])
+        if event["cat"] == "python_function":
+            frame = _frame(name)
+            return self if frame is None else self._replace(stack=stacks.push(self.stack, frame))
+        if name.startswith(_NODE):
+            return self._replace(node=name.removeprefix(_NODE))
+        is_step = self.is_step or name.startswith(_OPTIMIZER)
+        if "::" not in name:
+            return self._replace(is_step=is_step)
+        return self._replace(op=name, outer=self.outer or name, is_step=is_step)
+
+    def context(self) -> Context | None:
+        if self.op is None and self.node is None:
+            return None
+        return Context(
+            op=self.op,
+            outer=None if self.outer == self.op else self.outer,
+            node=self.node,
+            phase="optimizer" if self.is_step else "backward" if self.node is not None else None,
+        )
 
 
-def _context(ranges: Sequence[_Event]) -> Context | None:
-    names = [text(each["name"]) for each in ranges if each["cat"] != "python_function"]
-    operators = [name for name in names if "::" in name and not name.startswith(_NODE)]
-    nodes = [name.removeprefix(_NODE) for name in names if name.startswith(_NODE)]
-    if not operators and not nodes:
+class _Thread:
+    """The open ranges of a thread; the place in each is worked out once, where it is needed."""
+
+    def __init__(self, stacks: Stacks) -> None:
+        self._stacks = stacks
+        self._ranges: list[tuple[float, _Event]] = []
+        self._places: list[_Place] = []
+        """Of the outer ranges, as many as are known."""
+
+    def open(self, event: _Event) -> None:
+        self._ranges.append((_micros(event["ts"]) + _micros(event["dur"]), event))
+
+    def close(self, time: float) -> None:
+        """Leave the ranges that ended before a time."""
+        while self._ranges and self._ranges[-1][0] < time:
+            self._ranges.pop()
+        del self._places[len(self._ranges) :]
+
+    def place(self) -> _Place:
+        for _, event in self._ranges[len(self._places) :]:
+            outside = self._places[-1] if self._places else _Place()
+            self._places.append(outside.inside(event, self._stacks))
+        return self._places[-1] if self._places else _Place()
+
+
+def _frame(name: str) -> Frame | None:
+    """Return the Python frame that a range is of."""
+    match = _LINE.fullmatch(name)
+    if match is None:
         return None
-    inner, outer = (operators[-1], operators[0]) if operators else (None, None)
-    is_step = any(name.startswith(_OPTIMIZER) for name in names)
-    return Context(
-        op=inner,
-        outer=None if outer == inner else outer,
-        node=nodes[-1] if nodes else None,
-        phase="optimizer" if is_step else "backward" if nodes else None,
-    )
+    # paths lack what sys.path has, so that an installed package looks like one's own
+    frame = frame_of(match[1], int(match[2]), match[3])
+    first = re.split(r"[/\\.]", match[1], maxsplit=1)[0]
+    return replace(frame, user=frame.user and first not in _NOT_USER)
+
+
+def _micros(value: Any) -> float:
+    """Return ``value``, microseconds such that nanoseconds between two have room in 64 bits."""
+    if type(value) not in (int, float):
+        raise TypeError(f"{type(value).__name__} in place of a time")
+    if not -_LATEST < value < _LATEST:
+        raise ValueError("a number out of range")
+    return float(value)
 
 
 def _is_memory(event: Any) -> bool:

@@ -148,6 +148,11 @@ def test_several_cards_are_one_table(asked: Asked, capsys) -> None:
     ("capacity", "said"),
     [
         ("1GiB", "the largest batch that fits into 1.00 GiB is 2; 3 would need 446.00 MiB"),
+        (
+            "500MiB",
+            "the largest batch that likely fits into 500.00 MiB is 2, which is tight; 3 would"
+            " likely need 446.00 MiB",
+        ),
         ("400MiB", "not even a batch of 1 fits into 400.00 MiB: it needs 446.00 MiB"),
     ],
 )

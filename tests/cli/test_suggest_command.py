@@ -62,7 +62,8 @@ Biggest savings for train.py:make_step (cpu)
   1  SGD              3.94 MiB  65.6 %  peak      2.07 MiB  tuning   replayed
   2  a smaller queue  1.50 MiB  75.0 %  queue   512.00 KiB  waiting  counted
 
-1  optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+1  # with your model's parameters
+   optimizer = torch.optim.SGD(..., lr=0.001)
    the state of Adam
    cost: trains differently: you must re-tune learning rate and schedule
 

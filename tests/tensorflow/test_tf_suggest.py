@@ -91,6 +91,7 @@ def test_printed_code_can_be_pasted(columns, mlp, monkeypatch):
     finally:
         keras.config.set_dtype_policy(before)
     assert type(spaces["SGD"]["optimizer"]) is keras.optimizers.SGD
+    assert mlp["optimizer"].code == "optimizer = keras.optimizers.SGD(learning_rate=0.001)"
     assert all("recomputed" in block.call.__qualname__ for block in blocks)
 
 
@@ -172,7 +173,7 @@ def test_a_recording_alone(tmp_path, capsys):
     saved_by_sgd = int(optimizer.split("|")[1])
     assert saved_by_sgd == pytest.approx(2 * LOOP_BYTES, rel=0.01)
     # of the two steps before the last
-    assert kept == f"kept|{2 * A}|free outputs after the step"
+    assert kept == f"kept|{2 * A}|release outputs after the step"
     assert "float(...)" in code and code.endswith("\\ndel outputs'")
     assert how == "{'replayed'}"
     assert main(["suggest", str(saved), "--top", "1"]) == 0

@@ -83,6 +83,7 @@ def test_the_state_of_adam_by_hand(stack):
     assert stack["optimizer"].predicted_saving == 2 * P + 4 * N
     assert stack["optimizer"].option == {"optimizer": "sgd"}
     assert stack["optimizer"].how == "replayed"
+    assert stack["optimizer"].code == "optimizer = torch.optim.SGD(net.parameters(), lr=1e-06)"
 
 
 def test_gradients_that_are_zeroed_by_hand(stack):
@@ -107,7 +108,7 @@ def test_what_is_halved_is_simulated(stack):
 
 def test_logits_that_backward_has_no_use_for(encoder):
     (logits,) = [each for each in encoder if each.kind == "kept"]
-    assert logits.change == "free logits before backward"
+    assert logits.change == "release logits before backward"
     assert logits.option is None
     line = next(
         number
@@ -134,7 +135,7 @@ def test_outputs_of_the_step_before():
     found = tensorlens.suggest(programs.make_keeper)
     (outputs,) = [each for each in found if each.kind == "kept"]
     assert outputs.predicted_saving == 4 * A
-    assert outputs.change == "free outputs after the step"
+    assert outputs.change == "release outputs after the step"
     assert "suggest_programs.py" in outputs.what
     before, after = peaks(programs.make_keeper, keeps=False)
     assert before - after == outputs.predicted_saving

@@ -115,6 +115,7 @@ SAME_LOSS = 1e-5
 
 ONE_RUN = "one run; use repeats=3 (--repeats 3)"
 """Why a time is no result."""
+_NOISE = "times are lost in noise; use more steps: steps=..., --steps"
 
 LEAST, BATCH, QUICK = "least memory", "largest batch", "least memory within 10 % of the speed"
 
@@ -338,7 +339,7 @@ class Comparison(Document):
             return Winner(QUICK, (), why)
         known = {name: each for name, each in ratios.items() if each and each.is_known}
         if self.repeats < 2 or not known.keys() - {self.baseline}:
-            why = ONE_RUN if self.repeats < 2 else "times are lost in noise: use more steps"
+            why = ONE_RUN if self.repeats < 2 else _NOISE
             return Winner(QUICK, (), why)
         quick = [
             each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.card import H100, Card
@@ -111,7 +111,7 @@ for _card, _names in _CARDS:
         if _name.endswith("gb"):
             _KNOWN.setdefault(_without_unit(_key(_name)), _card)
 
-DEFAULT = _KNOWN["a10080"]
+DEFAULT = replace(_KNOWN["a10080"], is_assumed=True)
 """The card where none is named: an A100 of 80 GB. It stands for any of capability 8.0 and above:
 flash attention, and cuBLAS workspaces of 8.1 MiB, where Hopper has 32 MiB."""
 

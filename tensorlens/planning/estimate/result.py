@@ -230,7 +230,8 @@ class Estimate(Document):
 
         That is what is reserved, and the kernels that are loaded as they are used. How the
         allocator's segments come to lie depends on every request; the bounds have room for
-        :data:`PLACEMENT` of what is reserved, less or more than what was simulated.
+        :data:`PLACEMENT` of what is reserved, less or more than what was simulated, but in less
+        than :attr:`least_capacity` the requests have no room.
         """
         loaded = (term.nbytes for term in self.terms if term.apart and term.name != CONTEXT)
         kernels = sum(loaded, Range(0, 0, 0))
@@ -238,7 +239,7 @@ class Estimate(Document):
             return self.reserved
         less, more = PLACEMENT
         return Range(
-            self.reserved.low - int(self.reserved.low * less),
+            max(self.reserved.low - int(self.reserved.low * less), self.least_capacity.low),
             self.reserved.point + kernels.point,
             self.reserved.high + int(self.reserved.high * more) + kernels.high,
         )

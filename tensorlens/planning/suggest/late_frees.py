@@ -45,7 +45,7 @@ def of_the_step_before(record: RecordedSteps) -> Iterator[Candidate]:
         is_list = any(_ITEM.search(record.roles.named(row) or "") for row, _ in found)
         yield Candidate(
             kind="kept",
-            change=f"free {name} after the step",
+            change=f"release {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
             code=_code(record, name, graph, is_list=is_list),
             peak=replay.peak()[0],
@@ -78,7 +78,7 @@ def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
         name = each.name if is_only else f"{each.name} of {each.function}()"
         yield Candidate(
             kind="kept",
-            change=f"free {name} before backward",
+            change=f"release {name} before backward",
             what=f"a variable of {each.function}() that backward does not need",
             code=f"# before {short_line(line)}\ndel {each.name}",
             peak=replay.peak()[0],

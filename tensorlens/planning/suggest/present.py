@@ -53,8 +53,8 @@ def blocks(found: Suggestions, view: View) -> Sequence[Block]:
     conditions = f"peak {size(found.peak)}, {found.moment}; each change by itself"
     culprits = [f"line {found.line}"] if found.line else []
     culprits += [f"tensor {found.tensor}"] if found.tensor else []
-    free = [f"{each.change} saves {size(each.predicted_saving)}" for each in found if each.is_free]
-    without_cost = (f"free: {', '.join(free)}",) if free else ()
+    free = [f"{each.change}, saves {size(each.predicted_saving)}" for each in found if each.is_free]
+    without_cost = (f"free changes: {'; '.join(free)}",) if free else ()
     shown: list[Block] = [
         Heading(
             f"Biggest savings{of} ({found.device})",

@@ -9,10 +9,6 @@ from tensorlens.planning.suggest.result import Method
 from tensorlens.units import format_bytes
 
 SGD_SETTINGS = {"optimizer": "sgd"}
-_CODE = {
-    "torch": "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
-    "tensorflow": "optimizer = keras.optimizers.SGD(learning_rate=0.01)",
-}
 _NOT_MUCH = 16
 """Bytes of the numbers that every optimizer of Keras has: the count of steps, the learning rate."""
 _LEAST = 1
@@ -58,12 +54,24 @@ def plain_sgd(record: RecordedSteps, peak: int, how: Method = Method.REPLAYED) -
         kind="optimizer",
         change="SGD without momentum" if momentum else "SGD",
         what=f"the state of {', '.join(sorted(kinds) or ['the optimizer'])}",
-        code=_CODE[record.framework],
+        code=_code(record),
         peak=peak,
         cost="trains differently: you must re-tune learning rate and schedule",
         settings={} if momentum else SGD_SETTINGS,
         how=how,
     )
+
+
+def _code(record: RecordedSteps) -> str:
+    """Return what to write, with the model's name and the learning rate where they are known."""
+    rates = {each.rate for each in record.optimizers}
+    rate = rates.pop() if len(rates) == 1 else None
+    told = "..." if rate is None else repr(rate)
+    if record.framework == TENSORFLOW:
+        return f"optimizer = keras.optimizers.SGD(learning_rate={told})"
+    if record.facts is not None and record.facts.model:
+        return f"optimizer = torch.optim.SGD({record.facts.model}.parameters(), lr={told})"
+    return f"# with your model's parameters\noptimizer = torch.optim.SGD(..., lr={told})"
 
 
 def has_momentum(record: RecordedSteps) -> bool:

@@ -124,7 +124,17 @@ def _described(optimizer: Any) -> OptimizerFacts:
         largest=max(map(_nbytes, parameters), default=0),
         state=sum(map(_nbytes, kept)),
         does_more=any(content.get(name) for name in _MORE),
+        rate=_rate(content.get("_learning_rate")),
     )
+
+
+def _rate(variable: Any) -> float | None:
+    """Return the number in a variable; a schedule is none."""
+    try:
+        # as it was written, and not as single precision has it
+        return float(f"{float(variable.numpy()):.6g}")
+    except Exception:
+        return None
 
 
 def _nbytes(variable: Any) -> int:

@@ -7,7 +7,7 @@ import dis
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -74,6 +74,7 @@ class StepWatch:
         whole = sum(each.nbytes for each in parameters)
         lower = sum(each.nbytes for each in parameters if each.dtype in _LOWER)
         return StepFacts(
+            model=_variable(models, path),
             blocks=tuple(RepeatedBlock(where, kind) for where, kind in found if where is not None),
             optimizers=tuple(map(_described, instances(torch.optim.Optimizer))),
             sets_to_none=self._sets_to_none,
@@ -162,7 +163,24 @@ def _described(optimizer: torch.optim.Optimizer) -> OptimizerFacts:
         momentum=any(group.get("momentum") for group in groups),
         decays=any(group.get("weight_decay", usual) != usual for group in groups),
         largest=max(sizes, default=0),
+        rate=_rate(groups),
     )
+
+
+def _rate(groups: Sequence[Mapping[str, Any]]) -> float | None:
+    # a schedule keeps what it began with
+    rates = [group.get("initial_lr", group.get("lr")) for group in groups]
+    is_one = len({type(each) for each in rates}) == 1 and type(rates[0]) in (float, int)
+    return float(rates[0]) if is_one and len({*rates}) == 1 else None
+
+
+def _variable(models: Sequence[torch.nn.Module], path: Callable[[int, str], str | None]) -> str:
+    """Return what the program calls its only model, which without a name goes by its class."""
+    if len(models) != 1:
+        return ""
+    kind = class_name(models[0])
+    name = path(id(models[0]), kind) or ""
+    return name if name.isidentifier() and name != kind else ""
 
 
 def _usual_decay(kind: type) -> Any:

@@ -1,12 +1,13 @@
 """Traces of torch.profiler read as recordings."""
 
+import gzip
 import json
 
 import pytest
 
 from tensorlens.errors import FileFormatError
 from tensorlens.jobs.rank_report import rank_of
-from tensorlens.loading import parse
+from tensorlens.loading import load, parse
 
 
 def memory(time, address, nbytes, total, device=(1, 0)):
@@ -77,3 +78,62 @@ def test_a_rank_is_what_the_trace_says():
 def test_a_trace_that_says_nothing_gets_one_line(events, why):
     with pytest.raises(FileFormatError, match=why):
         parse(trace(events))
+
+
+@pytest.mark.parametrize("time", [10**400, float("inf"), float("nan"), 1e18, -1e18])
+def test_a_time_out_of_range_gets_one_line(time):
+    for place in (6, 3):
+        events = [*EVENTS]
+        events[place] = {**EVENTS[place], "ts": time}
+        with pytest.raises(FileFormatError, match=r"^damaged .*: a number out of range$"):
+            parse(trace(events))
+
+
+@pytest.mark.parametrize(
+    ("figure", "why"),
+    [
+        ({"Bytes": 10**30}, "a number out of range"),
+        ({"Bytes": -(2**63)}, "a number out of range"),
+        ({"Bytes": 1.7}, "float in place of a whole number"),
+        ({"Total Allocated": 2**63}, "a number out of range"),
+        ({"Device Id": 10**6}, "a number out of range"),
+    ],
+)
+def test_bytes_and_devices_are_whole_numbers_within_range(figure, why):
+    event = memory(1, 64, 500, 1500)
+    event["args"].update(figure)
+    with pytest.raises(FileFormatError, match=f"^damaged .*: {why}$"):
+        parse(trace([event]))
+
+
+def test_more_devices_than_can_be_told_apart_get_one_line():
+    events = [memory(1, 1, 1, 1, (kind, index)) for kind in (1, 12) for index in range(128)]
+    with pytest.raises(FileFormatError, match="too many devices"):
+        parse(trace(events))
+
+
+def test_each_event_has_the_ranges_that_are_open_in_its_thread():
+    depth = 20_000
+    opened = [a_range("cpu_op", f"aten::op{n}", n, 2 * depth - 2 * n) for n in range(depth)]
+    lines = [
+        a_range("python_function", f"a.py({n + 1}): f", n, 2 * depth - 2 * n - 1) for n in range(3)
+    ]
+    events = [memory(depth + n, n, 1, n + 1) for n in range(depth)]
+    found = parse(trace([*opened, *lines, memory(2, depth, 8, 8), *events])).events
+    assert len(found) == depth + 1
+    for each in found[0], found[1]:
+        assert [frame.lineno for frame in each.stack] == [3, 2, 1]
+    assert (found[1].context.outer, found[1].context.op) == ("aten::op0", f"aten::op{depth - 1}")
+    # the inner ones have ended by now
+    last = found[-1]
+    assert [frame.lineno for frame in last.stack] == [1]
+    assert (last.context.outer, last.context.op) == ("aten::op0", "aten::op1")
+
+
+def test_a_trace_may_be_packed(tmp_path):
+    file = tmp_path / "worker.pt.trace.json.gz"
+    file.write_bytes(gzip.compress(trace().encode()))
+    assert load(file).peak("cpu").bytes == 10
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(FileFormatError, match=r"json\.gz: damaged gzip file"):
+        load(file)

@@ -5,6 +5,7 @@ import rendered_estimates as estimates
 from rendered_estimates import MIB, PEAK
 
 from tensorlens.planning.estimate import present
+from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.present.figures import requirement
 from tensorlens.planning.estimate.result import Range
 from tensorlens.recording.recordings import Recording
@@ -371,3 +372,17 @@ def test_blocks_that_do_not_add_up_are_told() -> None:
     made = estimates.training(allocated=Range.exactly(PEAK + 512))
     text = TextRenderer(80, "utf-8").render_blocks(present.explanation(made))
     assert "  +          512       512 B  unattributed\n" in text
+
+
+def test_a_total_is_never_below_the_minimum_and_cache_is_told_only_where_there_is_some():
+    full = estimates.training(least_capacity=Range(40 * MIB, 40 * MIB, 42 * MIB))
+    assert full.lower == 40 * MIB
+    text = " ".join(str(full).split())
+    assert "may be 40.00 MiB to 100.40 MiB; the two peaks have no bounds of their own. At" in text
+    assert "unused cache, which goes back" not in text
+
+
+def test_a_card_that_nobody_named_is_assumed():
+    said = "compute capability 8.0 (assumed; name yours with --card, card=...)"
+    assert said in " ".join(str(estimates.training(card=find_card())).split())
+    assert "assumed" not in str(estimates.training(card=find_card("a100-80gb")))

@@ -39,7 +39,7 @@ def explanation(estimate: Estimate) -> Sequence[Block]:
     """Return the answer in words and figures, and at the end the sum."""
     parts = peak_parts(estimate)
     texts = [
-        largest_batch(estimate.largest),
+        largest_batch(estimate),
         f"{title(estimate)}. It {verdict(estimate)}.",
         _approximate(estimate),
         f"The most is allocated {peak_place(estimate)}: {exact_size(estimate.peak_allocated)}."

@@ -77,7 +77,7 @@ _TONES: dict[Verdict, Tone] = {
 
 def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
     """Return what is asked first first; a page has the recording too."""
-    largest = largest_batch(estimate.largest)
+    largest = largest_batch(estimate)
     shown: list[Block] = [Heading(largest)] if largest else []
     shown += [
         Section(tuple(_answer(estimate))),
@@ -138,8 +138,10 @@ def _figures(estimate: Estimate) -> Iterator[Block]:
         low, high = size(estimate.taken.low), size(estimate.taken.high)
         remark = (
             f"The allocator total may be {low} to {high}; the two peaks have no bounds of their"
-            " own. It has unused cache, which goes back when the card is full."
+            " own."
         )
+        if estimate.least_capacity.point < estimate.peak_reserved:
+            remark += " It has unused cache, which goes back when the card is full."
     title = "As tools show it" if sum_of_card else ""
     yield replace(_figure_table(tool_figures(estimate), title), remark=remark)
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from tensorlens.planning.estimate.result import Estimate, Fit, LargestBatch, Range, Verdict
+from tensorlens.planning.estimate.result import Estimate, Fit, Range, Verdict
 from tensorlens.render.figures import size
 from tensorlens.render.source import printable
 
 
-def largest_batch(found: LargestBatch | None) -> str:
+def largest_batch(estimate: Estimate) -> str:
     """Return which batch is the largest that fits, in one line; empty where it was not asked."""
+    found = estimate.largest
     if found is None:
         return ""
     capacity = size(found.capacity)
     needed = "" if found.next_needed is None else size(found.next_needed)
     if not found.batch:
         return f"not even a batch of {found.next_batch:,} fits into {capacity}: it needs {needed}"
-    answer = f"the largest batch that fits into {capacity} is {found.batch:,}"
+    is_tight = estimate.fits(found.capacity).verdict == Verdict.TIGHT
+    likely, tight = ("likely ", ", which is tight") if is_tight else ("", "")
+    answer = f"the largest batch that {likely}fits into {capacity} is {found.batch:,}{tight}"
     if found.is_limit:
         return f"{answer}, the largest that was tried"
     if found.next_batch is None:
         return answer
-    return f"{answer}; {found.next_batch:,} would need {needed}"
+    return f"{answer}; {found.next_batch:,} would {likely}need {needed}"
 
 
 def title(estimate: Estimate) -> str:
@@ -38,6 +41,7 @@ def conditions(estimate: Estimate) -> tuple[tuple[str, str], ...]:
         capability = ".".join(map(str, card.capability))
         memory = f"{size(card.memory)}{' by its data sheet' if card.is_nominal else ''}"
         text = f"{printable(card.name)}, {memory}, compute capability {capability}"
+        text += " (assumed; name yours with --card, card=...)" if card.is_assumed else ""
         found.append(("card", text))
     if estimate.settings:
         found.append(("allocator", printable(estimate.settings)))

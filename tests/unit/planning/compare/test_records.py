@@ -100,6 +100,8 @@ def test_a_time_that_noise_hides_is_no_result():
     e = 2.718281828459045
     found = comparison(BASE, outcome("unsure", 40 * MIB, (e**-2, 1.1, 0.9 * e**2)))
     assert "too noisy" in str(found)
+    said = "times are lost in noise; use more steps: steps=..., --steps"
+    assert said in " ".join(str(found).split())
     assert answers(found)[QUICK] == ()
     assert found.pareto == ()
 

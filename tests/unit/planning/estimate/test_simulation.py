@@ -111,8 +111,8 @@ def test_a_request_of_unknown_size_gives_bounds():
     allocated = estimate.allocated
     assert (allocated.low, allocated.point, allocated.high) == (40 * MIB, 60 * MIB, 100 * MIB)
     assert estimate.peak_allocated == 60 * MIB == sum(estimate.by_role.values())
-    # a tenth less and a fifth more than what is simulated
-    assert estimate.lower == 36 * MIB
+    # a tenth less than what is simulated has no room for it, and a fifth more may be taken
+    assert estimate.lower == estimate.least_capacity.low == 40 * MIB
     assert estimate.upper >= 120 * MIB
     (term,) = [term for term in estimate.terms if not term.apart]
     assert term.name == "cuDNN workspace"

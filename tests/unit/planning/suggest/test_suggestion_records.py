@@ -32,7 +32,7 @@ BF16 = Suggestion(
     Method.SIMULATED,
     settings=("autocast=bf16",),
 )
-KEPT = Suggestion("kept", "free <b>", "a variable", "del <b>", 90 * MIB, 10 * MIB)
+KEPT = Suggestion("kept", "release <b>", "a variable", "del <b>", 90 * MIB, 10 * MIB)
 QUEUE = Suggestion(
     *("queue", "a smaller queue", "8.00 MiB held ahead", "DataLoader(...)", 2 * MIB, 6 * MIB),
     how=Method.COUNTED,
@@ -53,8 +53,8 @@ def test_what_is_predicted():
     assert all(len(line) <= 80 for line in text.splitlines())
     row = next(line for line in text.splitlines() if line.startswith("  1  checkpoint"))
     assert row.split()[4:] == "40.00 MiB 40.0 % 60.00 MiB time replayed".split()
-    assert "  free: free <b> saves 10.00 MiB\n" in text
-    row = next(line for line in text.splitlines() if line.startswith("  3  free <b>"))
+    assert "  free changes: release <b>, saves 10.00 MiB\n" in text
+    row = next(line for line in text.splitlines() if line.startswith("  3  release <b>"))
     assert row.split()[3:] == "10.00 MiB 10.0 % 90.00 MiB free replayed".split()
     assert "less than these: SGD (4.0 %)" in text and "simulated: " in text
     assert [each.kind for each in found] == ["checkpoint", "bf16", "kept"]
@@ -82,7 +82,7 @@ def test_what_is_measured():
     text = TextRenderer(width=80).render(found)
     row = next(line for line in text.splitlines() if line.startswith("  1  checkpoint"))
     assert row.split()[4:] == "40.00 MiB 38.00 MiB +5.3 % 62.00 MiB time x1.25".split()
-    (row,) = [line for line in text.splitlines() if line.startswith("  2  free <b>")]
+    (row,) = [line for line in text.splitlines() if line.startswith("  2  release <b>")]
     assert row.split()[3:] == "10.00 MiB unmeasured n/a 90.00 MiB free n/a".split()
     assert "   a variable\n   not measured: only your code\n" in text
     beside = made(replace(CHECKPOINT, **fields), QUEUE, verified=True, measured_peak=100 * MIB)
@@ -107,7 +107,7 @@ def test_what_no_option_does_is_not_measured():
 def test_pages_and_tables():
     found = made(CHECKPOINT, KEPT, QUEUE)
     page = HtmlRenderer().render(found)
-    assert "free &lt;b&gt;" in page and "<b>free <b>" not in page
+    assert "release &lt;b&gt;" in page and "<b>release <b>" not in page
     assert "width: 60.0%" in page and "width: 90.0%" in page
     # what is beside the peak leaves it as it is
     assert page.count('<i class="tl-best"') == 2 and ">queue</td>" in page
