@@ -17,7 +17,7 @@ from typing import Any
 from tensorlens.cli.options import add_json
 from tensorlens.cli.output import say, show
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.live.client import Job, JobEnded, serving
+from tensorlens.live.client import Job, JobEnded, only_one
 from tensorlens.live.protocol import Ask
 from tensorlens.live.view import JobView
 from tensorlens.render.terminal import for_stream
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if not _SHORTEST <= args.interval <= _LONGEST:
         raise UsageError(f"--interval {args.interval:g}: give seconds, {_SHORTEST} to {_LONGEST:g}")
-    pid = _only_one() if args.pid is None else args.pid
+    pid = only_one() if args.pid is None else args.pid
     screen = None if args.once or args.json or not _is_screen() else _Screen()
     job = Job(pid)
     view = JobView(job)
@@ -108,20 +108,6 @@ def run(args: argparse.Namespace) -> int:
 def _is_screen() -> bool:
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     return is_terminal and os.environ.get("TERM") != "dumb"
-
-
-def _only_one() -> int:
-    """Return the one process that can be watched.
-
-    Raises:
-        UsageError: there is none, or there are several.
-    """
-    found = serving()
-    if not found:
-        raise UsageError("no process can be watched: start one with TENSORLENS_LIVE=1")
-    if len(found) > 1:
-        raise UsageError(f"which process: {', '.join(map(str, found))}?")
-    return found[0]
 
 
 def _watch(job: Job, view: JobView, screen: _Screen, interval: float) -> None:

@@ -1,11 +1,13 @@
 """A server of the Model Context Protocol: a coding assistant reads saved reports by itself.
 
-``tensorlens mcp`` runs it over standard input and output alone. It reads files and runs no program.
+``tensorlens mcp`` runs it over standard input and output alone. It reads files, asks jobs that were
+started to be watched, and runs no program.
 """
 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from tensorlens import __version__
 from tensorlens.errors import TensorlensError
 from tensorlens.jobs.merge import merged
+from tensorlens.live.client import Job, only_one
+from tensorlens.live.view import JobView
 from tensorlens.loading import load
 from tensorlens.render.blocks import Presentable
 from tensorlens.render.text import TextRenderer
@@ -24,19 +28,21 @@ from tensorlens.tensors.snapshot import Snapshot
 MOST_CHARACTERS = 12_000
 """Of one answer: an assistant pays for what it reads."""
 _WIDTH = 140
+_LONGEST_LOOK = 10.0
 _INSTRUCTIONS = """\
 Reports on the memory of PyTorch, TensorFlow and Keras programs, exact to the byte. A program makes
 them with `tensorlens run -p train.py -o lines.json train.py` (which line), `run --record run.tlens`
 (which moment), `MemReporter(model, optimizer).snapshot().save("tensors.json")` (which tensor),
 `tensorlens leaks train.py -o leaks.json` (what grows), `tensorlens estimate train.py:make_step
 --card "rtx 3090" -o fits.json` (will it fit), `tensorlens suggest ... -o helps.json` (what helps).
-Torch's memory snapshots (.pickle) are read as recordings, without running code in them."""
+Torch's memory snapshots (.pickle) are read as recordings, without running code in them.
+A training that runs with TENSORLENS_LIVE=1 is looked at by `job`."""
 
 
 def server() -> MCPServer:
     """Return the server with its tools."""
     made = MCPServer("tensorlens", version=__version__, instructions=_INSTRUCTIONS)
-    for tool in (show, diff, ranks):
+    for tool in (show, diff, ranks, job):
         made.tool()(_answering(tool))
     return made
 
@@ -96,9 +102,34 @@ def ranks(files: Sequence[str]) -> str:
     return _text(merged({file: load(file) for file in files}), View())
 
 
+def job(pid: int = 0, seconds: float = 1.0) -> str:
+    """Look at a training that runs: levels, roles, the lines that hold most, the largest tensors.
+
+    It was started with TENSORLENS_LIVE=1 in its environment. A look at the tensors stops it for as
+    long as the answer says.
+
+    Args:
+        pid: the process; 0 is the only one that can be watched.
+        seconds: how long lines are followed, at most ten.
+    """
+    running = Job(pid or only_one())
+    try:
+        view = JobView(running)
+        view.look()
+        time.sleep(min(max(seconds, 0.0), _LONGEST_LOOK))
+        view.look(census=False)
+        return _bounded(view.text(TextRenderer(_WIDTH, "utf-8"), None))
+    finally:
+        running.close()
+
+
 def _text(record: Presentable, view: View) -> str:
-    """Return a report within the bound, cut at the end of a line."""
-    text = TextRenderer(_WIDTH, "utf-8", view, tells_run=True).render(record)
+    """Return a report within the bound."""
+    return _bounded(TextRenderer(_WIDTH, "utf-8", view, tells_run=True).render(record))
+
+
+def _bounded(text: str) -> str:
+    """Return a text within the bound, cut at the end of a line."""
     if len(text) <= MOST_CHARACTERS:
         return text
     kept = text[:MOST_CHARACTERS].rpartition("\n")[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tensorlens.errors import TensorlensError
+from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.live import VARIABLE, is_wanted
 from tensorlens.live.addresses import addresses, connected, require_unix
 from tensorlens.live.injection import inject
@@ -84,6 +84,20 @@ def serving() -> list[int]:
     require_unix()
     names = {path.stem for path in addresses(os.geteuid(), None)}
     return sorted(int(name) for name in names if name.isdigit() and psutil.pid_exists(int(name)))
+
+
+def only_one() -> int:
+    """Return the one process that can be watched.
+
+    Raises:
+        UsageError: there is none, or there are several.
+    """
+    found = serving()
+    if not found:
+        raise UsageError("no process can be watched: start one with TENSORLENS_LIVE=1")
+    if len(found) > 1:
+        raise UsageError(f"which process: {', '.join(map(str, found))}?")
+    return found[0]
 
 
 def _channel(pid: int) -> Channel:

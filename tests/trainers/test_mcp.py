@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -53,13 +55,45 @@ def test_an_assistant_finds_the_tensors_of_a_peak_and_what_grew(tmp_path):
         ("ranks", {"files": files}),
         ("show", {"file": "none.tlens"}),
     )
-    assert tools == ["show", "diff", "ranks"]
+    assert tools == ["show", "diff", "ranks", "job"]
     peak, change, ranks, failed = (answer.content[0].text for answer in answers)
     assert "kept" in peak and "4.00 MiB" in peak
     assert "more" in change and "+1.00 MiB" in change
     assert "rank 1 has 1.00 MiB more allocated than rank 0" in ranks
     assert answers[3].is_error and "there is no file none.tlens" in failed
     assert len(kept) and len(more)
+
+
+JOB = """
+import sys
+import tensorlens, torch
+kept = torch.zeros(1 << 18)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_assistant_looks_at_a_training_that_runs(monkeypatch):
+    # an address of a Unix socket is short
+    with tempfile.TemporaryDirectory(prefix="mcp-") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        monkeypatch.setenv("TENSORLENS_LIVE", "1")
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        running = subprocess.Popen(
+            [sys.executable, "-c", JOB], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        monkeypatch.delenv("TENSORLENS_LIVE")
+        try:
+            assert running.stdout.readline() == b"ready\n"
+            _, (answer, none) = asked(
+                folder, ("job", {"pid": running.pid, "seconds": 0}), ("job", {"pid": 1})
+            )
+        finally:
+            running.communicate()
+    text = answer.content[0].text
+    assert not answer.is_error, text
+    assert "kept" in text and "1.00 MiB" in text
+    assert none.is_error and "process 1" in none.content[0].text
 
 
 def test_answers_are_bounded(tmp_path):
