@@ -51,15 +51,31 @@ def job_report(reports: Sequence[RankReport]) -> JobReport:
         raise UsageError(f"ranks are compared by records of one kind, not {' and '.join(kinds)}")
     size = max((each.world_size for each in ordered if each.world_size), default=None)
     expected = size or ordered[-1].rank + 1
+    stages = _stages(ordered)
+    odds = filter(None, map(_odd, stages))
+    numbers = {each.rank: number for number, group in enumerate(stages) for each in group}
+    stage_of = numbers.get if len(stages) > 1 else lambda rank: None
     return JobReport(
         kind=ordered[0].kind,
         item=ordered[0].item,
-        ranks=tuple(RankFigures(p.rank, p.file, p.device, p.figures) for p in ordered),
+        ranks=tuple(
+            RankFigures(each.rank, each.file, each.device, each.figures, stage_of(each.rank))
+            for each in ordered
+        ),
         world_size=size,
         missing=tuple(rank for rank in range(expected) if rank not in by_rank),
-        odd=_odd(ordered),
+        odd=max(odds, key=lambda each: abs(each.difference), default=None),
         notes=tuple(note for each in ordered for note in each.notes),
     )
+
+
+def _stages(reports: Sequence[RankReport]) -> Sequence[Sequence[RankReport]]:
+    """Return the ranks of each stage of a pipeline: no two stages have a parameter in common."""
+    groups: dict[frozenset[str], list[RankReport]] = {}
+    for each in reports:
+        groups.setdefault(each.parameters, []).append(each)
+    is_apart = sum(map(len, groups)) == len(frozenset().union(*groups))
+    return [*groups.values()] if is_apart and all(groups) else [reports]
 
 
 def _odd(reports: Sequence[RankReport]) -> OddRank | None:

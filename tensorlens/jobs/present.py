@@ -42,15 +42,22 @@ def _headline(report: JobReport) -> str:
     of_all = f" of {report.world_size}" if report.world_size not in (None, count) else ""
     ranks = f"{count}{of_all} ranks" if count != 1 else f"1{of_all} rank"
     odd = report.odd
+    of_stage = " of its stage" if _has_stages(report) else ""
     if odd is None:
-        return f"{ranks}: all have the same {report.spreads[0].figure}"
+        where = ", within each stage" if of_stage else ""
+        return f"{ranks}: all have the same {report.spreads[0].figure}{where}"
     more = "more" if odd.difference > 0 else "less"
     by = size(abs(odd.difference))
     if count == 2:
         # of two, neither stands out
         by = f"{by} {more} {odd.figure} than rank {odd.other_rank}"
         return f"{ranks}: rank {odd.rank} has {by}"
-    return f"{ranks}: rank {odd.rank} stands out, its {odd.figure} is {by} {more} than the median"
+    by = f"{by} {more} than the median{of_stage}"
+    return f"{ranks}: rank {odd.rank} stands out, its {odd.figure} is {by}"
+
+
+def _has_stages(report: JobReport) -> bool:
+    return report.ranks[0].stage is not None
 
 
 def _missing(report: JobReport) -> Iterator[Note]:
@@ -64,7 +71,8 @@ def _spread(report: JobReport) -> Table:
     columns = ("Least", "on rank", "Median", "Most", "on rank")
     rows = (
         (
-            *(each.figure.capitalize(), size(each.least), str(each.least_rank)),
+            each.figure.capitalize() + ("" if each.stage is None else f", stage {each.stage}"),
+            *(size(each.least), str(each.least_rank)),
             *(size(each.median), size(each.most), str(each.most_rank)),
         )
         for each in report.spreads
@@ -97,10 +105,12 @@ def _item(item: ItemDifference) -> tuple[str | Cell, ...]:
 def _ranks(report: JobReport) -> Table:
     names = _names(report)
     figures = [Column(name.capitalize()) for name in names]
-    columns = (Column("Rank"), *figures, Column("Device", "text"), Column("File", "text"))
+    stage = [Column("Stage")] if _has_stages(report) else []
+    columns = (Column("Rank"), *stage, *figures, Column("Device", "text"), Column("File", "text"))
     rows = (
         (
             str(each.rank),
+            *([str(each.stage)] if stage else []),
             *(_figure(each.figures.get(name)) for name in names),
             each.device,
             each.file,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ class RankReport:
     lines: Mapping[str, str]
     """Item to the line that made it, where one is known that is not the item itself."""
     notes: tuple[str, ...] = ()
+    parameters: frozenset[str] = frozenset()
+    """Names of the parameters that it holds, as far as the record tells."""
 
 
 def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
@@ -72,8 +74,8 @@ def rank_report(record: Any, file: str, rank: int, world_size: int | None) -> Ra
     if not figures:
         raise UsageError(f"{file}: it has no bytes of any device")
     notes = tuple(_strays(record, device, rank)) if isinstance(record, Snapshot) else ()
-    kind = record.KIND
-    return RankReport(rank, world_size, file, kind, item, device, figures, items, lines, notes)
+    own = (item, device, figures, items, lines, notes, _parameters(record, device))
+    return RankReport(rank, world_size, file, record.KIND, *own)
 
 
 _Reduced = tuple[str, str, dict[str, int], dict[str, int], dict[str, str]]
@@ -119,6 +121,15 @@ def _line(line: SourceLine | None, model: SourceLine | None) -> str:
 def _add(lines: dict[str, str], name: str, where: str) -> None:
     if where and lines.setdefault(name, where) != where:
         lines[name] = _SEVERAL
+
+
+def _parameters(record: Any, device: str) -> frozenset[str]:
+    tensors: Iterable[Any] = ()
+    if isinstance(record, Snapshot):
+        tensors = record.tensors
+    elif isinstance(record, Recording):
+        tensors = record.peak(device).tensors
+    return frozenset(each.name for each in tensors if each.role == "parameter")
 
 
 def _strays(snapshot: Snapshot, own: str, rank: int) -> Iterator[str]:

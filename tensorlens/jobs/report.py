@@ -25,11 +25,14 @@ class RankFigures:
     """The accelerator that holds most; without one the host."""
     figures: Mapping[str, int]
     """Name of a figure (``peak``, ``allocated``, ``reserved``, ``bytes per step``) to bytes."""
+    stage: int | None = None
+    """Its stage of a pipeline, in order of first ranks: ranks of other stages hold none of its
+    parameters. None where there is one stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One figure over the ranks."""
+    """One figure over the ranks of a stage, or of a job without stages."""
 
     figure: str
     least: int
@@ -38,6 +41,7 @@ class Spread:
     """Of an even number of ranks the lower one, so that it is a rank's."""
     most: int
     most_rank: int
+    stage: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class ItemDifference:
 
 @dataclass(frozen=True, slots=True)
 class OddRank:
-    """The rank that is furthest from the median, beside the one that is nearest to it."""
+    """The rank that is furthest from its stage's median, beside the one that is nearest to it."""
 
     rank: int
     other_rank: int
@@ -105,15 +109,16 @@ class JobReport(Document):
 
     @property
     def spreads(self) -> tuple[Spread, ...]:
-        """Each figure over the ranks that have it."""
-        names = dict.fromkeys(name for each in self.ranks for name in each.figures)
-        return tuple(map(self._spread, names))
+        """Each figure over the ranks that have it, stage by stage."""
+        names = dict.fromkeys((each.stage, name) for each in self.ranks for name in each.figures)
+        return tuple(self._spread(*each) for each in names)
 
     def _fields(self) -> dict[str, Any]:
         return {**asdict(self), "spreads": [asdict(each) for each in self.spreads]}
 
-    def _spread(self, figure: str) -> Spread:
-        found = [(each.figures[figure], each.rank) for each in self.ranks if figure in each.figures]
+    def _spread(self, stage: int | None, figure: str) -> Spread:
+        ranks = (each for each in self.ranks if each.stage == stage and figure in each.figures)
+        found = [(each.figures[figure], each.rank) for each in ranks]
         (least, least_rank), (most, most_rank) = min(found), max(found, key=lambda pair: pair[0])
         middle = median_low(value for value, _ in found)
-        return Spread(figure, least, least_rank, middle, most, most_rank)
+        return Spread(figure, least, least_rank, middle, most, most_rank, stage)

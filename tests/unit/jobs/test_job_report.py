@@ -38,6 +38,27 @@ def test_equal_ranks_have_no_odd_one():
     assert "3 ranks: all have the same peak" in str(report)
 
 
+def test_stages_of_a_pipeline_are_compared_apart():
+    def of_stage(rank, peak, *parameters):
+        names = frozenset(parameters)
+        return replace(a_rank(rank, peak, 4, x=peak), parameters=names)
+
+    stages = [of_stage(0, 900, "embedding"), of_stage(1, 900, "embedding")]
+    stages += [of_stage(2, 100, "head"), of_stage(3, 130, "head")]
+    report = job_report(stages)
+    assert [each.stage for each in report.ranks] == [0, 0, 1, 1]
+    assert report.spreads == (
+        Spread("peak", 900, 0, 900, 900, 0, 0),
+        Spread("peak", 100, 2, 100, 130, 3, 1),
+    )
+    assert (report.odd.rank, report.odd.other_rank, report.odd.difference) == (3, 2, 30)
+    assert "its peak is 30 B more than the median of its stage" in str(report)
+    assert JobReport.from_json(report.to_json()) == report
+    # one parameter in common: no stages
+    shared = job_report([*stages[:2], of_stage(2, 100, "embedding", "head")])
+    assert [each.stage for each in shared.ranks] == [None] * 3
+
+
 def test_ranks_without_a_record_are_named():
     report = job_report([a_rank(rank, 8, 4, a=8) for rank in (3, 1)])
     assert [each.rank for each in report.ranks] == [1, 3]
