@@ -28,7 +28,7 @@ Memory per line
   counter    cpu  counting allocator, exact
 
 ▲ highest peak   ● most that stayed
-Net: bytes left by all hits of a line together; others may free them later.
+Net: bytes that all hits of a line left; others may free them later.
 
 step  train.py:1  1 call  peak 3.91 KiB
 Line  Hits     Time  Allocated        Peak  Reserved          Net  │ Source

@@ -75,10 +75,7 @@ _OF_REPEATS = ("Net max", "Net first")
 _OF_THE_OVERVIEW = ("Device", "Peak", "Net", "Backward")
 _MOST_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
-_NET = (
-    "Net: bytes left by all hits of a line together. Other lines may free them later: ● marks the"
-    " most that can have stayed."
-)
+_NET = "Net: bytes that all hits of a line left; others may free them later."
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 

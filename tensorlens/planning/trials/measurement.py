@@ -92,8 +92,6 @@ def run_job(job: Job, bench: Bench) -> Result:
     """The step, which keeps its loaders until they were looked at."""
 
     def begin() -> Any:
-        # again: modules that were imported meanwhile may have taken random numbers
-        _seed(bench)
         made.append(optioned.begin())
         return made[0]
 
