@@ -266,7 +266,9 @@ def test_lines_that_autograph_made_are_told_as_those_of_the_person():
     # the slots of the kernel and of the bias
     assert [line.lineno for line in lines] == [line_of("# makes a slot " + "of each weight")] * 2
     births = tensorlens.MemReporter(optimizer).snapshot().tensors
-    assert not [each.born for each in births if each.born and "autograph" in each.born.filename]
+    # what other tests have left in this process is theirs
+    made = [each.born for each in births if each.born and "train" in each.born.function]
+    assert made and not [line for line in made if "autograph" in line.filename]
 
 
 @tf.function

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _CALL = re.compile(r"\bbackward\(|\bautograd\.grad\(|\btape\.gradient\(")
 _DEFINITION = re.compile(r"\s*(async\s+)?def\s")
+_FIRST = 4
+"""Passes that are each looked at; of later ones the powers of two."""
 _MOST = 20
 """Lines that are kept of a pass, those with the most bytes."""
 
@@ -30,32 +32,40 @@ class LineKey(NamedTuple):
 class BackwardPass:
     """The passes that one line runs, one after the other."""
 
-    __slots__ = ("_at_begin", "_at_end", "_peaks", "residents")
+    __slots__ = ("_at_begin", "_at_end", "_count", "_peaks", "residents")
 
     def __init__(self) -> None:
+        self._count = 0
         self._at_begin: dict[LineKey, list[int]] = {}
         self._at_end: dict[LineKey, list[int]] = {}
         self._peaks: list[tuple[int, int]] = []
         self.residents: list[list[tuple[LineKey, int]]] = []
         """A slot each, of the pass with the highest peak: the lines that had left most since the
-        pass before, and their bytes, without those of the profiled functions that they called."""
+        pass before, and their bytes, without those of the profiled functions that they called.
+        None where no look was taken at that pass."""
 
     def begin(self, accounts: Iterable[Account]) -> None:
         """Note that the line begins."""
-        self._at_begin = dict(_own_nets(accounts))
+        self._count += 1
+        if _is_looked_at(self._count):
+            self._at_begin = dict(_own_nets(accounts))
 
     def end(self, accounts: Iterable[Account], peaks: Sequence[int], rises: Sequence[int]) -> None:
         """Note that the line has ended, with its peak of each slot and how far it rose to it."""
+        is_looked_at = _is_looked_at(self._count)
         for slot, peak in enumerate(zip(peaks, rises, strict=True)):
             if slot == len(self._peaks):
                 self._peaks.append((0, 0))
                 self.residents.append([])
             # of equal peaks the one that rose most, as a line's figures have it; the last of these,
             # as before the first pass lines count that ran long ago
-            if peak >= self._peaks[slot]:
+            highest = self._peaks[slot]
+            if peak > highest or (peak == highest and is_looked_at):
                 self._peaks[slot] = peak
-                self.residents[slot] = sorted(self._grown(slot), key=lambda each: -each[1])[:_MOST]
-        self._at_end = dict(_own_nets(accounts))
+                grown = self._grown(slot) if is_looked_at else ()
+                self.residents[slot] = sorted(grown, key=lambda each: -each[1])[:_MOST]
+        if _is_looked_at(self._count + 1):
+            self._at_end = dict(_own_nets(accounts))
 
     def clear(self) -> None:
         """Start afresh."""
@@ -67,6 +77,11 @@ class BackwardPass:
             grown = sum(nets[slot : slot + 1]) - sum(before[slot : slot + 1])
             if grown > 0:
                 yield line, grown
+
+
+def _is_looked_at(number: int) -> bool:
+    """Tell of a pass by its number: a look at all lines takes as long as several lines do."""
+    return number <= _FIRST or not number & (number - 1)
 
 
 def backward_passes(source: Sequence[str], first_line: int) -> dict[int, BackwardPass]:
