@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,6 +27,12 @@ class Rank:
 
     def __str__(self) -> str:
         return f"rank {self.number} of {self.size}"
+
+    @classmethod
+    def parse(cls, text: str) -> Rank | None:
+        """Return the rank that a text names, as :meth:`__str__` writes it."""
+        found = re.search(r"rank (\d+) of (\d+)", text)
+        return None if found is None else cls(int(found[1]), int(found[2]))
 
 
 def current_rank(environment: Mapping[str, str] | None = None) -> Rank | None:

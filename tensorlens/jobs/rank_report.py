@@ -12,6 +12,7 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.leaks.report import LeakReport
 from tensorlens.lines.report import LineReport
+from tensorlens.ranks import Rank
 from tensorlens.recording.analysis.roles import BEFORE
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.tensors import SourceLine
@@ -20,7 +21,6 @@ from tensorlens.tensors.snapshot import Snapshot
 from tensorlens.units import format_bytes
 
 _SEVERAL = "several lines"
-_LABEL = re.compile(r"rank (\d+) of (\d+)")
 _FILES = (
     # ours, and Composer's rank{rank}.{batch}.memory_snapshot.pickle
     re.compile(r"(?:^|[._-])rank[._-]?(\d+)(?=[._-]|$)"),
@@ -53,9 +53,9 @@ class RankReport:
 def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
     """Return a record's rank and the number of ranks, by what it says or by its file's name."""
     origin = getattr(record, "origin", record)
-    found = _LABEL.search(getattr(origin, "process", None) or "")
+    found = Rank.parse(getattr(origin, "process", None) or "")
     if found is not None:
-        return int(found[1]), int(found[2])
+        return found.number, found.size
     matches = (pattern.search(Path(file).name) for pattern in _FILES)
     return next(((int(match[1]), None) for match in matches if match is not None), None)
 

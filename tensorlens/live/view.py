@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tensorlens.frameworks import base
 from tensorlens.live.client import Job
 from tensorlens.live.protocol import Ask, JobLevels, LineTotals, Sort, TensorTotals
 from tensorlens.render.blocks import (
@@ -30,8 +31,6 @@ from tensorlens.render.figures import UNKNOWN, counted, duration, size
 from tensorlens.render.source import clipped
 from tensorlens.render.text import TextRenderer
 
-_UNREAD = -1
-"""A level that is not known."""
 _SERIES = 60
 """Looks that a picture over time is of."""
 _CENSUS_SHARE = 0.02
@@ -106,7 +105,7 @@ class JobView:
         """Return what was seen as plain data; figures that are not known are None."""
         levels = asdict(self._levels)
         levels["devices"] = [
-            {key: None if value == _UNREAD else value for key, value in device.items()}
+            {key: None if value == base.UNKNOWN else value for key, value in device.items()}
             for device in levels["devices"]
         ]
         return {

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from tensorlens.ranks import Rank
 from tensorlens.records.documents import integer, text
 from tensorlens.records.events import (
     ALLOC,
@@ -84,7 +85,7 @@ def _recorded(trace: _Event) -> Recorded:
         kind, stack = (ALLOC, place.stack) if size > 0 else (FREE, -1)
         log.append(kind, device, address, abs(size), since, stack, place.context())
     job, base = trace.get("distributedInfo") or {}, trace.get("baseTimeNanoseconds")
-    rank = f"rank {number(job['rank'])} of {number(job['world_size'])}" if "rank" in job else None
+    rank = str(Rank(number(job["rank"]), number(job["world_size"]))) if "rank" in job else None
     origin = Origin(
         process=rank,
         source=dict.fromkeys(log.devices, "torch.profiler"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tensorlens.frameworks.queues.merged_queues import total
+from tensorlens.frameworks.queues.worker_memory import FORK
 from tensorlens.records.queues import ObjectContainer, Queue, QueuePart, QueueWorker
 from tensorlens.render.blocks import (
     Block,
@@ -113,7 +114,7 @@ def _remarks(queue: Queue) -> tuple[str, ...]:
 
 def _workers(queue: Queue) -> Table:
     """Return the workers and, below several, the sums of figures that add up."""
-    is_forked = queue.start_method == "fork"
+    is_forked = queue.start_method == FORK
     titles = (*_WORKERS, *_FORKED) if is_forked else _WORKERS
     rows: list[tuple[str, ...] | Row] = [
         (str(each.pid), each.state, size(each.rss), *map(size, _additive(each, is_forked)))
