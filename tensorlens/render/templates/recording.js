@@ -3,6 +3,9 @@
   const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   const JOINTS = [/(?<=[./:])(?=[A-Za-z_[])/, /(?<=[a-z])(?=[A-Z])|(?<=_)(?=\w{3})/];
   const JOINTS_OF_LINE = [/(?<=[/\\ ])(?=.)/, /(?<=_)(?=\w{3})|(?<=\.)(?=[a-z_]+$)/], LONG = 18;
+  const DIGIT = [];
+  [..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"]
+    .forEach((digit, value) => { DIGIT[digit.charCodeAt(0)] = value; });
   const ROWS = 200, LINES = 10, MODEL_LINES = 10, TICKS = 6, LEAST = 10;
 
   function bytes(count) {
@@ -102,10 +105,28 @@
     });
   }
 
+  // integers as the base64 VLQ of their differences
+  function unpacked(text) {
+    const found = [];
+    let value = 0, change = 0, shift = 1;
+    for (let at = 0; at < text.length; at += 1) {
+      const digit = DIGIT[text.charCodeAt(at)];
+      change += (digit & 31) * shift;
+      shift *= 32;
+      if (digit > 31) continue;
+      value += change % 2 ? (1 - change) / 2 : change / 2;
+      found.push(value);
+      change = 0;
+      shift = 1;
+    }
+    return found;
+  }
+
   function live(section) {
     const source = section.querySelector("script.tl-data");
     if (!source) return;
-    const data = JSON.parse(source.textContent);
+    const data = JSON.parse(source.textContent,
+      (key, value) => value && value.vlq !== undefined ? unpacked(value.vlq) : value);
     // before the first point there may be one more, whose event was dropped
     const first = data.dropped ? -1 : 0, highest = data.dropped ? -1 : data.peak;
     const plot = section.querySelector(".tl-plot");
@@ -160,7 +181,7 @@
     }
 
     function age(block) {
-      return blocks.time[block] === null ? Infinity : figure("time", point) - blocks.time[block];
+      return blocks.time[block] < 0 ? Infinity : figure("time", point) - blocks.time[block];
     }
 
     function resident() {
@@ -265,8 +286,8 @@
       if (family.count > 1) add(name, "span", " x " + family.count.toLocaleString("en-US"), "tl-soft");
       add(made, "td", text("role", block), "tl-text");
       bar(add(made, "td", bytes(family.size)), family.size / largest);
-      add(made, "td", blocks.time[block] === null ? "before" : duration(age(block)), "tl-gives-way");
-      const nowhere = blocks.time[block] === null ? "before the recording" : "(no line known)";
+      add(made, "td", blocks.time[block] < 0 ? "before" : duration(age(block)), "tl-gives-way");
+      const nowhere = blocks.time[block] < 0 ? "before the recording" : "(no line known)";
       addName(made, text("line", block) || nowhere, "tl-text tl-long");
       addName(made, family.module, "tl-text tl-tensor");
       addName(made, text("op", block), "tl-text tl-tensor");

@@ -16,6 +16,11 @@ The training step runs ``train.py``, whose lines are :data:`SOURCE`. With sizes 
 
 from __future__ import annotations
 
+import json
+import re
+from string import ascii_lowercase, ascii_uppercase, digits
+from typing import Any
+
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
     ALLOC,
@@ -206,3 +211,27 @@ KINDS = {
     "dropped": dropped,
     "steps": steps,
 }
+
+
+SCRIPT = re.compile(r"<script type=\"application/json\" class=\"tl-data\">(.*?)</script>", re.S)
+VLQ = {digit: n for n, digit in enumerate(ascii_uppercase + ascii_lowercase + digits + "+/")}
+
+
+def unpacked(data: dict[str, Any]) -> Any:
+    """A column of a page's data as integers: it is the base64 VLQ of their differences."""
+    if data.keys() != {"vlq"}:
+        return data
+    found, last, change, shift = [], 0, 0, 0
+    for digit in map(VLQ.__getitem__, data["vlq"]):
+        change |= (digit & 31) << shift
+        shift += 5
+        if digit < 32:
+            last += -(change >> 1) if change & 1 else change >> 1
+            found.append(last)
+            change = shift = 0
+    return found
+
+
+def data_of(page: str) -> list[dict[str, Any]]:
+    """The data for the scripts of a page, each of one device."""
+    return [json.loads(found, object_hook=unpacked) for found in SCRIPT.findall(page)]

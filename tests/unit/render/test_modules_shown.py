@@ -1,9 +1,7 @@
 """The table by module: when there is one, and which layers are one row."""
 
-import json
-import re
-
 import pytest
+from rendered_recordings import data_of
 
 from tensorlens.recording.present.tables import module_rows
 from tensorlens.recording.recordings import Recording
@@ -126,9 +124,7 @@ def test_modules_at_each_point_are_those_of_the_instant():
         log.append(ALLOC, "cpu", 1 + number, nbytes, number, stack, None)
     log.append(FREE, "cpu", 1, 100, 9, call, None)
     recording = Recording(log)
-    page = recording.to_html()
-    (found,) = re.findall(r'class="tl-data">(.*?)</script>', page, re.S)
-    data = json.loads(found)
+    (data,) = data_of(recording.to_html())
     shown = {each["path"]: (each["count"], *each["levels"]) for each in data["modules"]}
     # points: the start, then each event
     assert data["row"] == [-1, 0, 1, 2, 3, 4]

@@ -1,10 +1,9 @@
-import json
 import re
 from collections.abc import Mapping
 
 import pytest
 import rendered_recordings as recordings
-from rendered_recordings import HOSTILE, KIB, MS
+from rendered_recordings import HOSTILE, KIB, MS, SCRIPT, data_of
 from test_html_renderer import Reader
 
 from tensorlens.recording.recordings import Recording
@@ -13,15 +12,9 @@ from tensorlens.render.html import HtmlRenderer, fragment
 from tensorlens.render.source import printable
 from tensorlens.render.view import View
 
-SCRIPT = re.compile(r"<script type=\"application/json\" class=\"tl-data\">(.*?)</script>", re.S)
-
 
 def page_of(kind: str, **view) -> str:
     return HtmlRenderer(View(**view) if view else None).render(recordings.KINDS[kind]())
-
-
-def data_of(text: str) -> list[dict]:
-    return [json.loads(found) for found in SCRIPT.findall(text)]
 
 
 def cells_of(text: str) -> list[list[str]]:
@@ -177,7 +170,7 @@ def test_a_peak_that_was_dropped_is_told_from_the_one_that_was_kept() -> None:
     assert data["total"][data["peak"]] == 35
     first = data["dropped"]
     assert (data["shown"], first["total"], first["count"], first["time"]) == (-1, 510, 2, 2 * MS)
-    assert (first["blocks"]["size"], first["blocks"]["time"]) == ([500, 10], [2 * MS, None])
+    assert (first["blocks"]["size"], first["blocks"]["time"]) == ([500, 10], [2 * MS, -1])
     assert data_of(page_of("training"))[0]["dropped"] is None
 
 

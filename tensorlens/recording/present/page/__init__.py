@@ -236,7 +236,38 @@ def _with_point(timeline: Timeline, moment: Moment) -> tuple[Timeline, int]:
     )
 
 
+_DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+"""Of base64 VLQ, with which source maps write integers: the fifth bit of a digit goes on."""
+
+
 def json_for_script(data: dict[str, Any]) -> str:
-    """Return JSON that cannot end the script it stands in."""
-    text = json.dumps(data, separators=(",", ":"))
+    """Return JSON that cannot end the script it stands in; columns of integers are packed."""
+    text = json.dumps(_packed(data), separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _packed(data: Any) -> Any:
+    """Return data whose lists of integers are ``{"vlq": text}``, see :func:`_vlq`."""
+    if isinstance(data, dict):
+        return {key: _packed(value) for key, value in data.items()}
+    if not isinstance(data, list):
+        return data
+    if data and all(type(value) is int for value in data):
+        return {"vlq": _vlq(data)}
+    return [_packed(value) for value in data]
+
+
+def _vlq(values: Sequence[int]) -> str:
+    """Return the differences of integers, each from the one before it, as base64 VLQ."""
+    known: dict[int, str] = {}
+    parts, last = [], 0
+    for value in values:
+        change, last = value - last, value
+        if change not in known:
+            rest, digits = (-change << 1 | 1) if change < 0 else change << 1, ""
+            while rest > 31:
+                digits += _DIGITS[rest & 31 | 32]
+                rest >>= 5
+            known[change] = digits + _DIGITS[rest]
+        parts.append(known[change])
+    return "".join(parts)

@@ -274,10 +274,10 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {name: [] for name in (*_TEXTS, *_LINES)}
     places: dict[_Line, int] = {}
-    sizes, aged = [], []
-    for block in blocks:
+    sizes, times = [], []
+    for block, time in zip(blocks, made, strict=True):
         sizes.append(block.nbytes)
-        aged.append(block.age_ns is not None)
+        times.append(-1 if block.age_ns is None else time)
         for name, text in _TEXTS.items():
             columns[name].append(texts.setdefault(_short(text(block)), len(texts)))
         for name, line in _LINES.items():
@@ -287,8 +287,8 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
             columns[name].append(places[where])
     return {
         "size": sizes,
-        # null for those that were there before the recording
-        "time": [time if known else None for time, known in zip(made, aged, strict=True)],
+        # -1 for those that were there before the recording
+        "time": times,
         **columns,
         "texts": list(texts),
     }
