@@ -19,10 +19,11 @@ STACKED = (
 )
 """The roles as a timeline stacks them: what stays at the bottom."""
 
+# none of them is a role's: both stand in one legend
 PHASE_COLOURS = {
-    "forward": "#de8b2c",
-    "backward": "#b07aa1",
-    "optimizer": "#3d9970",
+    "forward": "#2fa8b8",
+    "backward": "#7d5bd0",
+    "optimizer": "#8a5a2b",
     "other": "none",
 }
 

@@ -56,7 +56,8 @@ _TIPS = {
     "Device": "The devices the figures are of",
     "Allocated": "Bytes handed out when the line ended; the largest over its hits",
     "Peak": "The most bytes handed out at any instant while the line ran",
-    "Reserved": "Bytes the allocator held from the driver or the OS; the largest over its hits",
+    "Reserved": "Bytes the allocator held from the driver, on the CPU the process's resident set; "
+    "the largest over its hits",
     "Net": "Bytes that the line left, freed ones subtracted: the sum over all its hits",
     "Net max": "The largest net of a single hit",
     "Net first": "The net of the first hit",

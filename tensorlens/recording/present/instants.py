@@ -55,7 +55,7 @@ class BlockRow:
         model = self.first.model_line
         if model is not None:
             return model_place(model)
-        return line_place(self.first.charged, BEFORE if self.first.age_ns is None else UNKNOWN)
+        return line_place(self.first.charged, "before" if self.first.age_ns is None else UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)

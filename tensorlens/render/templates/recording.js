@@ -287,7 +287,7 @@
       add(made, "td", text("role", block), "tl-text");
       bar(add(made, "td", bytes(family.size)), family.size / largest);
       add(made, "td", blocks.time[block] < 0 ? "before" : duration(age(block)), "tl-gives-way");
-      const nowhere = blocks.time[block] < 0 ? "before the recording" : "(no line known)";
+      const nowhere = blocks.time[block] < 0 ? "before" : "(no line known)";
       addName(made, text("line", block) || nowhere, "tl-text tl-long");
       addName(made, family.module, "tl-text tl-tensor");
       addName(made, text("op", block), "tl-text tl-tensor");

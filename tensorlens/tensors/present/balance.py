@@ -53,6 +53,9 @@ class LedgerChangeRow:
 def balance(ledger: Ledger) -> tuple[LedgerRow, ...]:
     """Return the figures of a ledger, each after the one that it is a part of."""
     found = []
+    remarks = {"unnamed": _unnamed(ledger)}
+    if ledger.device.rpartition("/")[2] == "cpu":
+        remarks["reserved"] = "the resident set of the process"
     for field, depth, label in _TREE:
         if field == "free":
             nbytes = _free(ledger)
@@ -66,7 +69,7 @@ def balance(ledger: Ledger) -> tuple[LedgerRow, ...]:
                 label=label,
                 nbytes=nbytes,
                 parts=tuple(term for term in ledger.parts if term.of == field),
-                remark=_unnamed(ledger) if field == "unnamed" else "",
+                remark=remarks.get(field, ""),
                 explanation=_FREE if field == "free" else ledger.explanations.get(field, ""),
             )
         )

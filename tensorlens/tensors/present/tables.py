@@ -100,7 +100,7 @@ def tensor_table(
         Column("Name", "name", in_full=view.verbose),
         Column("Role", "text"),
         Column("Type", "text", rank=0),
-        Column("Shape", "text", most=_SHAPE_ROOM),
+        Column("Shape", "text", rank=2, most=_SHAPE_ROOM),
     ]
     if kind == "grown":
         columns += [Column("Before"), Column("After")]
