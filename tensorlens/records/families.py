@@ -8,8 +8,9 @@ Some small things that come with every variable are told together whatever they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tensorlens.records.names import BLANK, INDEX, KEY, Names, common_name, without_indices
 from tensorlens.records.tensors import TensorTable
@@ -36,20 +37,11 @@ TOGETHER = {HANDLE: HANDLES, HANDLE_OF_DATA: HANDLES_OF_DATA}
 """Note to what all that has it is called together."""
 _SMALL = 1024
 """Bytes of the largest constant or element that is not told by itself."""
+_T = TypeVar("_T")
 _MOST_RANGES = 3
 _FEW = 8
 """So many keys of a dict are rather fields with a meaning each than items of one kind."""
-_ALIKE = (
-    "role",
-    "device",
-    "dtype",
-    "shape",
-    "nbytes",
-    "storage_nbytes",
-    "born",
-    "model_line",
-    "note",
-)
+_ALIKE = ("role", "device", "dtype", "shape", "nbytes", "storage_nbytes", "note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,70 +59,78 @@ def families(
     """Return the rows in families, in the order of each one's first row.
 
     A family's names are equal, or differ in their last index, or, where it has more than eight
-    members, in any indices and keys. Families like these are one where their names, and those of
-    their modules and holders, differ only in numbers that are parts of a path, as those of layers
-    are. Handles of variables are one family, those of datasets another, and so are the small
-    constants of one graph and the small elements of datasets.
+    members, in any indices and keys. The items of one list may be of several lines of code; else
+    a family is of one. Families like these are one where their names, and those of their modules
+    and holders, differ only in numbers that are parts of a path, as those of layers are. Handles
+    of variables are one family, those of datasets another, and so are the small constants of one
+    graph and the small elements of datasets.
 
     Args:
         table: what the rows are of.
         rows: those to tell together.
         apart: row to a value that must be equal too.
     """
-    names = table.names
+    order = {row: place for place, row in enumerate(rows)}
+    titles = _titles(table, order)
     columns = [getattr(table, column) for column in _ALIKE]
-    together = _Together(table)
     memo: dict[int, str] = {}
-    order: dict[int, int] = {}
-    known: dict[tuple[object, ...], list[int]] = {}
-    for row in rows:
-        order[row] = len(order)
-        title = together.title(row)
-        if title is not None:
-            like = title, table.role[row], table.device[row], apart[row] if apart else None
-            known.setdefault(like, []).append(row)
-            continue
-        key = (
-            # one of several names says all of them: it is no part of a family
-            row if row in table.more_names else names.pattern(table.name[row], memo),
-            apart[row] if apart else None,
-            *[column[row] for column in (*columns, table.held_by, table.module)],
-        )
-        group = known.get(key)
-        if group is None:
-            known[key] = [row]
-        else:
-            group.append(row)
-    found = [
-        family
-        for group in known.values()
-        for family in ([group] if together.title(group[0]) else _parted(table, group))
-    ]
-    named = [
-        Family(_name(table, rows), tuple(rows))
-        for rows in sorted(found, key=lambda rows: order[rows[0]])
-    ]
-    layers: dict[tuple[object, ...], list[Family]] = {}
-    for family in named:
+
+    def alike(row: int) -> tuple[object, ...]:
+        other = apart[row] if apart else None
+        if row in titles:
+            return titles[row], table.role[row], table.device[row], other
+        # one of several names says all of them: it is no part of a family
+        name = row if row in table.more_names else table.names.pattern(table.name[row], memo)
+        beside = table.held_by[row], table.module[row]
+        return name, *beside, _lines(table, row), other, *[column[row] for column in columns]
+
+    def alike_but_for_layers(family: Family) -> tuple[object, ...]:
         row = family.rows[0]
-        if row in table.more_names or together.title(row) is not None:
-            layers[(row,)] = [family]
-            continue
-        key = (
+        if row in table.more_names or row in titles:
+            return (row,)
+        return (
             without_indices(family.name, indices=False),
             without_indices(_text(table.holders, table.held_by[row])),
             without_indices(_text(table.names, table.module[row])),
-            apart[row] if apart else None,
+            *(_lines(table, row), apart[row] if apart else None),
             *[column[row] for column in columns],
         )
-        layers.setdefault(key, []).append(family)
+
+    found = [
+        family
+        for group in _grouped(order, alike)
+        for family in ([group] if group[0] in titles else _parted(table, group))
+    ]
+    found.sort(key=lambda family: order[family[0]])
+    named = [Family(_name(table, each, titles.get(each[0])), tuple(each)) for each in found]
     return [
         Family(
-            common_name([family.name for family in alike]),
-            tuple(row for family in alike for row in family.rows),
+            common_name([family.name for family in several]),
+            tuple(row for family in several for row in family.rows),
         )
-        for alike in layers.values()
+        for several in _grouped(named, alike_but_for_layers)
     ]
+
+
+def _lines(table: TensorTable, row: int) -> tuple[int, int] | None:
+    """Return the lines that a tensor is of; None for an item of a list, which may be of any."""
+    is_item = table.names.kinds[table.name[row]] in (INDEX, KEY)
+    return None if is_item else (table.born[row], table.model_line[row])
+
+
+def _titles(table: TensorTable, rows: Iterable[int]) -> dict[int, str]:
+    """Return what the rows are called that are told together by their notes, whatever they are."""
+    handles = {number: TOGETHER.get(note) for number, note in enumerate(table.notes)}
+    small = {number for number, note in enumerate(table.notes) if note in (AHEAD, KEPT)}
+    found = {}
+    for row in rows:
+        note = table.note[row]
+        title = handles.get(note)
+        if title is None and note in small and table.storage_nbytes[row] <= _SMALL:
+            title = table.names[table.names.root(table.name[row])]
+        if title is not None:
+            found[row] = title
+    return found
 
 
 def holder(table: TensorTable, family: Family) -> str | None:
@@ -149,7 +149,7 @@ def _text(texts: Sequence[str] | Names, number: int) -> str:
     return "" if number < 0 else texts[number]
 
 
-def _name(table: TensorTable, family: Sequence[int]) -> str:
+def _name(table: TensorTable, family: Sequence[int], title: str | None) -> str:
     """Return the name of one tensor, or of several: last indices as ranges, others blanked.
 
     What all of them have in common is written: ``rows[*]['x']``.
@@ -157,7 +157,6 @@ def _name(table: TensorTable, family: Sequence[int]) -> str:
     names = table.names
     if len(family) == 1:
         return names[table.name[family[0]]]
-    title = _Together(table).title(family[0])
     if title is not None:
         return title
     nodes = [table.name[row] for row in family]
@@ -178,26 +177,6 @@ def _name(table: TensorTable, family: Sequence[int]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-class _Together:
-    """Tells which tensors are told together whatever their births, by their notes."""
-
-    def __init__(self, table: TensorTable) -> None:
-        self._table = table
-        notes = {note: number for number, note in enumerate(table.notes)}
-        self._handles = {notes[note]: title for note, title in TOGETHER.items() if note in notes}
-        self._small = {notes[note] for note in (AHEAD, KEPT) if note in notes}
-
-    def title(self, row: int) -> str | None:
-        """Return what the family of a row is called; None where it has no family by its note."""
-        note = self._table.note[row]
-        if note in self._handles:
-            return self._handles[note]
-        if note in self._small and self._table.storage_nbytes[row] <= _SMALL:
-            names = self._table.names
-            return names[names.root(self._table.name[row])]
-        return None
-
-
 def _parted(table: TensorTable, group: list[int]) -> list[list[int]]:
     """Return the families of rows whose names are equal but for indices and keys."""
     if len(group) == 1 or len(group) > _FEW:
@@ -207,19 +186,19 @@ def _parted(table: TensorTable, group: list[int]) -> list[list[int]]:
     if KEY not in kinds and INDEX not in kinds[:-1]:
         return [group]
     found = []
-    for beside in _grouped(group, [_without_last_index(table, row) for row in group]):
+    for beside in _grouped(group, lambda row: _without_last_index(table, row)):
         # with gaps, as the first and third of each of some tuples, they are no list
         if _is_run(table, beside):
             found.append(beside)
         else:
-            found += _grouped(beside, [names[table.name[row]] for row in beside])
+            found += _grouped(beside, lambda row: names[table.name[row]])
     return found
 
 
-def _grouped(rows: Sequence[int], keys: Sequence[object]) -> list[list[int]]:
-    groups: dict[object, list[int]] = {}
-    for row, key in zip(rows, keys, strict=True):
-        groups.setdefault(key, []).append(row)
+def _grouped(items: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]:
+    groups: dict[object, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return list(groups.values())
 
 

@@ -72,7 +72,7 @@ def _allocator(instant: Instant) -> list[str]:
     if moment.reserved is not None:
         found.append(f"reserved {exact_size(moment.reserved)} at that instant")
     elif moment.device.rpartition("/")[2] == "cpu":
-        found.append("reserved: not recorded (on the CPU it is the resident set of the process)")
+        found.append("reserved: not recorded (on the CPU the process's resident set)")
     else:
         found.append("reserved: not available (this allocator has no segments)")
     if instant.is_peak and moment.counted is not None:

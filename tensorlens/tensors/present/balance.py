@@ -55,7 +55,7 @@ def balance(ledger: Ledger) -> tuple[LedgerRow, ...]:
     found = []
     remarks = {"unnamed": _unnamed(ledger)}
     if ledger.device.rpartition("/")[2] == "cpu":
-        remarks["reserved"] = "the resident set of the process"
+        remarks["reserved"] = "the process's resident set"
     for field, depth, label in _TREE:
         if field == "free":
             nbytes = _free(ledger)

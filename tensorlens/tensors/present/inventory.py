@@ -34,6 +34,8 @@ class TensorRow:
     """Empty where those of a family differ."""
     aliases: tuple[TensorRecord, ...] = ()
     """Tensors that share the storage; only where there is one and the view is verbose."""
+    lines: int = 1
+    """How many lines of code allocated them; where these are several, ``first.born`` is None."""
 
     @property
     def change(self) -> int:
@@ -192,7 +194,8 @@ def _row(
     rows = family.rows
     first = table.record(rows[0])
     shapes = {table.shape[row] for row in rows}
-    if len({table.born[row] for row in rows}) > 1:
+    lines = len({table.born[row] for row in rows})
+    if lines > 1:
         first = replace(first, born=None)
     if len({table.model_line[row] for row in rows}) > 1:
         first = replace(first, model_line=None)
@@ -205,6 +208,7 @@ def _row(
         after=sum(sizes[row][1] for row in rows),
         shape=str(table.shapes[shapes.pop()]) if len(shapes) == 1 else "",
         aliases=tuple(aliases) if len(rows) == 1 else (),
+        lines=lines,
     )
 
 

@@ -118,7 +118,7 @@ def tensor_table(
             Cell(printable(row.name) or _NAMELESS, count=row.count),
             *(row.first.role, row.first.dtype, row.shape),
             *_sizes(row, kind, largest),
-            *(() if view.verbose else _births(row.first)),
+            *(() if view.verbose else _births(row)),
         )
         for row in rows
     )
@@ -182,9 +182,12 @@ def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
     yield Cell(text, bar=_bar(abs(row.change), largest), tone=tone)
 
 
-def _births(tensor: TensorRecord) -> tuple[str, str, str]:
+def _births(row: TensorRow) -> tuple[str, str, str]:
     """Return which line allocated a tensor, in short for a text."""
-    born, model = tensor.born, tensor.model_line
+    born, model = row.first.born, row.first.model_line
+    if row.lines > 1:
+        several = counted(row.lines, "line")
+        return several, several, _place(model)
     short = model_place(model) if model else place(born) if born else ""
     return short, _place(born), _place(model)
 

@@ -44,7 +44,6 @@ def test_ranges(indices, name) -> None:
         T("history[9]", device="cuda:0"),
         T("history[9]", dtype="int64"),
         T("history[9]", storage_nbytes=400),
-        T("history[9]", born=("a.py", 1)),
         T("history[9]", held_by="AddBackward0"),
         T("history[9]", note="of NumPy"),
         T("history[9]", also=("same",)),
@@ -55,6 +54,12 @@ def test_ranges(indices, name) -> None:
 )
 def test_what_differs_stays_apart(other) -> None:
     assert folded(*listed(range(3)), other) == [("history[0..2]", 3), (other.name, 1)]
+
+
+def test_items_of_one_list_are_one_row_whatever_lines_they_are_of() -> None:
+    first, second = ("a.py", 1), ("a.py", 2)
+    tensors = [T(f"feats[{n}]", born=first if n < 5 else second) for n in range(7)]
+    assert folded(*tensors) == [("feats[0..6]", 7)]
 
 
 def test_lists_in_lists() -> None:

@@ -41,14 +41,14 @@ cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, event 4, in
   120.00 KiB  44.8 %  before the recording
     8.00 KiB   3.0 %  train.py:3            loss = h.sum()
 
-  reserved: not recorded (on the CPU it is the resident set of the process); the
-    allocator counted the same peak by itself
+  reserved: not recorded (on the CPU the process's resident set); the allocator
+    counted the same peak by itself
   churn: 178.00 KiB handed out in 4 allocations, 0.7 times the peak; most by
     train.py:2 (140.00 KiB)
 
 cpu  backward memory, by the forward line that caused it: 100.00 KiB
   Handed out  Of it kept  Most at once  Line        Source
-  ──────────────────────────────────────────────────────────
+  ────────────────────────────────────────────────────────────
   100.00 KiB  100.00 KiB    100.00 KiB  train.py:2  h = net(x)
 
 Growth from "forward" to "end": +100.00 KiB
@@ -58,7 +58,7 @@ Growth from "forward" to "end": +100.00 KiB
 """
 TRAINING_120 = (
     TRAINING_80.replace("in\n    backward", "in backward")
-    .replace("the\n    allocator counted", "the allocator counted")
+    .replace("allocator\n    counted", "allocator counted")
     .replace("most by\n    train.py", "most by train.py")
 )
 
@@ -103,7 +103,7 @@ def test_what_is_not_known_says_why() -> None:
     text = text_of(recordings.one_event())
     assert "cpu  peak 512 B in 1 block, event 0\n" in text
     assert "  By line: not available (no block has a Python stack)\n" in text
-    assert "reserved: not recorded (on the CPU it is the resident set of the process)" in text
+    assert "reserved: not recorded (on the CPU the process's resident set)" in text
 
 
 def test_a_peak_that_is_reached_again_is_the_first() -> None:
