@@ -18,7 +18,8 @@ from tensorlens.planning.estimate import result as estimates
 from tensorlens.planning.inputs import plan as plans
 from tensorlens.planning.suggest import result as suggestions
 from tensorlens.recording import recordings, tlens
-from tensorlens.records import kineto, queues
+from tensorlens.records import queues, torch_files
+from tensorlens.records.torch_files import kineto
 from tensorlens.tensors import difference as differences
 from tensorlens.tensors import snapshot as snapshots
 
@@ -80,9 +81,7 @@ def load(path: str | os.PathLike[str]) -> Record:
             else:
                 content = stream.read()
         if content.startswith(_PICKLES):
-            from tensorlens.records import torch_snapshots as foreign
-
-            return recordings.Recording(*foreign.read(content))
+            return recordings.Recording(*torch_files.read(content))
     except FileFormatError as error:
         raise FileFormatError(f"{name}: {error}") from None
     except FileNotFoundError:
@@ -135,9 +134,7 @@ def parse(content: str) -> Record:
     if isinstance(data, dict) and "traceEvents" in data and kineto.has_memory(data):
         return recordings.Recording(*kineto.from_trace(data))
     if isinstance(data, dict) and "device_traces" in data:
-        from tensorlens.records import torch_snapshots as foreign
-
-        return recordings.Recording(*foreign.from_snapshot(data, budget=len(content)))
+        return recordings.Recording(*torch_files.from_snapshot(data, budget=len(content)))
     raise FileFormatError(_what_it_is(data))
 
 

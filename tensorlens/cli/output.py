@@ -91,7 +91,7 @@ class DocumentStream:
         if _file_of(self._descriptor) != self._file:
             say("error: the document is lost: the program closed the descriptor kept for it")
             return
-        from tensorlens.render.json import JsonRenderer
+        from tensorlens.render import JsonRenderer
 
         content = JsonRenderer().render(record).encode("utf-8", "backslashreplace")
         try:
@@ -314,7 +314,7 @@ def show_record(record: Record, *, json: bool, view: View | None = None) -> None
     Raises:
         TensorlensError: it could not be written.
     """
-    from tensorlens.render.json import JsonRenderer
+    from tensorlens.render import JsonRenderer
     from tensorlens.render.text import TextRenderer
 
     show((JsonRenderer() if json else TextRenderer(view=view)).render(record))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "csv": ("tensorlens.render.flat", "CsvRenderer", {}),
     "html": ("tensorlens.render.html", "HtmlRenderer", {}),
-    "json": ("tensorlens.render.json", "JsonRenderer", {}),
+    "json": ("tensorlens.render", "JsonRenderer", {}),
     # a file is not the terminal this happens to run in
     "txt": (
         "tensorlens.render.text",
@@ -52,6 +52,20 @@ class Renderer(Protocol):
 
     def render(self, record: Any) -> str | bytes:
         """Return the content of the file; text is to be written as UTF-8, newlines as they are."""
+
+
+class JsonRenderer:
+    """Writes what :func:`tensorlens.loading.parse` reads back equal.
+
+    Of a recording and of an estimate that is what they tell, for other programs, and their events
+    packed, which nothing but tensorlens reads.
+    """
+
+    extension = "json"
+
+    def render(self, record: Any) -> str:
+        """Return the record as JSON text with a newline at the end."""
+        return f"{record.to_json()}\n"
 
 
 class ExportRenderer:

@@ -7,8 +7,8 @@ the writers make them printable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:
@@ -391,6 +391,28 @@ Block: TypeAlias = (
     | Only
     | Markup
 )
+
+
+def of_medium(blocks: Sequence[Block], medium: Medium) -> list[Block]:
+    """Return the blocks that a medium has."""
+    found: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Only):
+            found += of_medium(block.blocks(), medium) if medium in block.media else []
+        elif isinstance(block, Section):
+            found.append(replace(block, blocks=tuple(of_medium(block.blocks, medium))))
+        else:
+            found.append(block)
+    return found
+
+
+def tables_of(blocks: Sequence[Block]) -> Iterator[Table]:
+    """Give the tables in blocks and their sections."""
+    for block in blocks:
+        if isinstance(block, Table):
+            yield block
+        elif isinstance(block, Section):
+            yield from tables_of(block.blocks)
 
 
 @dataclass(frozen=True, slots=True)

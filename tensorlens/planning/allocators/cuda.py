@@ -24,7 +24,7 @@ from tensorlens.planning.allocators.blocks import (
 from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import OutOfMemory, SimulatedAllocator
 from tensorlens.records.events import EventLog
-from tensorlens.records.torch_snapshots.sizes import SMALL, SMALL_SEGMENT
+from tensorlens.records.torch_files.sizes import SMALL, SMALL_SEGMENT
 
 _UNLIMITED = 1 << 40
 """Bytes of address space where the card's memory is not known."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.errors import UsageError
-from tensorlens.records.torch_snapshots.sizes import Rules
+from tensorlens.records.torch_files.sizes import Rules
 
 MIB = 1 << 20
 LARGE_REQUEST = 10 << 20

@@ -21,8 +21,8 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.torch_snapshots.frames import metadata_of
-from tensorlens.records.torch_snapshots.trace import MADE_UP
+from tensorlens.records.torch_files.frames import metadata_of
+from tensorlens.records.torch_files.trace import MADE_UP
 
 _GAP = 1 << 20
 """Blocks no further apart share a segment."""

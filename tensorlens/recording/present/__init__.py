@@ -125,7 +125,9 @@ def _table(
             lines.append((Cell(f"of it {line_place(line)}"), source_of(recording.log, line)))
             details.append(())
     columns = (
-        Column("Handed out", tip="Sum of the bytes handed out while the line's nodes ran, in all steps"),
+        Column(
+            "Handed out", tip="Sum of the bytes handed out while the line's nodes ran, in all steps"
+        ),
         Column("Of it kept", tip="Of these, what outlived the backward pass"),
         Column("Most at once", tip="The most of it that was resident at one instant"),
         *line_columns(any(source for _, source in lines)),

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorlens.render.blocks import (
-    Block,
-    Levels,
-    Medium,
-    Only,
-    Plane,
-    Section,
-    Table,
-)
+from tensorlens.render.blocks import Block, Levels, Medium, Plane, of_medium, tables_of
+from tensorlens.render.figures import heights, thinned
 from tensorlens.render.html import treemap
 from tensorlens.render.html.table import shown_table
 from tensorlens.render.html.templates import environment
-from tensorlens.render.series import heights, thinned
 from tensorlens.render.source import clipped, width
 
 _WIDTH, _HEIGHT = 240, 28
@@ -44,13 +35,13 @@ def page(blocks: Sequence[Block]) -> str:
 
 def _written(blocks: Sequence[Block], medium: Medium) -> str:
     template = environment().get_template("blocks.html")
-    found = _of_medium(blocks, medium)
+    found = of_medium(blocks, medium)
     return template.render(
         blocks=found,
         on_page=medium == "page",
         boxes=treemap.rectangles,
         treemap_height=treemap.HEIGHT,
-        has_tables_script=medium == "page" and any(each.opening for each in _tables(found)),
+        has_tables_script=medium == "page" and any(each.opening for each in tables_of(found)),
         kind=_kind,
         shown=lambda table: shown_table(table, medium),
         line=_line,
@@ -60,27 +51,6 @@ def _written(blocks: Sequence[Block], medium: Medium) -> str:
         upward=_upward,
         size=_PLANE,
     )
-
-
-def _of_medium(blocks: Sequence[Block], medium: Medium) -> list[Block]:
-    """Return the blocks that a medium has."""
-    found: list[Block] = []
-    for block in blocks:
-        if isinstance(block, Only):
-            found += _of_medium(block.blocks(), medium) if medium in block.media else []
-        elif isinstance(block, Section):
-            found.append(replace(block, blocks=tuple(_of_medium(block.blocks, medium))))
-        else:
-            found.append(block)
-    return found
-
-
-def _tables(blocks: Sequence[Block]) -> Iterator[Table]:
-    for block in blocks:
-        if isinstance(block, Table):
-            yield block
-        elif isinstance(block, Section):
-            yield from _tables(block.blocks)
 
 
 def _kind(block: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorlens.render.blocks import (
@@ -13,10 +13,11 @@ from tensorlens.render.blocks import (
     KeyValues,
     Legend,
     Note,
-    Only,
     Paragraph,
     Section,
     Table,
+    of_medium,
+    tables_of,
 )
 from tensorlens.render.source import width
 from tensorlens.render.text import table as tables
@@ -29,23 +30,10 @@ _COMMENT = "# "
 
 def parts(blocks: Sequence[Block], page: Page) -> list[str]:
     """Return blocks as parts of a text, to be parted by empty lines."""
-    shown = _of_text(blocks)
+    shown = of_medium(blocks, "text")
     page = replace(page, names=fitted_names(shown, page))
     found = _Writer(shown, page).parts(shown)
     return [part for part in found if part]
-
-
-def _of_text(blocks: Sequence[Block]) -> list[Block]:
-    """Return the blocks that a text has."""
-    found: list[Block] = []
-    for block in blocks:
-        if isinstance(block, Only):
-            found += _of_text(block.blocks()) if "text" in block.media else []
-        elif isinstance(block, Section):
-            found.append(replace(block, blocks=tuple(_of_text(block.blocks))))
-        else:
-            found.append(block)
-    return found
 
 
 class _Writer:
@@ -54,8 +42,9 @@ class _Writer:
     def __init__(self, blocks: Sequence[Block], page: Page) -> None:
         self._page = page
         alike: dict[str, list[Table]] = {}
-        for table in _tables(blocks):
-            alike.setdefault(table.name, []).append(table)
+        for table in tables_of(blocks):
+            if table.rows:
+                alike.setdefault(table.name, []).append(table)
         alike.pop("", None)
         self._layouts = {name: tables.layout(each, page) for name, each in alike.items()}
         self._last = {name: each[-1] for name, each in alike.items()}
@@ -123,14 +112,6 @@ class _Writer:
         lines = [*tables.lines(block, found, page), *tables.table_footer(block, page)]
         is_last = not block.name or self._last[block.name] is block
         return lines + (tables.missing(found, page) if is_last else [])
-
-
-def _tables(blocks: Sequence[Block]) -> Iterator[Table]:
-    for block in blocks:
-        if isinstance(block, Table) and block.rows:
-            yield block
-        elif isinstance(block, Section):
-            yield from _tables(block.blocks)
 
 
 def _heading(heading: Heading, page: Page) -> list[str]:

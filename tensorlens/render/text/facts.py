@@ -15,8 +15,7 @@ from tensorlens.render.blocks import (
     Named,
     Section,
 )
-from tensorlens.render.figures import size
-from tensorlens.render.series import bars, thinned
+from tensorlens.render.figures import bars, size, thinned
 from tensorlens.render.shortening import distinct_names
 from tensorlens.render.source import clipped, shortened, width
 from tensorlens.render.text.page import GAP, Page, padded

@@ -3,7 +3,7 @@ from made_logs import ENGINE, FUNCTIONAL, Made, user
 
 from tensorlens.records.events import Context, Frame
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render import json as json_renderer
+from tensorlens.render import JsonRenderer
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
 
@@ -100,7 +100,7 @@ def test_lines_of_the_model_stand_below_the_users() -> None:
 
 
 def test_both_lines_are_in_the_data() -> None:
-    text = json_renderer.JsonRenderer().render(two_levels().recording)
+    text = JsonRenderer().render(two_levels().recording)
     assert '"model_line"' in text and '"by_model_line"' in text and '"model_lines"' in text
 
 

@@ -1,7 +1,7 @@
 """What torch wrote, as recordings."""
 
 from tensorlens.recording.recordings import Recording
-from tensorlens.records import torch_snapshots as foreign
+from tensorlens.records import torch_files as foreign
 
 
 def read(content):

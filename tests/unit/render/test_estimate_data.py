@@ -12,9 +12,8 @@ from tensorlens.errors import FileFormatError
 from tensorlens.loading import load
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording.recordings import Recording
-from tensorlens.render import OF_ALL, OF_RECORDINGS
+from tensorlens.render import OF_ALL, OF_RECORDINGS, JsonRenderer
 from tensorlens.render.flat import CsvRenderer, to_pandas
-from tensorlens.render.json import JsonRenderer
 
 
 def data_of(kind: str) -> dict:

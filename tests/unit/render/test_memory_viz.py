@@ -25,7 +25,7 @@ from tensorlens.records.events import (
     SegmentBlock,
 )
 from tensorlens.records.origin import Origin
-from tensorlens.records.torch_snapshots import read
+from tensorlens.records.torch_files import read
 from tensorlens.render import renderer_for
 
 MIB = 1 << 20

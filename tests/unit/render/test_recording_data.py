@@ -9,8 +9,8 @@ import rendered_recordings as recordings
 from rendered_recordings import KIB, MS
 
 from tensorlens.recording.present.data import COLUMNS, TENSORS, summary
+from tensorlens.render import JsonRenderer
 from tensorlens.render.flat import CsvRenderer, to_pandas
-from tensorlens.render.json import JsonRenderer
 from tensorlens.render.source import spreadsheet_text
 
 

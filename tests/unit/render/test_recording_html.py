@@ -63,9 +63,7 @@ def test_no_text_of_the_user_breaks_out(made) -> None:
 def test_the_hostile_names_are_still_there() -> None:
     text = page_of("hostile")
     name = " ".join(printable(HOSTILE).split())
-    assert [name, "parameter", "100.00 KiB", "before", "before", "", ""] in cells_of(
-        text
-    )
+    assert [name, "parameter", "100.00 KiB", "before", "before", "", ""] in cells_of(text)
     (data,) = data_of(text)
     assert data["device"] == printable(HOSTILE)
     assert printable(HOSTILE) in data["blocks"]["texts"]

@@ -10,7 +10,7 @@ import rendered_reports as reports
 from tensorlens import render
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.lines.report import LineReport
-from tensorlens.render.json import JsonRenderer
+from tensorlens.render import JsonRenderer
 
 
 def names_in(folder: Path) -> list[str]:

@@ -21,7 +21,7 @@ from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
-from tensorlens.records.torch_snapshots.snapshots import from_snapshot
+from tensorlens.records.torch_files.snapshots import from_snapshot
 
 _SOURCE = "CUDA memory history"
 _ROUNDING = 512

@@ -10,8 +10,8 @@ import pytest
 
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import START, Segment, SegmentBlock
-from tensorlens.records.torch_snapshots import from_snapshot
-from tensorlens.records.torch_snapshots.pickles import unpickle
+from tensorlens.records.torch_files import from_snapshot
+from tensorlens.records.torch_files.pickles import unpickle
 
 FOLDER = Path(__file__).parents[4].parent / "shared" / "data"
 

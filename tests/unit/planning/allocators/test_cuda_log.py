@@ -8,7 +8,7 @@ from restored import restore
 from tensorlens.planning.allocators import CachingAllocator, Settings
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import Context, EventLog, Frame, Segment, SegmentBlock
-from tensorlens.records.torch_snapshots import read
+from tensorlens.records.torch_files import read
 from tensorlens.render import renderer_for
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer

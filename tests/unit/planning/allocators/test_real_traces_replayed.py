@@ -6,7 +6,7 @@ from restored import restore
 
 from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.records.events import ALLOC, START, EventLog
-from tensorlens.records.torch_snapshots import from_snapshot
+from tensorlens.records.torch_files import from_snapshot
 
 # segments taken during the trace, blocks from memory held already, bytes reserved at the end
 TABLE = {

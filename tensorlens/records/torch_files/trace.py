@@ -17,8 +17,8 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.torch_snapshots.frames import StackReader
-from tensorlens.records.torch_snapshots.sizes import Rules
+from tensorlens.records.torch_files.frames import StackReader
+from tensorlens.records.torch_files.sizes import Rules
 
 FREED = 6
 """Beside the kinds of events: a block is free for other requests. Its bytes count no longer from

@@ -21,8 +21,8 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.torch_snapshots.sizes import LargePool, Rules
-from tensorlens.records.torch_snapshots.trace import FREED, Step
+from tensorlens.records.torch_files.sizes import LargePool, Rules
+from tensorlens.records.torch_files.trace import FREED, Step
 
 
 class LogRow(NamedTuple):

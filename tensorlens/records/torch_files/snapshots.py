@@ -15,11 +15,11 @@ from tensorlens.errors import FileFormatError
 from tensorlens.records.documents import items, mapping, optional, text
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
-from tensorlens.records.torch_snapshots.frames import StackReader
-from tensorlens.records.torch_snapshots.lifetimes import Lifetimes, LogRow, lifetimes
-from tensorlens.records.torch_snapshots.pickles import unpickle
-from tensorlens.records.torch_snapshots.sizes import Rules
-from tensorlens.records.torch_snapshots.trace import (
+from tensorlens.records.torch_files.frames import StackReader
+from tensorlens.records.torch_files.lifetimes import Lifetimes, LogRow, lifetimes
+from tensorlens.records.torch_files.pickles import unpickle
+from tensorlens.records.torch_files.sizes import Rules
+from tensorlens.records.torch_files.trace import (
     WRONG,
     Step,
     damaged,

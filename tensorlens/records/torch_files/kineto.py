@@ -22,8 +22,8 @@ from tensorlens.records.events import (
     Stacks,
 )
 from tensorlens.records.origin import Origin, Recorded
-from tensorlens.records.torch_snapshots.frames import frame_of
-from tensorlens.records.torch_snapshots.trace import WRONG, damaged, number
+from tensorlens.records.torch_files.frames import frame_of
+from tensorlens.records.torch_files.trace import WRONG, damaged, number
 
 _MEMORY = "[memory]"
 # c10/core/DeviceType.h
