@@ -90,8 +90,7 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        now = self.still()
-        return now.once(("peak", device), lambda: analysis.peak(now, device))
+        return self._answer(analysis.peak, device)
 
     def at(self, instant: int | str, device: str | None = None) -> Moment:
         """Return what was resident after the event of a number, or at the last mark of a name.
@@ -102,8 +101,7 @@ class Recording(Document):
             UsageError: there is no such event or mark, or no such device.
         """
         now = self.still()
-        row = analysis.row_at(now.log, instant)
-        return now.once(("moment", row, device), lambda: analysis.moment(now, row, device))
+        return now._answer(analysis.moment, analysis.row_at(now.log, instant), device)
 
     def blocks(self, rows: Sequence[int]) -> Sequence[Resident]:
         """Return the blocks that the allocations with these numbers handed out, in their order.
@@ -121,8 +119,7 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        now, question = self.still(), ("timeline", device, points)
-        return now.once(question, lambda: analysis.timeline(now, device, points))
+        return self._answer(analysis.timeline, device, points)
 
     @property
     def backward_by_line(self) -> Mapping[SourceLine | None, int]:
@@ -135,8 +132,7 @@ class Recording(Document):
         Besides the bytes of :attr:`backward_by_line` each has what was kept, the most that was
         resident at once, gradients and nodes. Largest first.
         """
-        now = self.still()
-        return now.once(("backward", device), lambda: analysis.backward(now, device))
+        return self._answer(analysis.backward, device)
 
     @property
     def backward_by_module(self) -> Mapping[str | None, int]:
@@ -148,9 +144,7 @@ class Recording(Document):
 
         They add up to those of :meth:`backward`.
         """
-        now = self.still()
-        question = "backward modules", device
-        return now.once(question, lambda: analysis.backward_modules(now, device))
+        return self._answer(analysis.backward_modules, device)
 
     def growth(
         self, start: str | int | None = None, end: str | int | None = None
@@ -164,8 +158,7 @@ class Recording(Document):
         Raises:
             UsageError: there is no such mark or event.
         """
-        now = self.still()
-        return now.once(("growth", start, end), lambda: analysis.growth(now, start, end))
+        return self._answer(analysis.growth, start, end)
 
     def churn(self, device: str | None = None) -> Churn:
         """Return how many bytes were handed out for what was resident.
@@ -173,13 +166,11 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        now = self.still()
-        return now.once(("churn", device), lambda: analysis.churn(now, device))
+        return self._answer(analysis.churn, device)
 
     def fragmentation(self, device: str | None = None) -> Fragmentation | None:
         """Return how well the allocator's segments were used; None where they are not known."""
-        now = self.still()
-        return now.once(("fragmentation", device), lambda: analysis.fragmentation(now, device))
+        return self._answer(analysis.fragmentation, device)
 
     def still(self) -> Recording:
         """Return the recording as of now: itself, or what one that is on has seen so far.
@@ -192,6 +183,11 @@ class Recording(Document):
         if self._still is None or self._still.log is not log:
             self._still = Recording(log, self.origin)
         return self._still
+
+    def _answer(self, analyse: Callable[..., _T], *arguments: Hashable) -> _T:
+        """Return what an analysis makes of the recording as of now."""
+        now = self.still()
+        return now.once((analyse, *arguments), lambda: analyse(now, *arguments))
 
     def once(self, question: Hashable, make: Callable[[], _T]) -> _T:
         """Return what ``make`` gave for a question; it is asked again if the log went on."""

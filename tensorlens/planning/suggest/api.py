@@ -35,8 +35,8 @@ from tensorlens.planning.suggest.state import smaller_queue, without_state
 from tensorlens.planning.suggest.verification import Watcher, verified, watched, without_failures
 from tensorlens.planning.trials.jobs import Reason, Trouble
 from tensorlens.recording.analysis.levels import dropped_peak
-from tensorlens.recording.present.culprits import largest_line, largest_tensors
 from tensorlens.recording.present.instants import line_rows
+from tensorlens.recording.present.remarks import largest_line, largest_tensors
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes
 

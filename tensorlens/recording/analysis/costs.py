@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
 from tensorlens.recording.analysis.instants import largest_sums, roles_of, row_at
 from tensorlens.recording.analysis.levels import chosen, device_peak, residents
-from tensorlens.recording.analysis.roles import Roles
 from tensorlens.recording.moments import BackwardCost, Churn, Growth
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.tensors import SourceLine
 
 if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
-
-_K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(slots=True)
@@ -28,10 +25,10 @@ class _Line:
     kept: int = 0
     resident: int = 0
     peak: int = 0
-    gradients: dict[str, int] = field(default_factory=dict)
-    nodes: dict[str, int] = field(default_factory=dict)
-    alloc_sites: dict[SourceLine, int] = field(default_factory=dict)
-    model_lines: dict[SourceLine, int] = field(default_factory=dict)
+    gradients: Counter[str] = field(default_factory=Counter)
+    nodes: Counter[str] = field(default_factory=Counter)
+    alloc_sites: Counter[SourceLine] = field(default_factory=Counter)
+    model_lines: Counter[SourceLine] = field(default_factory=Counter)
 
 
 def backward(recording: Recording, device: str | None = None) -> tuple[BackwardCost, ...]:
@@ -40,12 +37,11 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
     The bytes of all lines are all that was handed out in the phase backward. A block was kept if
     it was not freed before the backward pass ended that it is from.
     """
-    number = None if device is None else recording.log.devices.index(chosen(recording, device))
     roles, of = roles_of(recording), event_index(recording)
     lines: dict[SourceLine | None, _Line] = {}
     line_of = PlaceTable(lambda place: lines.setdefault(of.charged[place], _Line()))
     node_of = PlaceTable(lambda place: _node(of, place))
-    for row, allocates in _rows(of, number):
+    for row, allocates in _rows(recording, device):
         place = of.place(row)
         line = line_of[place]
         size = of.log.size[row]
@@ -57,24 +53,17 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
         line.nbytes += size
         line.blocks += 1
         line.kept += 0 if of.within_phase(row) else size
-        _count(line.nodes, node_of[place], size)
-        site = of.custom[place]
-        if site is not None:
-            _count(line.alloc_sites, site, size)
-        model = of.model[place]
-        if model is not None:
-            _count(line.model_lines, model, size)
-        name = _gradient(roles, row)
-        if name is not None:
-            _count(line.gradients, name, size)
+        line.nodes[node_of[place]] += size
+        if (site := of.custom[place]) is not None:
+            line.alloc_sites[site] += size
+        if (model := of.model[place]) is not None:
+            line.model_lines[model] += size
+        if roles.role(row) == "gradient" and (name := roles.named(row)) is not None:
+            line.gradients[name] += size
     ordered = sorted(lines.items(), key=lambda each: (-each[1].nbytes, str(each[0])))
     return tuple(
         BackwardCost(
-            line=line,
-            nbytes=cost.nbytes,
-            blocks=cost.blocks,
-            kept=cost.kept,
-            peak=cost.peak,
+            *(line, cost.nbytes, cost.blocks, cost.kept, cost.peak),
             gradients=largest_sums(cost.gradients.items()),
             nodes=largest_sums(cost.nodes.items()),
             alloc_sites=largest_sums(cost.alloc_sites.items()),
@@ -90,9 +79,8 @@ def backward_calls(recording: Recording, device: str | None = None) -> dict[Sour
     The largest come first. Bytes count for the line of :func:`backward` and for each of the user's
     lines that called it, as they do in a table of lines.
     """
-    number = None if device is None else recording.log.devices.index(chosen(recording, device))
     of = event_index(recording)
-    made = largest_sums((of.place(row), size) for row, size in _allocations(of, number))
+    made = largest_sums((of.place(row), size) for row, size in _allocations(recording, device))
     return largest_sums((line, size) for place, size in made.items() for line in of.calls[place])
 
 
@@ -102,24 +90,26 @@ def backward_modules(recording: Recording, device: str | None = None) -> dict[st
     The largest come first; None gathers what belongs to no module. The bytes of all are those of
     :func:`backward`.
     """
-    number = None if device is None else recording.log.devices.index(chosen(recording, device))
-    of = event_index(recording)
-    return largest_sums((of.module[of.place(row)], size) for row, size in _allocations(of, number))
+    of, made = event_index(recording), _allocations(recording, device)
+    return largest_sums((of.module[of.place(row)], size) for row, size in made)
 
 
-def _allocations(of: EventIndex, device: int | None) -> Iterator[tuple[int, int]]:
+def _allocations(recording: Recording, device: str | None) -> Iterator[tuple[int, int]]:
     """Give the allocations made in backward, with their bytes."""
-    return ((row, of.log.size[row]) for row, allocates in _rows(of, device) if allocates)
+    sizes = recording.log.size
+    return ((row, sizes[row]) for row, allocates in _rows(recording, device) if allocates)
 
 
-def _rows(of: EventIndex, device: int | None) -> Iterator[tuple[int, bool]]:
+def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]]:
     """Give the allocations made in backward, again when they are freed, in order."""
-    log, phase = of.log, of.phase
+    of, log = event_index(recording), recording.log
+    phase = of.phase
+    number = None if device is None else log.devices.index(chosen(recording, device))
     made: set[int] = set()
     columns = zip(log.kind, log.device, log.pair, of.places(), strict=True)
     for row, (kind, here, pair, place) in enumerate(columns):
         if kind == ALLOC:
-            if phase[place] == "backward" and (device is None or here == device):
+            if phase[place] == "backward" and number in (None, here):
                 made.add(row)
                 yield row, True
         elif kind == FREE and pair in made:
@@ -133,15 +123,6 @@ def _node(of: EventIndex, place: Place) -> str:
     operator = context.outer or context.op
     found = (operator, context.node) if of.computed_again(place) else (context.node, operator)
     return found[0] or found[1] or "not recorded"
-
-
-def _gradient(roles: Roles, row: int) -> str | None:
-    name = roles.named(row)
-    return None if name is None or roles.role(row) != "gradient" else name
-
-
-def _count(sums: dict[_K, int], key: _K, nbytes: int) -> None:
-    sums[key] = sums.get(key, 0) + nbytes
 
 
 def growth(

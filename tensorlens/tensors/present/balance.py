@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensorlens.records.ledger import FIGURES, Block, Ledger, Term
-from tensorlens.render.figures import size
+from tensorlens.render.figures import counted, size
 from tensorlens.render.source import place, printable
 from tensorlens.tensors.difference import LedgerChange
 
@@ -167,7 +167,7 @@ def _unnamed(ledger: Ledger) -> str:
     count = max(ledger.block_count, len(ledger.blocks))
     if not count:
         return ""
-    text = "1 block" if count == 1 else f"{count:,} blocks"
+    text = counted(count, "block")
     if not ledger.blocks:
         return text
     largest = max(ledger.blocks, key=lambda block: block.nbytes)

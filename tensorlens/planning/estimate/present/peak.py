@@ -9,12 +9,12 @@ from typing import TypeVar
 from tensorlens.planning.estimate.present.peak_parts import library_bytes
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording.moments import Resident
-from tensorlens.recording.present.culprits import largest_line, largest_tensors, part
 from tensorlens.recording.present.instants import (
     LineRow,
     line_rows,
     mark_before,
 )
+from tensorlens.recording.present.remarks import largest_line, largest_tensors, part
 from tensorlens.records.events import ALLOC
 from tensorlens.render.figures import size
 from tensorlens.render.source import model_place, place, printable
