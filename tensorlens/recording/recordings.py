@@ -226,7 +226,7 @@ class Recording(Document):
         """
         from tensorlens.recording import tlens
 
-        return tlens.unpacked(cls, data, "a summary of a recording")
+        return tlens.unpacked(cls, data)
 
     def _record(self) -> Recording:
         return self.still()

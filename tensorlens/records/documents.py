@@ -166,9 +166,9 @@ class Shown:
         cls._repr_pretty_ = cls._repr_pretty_  # type: ignore[method-assign]
 
     def __str__(self) -> str:
-        from tensorlens import render
+        from tensorlens.render.text import TextRenderer
 
-        return render.text_of(self._record())
+        return TextRenderer().render(self._record())
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
@@ -214,9 +214,9 @@ class Document(Shown):
     """Of its JSON; None puts all of it on one line, as what has many rows is."""
 
     def _repr_html_(self) -> str:
-        from tensorlens import render
+        from tensorlens.render import html
 
-        return render.fragment_of(self._record())
+        return html.fragment(self._record())
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write it in the format that the file's ending names.
@@ -258,15 +258,15 @@ class Document(Shown):
 
     def to_html(self) -> str:
         """Return a page that needs nothing else."""
-        from tensorlens import render
+        from tensorlens.render import html
 
-        return render.page_of(self._record())
+        return html.HtmlRenderer().render(self._record())
 
     def to_csv(self) -> str:
         """Return the table as CSV text, sizes in bytes."""
-        from tensorlens import render
+        from tensorlens.render import flat
 
-        return render.csv_of(self._record())
+        return flat.CsvRenderer().render(self._record())
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the table as a DataFrame, sizes in bytes.
@@ -274,9 +274,9 @@ class Document(Shown):
         Raises:
             ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
         """
-        from tensorlens import render
+        from tensorlens.render import flat
 
-        return render.frame_of(self._record())
+        return flat.to_pandas(self._record())
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:

@@ -221,9 +221,7 @@ class TensorTable(Sequence[TensorRecord]):
         """
         table = cls()
         for column, code in cls.COLUMNS.items():
-            # files of older releases have no lines of models
-            values = data.get(column) if column == "model_line" else data[column]
-            setattr(table, column, array(code, [-1] * len(table) if values is None else values))
+            setattr(table, column, array(code, data[column]))
         names = data["names"]
         table.names = Names(
             array("i", names["parents"]),

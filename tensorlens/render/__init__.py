@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tensorlens.errors import TensorlensError, UsageError
 
 if TYPE_CHECKING:
-    import pandas
-
     from tensorlens.render.blocks import Block, Presentable
     from tensorlens.render.view import View
 
@@ -172,50 +170,11 @@ def save(
     return target
 
 
-def text_of(record: Presentable) -> str:
-    """Return a record as text, as wide as the terminal."""
-    from tensorlens.render.text import TextRenderer
-
-    return TextRenderer().render(record)
-
-
 def text_of_blocks(blocks: Sequence[Block]) -> str:
     """Return blocks as text, as wide as the terminal."""
     from tensorlens.render.text import TextRenderer
 
     return TextRenderer().render_blocks(blocks)
-
-
-def fragment_of(record: Presentable) -> str:
-    """Return a record as one ``<div>`` for a notebook's cell."""
-    from tensorlens.render import html
-
-    return html.fragment(record)
-
-
-def page_of(record: Presentable) -> str:
-    """Return a record as a page of HTML."""
-    from tensorlens.render import html
-
-    return html.HtmlRenderer().render(record)
-
-
-def csv_of(record: Presentable) -> str:
-    """Return a record as CSV."""
-    from tensorlens.render import flat as table
-
-    return table.CsvRenderer().render(record)
-
-
-def frame_of(record: Presentable) -> pandas.DataFrame:
-    """Return a record as a DataFrame.
-
-    Raises:
-        ImportError: pandas is not installed.
-    """
-    from tensorlens.render import flat as table
-
-    return table.to_pandas(record)
 
 
 def _replace(target: Path, content: bytes) -> None:

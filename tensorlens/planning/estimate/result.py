@@ -319,7 +319,7 @@ class Estimate(Document):
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        recording = tlens.unpacked(cls, data, "an estimate")
+        recording = tlens.unpacked(cls, data)
         names = {each.name for each in fields(cls)}
         # a file of before it was kept is of no run that is known, not of this one
         given = {"run": None, **{name: data[name] for name in names & data.keys()}}

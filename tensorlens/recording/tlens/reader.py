@@ -71,22 +71,19 @@ def read(file: BufferedReader) -> Recording:
         raise FileFormatError("damaged recording: more than can be read") from None
 
 
-def unpacked(kind: type[Document], data: Any, name: str) -> Recording:
+def unpacked(kind: type[Document], data: Any) -> Recording:
     """Return the recording whose events are packed in what ``to_dict`` of a record gave.
 
     Args:
         kind: the record that the data is of.
         data: what it gave; ``log`` is of :func:`~tensorlens.recording.tlens.writer.packed`.
-        name: what a file without events is called, as older ones are.
 
     Raises:
         FileFormatError: it is something else, newer than this tensorlens, or damaged.
     """
     check_schema(data, kind.SCHEMA, kind.VERSION, kind.KIND)
-    if "log" not in data:
-        raise FileFormatError(f"{name} without its events, as older ones are")
     try:
-        content = base64.b64decode(text(data["log"]), validate=True)
+        content = base64.b64decode(text(data.get("log")), validate=True)
     except (TypeError, ValueError):
         raise FileFormatError("damaged recording: its events are no base64") from None
     return read(BufferedReader(cast(Any, BytesIO(content))))

@@ -47,11 +47,11 @@ def read(content: bytes) -> Recorded:
         return from_snapshot(unpickle(content), budget=len(content))
 
 
-def from_snapshot(snapshot: Any, *, budget: int = 2**40, source: str | None = None) -> Recorded:
+def from_snapshot(data: Any, *, budget: int = 2**40, source: str | None = None) -> Recorded:
     """Return the log in what ``torch.cuda.memory._snapshot()`` gave.
 
     Args:
-        snapshot: the dict; or the list of segments alone, as torch 1.x gave it.
+        data: the dict.
         budget: how many events and blocks there may be; a file that refers to the same ones over
             and over stands for more than anyone can read.
         source: what recorded, for the header.
@@ -59,7 +59,6 @@ def from_snapshot(snapshot: Any, *, budget: int = 2**40, source: str | None = No
     Raises:
         FileFormatError: it is something else, or damaged.
     """
-    data = {"segments": snapshot} if isinstance(snapshot, list) else snapshot
     if not isinstance(data, dict) or not ("segments" in data or "device_traces" in data):
         raise FileFormatError("not a memory snapshot: it has neither segments nor device_traces")
     try:

@@ -149,18 +149,14 @@ def _segment(raw: Any, devices: Sequence[str], reader: StackReader, budget: int)
 
 
 def _block(raw: Any, place: int, reader: StackReader) -> SegmentBlock:
-    size, state, frames = number(raw["size"], 2**62), raw["state"], raw.get("frames")
-    if not isinstance(state, str):
-        raise TypeError("a state that is no text")
-    history = raw.get("history")
-    first = history[0] if isinstance(history, list) and history else {}
-    requested = raw.get("requested_size", first.get("real_size", size))
+    size, state = number(raw["size"], 2**62), text(raw["state"])
+    requested = raw.get("requested_size", size)
     return SegmentBlock(
         address=number(raw.get("address", place)),
         size=size,
         requested=number(requested, 2**62) if state.startswith("active") else 0,
         state=state if state in ("active_allocated", "inactive") else "active_pending_free",
-        stack=reader.stack(frames if frames else first.get("frames"))[0],
+        stack=reader.stack(raw.get("frames"))[0],
     )
 
 

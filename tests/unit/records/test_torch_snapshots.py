@@ -84,11 +84,6 @@ def test_what_was_there_before_comes_first():
     ]
 
 
-def test_a_trace_with_completed_frees_alone_counts_until_those():
-    log = from_snapshot(trace(event("alloc", 0, 1), event("free_completed", 0, 1))).log
-    assert [row[0] for row in rows(log)] == [ALLOC, FREE]
-
-
 def test_gaps_in_a_trace_are_told():
     data = trace(
         event("alloc", 0, 1),
@@ -120,7 +115,7 @@ def test_segments_without_a_trace_are_one_moment():
         (1024, "active_awaiting_free", 3),
         (2048, "active_allocated", 2048),
     )
-    for data in ([blocks], {"segments": [blocks]}, trace(segments=[blocks])):
+    for data in ({"segments": [blocks]}, trace(segments=[blocks])):
         recording = from_snapshot(data)
         assert rows(recording.log) == [(START, 0, 1024, -1), (START, 3072, 2048, -1)]
         peak = recording.peak()
@@ -130,19 +125,6 @@ def test_segments_without_a_trace_are_one_moment():
         )
         states = [block.state for block in recording.log.segments[0].blocks]
         assert states[2:4] == ["active_pending_free"] * 2
-
-
-def test_the_history_of_torch_1_is_read():
-    block = {
-        "size": 1024,
-        "state": "active_allocated",
-        "history": [{"addr": 0, "real_size": 700, "frames": [PY]}],
-    }
-    listed = {"device": 1, "address": 64, "total_size": 1024, "blocks": [block]}
-    log = from_snapshot([listed]).log
-    assert log.devices == ["cuda:1"]
-    assert log.segments[0].blocks[0].requested == 700
-    assert log.stacks.of(log.stack[0]) == (Frame("/me/train.py", 7, "step"),)
 
 
 def test_frames_tell_the_line_the_operator_and_the_node():
