@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from dataclasses import replace
 from functools import cache, cached_property
 
@@ -230,17 +229,9 @@ class Roles:
         return stack >= 0 or context.op is not None or context.node is not None
 
 
-def role_codes(roles: Roles, study: EventIndex) -> tuple[array[int], tuple[str, ...]]:
-    """Return a number for the role of each row that is an allocation, and the roles by number."""
-    numbers = {role: number for number, role in enumerate(BLOCK_ROLES)}
-    codes = array(
-        "b",
-        (
-            numbers.setdefault(roles.role(row), len(numbers)) if kind < FREE else -1
-            for row, kind in enumerate(study.log.kind)
-        ),
-    )
-    return codes, tuple(numbers)
+def block_roles(roles: Roles) -> list[str]:
+    """Return the role of each row that is an allocation; of others it is empty."""
+    return [roles.role(row) if kind < FREE else "" for row, kind in enumerate(roles.study.log.kind)]
 
 
 def _at(line: SourceLine | None) -> str:

@@ -17,10 +17,11 @@ from tensorlens.recording.analysis.levels import (
     device_peak,
     reserved_levels,
 )
-from tensorlens.recording.analysis.roles import role_codes
+from tensorlens.recording.analysis.roles import block_roles
 from tensorlens.recording.moments import Timeline
 from tensorlens.records.events import FREE, SEGMENT_ALLOC, EventLog
 from tensorlens.records.tensors import SourceLine
+from tensorlens.roles import BLOCK_ROLES
 
 if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
@@ -45,7 +46,7 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
     own = _events(log, number)
     rows = [-1, *_thinned(own, levels, points)]
     start, begun = log.starts, beginning(recording)
-    at = [max(row, start - 1) for row in rows]
+    at = _counted_at(recording, rows)
     totals = [levels[row] if row >= 0 else 0 for row in at]
     reserved = reserved_levels(log, device)
     return Timeline(
@@ -53,7 +54,7 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
         times=[log.time[row] if row >= 0 else begun for row in rows],
         rows=rows,
         totals=totals,
-        by_role=_by_role(recording, number, at),
+        by_role=_by_role(recording, device, at),
         reserved=None if reserved is None else [reserved[row + 1] for row in rows],
         peak=rows.index(device_peak(recording, device)[1]),
         events=len(own) + sum(here == number for here in log.device[:start]),
@@ -70,7 +71,8 @@ def line_levels(
     """
     places = event_index(recording)
     sums: dict[tuple[SourceLine | None, SourceLine | None], dict[int, int]] = {}
-    for place, changes in _changes(recording, of, places.places()).items():
+    at = _counted_at(recording, of.rows)
+    for place, changes in _changes(recording, of.device, at, places.places()).items():
         charged, model = places.charged[place], places.model[place]
         for key in ((charged, None), (charged, model))[: 1 if model is None else 2]:
             whole = sums.setdefault(key, {})
@@ -83,8 +85,8 @@ def line_levels(
 def module_levels(recording: Recording, of: Timeline) -> dict[str | None, Levels]:
     """Return the same of each module."""
     modules = map(roles_of(recording).module, range(len(recording.log)))
-    last = len(of.rows)
-    return {key: _levels(each, last) for key, each in _changes(recording, of, modules).items()}
+    changes = _changes(recording, of.device, _counted_at(recording, of.rows), modules)
+    return {key: _levels(each, len(of.rows)) for key, each in changes.items()}
 
 
 def summed_levels(several: Sequence[Levels]) -> Levels:
@@ -98,21 +100,27 @@ def summed_levels(several: Sequence[Levels]) -> Levels:
     return _levels(changes, max(changes, default=0) + 1)
 
 
-def _changes(recording: Recording, of: Timeline, keys: Iterable[_K]) -> dict[_K, dict[int, int]]:
+def _changes(
+    recording: Recording, device: str, at: Sequence[int], keys: Iterable[_K]
+) -> dict[_K, dict[int, int]]:
     """Return for each key, one an event, by how many bytes its blocks change at which points."""
-    log = recording.log
-    device, last = log.devices.index(of.device), len(of.rows)
-    reached = _first_point([max(row, log.starts - 1) for row in of.rows], len(log))
+    log, last = recording.log, len(at)
+    number, reached = log.devices.index(device), _first_point(at, len(log))
     found: dict[_K, dict[int, int]] = {}
     columns = zip(log.kind, log.device, log.pair, log.size, keys, reached, strict=True)
     for kind, here, pair, size, key, point in columns:
-        if kind < FREE and here == device:
+        if kind < FREE and here == number:
             end = reached[pair] if pair >= 0 else last
             if point < end:
                 own = found.setdefault(key, {})
                 own[point] = own.get(point, 0) + size
                 own[end] = own.get(end, 0) - size
     return found
+
+
+def _counted_at(recording: Recording, rows: Sequence[int]) -> list[int]:
+    """Return the last event that counts at each point: at the start, all that was there before."""
+    return [max(row, recording.log.starts - 1) for row in rows]
 
 
 def _levels(changes: Mapping[int, int], last: int) -> Levels:
@@ -151,22 +159,17 @@ def _thinned(rows: Sequence[int], levels: Sequence[int], points: int) -> list[in
     return sorted(kept)
 
 
-def _by_role(recording: Recording, device: int, at: Sequence[int]) -> dict[str, list[int]]:
+def _by_role(recording: Recording, device: str, at: Sequence[int]) -> dict[str, list[int]]:
     """Return the bytes of each role after each of some rows, which rise."""
-    log = recording.log
-    codes, names = recording.once(
-        "role codes", lambda: role_codes(roles_of(recording), event_index(recording))
-    )
-    reached = _first_point(at, len(log))
-    changes = [[0] * (len(at) + 1) for _ in names]
-    columns = zip(log.kind, log.device, log.pair, log.size, codes, reached, strict=True)
-    for kind, here, pair, size, code, point in columns:
-        if kind < FREE and here == device:
-            changes[code][point] += size
-            if pair >= 0:
-                changes[code][reached[pair]] -= size
-    sums = {name: list(accumulate(each[:-1])) for name, each in zip(names, changes, strict=True)}
-    return {name: values for name, values in sums.items() if any(values)}
+    roles = recording.once("block roles", lambda: block_roles(roles_of(recording)))
+    found = _changes(recording, device, at, roles)
+    points = range(len(at))
+    sums = {
+        role: list(accumulate(found[role].get(point, 0) for point in points))
+        for role in (*BLOCK_ROLES, *found)
+        if role in found
+    }
+    return {role: values for role, values in sums.items() if any(values)}
 
 
 def _first_point(at: Sequence[int], rows: int) -> array[int]:
