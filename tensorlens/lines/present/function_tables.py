@@ -57,7 +57,7 @@ _TIPS = {
     "Allocated": "Bytes handed out when the line ended; the largest over its hits",
     "Peak": "The most bytes handed out at any instant while the line ran",
     "Reserved": "Bytes the allocator held from the driver or the OS; the largest over its hits",
-    "Net": "Bytes that the line left, freed ones subtracted: the sum over all its hits",
+    "Net sum": "Bytes that the line left, freed ones subtracted: the sum over all its hits",
     "Net max": "The largest net of a single hit",
     "Net first": "The net of the first hit",
     "Backward": ("Bytes allocated in backward because of this line, as recorded"),
@@ -72,10 +72,10 @@ be for them to stay."""
 _OF_RUNS = ("Time", "Reserved", "Net max", "Net first")
 """Columns that a graph has no figures for."""
 _OF_REPEATS = ("Net max", "Net first")
-_OF_THE_OVERVIEW = ("Device", "Peak", "Net", "Backward")
+_OF_THE_OVERVIEW = ("Device", "Peak", "Net sum", "Backward")
 _MOST_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
-_NET = "Net: bytes that all hits of a line left; others may free them later."
+_NET = "Net sum: bytes left by all hits together; it rises in a loop that leaks nothing."
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -348,7 +348,7 @@ class _Drawing:
             "Allocated": size(memory.allocated),
             "Peak": peak,
             "Reserved": size(memory.reserved),
-            "Net": net,
+            "Net sum": net,
             "Net max": size(memory.net_max, signed=True),
             "Net first": size(memory.net_first, signed=True),
             # a device may have had no recording where another had one

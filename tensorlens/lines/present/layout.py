@@ -17,7 +17,7 @@ GRAPH_COLUMNS = {
     "Hits": "calls in which they were handed memory",
     "Allocated": "handed out in one call, the most",
     "Peak": "the most of it at once",
-    "Net": "left when calls ended, results included, summed",
+    "Net sum": "left when calls ended, results included, summed",
     "Backward": "what their gradients took in one call",
 }
 """Meaning of the columns in tables of graphs."""
