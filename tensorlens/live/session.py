@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -36,6 +37,7 @@ from tensorlens.tensors.present.inventory import inventories
 from tensorlens.tensors.reporter import MemReporter
 
 _ROWS = 40
+_BY_TYPE = re.compile("<(?!lambda>)")
 _NO_LINES = (
     "the lines are n/a: the counter of host memory does not tell which line allocates (see"
     " tensorlens doctor)"
@@ -116,7 +118,9 @@ def _tensors(reporter: MemReporter) -> TensorTotals:
     devices = [each for each in inventories(snapshot, View(top=_ROWS)) if each.is_memory]
     rows = [
         TensorTotal(
-            *(printable(row.name), row.count, row.first.role),
+            # what only a library's function holds is called after that: <cell>, <tuple>
+            "" if _BY_TYPE.match(row.name) else printable(row.name),
+            *(row.count, row.first.role),
             *(each.device, row.shape, row.after),
         )
         for each in devices
