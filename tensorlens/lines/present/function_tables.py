@@ -18,10 +18,10 @@ from tensorlens.lines.present.layout import (
     layouts,
 )
 from tensorlens.lines.present.overview import (
+    FEW_FUNCTIONS,
     Overview,
     Place,
     by_peak,
-    folded,
     highest,
     overview,
 )
@@ -161,19 +161,19 @@ def _group(
         first.append(_places(drawn, columns))
     if first:
         yield Section(tuple(first))
-    left = [] if view.top is None else folded(functions, found)
-    beside = {id(each) for each in left}
-    open_ones = {id(each.function) for each in found.places} if found.places else None
+    folded = [each for each in functions if found.is_folded(each)]
+    # a text names the others alone, where there are many
+    is_short = view.top is not None and len(functions) > FEW_FUNCTIONS
     for each in functions:
-        is_folded = open_ones is not None and id(each) not in open_ones and not each.raised
         section = _function(each, columns, name, drawn)
-        section = replace(section, is_folded=is_folded)
-        if id(each) in beside:
-            yield Only(("cell", "page"), partial(list, [section]))
-        else:
-            yield section
-    if left:
-        yield Only(("text",), lambda: [_others(left)])
+        section = replace(section, is_folded=found.is_folded(each))
+        yield (
+            Only(("cell", "page"), partial(list, [section]))
+            if is_short and section.is_folded
+            else section
+        )
+    if is_short and folded:
+        yield Only(("text",), lambda: [_others(folded)])
 
 
 def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
