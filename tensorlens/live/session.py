@@ -119,9 +119,12 @@ def _tensors(reporter: MemReporter) -> TensorTotals:
     rows = [
         TensorTotal(
             # what only a library's function holds is called after that: <cell>, <tuple>
-            "" if _BY_TYPE.match(row.name) else printable(row.name),
-            *(row.count, row.first.role),
-            *(each.device, row.shape, row.after),
+            name="" if _BY_TYPE.match(row.name) else printable(row.name),
+            count=row.count,
+            role=row.first.role,
+            device=each.device,
+            shape=row.shape,
+            nbytes=row.after,
         )
         for each in devices
         for row in each.rows
