@@ -338,10 +338,6 @@ class Activation:
             self.mark_raised(_line_in(error, account.code), one_line(error))
         self.accounts = others
 
-    def abandon(self) -> None:
-        """Forget the running line: its end was not seen, so its figures would be wrong."""
-        self.start = None
-
     def fail(self, failure: Exception) -> None:
         """Give up on the running line because of a failure inside tensorlens, and say so."""
         self.start = None
@@ -349,7 +345,12 @@ class Activation:
 
     def fold(self, peaks: Sequence[int]) -> None:
         """Note peaks that a read by someone else ended, for the line that is running."""
-        raise_peaks(self.pending, peaks)
+        pending = self.pending
+        for slot, peak in enumerate(peaks):
+            if slot >= len(pending):
+                pending.append(peak)
+            elif peak > pending[slot]:
+                pending[slot] = peak
 
     def charge(self, first: Sequence[int], last: Sequence[int]) -> None:
         """Note what a profiled call of the running line has left, by its first and last figures."""
@@ -383,15 +384,6 @@ def note_failure(accounts: tuple[Account, ...], what: str, failure: Exception) -
         told = _NO_MEMORY
     for account in accounts:
         account.failure = told
-
-
-def raise_peaks(highest: list[int], peaks: Sequence[int]) -> None:
-    """Raise each slot of ``highest`` to that of ``peaks`` where this is higher."""
-    for slot, peak in enumerate(peaks):
-        if slot >= len(highest):
-            highest.append(peak)
-        elif peak > highest[slot]:
-            highest[slot] = peak
 
 
 def _line_in(error: BaseException, code: CodeType) -> int | None:

@@ -140,7 +140,7 @@ class ThreadState:
         """End the activations above ``height``, whose own end no tracer reported."""
         while len(self.stack) > height:
             top = self.stack[-1]
-            top.abandon()
+            top.start = None
             self.pop(top)
 
     def read_beside_others(self, activation: Activation) -> Sequence[int]:
