@@ -61,11 +61,11 @@ def load(environment: dict[str, str] | None = None, folder: Path | None = None) 
         raise UsageError(f"ranks = {ranks!r}: give one of {', '.join(_RANKS)}")
     source = env.get("TENSORLENS_SOURCE") or table.get("source", True)
     return Config(
-        enabled=_is_on(enabled),
+        enabled=is_on(enabled),
         devices=tuple(devices) if devices else None,
         stream=stream,
         ranks=ranks,
-        source=_is_on(source),
+        source=is_on(source),
     )
 
 
@@ -95,7 +95,8 @@ def _table(path: Path) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _is_on(value: Any) -> bool:
+def is_on(value: Any) -> bool:
+    """Tell whether a value of a setting does not switch it off."""
     return str(value).strip().lower() not in _OFF
 
 

@@ -25,6 +25,8 @@ from tensorlens.render.text import TextRenderer
 
 _KEYS = "q quit  s sort  t snapshot  r record"
 _STEPS = 3
+_LOOKS = 4
+"""Of one interval, where the output is no screen."""
 _SHORTEST, _LONGEST = 0.05, 30.0
 _EPILOG = """\
 The job is started with TENSORLENS_LIVE=1 in its environment, and imports
@@ -88,8 +90,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         view.look(census=screen is not None)
         if screen is None:
-            time.sleep(args.interval)
-            view.look()
+            for left in reversed(range(_LOOKS)):
+                time.sleep(args.interval / _LOOKS)
+                view.look(census=not left)
             document = f"{json.dumps(view.to_dict())}\n"
             show(document if args.json else view.text(TextRenderer(), None))
         else:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CellType, CodeType, FrameType
 from typing import Any
 
+from tensorlens import threads
 from tensorlens.heap.native import native
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 from tensorlens.user_code import is_foreign, is_framework
@@ -229,6 +230,9 @@ def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
     finally:
         # this function's own frame is among them: a cycle
         frames.clear()
+    # who watches from a thread of ours looks in the middle of a library's call
+    if threads.is_own():
+        libraries.clear()
     return users, sorted(libraries, key=lambda frame: is_framework(frame.f_code.co_filename))
 
 

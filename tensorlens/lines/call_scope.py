@@ -49,7 +49,7 @@ class Unmeasured:
 
 
 class AroundCall:
-    """The region around a wrapped function; see :class:`tensorlens.lines.wrappers.Region`."""
+    """The region around a wrapped function, whose call begins and ends in it."""
 
     def __init__(
         self,

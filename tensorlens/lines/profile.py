@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import sys
 import threading
@@ -231,17 +232,14 @@ class Profile:
         UsageError: ``every`` is not a positive whole number.
     """
 
-    def __init__(self) -> None:
-        self._profiler: DecoratorProfiler | None = None
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = options or Options()
         self._open = threading.local()
 
     @property
     def profiler(self) -> DecoratorProfiler:
         """The profiler of all decorated functions."""
-        if self._profiler is None:
-            self._profiler = DecoratorProfiler()
-            self._profiler.devices = checked_devices(config.current().devices)
-        return self._profiler
+        return _profiler_of_all()
 
     def __call__(
         self,
@@ -258,10 +256,12 @@ class Profile:
         if stream is not None and not callable(getattr(stream, "write", None)):
             raise UsageError(f"stream={stream!r}: give an open text file, such as sys.stderr")
         if not config.enabled():
-            return _Configured(None) if function is None else function
+            return self if function is None else function
         options = Options(every, checked_devices(devices), stream)
+        if options == Options():
+            options = self._options
         if function is None:
-            return _Configured(self, options)
+            return Profile(options)
         return self.profiler.decorate(function, options)
 
     def result(self) -> LineReport:
@@ -273,62 +273,13 @@ class Profile:
         self.profiler.clear()
 
     def __enter__(self) -> ProfiledBlock | None:
-        return self._enter(Options(), sys._getframe(1))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._exit(error, sys._getframe(1))
-
-    def _enter(self, options: Options, frame: Any) -> ProfiledBlock | None:
         block = None
         with guarded("a block is not profiled"):
             # a block that runs to build a graph does nothing else
             if config.enabled() and not compiler.is_building():
-                block = ProfiledBlock(engine, frame)
-        self._blocks().append((block, options))
+                block = ProfiledBlock(engine, sys._getframe(1))
+        self._blocks().append(block)
         return block
-
-    def _exit(self, error: BaseException | None, frame: Any) -> None:
-        block, options = self._blocks().pop(self._index_of(frame))
-        if block is not None:
-            with guarded("a block was not profiled to its end"):
-                block.close(frame, error)
-            engine.explain(error)
-            self.profiler._print([block.function], options)
-
-    def _index_of(self, frame: Any) -> int:
-        # blocks in generators need not end in the order they began
-        blocks = self._blocks()
-        own = (at for at, (block, _) in enumerate(blocks) if block and block.frame == id(frame))
-        return max(own, default=-1)
-
-    def _blocks(self) -> list[tuple[ProfiledBlock | None, Options]]:
-        if not hasattr(self._open, "blocks"):
-            self._open.blocks = []
-        blocks: list[tuple[ProfiledBlock | None, Options]] = self._open.blocks
-        return blocks
-
-
-class _Configured:
-    """``profile`` with options: still a decorator or a context manager."""
-
-    def __init__(self, profile: Profile | None, options: Options | None = None) -> None:
-        self._profile = profile
-        self._options = options or Options()
-
-    def __call__(self, function: Any) -> Any:
-        if self._profile is None:
-            return function
-        return self._profile.profiler.decorate(function, self._options)
-
-    def __enter__(self) -> ProfiledBlock | None:
-        if self._profile is None:
-            return None
-        return self._profile._enter(self._options, sys._getframe(1))
 
     def __exit__(
         self,
@@ -336,8 +287,28 @@ class _Configured:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._profile is not None:
-            self._profile._exit(error, sys._getframe(1))
+        blocks, frame = self._blocks(), sys._getframe(1)
+        # blocks in generators need not end in the order they began
+        own = (at for at, each in enumerate(blocks) if each and each.frame == id(frame))
+        block = blocks.pop(max(own, default=-1))
+        if block is not None:
+            with guarded("a block was not profiled to its end"):
+                block.close(frame, error)
+            engine.explain(error)
+            self.profiler._print([block.function], self._options)
+
+    def _blocks(self) -> list[ProfiledBlock | None]:
+        if not hasattr(self._open, "blocks"):
+            self._open.blocks = []
+        blocks: list[ProfiledBlock | None] = self._open.blocks
+        return blocks
+
+
+@functools.cache
+def _profiler_of_all() -> DecoratorProfiler:
+    profiler = DecoratorProfiler()
+    profiler.devices = checked_devices(config.current().devices)
+    return profiler
 
 
 def _stream(given: TextIO | None) -> TextIO | None:

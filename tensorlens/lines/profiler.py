@@ -25,7 +25,7 @@ from tensorlens.lines.results import build_report
 from tensorlens.lines.tracing.accounting import Account, Switch
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
-from tensorlens.lines.wrappers import Region, WrappingMixin
+from tensorlens.lines.wrappers import WrappingMixin
 from tensorlens.recording.oom import reserve
 
 _keep_reserve = functools.cache(reserve.reserve)
@@ -216,7 +216,7 @@ class LineProfiler(WrappingMixin):
             self._entries[id(code)] = entry
         return entry
 
-    def _region(self, function: Any) -> Region:
+    def _region(self, function: Any) -> AroundCall:
         inner = python_function(function)
         entry = self._entries[id(original(inner.__code__))]
         # what another decorator calls is no wrapper's to exchange

@@ -57,8 +57,8 @@ class LineMemory:
     """How far ``peak`` is above what was handed out when that hit began; 0 where the line only ran
     while others' blocks were there."""
     growth: int | None = field(default=None, compare=False)
-    """Part of ``net`` that can have stayed: by the next hit's start the device had grown by no less
-    than is counted of a hit. The rest was given back elsewhere."""
+    """Part of ``net`` that can have stayed, by what the device grew between the starts of hits. The
+    rest was given back elsewhere."""
     residents: tuple[ResidentLine, ...] | None = field(default=None, compare=False)
     """Of a line that runs a backward pass: the lines that had left most when the one with ``peak``
     began, since the end of the one before it; None of all others."""
@@ -107,6 +107,12 @@ class FunctionLines:
     whole: Mapping[str, LineMemory] = field(default_factory=dict)
     """Of graphs: device to the same figures of all their nodes, whoever made them."""
 
+    @property
+    def has_backward(self) -> bool:
+        """Whether a recording tells what its lines took in backward."""
+        figures = (memory for line in self.lines for memory in line.memory.values())
+        return any(memory.backward is not None for memory in figures)
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSource:
@@ -146,12 +152,7 @@ class LineReport(Document):
     @property
     def has_backward(self) -> bool:
         """Whether a recording tells what lines took in backward."""
-        return any(
-            memory.backward is not None
-            for function in self.functions
-            for line in function.lines
-            for memory in line.memory.values()
-        )
+        return any(function.has_backward for function in self.functions)
 
     def without_source(self) -> LineReport:
         """Return it without the text of the lines: itself where there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorlens import ranks
 from tensorlens.frameworks.base import Counter
@@ -127,18 +127,11 @@ def _function(
     if not source:
         code = account.code
         numbers = sorted({*numbers, *(line for *_, line in code.co_lines() if line)})
-    if function.compiler and set(account.lines) <= {function.first_line}:
-        numbers = [function.first_line]
-        source = {function.first_line: signature(function)}
-    elif function.compiled_into and not account.lines:
+    if _is_compiled(function) or (function.compiled_into and not account.lines):
         numbers = [function.first_line]
         source = {function.first_line: signature(function)}
     return FunctionLines(
-        name=function.name,
-        qualname=function.qualname,
-        module=function.module,
-        filename=function.filename,
-        first_line=function.first_line,
+        **_names(function),
         calls=account.calls,
         lines=tuple(
             _with_backward(
@@ -152,9 +145,19 @@ def _function(
     )
 
 
+def _is_compiled(function: ProfiledFunction) -> bool:
+    """Tell whether none of a function's lines ran by itself: its call stands for them."""
+    return bool(function.compiler) and set(function.account.lines) <= {function.first_line}
+
+
+def _names(function: ProfiledFunction) -> dict[str, Any]:
+    fields = ("name", "qualname", "module", "filename", "first_line")
+    return {field: getattr(function, field) for field in fields}
+
+
 def _note(function: ProfiledFunction, account: Account) -> str | None:
     notes = []
-    if function.compiler and set(account.lines) <= {function.first_line}:
+    if _is_compiled(function):
         notes.append(f"compiled by {function.compiler}: its lines were compiled away")
     elif function.compiled_into and not account.calls:
         notes.append(COMPILED_INTO)
@@ -214,20 +217,16 @@ def _bound(account: Account, slot: int, seen: tuple[Account, ...] = ()) -> int |
         if caller is None or stats is None or slot >= len(stats.cells):
             return None
         above = _bound(caller[0], slot, (*seen, account))
-        grown = _growth(stats.cells[slot])
+        grown = stats.cells[slot].growth
         total += grown if above is None else min(grown, above)
     return total
-
-
-def _growth(cell: Cell) -> int:
-    return max(0, min(cell.net, cell.survived + max(0, cell.last_net)))
 
 
 def _memory(
     cell: Cell, residents: tuple[ResidentLine, ...] | None = None, bound: int | None = None
 ) -> LineMemory:
-    grown = _growth(cell) if bound is None else min(_growth(cell), bound)
-    unread = cell.unread or cell.net_max is None or cell.allocated < 0
+    grown = cell.growth if bound is None else min(cell.growth, bound)
+    unread = cell.unread or cell.net_first is None or cell.allocated < 0
     return LineMemory(
         allocated=_known(cell.allocated),
         peak=_known(cell.peak),
@@ -265,11 +264,7 @@ def graph_table(function: ProfiledFunction, figures: TracedFigures) -> FunctionL
     if function.account.failure:
         notes.append(function.account.failure)
     return FunctionLines(
-        name=function.name,
-        qualname=function.qualname,
-        module=function.module,
-        filename=function.filename,
-        first_line=function.first_line,
+        **_names(function),
         calls=figures.calls,
         lines=tuple(lines),
         note="; ".join(notes) or None,

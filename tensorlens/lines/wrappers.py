@@ -13,45 +13,18 @@ import keyword
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from line_profiler.profiler_mixin import ByCountProfilerMixin
 
 from tensorlens.frameworks.base import compiler
-
-
-class Region(Protocol):
-    """Entry and exit of one profiled function."""
-
-    def enter(self) -> Any:
-        """Switch on; the result goes to :meth:`leave`."""
-        ...
-
-    def target(self, function: Any) -> Any:
-        """Return what to call in place of ``function``."""
-        ...
-
-    def leave(self, entered: Any, error: BaseException | None) -> None:
-        """Switch off."""
-        ...
-
-    def over(self, error: BaseException | None) -> None:
-        """A call has ended (for a generator: not only been suspended)."""
-        ...
-
-    def mark_compiled(self) -> bool:
-        """Note that a compiler read the call; see functions.compile_marker."""
-        ...
-
-    def mark_traced(self) -> None:
-        """Note that the call only builds a graph."""
-        ...
+from tensorlens.lines.call_scope import AroundCall
 
 
 class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
     """Wraps functions, generators, coroutines and async generators transparently."""
 
-    def _region(self, function: Any) -> Region:
+    def _region(self, function: Any) -> AroundCall:
         raise NotImplementedError
 
     def wrap_function(self, func: Any) -> Any:
@@ -119,7 +92,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             call, given = _handing_over(args, kwargs)
             del args
-            return await _awaiting(call(region.target(func), given, kwargs), region)
+            return await _Awaiting(call(region.target(func), given, kwargs), region)
 
         return self._mark_wrapper(wrapper)
 
@@ -137,13 +110,13 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             step: Awaitable[Any] = inner.__anext__()
             while True:
                 try:
-                    items = [await _awaiting(step, region, whole=False)]
+                    items = [await _Awaiting(step, region, whole=False)]
                 except StopAsyncIteration:
                     return
                 try:
                     sent = yield items.pop()
                 except GeneratorExit:
-                    await _awaiting(inner.aclose(), region)
+                    await _Awaiting(inner.aclose(), region)
                     raise
                 except BaseException as error:
                     step = inner.athrow(error)
@@ -155,7 +128,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
 
 
 def _steps(
-    inner: Any, region: Region, closed: list[Any] | None = None, *, whole: bool = True
+    inner: Any, region: AroundCall, closed: list[Any] | None = None, *, whole: bool = True
 ) -> Generator[Any, Any, Any]:
     """``yield from inner`` (PEP 380), with the tracer on only while ``inner`` runs.
 
@@ -198,22 +171,18 @@ def _steps(
             resume = inner.throw
 
 
-class _Stepping:
+class _Awaiting:
     """The awaitable form of :func:`_steps`."""
 
     __slots__ = ("_inner", "_region", "_whole")
 
-    def __init__(self, inner: Any, region: Region, whole: bool) -> None:
+    def __init__(self, inner: Any, region: AroundCall, *, whole: bool = True) -> None:
         self._inner = inner
         self._region = region
         self._whole = whole
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return _steps(self._inner, self._region, whole=self._whole)
-
-
-def _awaiting(inner: Any, region: Region, *, whole: bool = True) -> _Stepping:
-    return _Stepping(inner, region, whole)
 
 
 def _among_the_names_of(function: Any, wrapper: Any) -> Any:

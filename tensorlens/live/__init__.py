@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import os
 
+from tensorlens import config
+
 VARIABLE = "TENSORLENS_LIVE"
-_OFF = ("", "0", "false", "off", "no")
 
 
 def is_wanted(value: str | None) -> bool:
     """Tell whether a value of :data:`VARIABLE` asks for a job that can be watched."""
-    return (value or "").strip().lower() not in _OFF
+    return bool(value and value.strip()) and config.is_on(value)
 
 
 def prepare() -> None:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tensorlens import ranks, render
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.base import Steps
-from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import reason
 from tensorlens.lines.device_levels import DeviceLevels
+from tensorlens.live.lines import LiveLines
 from tensorlens.live.protocol import (
     VERSION,
     Ask,
     JobLevels,
-    LineTotal,
-    LineTotals,
     RoleTotal,
     Sort,
     TensorTotal,
@@ -30,16 +27,13 @@ from tensorlens.live.protocol import (
     encoded,
 )
 from tensorlens.live.steps import StepCounter
-from tensorlens.render.source import place, printable
+from tensorlens.render.source import printable
 from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import inventories
 from tensorlens.tensors.reporter import MemReporter
 
 _ROWS = 40
-_NO_LINES = (
-    "the lines are n/a: the counter of host memory does not tell which line allocates (see"
-    " tensorlens doctor)"
-)
+_BY_TYPE = re.compile("<(?!lambda>)")
 
 
 class Session:
@@ -116,8 +110,13 @@ def _tensors(reporter: MemReporter) -> TensorTotals:
     devices = [each for each in inventories(snapshot, View(top=_ROWS)) if each.is_memory]
     rows = [
         TensorTotal(
-            *(printable(row.name), row.count, row.first.role),
-            *(each.device, row.shape, row.after),
+            # what only a library's function holds is called after that: <cell>, <tuple>
+            name="" if _BY_TYPE.match(row.name) else printable(row.name),
+            count=row.count,
+            role=row.first.role,
+            device=each.device,
+            shape=row.shape,
+            nbytes=row.after,
         )
         for each in devices
         for row in each.rows
@@ -134,59 +133,6 @@ def _tensors(reporter: MemReporter) -> TensorTotals:
         rows=tuple(rows[:_ROWS]),
         notes=snapshot.notes,
     )
-
-
-class LiveLines:
-    """Sums of live blocks by the line that allocated them, from its making on."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._followed: list[Steps] = []
-        self._notes: list[str] = []
-        for each in adapters():
-            try:
-                self._followed.append(each.follow())
-            except Exception as error:
-                self._notes.append(f"{each.name}: lines are not noted: {reason(error)}")
-        self._most: dict[tuple[int, int], int] = {}
-        """Number of the framework and of the line to the most bytes."""
-
-    def totals(self, sort: Sort) -> LineTotals:
-        """Return the first lines in an order."""
-        found = {
-            (number, birth): (blocks, nbytes)
-            for number, steps in enumerate(self._followed)
-            for birth, (blocks, nbytes) in steps.figures().lines.items()
-        }
-        for key, (_, nbytes) in found.items():
-            self._most[key] = max(nbytes, self._most.get(key, 0))
-
-        def order(key: tuple[int, int]) -> tuple[int, int]:
-            most, (blocks, nbytes) = self._most[key], found.get(key, (0, 0))
-            return {Sort.NOW: nbytes, Sort.MOST: most, Sort.BLOCKS: blocks}[sort], most
-
-        keys = sorted(self._most, key=order, reverse=True)
-        notes = [*self._notes, *(note for steps in self._followed for note in steps.notes())]
-        if self._followed and not found:
-            notes.append(_NO_LINES)
-        return LineTotals(
-            seconds=time.monotonic() - self._start,
-            rows=tuple(self._row(key, found.get(key, (0, 0))) for key in keys[:_ROWS]),
-            notes=tuple(notes),
-        )
-
-    def _row(self, key: tuple[int, int], figures: tuple[int, int]) -> LineTotal:
-        steps, birth = self._followed[key[0]], key[1]
-        line = steps.line(birth)
-        blocks, nbytes = figures
-        text = place(line, function=True) if line is not None else ""
-        return LineTotal(text, steps.device(birth), nbytes, self._most[key], blocks)
-
-    def close(self) -> None:
-        """Note lines no more."""
-        for steps in self._followed:
-            with suppress(Exception):
-                steps.close()
 
 
 def _checked(file: str) -> Path:

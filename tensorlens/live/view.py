@@ -40,6 +40,9 @@ _CENSUS_LEAST = 2.0
 _ROWS = 10
 """Of each table, where nothing limits its height."""
 _SORTS = tuple(Sort)
+_LEAST_LOOKS = 4
+_LEAST_GROWTH, _GROWTH_SHARE = 1 << 24, 0.01
+"""Bytes, and share of the resident set, from which on growth is told."""
 _UNKNOWN_LINE = "(allocated before it was watched)"
 
 
@@ -59,6 +62,8 @@ class JobView:
         self._census_at = self._next_census = 0.0
         self._peaks: dict[str, deque[int]] = {}
         self._highest: dict[str, int] = {}
+        self._without_tensors: deque[tuple[float, int]] = deque(maxlen=_SERIES)
+        """When it was looked, and the resident set less the tensors on the host."""
 
     @property
     def is_recording(self) -> bool:
@@ -83,14 +88,19 @@ class JobView:
             most = max(each.peak, each.allocated)
             self._peaks.setdefault(each.device, deque(maxlen=_SERIES)).append(most)
             self._highest[each.device] = max(most, self._highest.get(each.device, -1))
+            if each.device == "cpu" and min(each.allocated, each.reserved) >= 0:
+                now = time.monotonic(), each.reserved - each.allocated
+                self._without_tensors.append(now)
         self._lines = LineTotals.of(self._job.ask(Ask.LINES, sort=self._sort))
         if census and time.monotonic() >= self._next_census:
             self.take_census()
 
     def take_census(self) -> None:
         """Ask for the tensors now."""
-        # the first one has to import what it needs
+        # the first one has to import what it needs, which is no growth of the job's
         is_first = not self._next_census
+        if len(self._without_tensors) < _LEAST_LOOKS:
+            self._without_tensors.clear()
         self._tensors = found = TensorTotals.of(self._job.ask(Ask.TENSORS))
         self._census_at = time.monotonic()
         pause = 0.0 if is_first else found.seconds / _CENSUS_SHARE
@@ -145,7 +155,7 @@ class JobView:
         yield Section((Heading(title), self._devices(levels, tensors)))
         yield _line_table(lines, self._sort, lines_shown)
         yield _tensor_table(tensors, tensors_shown)
-        notes = [*levels.notes, *lines.notes, *tensors.notes]
+        notes = [*levels.notes, *lines.notes, *tensors.notes, *self._host_growth()]
         remarks = [Note(each, label="note") for each in dict.fromkeys(notes)]
         for text in (self._state(lines, tensors), self.message or levels.recording, keys):
             remarks += [Note(text)] if text else []
@@ -177,6 +187,22 @@ class JobView:
             shown = facts.setdefault(device, [])
             shown += [Named("" if shown else device, ", ".join(texts))] if texts else []
         return KeyValues(tuple(Fact("", each) for several in facts.values() for each in several))
+
+    def _host_growth(self) -> Iterator[str]:
+        """Give a note where the resident set grows and the tensors do not.
+
+        Its lowest levels are compared: at an instant it may have a kernel's scratch.
+        """
+        series = [*self._without_tensors]
+        if len(series) < _LEAST_LOOKS:
+            return
+        half = len(series) // 2
+        before, now = (min(each for _, each in part) for part in (series[:half], series[half:]))
+        if now - before >= max(_LEAST_GROWTH, _GROWTH_SHARE * now):
+            yield (
+                f"host memory without tensors grew by {size(now - before)} in"
+                f" {series[-1][0] - series[0][0]:.0f} s: tensorlens leaks tells what holds it"
+            )
 
     def _state(self, lines: LineTotals, tensors: TensorTotals) -> str:
         age = max(0.0, time.monotonic() - self._census_at)

@@ -28,10 +28,10 @@ Memory per line
   counter    cpu  counting allocator, exact
 
 ▲ highest peak   ● most that stayed
-Net: bytes that all hits of a line left; others may free them later.
+Net sum: bytes left by all hits together; it rises in a loop that leaks nothing.
 
 step  train.py:1  1 call  peak 3.91 KiB
-Line  Hits     Time  Allocated        Peak  Reserved          Net  │ Source
+Line  Hits     Time  Allocated        Peak  Reserved      Net sum  │ Source
 ───────────────────────────────────────────────────────────────────────────────────────
    1                                                               │ def step():
    2     1  1.50 us   3.91 KiB  ▲ 3.91 KiB  8.00 KiB  ● +3.91 KiB  │     a = ones(1000)

@@ -23,6 +23,8 @@ from tensorlens.cli import main
 from tensorlens.live.client import Job, JobEnded, serving
 from tensorlens.live.injection import SCRIPT
 from tensorlens.live.protocol import Ask
+from tensorlens.live.view import JobView
+from tensorlens.render.text import TextRenderer
 from tests.json_page import Checker
 
 # each command on standard input is done, and answered with a line
@@ -503,3 +505,40 @@ def test_end_of_a_job_that_records_is_told_with_the_file(folder, tmp_path, is_ki
         what = "it did not write" if is_killed else "the recording is in"
         shown_until(f"tensorlens: process {program.pid} has ended; {what} {file}")
     assert file.exists() != is_killed
+
+
+class GrowingJob:
+    """A job of which a look is asked for: the resident set, and the tensors on the host."""
+
+    pid = 1
+
+    def __init__(self, *levels):
+        self.levels = iter(levels)
+
+    def ask(self, ask, **_):
+        if ask is Ask.LINES:
+            return {"seconds": 0.0, "rows": [], "notes": []}
+        resident, allocated = (each << 20 for each in next(self.levels))
+        devices = [["cpu", allocated, allocated, resident]]
+        levels = {"command": "train.py", "rank": "", "steps": 1, "devices": devices}
+        return {**levels, "notes": [], "recording": "", "is_recording": False}
+
+
+@pytest.mark.parametrize(
+    ("levels", "grown"),
+    [
+        # 40 MiB more without tensors in the second half than in the first
+        ([(300, 100), (320, 100), (340, 100), (360, 100)], "40.00 MiB"),
+        # with tensors
+        ([(300, 100), (320, 120), (340, 140), (360, 160)], None),
+        # a kernel's scratch, now and then
+        ([(300, 100), (400, 100), (400, 100), (300, 100)], None),
+        ([(300, 100), (320, 100), (340, 100)], None),
+    ],
+)
+def test_host_memory_that_grows_without_tensors_is_told(levels, grown):
+    view = JobView(GrowingJob(*levels))
+    for _ in levels:
+        view.look(census=False)
+    note = f"note: host memory without tensors grew by {grown} in 0 s: tensorlens leaks tells"
+    assert (note in view.text(TextRenderer(100), None)) == (grown is not None)

@@ -1,9 +1,11 @@
 """Replies to who watches a job, where its counter does not tell all."""
 
 import contextlib
+import threading
 
 import torch
 
+from tensorlens import threads
 from tensorlens.live.protocol import Ask
 from tensorlens.live.session import Session
 
@@ -31,3 +33,24 @@ def test_request_that_is_none_is_refused():
         assert "error" in session.reply({})
         assert "error" in session.reply({"ask": "password"})
         assert "error" in session.reply({"ask": Ask.LINES, "sort": ["now"]})
+
+
+def test_names_in_the_middle_of_a_librarys_call_are_the_programs_own():
+    names, is_done = {}, threading.Event()
+
+    class Watched(torch.nn.Module):
+        def forward(self, x):
+            del x
+            threads.start(look)
+            is_done.wait(60)
+
+    def look():
+        with contextlib.closing(Session(None)) as session:
+            rows = session.reply({"ask": Ask.TENSORS})["rows"]
+        names.update({row[4]: row[0] for row in rows})
+        is_done.set()
+
+    with torch.no_grad():
+        torch.nn.Sequential(torch.nn.Linear(3, 1_003), Watched())(torch.zeros(7, 3))
+    # Sequential.forward() and Module._call_impl() have variables for it
+    assert names["(7, 1003)"] == ""

@@ -18,10 +18,10 @@ from tensorlens.lines.present.layout import (
     layouts,
 )
 from tensorlens.lines.present.overview import (
+    FEW_FUNCTIONS,
     Overview,
     Place,
     by_peak,
-    folded,
     highest,
     overview,
 )
@@ -58,7 +58,7 @@ _TIPS = {
     "Peak": "The most bytes handed out at any instant while the line ran",
     "Reserved": "Bytes the allocator held from the driver, on the CPU the process's resident set; "
     "the largest over its hits",
-    "Net": "Bytes that the line left, freed ones subtracted: the sum over all its hits",
+    "Net sum": "Bytes that the line left, freed ones subtracted: the sum over all its hits",
     "Net max": "The largest net of a single hit",
     "Net first": "The net of the first hit",
     "Backward": ("Bytes allocated in backward because of this line, as recorded"),
@@ -73,10 +73,10 @@ be for them to stay."""
 _OF_RUNS = ("Time", "Reserved", "Net max", "Net first")
 """Columns that a graph has no figures for."""
 _OF_REPEATS = ("Net max", "Net first")
-_OF_THE_OVERVIEW = ("Device", "Peak", "Net", "Backward")
+_OF_THE_OVERVIEW = ("Device", "Peak", "Net sum", "Backward")
 _MOST_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
-_NET = "Net: bytes that all hits of a line left; others may free them later."
+_NET = "Net sum: bytes left by all hits together; it rises in a loop that leaks nothing."
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -162,19 +162,19 @@ def _group(
         first.append(_places(drawn, columns))
     if first:
         yield Section(tuple(first))
-    left = [] if view.top is None else folded(functions, found)
-    beside = {id(each) for each in left}
-    open_ones = {id(each.function) for each in found.places} if found.places else None
+    folded = [each for each in functions if found.is_folded(each)]
+    # a text names the others alone, where there are many
+    is_short = view.top is not None and len(functions) > FEW_FUNCTIONS
     for each in functions:
-        is_folded = open_ones is not None and id(each) not in open_ones and not each.raised
         section = _function(each, columns, name, drawn)
-        section = replace(section, is_folded=is_folded)
-        if id(each) in beside:
-            yield Only(("cell", "page"), partial(list, [section]))
-        else:
-            yield section
-    if left:
-        yield Only(("text",), lambda: [_others(left)])
+        section = replace(section, is_folded=found.is_folded(each))
+        yield (
+            Only(("cell", "page"), partial(list, [section]))
+            if is_short and section.is_folded
+            else section
+        )
+    if is_short and folded:
+        yield Only(("text",), lambda: [_others(folded)])
 
 
 def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
@@ -349,7 +349,7 @@ class _Drawing:
             "Allocated": size(memory.allocated),
             "Peak": peak,
             "Reserved": size(memory.reserved),
-            "Net": net,
+            "Net sum": net,
             "Net max": size(memory.net_max, signed=True),
             "Net first": size(memory.net_first, signed=True),
             # a device may have had no recording where another had one

@@ -17,7 +17,7 @@ GRAPH_COLUMNS = {
     "Hits": "calls in which they were handed memory",
     "Allocated": "handed out in one call, the most",
     "Peak": "the most of it at once",
-    "Net": "left when calls ended, results included, summed",
+    "Net sum": "left when calls ended, results included, summed",
     "Backward": "what their gradients took in one call",
 }
 """Meaning of the columns in tables of graphs."""
@@ -278,14 +278,9 @@ def _span(counts: Iterable[int | None]) -> str:
 def _unrecorded(function: FunctionLines, report: LineReport) -> list[str]:
     """Return why the column of backward is blank in this table and not in another one."""
     others = (each for each in report.functions if each.execution == "lines")
-    if _has_backward(function) or not any(_has_backward(each) for each in others):
+    if function.has_backward or not any(each.has_backward for each in others):
         return []
     return ["Backward is blank: no recording saw these lines"]
-
-
-def _has_backward(function: FunctionLines) -> bool:
-    figures = (memory for line in function.lines for memory in line.memory.values())
-    return any(memory.backward is not None for memory in figures)
 
 
 def _unknown(body: tuple[Row | Fold, ...], report: LineReport) -> list[str]:

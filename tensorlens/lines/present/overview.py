@@ -15,7 +15,7 @@ _FOR_PEAKS = 0.6
 """Share of the lines that are there for their peaks; the others are for what they left."""
 _FEW_ROWS = 12
 """A single function of so few rows is its own overview."""
-_FEW_FUNCTIONS = 6
+FEW_FUNCTIONS = 6
 """A text shows all of so many functions line by line."""
 
 
@@ -67,6 +67,11 @@ class Overview:
     places: tuple[Place, ...]
     """Some ``MOST`` lines, by device and peak; empty where the tables are few lines themselves."""
 
+    def is_folded(self, function: FunctionLayout) -> bool:
+        """Whether none of a function's lines is among the places, and none has failed."""
+        shown = any(each.function is function for each in self.places)
+        return bool(self.places) and not shown and not function.raised
+
     def is_peak(self, entry: Entry) -> bool:
         """Whether it is of the line of a device's highest peak."""
         return any(each.entry is entry for each in self.peaks)
@@ -115,14 +120,6 @@ def by_peak(functions: Iterable[FunctionLayout]) -> list[FunctionLayout]:
 def highest(function: FunctionLayout) -> int:
     """Return the highest peak of a function in bytes, 0 where none is known."""
     return max((entry.memory.peak or 0 for entry in function.entries), default=0)
-
-
-def folded(functions: Sequence[FunctionLayout], found: Overview) -> list[FunctionLayout]:
-    """Return the functions that a text can leave out: none of their lines is in the overview."""
-    if len(functions) <= _FEW_FUNCTIONS or not found.places:
-        return []
-    shown = {id(each.function) for each in found.places}
-    return [each for each in functions if id(each) not in shown and not each.raised]
 
 
 def _of_devices(functions: Iterable[FunctionLayout]) -> dict[str, list[Place]]:

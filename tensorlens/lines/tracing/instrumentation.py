@@ -25,7 +25,7 @@ from tensorlens.frameworks.registry import adapters
 from tensorlens.lines.tracing.accounting import Activation
 from tensorlens.lines.tracing.running_frames import RunningFrames
 from tensorlens.lines.tracing.threads import ThreadState
-from tensorlens.lines.tracing.tracer import Hook, Tracer, original
+from tensorlens.lines.tracing.tracer import EventSource, Hook, Tracer, original
 from tensorlens.signals import is_from_a_handler
 
 _NEVER_FALLS = frozenset(
@@ -43,7 +43,7 @@ COMPILED = (
 )
 
 
-class Instrumentation:
+class Instrumentation(EventSource):
     """See :class:`tensorlens.lines.tracing.tracer.EventSource`."""
 
     per_function = True
@@ -61,10 +61,6 @@ class Instrumentation:
         self._watches: dict[Adapter, CompilerWatch | None] = {}
         """Watch for a compiler that comes to read functions, while any are installed."""
         self._running = RunningFrames()
-        self.release = self._running.release
-
-    def watch(self, code: CodeType) -> None:
-        """Nothing to do: the events are of functions."""
 
     def unwatch(self, code: CodeType) -> None:
         """Give functions that exchanged code has made the code that they were written with."""
@@ -148,6 +144,10 @@ class Instrumentation:
             self._running.adopt(thread, activation, frame)
         else:
             activation.enter()
+
+    def release(self, thread: ThreadState, frame: FrameType) -> str | None:
+        """Undo :meth:`adopt`; return what went wrong meanwhile, or None."""
+        return self._running.release(thread, frame)
 
     def _step_aside(self, codes: Container[int] | None) -> None:
         """A compiler will read functions: give back their code to those that do not run.

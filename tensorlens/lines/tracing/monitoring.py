@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType
+from types import CodeType
 
 from tensorlens.errors import ProfileError
-from tensorlens.lines.tracing.accounting import Activation
-from tensorlens.lines.tracing.threads import ThreadState
-from tensorlens.lines.tracing.tracer import Tracer
+from tensorlens.lines.tracing.tracer import EventSource, Tracer
 
 if sys.version_info >= (3, 12):
     _monitoring = sys.monitoring
@@ -25,10 +23,8 @@ if sys.version_info >= (3, 12):
     )
     _GLOBAL = _EVENTS.PY_UNWIND | _EVENTS.PY_THROW
 
-    class Monitoring:
+    class Monitoring(EventSource):
         """See :class:`tensorlens.lines.tracing.tracer.EventSource`."""
-
-        per_function = False
 
         def __init__(self, tracer: Tracer) -> None:
             self._tool: int | None = None
@@ -67,28 +63,6 @@ if sys.version_info >= (3, 12):
                 for event in self._callbacks:
                     _monitoring.register_callback(tool, event, None)
                 _monitoring.free_tool_id(tool)
-
-        def install(self, function: FunctionType, code: CodeType) -> None:
-            """Nothing to do: the events are of code."""
-
-        def uninstall(self, function: FunctionType, code: CodeType) -> None:
-            """Nothing to do: the events are of code."""
-
-        def twin(self, function: FunctionType, code: CodeType) -> FunctionType:
-            """Return the function: its code reports its lines wherever it is called."""
-            return function
-
-        def exchange(self, code: CodeType, wanted: Callable[[CodeType], bool]) -> CodeType:
-            """Return the code: it reports its events wherever it is executed."""
-            return code
-
-        def adopt(self, thread: ThreadState, activation: Activation, frame: FrameType) -> None:
-            """Report a running frame from its next line on; its code is watched."""
-            activation.enter()
-
-        def release(self, thread: ThreadState, frame: FrameType) -> str | None:
-            """Stop what :meth:`adopt` began."""
-            return None
 
         def _take_tool(self) -> int:
             # 0, 1, 2 and 5 are what debuggers, coverage, profilers and optimisers reserve

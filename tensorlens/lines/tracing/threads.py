@@ -67,7 +67,6 @@ class ThreadState:
 
     def push(self, activation: Activation) -> None:
         """Make ``activation`` the innermost of this thread."""
-        activation.called = bool(self.stack)
         if not self.stack:
             self.renew()
             self.busy[self.ident] = self
@@ -83,8 +82,9 @@ class ThreadState:
         with self.lock:
             stack.pop()
             if stack:
-                stack[-1].fold(activation.high)
-                stack[-1].fold(activation.pending)
+                stack[-1].fold(activation.high[1::WIDTH])
+                if activation.pending:
+                    stack[-1].fold(activation.pending)
             else:
                 self.busy.pop(self.ident, None)
         activation.high = []
@@ -140,7 +140,7 @@ class ThreadState:
         """End the activations above ``height``, whose own end no tracer reported."""
         while len(self.stack) > height:
             top = self.stack[-1]
-            top.abandon()
+            top.start = None
             self.pop(top)
 
     def read_beside_others(self, activation: Activation) -> Sequence[int]:

@@ -12,50 +12,46 @@ import functools
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 from tensorlens.frameworks.base import compiler
 from tensorlens.lines.tracing.accounting import Account, Activation, note_failure
 from tensorlens.lines.tracing.threads import Threads, ThreadState
 
 
-class EventSource(Protocol):
-    """Calls the tracer at the events of watched code."""
+class EventSource:
+    """Calls the tracer at the events of watched code; here, where they are of code objects."""
 
-    per_function: bool
+    per_function = False
     """Whether a function that is called without its wrapper has to be installed."""
 
     def watch(self, code: CodeType) -> None:
-        """Start to report the events of ``code``, where they are of code."""
-        ...
+        """Start to report the events of ``code``."""
 
     def unwatch(self, code: CodeType) -> None:
         """Stop to report them."""
-        ...
 
     def install(self, function: FunctionType, code: CodeType) -> None:
-        """Start to report those of a function, where they are of functions."""
-        ...
+        """Start to report those of a function, wherever it is called."""
 
     def uninstall(self, function: FunctionType, code: CodeType) -> None:
-        """Stop to report them."""
-        ...
+        """Undo one :meth:`install`."""
 
     def twin(self, function: FunctionType, code: CodeType) -> FunctionType:
         """Return what a wrapper calls in place of ``function``."""
-        ...
+        return function
 
     def exchange(self, code: CodeType, wanted: Callable[[CodeType], bool]) -> CodeType:
         """Return what to execute in place of ``code``, for events of the wanted code in it."""
-        ...
+        return code
 
     def adopt(self, thread: ThreadState, activation: Activation, frame: FrameType) -> None:
         """Report the lines of a frame that is running already, from its next line on."""
-        ...
+        activation.enter()
 
     def release(self, thread: ThreadState, frame: FrameType) -> str | None:
         """Stop what :meth:`adopt` began; return what went wrong meanwhile, or None."""
-        ...
+        return None
 
 
 class Hook(functools.partial[None]):
@@ -181,17 +177,20 @@ class Tracer:
             except AttributeError:  # nothing was profiled in this thread so far
                 return
             frame = frame_at(1)
-            if not (stack and stack[-1].frame == id(frame)):
-                if id(frame) not in self._suspended:
+            key = id(frame)
+            top = stack[-1] if stack else None
+            if top is None or top.frame != key:
+                if key not in self._suspended:
                     return
                 self._go_on(code, frame)
-            top = stack[-1] if stack else None
-            if top is not None and top.frame == id(frame):
-                try:
-                    if not moved or top.lineno != lineno:
-                        top.line(lineno)
-                except Exception as failure:
-                    top.fail(failure)
+                top = stack[-1] if stack else None
+                if top is None or top.frame != key:
+                    return
+            try:
+                if not moved or top.lineno != lineno:
+                    top.line(lineno)
+            except Exception as failure:
+                top.fail(failure)
 
         return on_line
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tensorlens.cli.program.block_reports import MergedReport
-from tensorlens.lines.present.columns import COLUMNS
+from tensorlens.lines.present import COLUMNS
 from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 from tensorlens.render.flat import CsvRenderer, to_pandas
 from tensorlens.render.html import HtmlRenderer

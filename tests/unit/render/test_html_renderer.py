@@ -80,7 +80,7 @@ def test_cells() -> None:
     assert Reader(fragment(reports.training())).rows[2:] == [
         [
             *("Line", "Hits", "Time", "Allocated", "Peak", "Reserved"),
-            *("Net", "Net max", "Net first", "Source"),
+            *("Net sum", "Net max", "Net first", "Source"),
         ],
         ["20", *[""] * 8, "def forward(self, x):"],
         ["21", *[""] * 8, "    # features"],

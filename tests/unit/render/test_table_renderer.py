@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import rendered_reports as reports
 
-from tensorlens.lines.present.columns import COLUMNS
+from tensorlens.lines.present import COLUMNS
 from tensorlens.lines.report import LineReport
 from tensorlens.render.flat import CsvRenderer, to_pandas
 from tensorlens.render.source import spreadsheet_text

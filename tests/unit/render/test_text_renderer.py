@@ -43,10 +43,10 @@ def test_one_line() -> None:
         "  counter    cpu  counting allocator, exact\n"
         "\n"
         "▲ highest peak   ● most that stayed\n"
-        "Net: bytes that all hits of a line left; others may free them later.\n"
+        "Net sum: bytes left by all hits together; it rises in a loop that leaks nothing.\n"
         "\n"
         "Net.forward  net.py:7  1 call  peak 2.00 MiB\n"
-        "Line  Hits     Time  Allocated        Peak    Reserved          Net  │ Source\n"
+        "Line  Hits     Time  Allocated        Peak    Reserved      Net sum  │ Source\n"
         + "─" * 92
         + "\n"
         + "   7"
@@ -64,10 +64,10 @@ def test_a_terminal_of_80_drops_columns_and_says_so() -> None:
         "  counter    cpu  counting allocator, exact\n"
         "\n"
         "▲ highest peak   ● most that stayed\n"
-        "Net: bytes that all hits of a line left; others may free them later.\n"
+        "Net sum: bytes left by all hits together; it rises in a loop that leaks nothing.\n"
         "\n"
         "Net.forward  net.py:20  1 call  peak 96.00 MiB\n"
-        "Line  Hits     Time         Peak           Net  │ Source\n"
+        "Line  Hits     Time         Peak       Net sum  │ Source\n"
         + "─" * 79
         + "\n"
         + "  20"
@@ -90,7 +90,8 @@ def test_every_column_of_one_device_fits_120() -> None:
     memory = {"cpu": moved(huge, 2 * huge, reserved=3 * huge, hits=1)}
     text = text_of(reports.report(reports.function((ran(1234, source, memory),))))
     titles = table_of(text)[1].split()
-    assert titles == ["Line", "Hits", "Time", "Allocated", "Peak", "Reserved", "Net", "│", "Source"]
+    shown = "Line Hits Time Allocated Peak Reserved Net sum │ Source"
+    assert titles == shown.split()
     assert max(map(width, text.splitlines())) == 120
     assert table_of(text)[3].endswith("…")
 
