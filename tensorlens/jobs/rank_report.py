@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,22 +70,43 @@ def rank_report(record: Any, file: str, rank: int, world_size: int | None) -> Ra
     if reduce is None:
         kind = getattr(record, "KIND", type(record).__name__)
         raise UsageError(f"{file}: ranks are not compared by a {kind}")
-    item, device, figures, items, lines = reduce(record)
-    if not figures:
+    reduced = reduce(record)
+    if not reduced.figures:
         raise UsageError(f"{file}: it has no bytes of any device")
-    notes = tuple(_strays(record, device, rank)) if isinstance(record, Snapshot) else ()
-    own = (item, device, figures, items, lines, notes, _parameters(record, device))
-    return RankReport(rank, world_size, file, record.KIND, *own)
+    notes = tuple(f"rank {rank} {note}" for note in reduced.notes)
+    return RankReport(
+        rank,
+        world_size,
+        file,
+        record.KIND,
+        reduced.item,
+        reduced.device,
+        reduced.figures,
+        reduced.items,
+        reduced.lines,
+        notes,
+        reduced.parameters,
+    )
 
 
-_Reduced = tuple[str, str, dict[str, int], dict[str, int], dict[str, str]]
+@dataclass(frozen=True, slots=True)
+class _Reduced:
+    """The part of a :class:`RankReport` that a record alone says."""
+
+    item: str
+    device: str = ""
+    figures: Mapping[str, int] = field(default_factory=dict)
+    items: Mapping[str, int] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    parameters: frozenset[str] = frozenset()
 
 
 def _recording(recording: Recording) -> _Reduced:
     peaks = {device: recording.peak(device) for device in recording.devices}
     device = _device({name: peak.bytes for name, peak in peaks.items()})
     if device is None:
-        return "tensor", "", {}, {}, {}
+        return _Reduced("tensor")
     peak = peaks[device]
     figures = {"peak": peak.bytes}
     if peak.reserved is not None:
@@ -95,23 +116,26 @@ def _recording(recording: Recording) -> _Reduced:
         items[each.name] += each.nbytes
         where = _line(each.charged, each.model_line)
         _add(lines, each.name, BEFORE if not where and each.age_ns is None else where)
-    return "tensor", device, figures, dict(items), lines
+    parameters = _parameters(peak.tensors)
+    return _Reduced("tensor", device, figures, items, lines, parameters=parameters)
 
 
 def _snapshot(snapshot: Snapshot) -> _Reduced:
     ledger = snapshot.ledger
     device = _device({name: each.allocated or each.named for name, each in ledger.items()})
     if device is None:
-        return "tensor", "", {}, {}, {}
+        return _Reduced("tensor")
     found = ledger[device]
-    figures = {"allocated": found.allocated, "reserved": found.reserved, "other": found.other}
+    levels = {"allocated": found.allocated, "reserved": found.reserved, "other": found.other}
     items, lines = Counter[str](), dict[str, str]()
     for tensor in snapshot.tensors:
         if tensor.alias_of is None and tensor.device == device:
             items[tensor.name] += tensor.storage_nbytes
             _add(lines, tensor.name, _line(tensor.born, tensor.model_line))
-    known = {name: value for name, value in figures.items() if value is not None}
-    return "tensor", device, known or {"named": found.named}, dict(items), lines
+    known = {name: value for name, value in levels.items() if value is not None}
+    figures = known or {"named": found.named}
+    notes, parameters = tuple(_strays(snapshot, device)), _parameters(snapshot.tensors)
+    return _Reduced("tensor", device, figures, items, lines, notes, parameters)
 
 
 def _line(line: SourceLine | None, model: SourceLine | None) -> str:
@@ -123,16 +147,11 @@ def _add(lines: dict[str, str], name: str, where: str) -> None:
         lines[name] = _SEVERAL
 
 
-def _parameters(record: Any, device: str) -> frozenset[str]:
-    tensors: Iterable[Any] = ()
-    if isinstance(record, Snapshot):
-        tensors = record.tensors
-    elif isinstance(record, Recording):
-        tensors = record.peak(device).tensors
+def _parameters(tensors: Iterable[Any]) -> frozenset[str]:
     return frozenset(each.name for each in tensors if each.role == "parameter")
 
 
-def _strays(snapshot: Snapshot, own: str, rank: int) -> Iterator[str]:
+def _strays(snapshot: Snapshot, own: str) -> Iterator[str]:
     """Yield what a rank holds on other accelerators than its own without a tensor there."""
     for name, ledger in snapshot.ledger.items():
         if name in (own, "cpu") or ledger.named or ledger.reserved is None:
@@ -142,7 +161,7 @@ def _strays(snapshot: Snapshot, own: str, rank: int) -> Iterator[str]:
         reason = ledger.missing.get("context", "the driver does not tell")
         size = f"n/a: {reason}" if context is None else format_bytes(context)
         yield (
-            f"rank {rank} works on {own} and has no tensor on {name}, yet holds memory there:"
+            f"works on {own} and has no tensor on {name}, yet holds memory there:"
             f" {reserved} reserved, its context {size}"
         )
 
@@ -157,8 +176,8 @@ def _lines(report: LineReport) -> _Reduced:
                     found.setdefault(each, {})[name] = memory.peak
     device = _device({name: max(lines.values()) for name, lines in found.items()})
     if device is None:
-        return "line", "", {}, {}, {}
-    return "line", device, {"peak": max(found[device].values())}, found[device], {}
+        return _Reduced("line")
+    return _Reduced("line", device, {"peak": max(found[device].values())}, found[device])
 
 
 def _leaks(report: LeakReport) -> _Reduced:
@@ -168,8 +187,8 @@ def _leaks(report: LeakReport) -> _Reduced:
         items.setdefault(leak.device, Counter())[name] += round(leak.bytes_per_step)
     device = _device({name: sum(found.values()) + 1 for name, found in items.items()})
     if device is None:
-        return "leak", "", {}, {}, {}
-    return "leak", device, {"bytes per step": items[device].total()}, dict(items[device]), {}
+        return _Reduced("leak")
+    return _Reduced("leak", device, {"bytes per step": items[device].total()}, items[device])
 
 
 _REDUCED: Sequence[tuple[type, Any]] = (

@@ -335,12 +335,14 @@ def _sentence(watched: LoopSamples, leaks: Sequence[Leak], others: Sequence[Grow
         likely = "" if any(leak.certainty == CERTAIN for leak in leaks) else "likely a "
         kinds = {leak.kind for leak in leaks}
         kind = kinds.pop() if len(kinds) == 1 else LeakKind.LEAK
-        amount = f"{round(tensors, 2):g} {each} and {_sum_of(leaks)}"
+        number, nbytes = f"{round(tensors, 2):g} {each}", _sum_of(leaks)
         graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
-        host = (
-            f"; host memory grows {_sum_of(graphs)} a step, probably by its graph" if graphs else ""
-        )
-        return f"{likely}{kind}: {amount} stay behind in each step{host}"
+        if graphs:
+            its = "it keeps" if tensors == 1 else "they keep"
+            graph = f"probably the autograd graph that {its} ({_sum_of(graphs)})"
+            parts = f"{number} ({nbytes}) and {graph}"
+            return f"{likely}{kind}: {_sum_of([*leaks, *graphs])} stay behind in each step: {parts}"
+        return f"{likely}{kind}: {number} and {nbytes} stay behind in each step"
     unclear = [each for each in others if each.kind == GrowthKind.UNCLEAR]
     if unclear:
         amount = f"{_sum_of(unclear)} a step more, but not from each of them"

@@ -137,6 +137,18 @@ def test_a_rank_with_a_context_on_the_device_of_another_is_named():
     assert merged({"a": first, "b": second}).notes == (f"{stray} n/a: needs NVML",)
 
 
+def test_a_context_on_a_device_where_nothing_was_ever_allocated_is_named():
+    parts = [Term("other", "context", "context of this process", 400 << 20, "")]
+    first, second = snapshot(0, KIB), snapshot(1, KIB)
+    second.ledger["cuda:0"] = Ledger(
+        "cuda:0", "s", "exact", 0, 0, 0, 0, 0, 400 << 20, 400 << 20, 1 << 34, parts
+    )
+    assert merged({"a": first, "b": second}).notes == (
+        "rank 1 works on cuda:1 and has no tensor on cuda:0, yet holds memory there:"
+        " 0 B reserved, its context 400.00 MiB",
+    )
+
+
 def lines(peak):
     memory = LineMemory(peak, peak, peak, 0, 0, 0)
     line = Line(7, "x = f()", 1, 5, {"cpu": memory})
