@@ -75,7 +75,11 @@ def test_csv_and_pandas():
 def test_json_reads_back_equal_and_what_was_written_before_there_were_recordings_too():
     assert LineReport.from_json(RECORDED.to_json()) == RECORDED
     data = json.loads(NOT_RECORDED.to_json())
-    assert all("backward" not in line["memory"]["cpu"] for line in data["functions"][0]["lines"] if line["memory"])
+    assert all(
+        "backward" not in line["memory"]["cpu"]
+        for line in data["functions"][0]["lines"]
+        if line["memory"]
+    )
     assert LineReport.from_json(json.dumps(data)) == NOT_RECORDED
 
 
