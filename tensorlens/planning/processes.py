@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -195,16 +195,6 @@ def shared_runner(*, keeps: bool = False) -> Iterator[Runner]:
             _current.reset(token)
 
 
-def run_job(job: Job) -> Result:
-    """Run one job, in any process or thread: what an executor is given.
-
-    Raises:
-        UsageError: the job cannot be pickled.
-    """
-    with Runner() as runner:
-        return runner.run(job)
-
-
 class _Server:
     """A process that runs jobs, or forks one for each; Ctrl-C in a terminal does not reach it."""
 
@@ -326,21 +316,38 @@ def ending(code: int) -> str:
     return f"was ended by {name}{why.get(name, '')}"
 
 
-_DELAY = 1.0
 _LONGEST = 24
+_bar: ContextVar[tqdm[NoReturn] | None] = ContextVar("_bar", default=None)
 
 
 @contextlib.contextmanager
-def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
-    """Show on a terminal how much is done: the function is told how many are, and which one."""
-    terminal = sys.stderr.isatty()
+def progress(
+    name: str, unit: str, total: int | None = None
+) -> Iterator[Callable[[int, str], None]]:
+    """Show on a terminal how much is done: the function is told how many are, and what runs now.
+
+    Inside of another one no second bar is shown: what runs now stands in that one.
+    """
+    outer = _bar.get()
+    if outer is not None:
+        yield lambda count, now: outer.set_postfix_str(_short(now)) if now else None
+        return
     with tqdm(
-        total=total, desc=name, unit=unit, delay=_DELAY, leave=False, disable=not terminal
+        total=total, desc=name, unit=unit, leave=False, disable=not sys.stderr.isatty()
     ) as bar:
+        token = _bar.set(bar)
 
-        def done(count: int, last: str = "") -> None:
-            shown = last.encode("ascii", "backslashreplace").decode()[:_LONGEST]
-            bar.set_postfix_str(shown, False)
+        def done(count: int, now: str) -> None:
+            bar.set_description_str(f"{name} {_short(now)}".rstrip(), False)
+            bar.set_postfix_str("", False)
             bar.update(count - bar.n)
+            bar.refresh()
 
-        yield done
+        try:
+            yield done
+        finally:
+            _bar.reset(token)
+
+
+def _short(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()[:_LONGEST]

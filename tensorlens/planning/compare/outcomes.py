@@ -11,7 +11,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.api import allocator_settings
-from tensorlens.planning.estimate.batches import MOST, largest_batch, largest_that_fits
+from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
 from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import StepsRequest
@@ -30,6 +30,8 @@ from tensorlens.units import format_bytes
 _STEPS = 2
 """Optimizers make their state in the first step; the second has all of it from its beginning."""
 
+_LIMIT = "the largest that was to be tried"
+
 
 @dataclass(frozen=True, slots=True)
 class BatchSearch:
@@ -41,6 +43,11 @@ class BatchSearch:
     highest: int | None = None
     multiple: int = 1
     """Batches are multiples of it."""
+
+    @property
+    def name(self) -> str:
+        """The option's."""
+        return self.job.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +62,17 @@ class SearchResult:
 
 def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResult:
     """Find the largest batch that runs under the capacity, when the next one does not."""
-    unit = search.multiple
     refused: dict[int, Trouble] = {}
     tried: list[int] = []
 
-    def needed(number: int) -> int | None:
-        tried.append(number * unit)
+    def needed(batch: int) -> int | None:
+        tried.append(batch)
         job = replace(
             search.job,
-            batch=number * unit,
+            batch=batch,
             limit=search.capacity,
             # what it took stays mapped in part, and would count as room
-            rehearsal=unit,
+            rehearsal=search.multiple,
             warmup=0,
             steps=_STEPS,
         )
@@ -74,18 +80,19 @@ def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResul
         if isinstance(result, Measured):
             return min(result.peak_allocated, search.capacity)
         assert isinstance(result, Trouble)
-        refused[number] = result
+        refused[batch] = result
         return None
 
-    low, high = -(-search.lowest // unit), (search.highest or MOST) // unit
     with nullcontext(runner) if runner is not None else Runner() as processes:
-        fitting, too_large = largest_that_fits(needed, search.capacity, low, high)
-    batch: int | None = fitting * unit
+        fitting, too_large = largest_that_fits(
+            needed, search.capacity, search.lowest, search.highest, search.multiple
+        )
+    batch: int | None = fitting
     trouble = refused.get(too_large)
     if trouble is None:
-        return SearchResult(batch, "the largest that was to be tried", tuple(sorted(tried)))
+        return SearchResult(batch, _LIMIT, tuple(sorted(tried)))
     is_memory = trouble.kind is Reason.OUT_OF_MEMORY
-    beyond = f"{too_large * unit:,}: {'out of memory' if is_memory else trouble.text}"
+    beyond = f"{too_large:,}: {'out of memory' if is_memory else trouble.text}"
     if trouble.kind is Reason.CANNOT:
         beyond = trouble.text
     if not fitting and not is_memory and not trouble.text.startswith("the process was ended by"):
@@ -176,20 +183,20 @@ def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
         return NOT_ASKED
     if place.card is None:
         return SearchResult(None, "estimated for cuda only")
-    parts = request.choice.settings.get("accumulate", 1)
     found = largest_batch(
-        lambda number: request.with_batch(number * parts).ask(runner),
+        lambda batch: request.with_batch(batch).ask(runner),
         place.capacity,
-        -(-asked.lowest // parts),
-        None if asked.highest is None else asked.highest // parts,
+        asked.lowest,
+        asked.highest,
+        multiple=request.choice.settings.get("accumulate", 1),
     )
-    batch, beyond = int(found) * parts, ""
-    after = found.estimates.get(found + 1) or (None if found else found.estimate)
-    if after is not None:
-        beyond = f"{batch + parts:,} would need {format_bytes(after.needed.point)}"
-    elif found.reaches_end:
-        beyond = "the largest that was to be tried"
-    return SearchResult(batch, beyond)
+    largest, beyond = found.estimate.largest, ""
+    assert largest is not None
+    if largest.next_needed is not None:
+        beyond = f"{largest.next_batch:,} would need {format_bytes(largest.next_needed)}"
+    elif largest.is_limit:
+        beyond = _LIMIT
+    return SearchResult(largest.batch, beyond)
 
 
 NO_TIMES = "an estimate has no times"

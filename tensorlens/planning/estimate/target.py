@@ -172,7 +172,7 @@ class StepsRequest:
             world_size=self.world_size,
             of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
         )
-        with progress(self.program.name, self.steps, "step") as done:
+        with progress(self.program.name, "step", self.steps) as done:
             trace = runner.run(job, lambda count: done(count, ""))
         if isinstance(trace, Trouble):
             if trace.kind is Reason.USAGE:

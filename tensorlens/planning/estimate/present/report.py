@@ -94,22 +94,25 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
 
 def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
     """Return one table of the same program on several cards."""
+    is_search = any(each.largest for each in estimates)
     columns = (
-        Column("Card", "name"),
-        Column("Capacity"),
-        Column("Allocated", rank=0),
-        Column("Reserved", rank=1),
-        Column("Needed"),
+        *(Column("Card", "name"), Column("Capacity")),
+        *((Column("Largest batch"),) if is_search else ()),
+        *(Column("Allocated", rank=0), Column("Reserved", rank=1), Column("Needed")),
         Column("", "text"),
     )
     rows = []
     for each in estimates:
-        fit = fit_of(each)
+        fit, largest = fit_of(each), each.largest
         name = (each.card.name if each.card else each.device).removeprefix(_MAKER)
         capacity, said = ("", "") if fit is None else (size(fit.capacity), fit.verdict)
+        if largest and not largest.batch:
+            said = f"a batch of {largest.next_batch:,} {said}"
+        batch = (f"{largest.batch:,}",) if largest else ()
         peaks = (each.peak_allocated, each.peak_reserved, each.needed.point)
-        rows.append((name, capacity, *map(size, peaks), said))
-    program = f"Estimates for {counted(len(estimates), 'card')}: {estimates[0].program}"
+        rows.append((name, capacity, *batch, *map(size, peaks), said))
+    what = "Largest batches" if is_search else "Estimates"
+    program = f"{what} for {counted(len(estimates), 'card')}: {estimates[0].program}"
     return [Section((Table(columns, tuple(rows)),), program)]
 
 
@@ -282,7 +285,19 @@ def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
     if view.at is None and devices and recording.peak(device).row != estimate.peak_row >= 0:
         # with remainders another instant is the highest
         shown = replace(shown, at=str(estimate.peak_row))
-    return recordings.blocks(recording, shown)
+    return [*_remainders(estimate), *recordings.blocks(recording, shown)]
+
+
+def _remainders(estimate: Estimate) -> Iterator[Block]:
+    """Relate the peak to that of the recording, which is of tensors alone."""
+    tensors = estimate.peak.bytes
+    rest = estimate.peak_allocated - tensors
+    if rest:
+        sums = f"{exact_size(tensors)} of tensors + {exact_size(rest)} of remainders"
+        yield Note(
+            f"peak allocated {exact_size(estimate.peak_allocated)} = {sums}, which the allocator"
+            " cannot split off of their blocks; the pictures and tables below are of tensors alone"
+        )
 
 
 Value = str | int | None
