@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from tensorlens.planning.estimate.peak_parts import peak_parts
 from tensorlens.planning.estimate.present.card_bar import card_stacks, colour
 from tensorlens.planning.estimate.present.figures import (
     Figure,
@@ -20,7 +21,6 @@ from tensorlens.planning.estimate.present.peak import (
     peak_modules,
     peak_step,
 )
-from tensorlens.planning.estimate.present.peak_parts import peak_parts
 from tensorlens.planning.estimate.present.verdict import (
     conditions,
     fit_of,
@@ -289,14 +289,14 @@ def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
 
 
 def _remainders(estimate: Estimate) -> Iterator[Block]:
-    """Relate the peak to that of the recording, which is of tensors alone."""
-    tensors = estimate.peak.bytes
-    rest = estimate.peak_allocated - tensors
+    """Relate the peak to that of the recording, which is of blocks alone."""
+    used = estimate.peak.bytes
+    rest = estimate.peak_allocated - used
     if rest:
-        sums = f"{exact_size(tensors)} of tensors + {exact_size(rest)} of remainders"
         yield Note(
-            f"peak allocated {exact_size(estimate.peak_allocated)} = {sums}, which the allocator"
-            " cannot split off of their blocks; the pictures and tables below are of tensors alone"
+            f"peak allocated {exact_size(estimate.peak_allocated)} = {exact_size(used)} in blocks +"
+            f" {exact_size(rest)} of remainders, which the allocator cannot split off; the pictures"
+            " and tables below are of the blocks alone"
         )
 
 
