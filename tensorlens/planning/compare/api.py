@@ -214,7 +214,7 @@ def _trials(
         conf = option.choice.settings.get("alloc_conf")
         environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
         jobs.append(replace(first, name=option.name, choice=option.choice, environment=environment))
-    works: list[Work] = jobs * repeats
+    works: list[Work] = [*jobs] * repeats
     if where.capacity is not None:
         for job in jobs:
             multiple = job.choice.settings.get("accumulate", 1)
