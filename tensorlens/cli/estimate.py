@@ -97,7 +97,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-batch",
         action="store_true",
-        help="find the largest batch that fits into --capacity or the card: the function is called"
+        help="find the largest batch that fits into --capacity or each card: the function is called"
         " with it",
     )
 
