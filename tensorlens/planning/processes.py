@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 from tqdm import tqdm
@@ -100,7 +99,8 @@ class Runner:
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if is_fake else {}
         environment = {**os.environ, **job.environment, **hidden}
         key = _key(job, environment, is_fake)
-        server = self._servers.pop(key, None) or _take_kept(key)
+        with _lock:
+            server = self._servers.pop(key, None) or _kept.pop(key, None)
         if server is not None and not server.wakes():
             server.kill()
             server = None
@@ -119,12 +119,7 @@ class Runner:
     def __enter__(self) -> Runner:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         while self._servers:
             key, server = self._servers.popitem()
             if kind is not None or not server.is_fake:
@@ -156,11 +151,6 @@ def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:
 _kept: dict[Hashable, _Server] = {}
 """The process that waits for the next question about its program, if one does."""
 _lock = locks.reentrant()
-
-
-def _take_kept(key: Hashable) -> _Server | None:
-    with _lock:
-        return _kept.pop(key, None)
 
 
 @atexit.register

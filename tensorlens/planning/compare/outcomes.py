@@ -57,16 +57,13 @@ class SearchResult:
     batch: int | None
     beyond: str
     """Result of the next larger one; or why it cannot be told."""
-    tried: tuple[int, ...] = ()
 
 
 def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResult:
     """Find the largest batch that runs under the capacity, when the next one does not."""
     refused: dict[int, Trouble] = {}
-    tried: list[int] = []
 
     def needed(batch: int) -> int | None:
-        tried.append(batch)
         job = replace(
             search.job,
             batch=batch,
@@ -90,14 +87,14 @@ def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResul
     batch: int | None = fitting
     trouble = refused.get(too_large)
     if trouble is None:
-        return SearchResult(batch, _LIMIT, tuple(sorted(tried)))
+        return SearchResult(batch, _LIMIT)
     is_memory = trouble.kind is Reason.OUT_OF_MEMORY
     beyond = f"{too_large:,}: {'out of memory' if is_memory else trouble.text}"
     if trouble.kind is Reason.CANNOT:
         beyond = trouble.text
     if not fitting and not is_memory and not trouble.text.startswith("the process was ended by"):
         batch = None
-    return SearchResult(batch, beyond, tuple(sorted(tried)))
+    return SearchResult(batch, beyond)
 
 
 @dataclass(frozen=True, slots=True)

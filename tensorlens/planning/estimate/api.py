@@ -64,17 +64,18 @@ def estimate(
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error.
     """
-    options: dict[str, Any] = {
-        "device": device,
-        "card": card,
-        "steps": steps,
-        "capacity": capacity,
-        "settings": settings,
-        "arguments": arguments,
-        "world_size": world_size,
-        "script_args": script_args,
-    }
-    asked = request(make_step, **options, **of_keras)
+    asked = request(
+        make_step,
+        device=device,
+        card=card,
+        steps=steps,
+        capacity=capacity,
+        settings=settings,
+        arguments=arguments,
+        world_size=world_size,
+        script_args=script_args,
+        **of_keras,
+    )
     with shared_runner(keeps=True) as runner:
         return asked.ask(runner)
 

@@ -121,7 +121,8 @@ def verified(
     found = run(options, baseline=_BASE, device=told.device)
     told = _without(told, found)
     if by_step:
-        found = replace(found, outcomes=tuple(map(_of_median_step, found.outcomes)))
+        outcomes = (replace(each, peaks=each.step_peaks or each.peaks) for each in found.outcomes)
+        found = replace(found, outcomes=tuple(outcomes))
     return replace(
         told,
         verified=True,
@@ -159,10 +160,6 @@ def _without(told: Suggestions, found: Comparison) -> Suggestions:
         suggestions=tuple(each for each in told if each.change not in failed),
         notes=(*told.notes, *(f"{name} is left out: {explained(failed[name])}" for name in failed)),
     )
-
-
-def _of_median_step(outcome: Outcome) -> Outcome:
-    return replace(outcome, peaks=outcome.step_peaks) if outcome.step_peaks else outcome
 
 
 def _unmeasured(suggestion: Suggestion) -> Suggestion:

@@ -143,7 +143,6 @@ def _run(
             )
         )
     trace.brought = tracker.brought
-    trace.seconds = tuple(steps.seconds)
     trace.cautions = cautions.found
     trace.log.sources = sources_of(trace.log, linecache.getlines)
     return trace
