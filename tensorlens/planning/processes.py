@@ -86,9 +86,6 @@ class Runner:
         Args:
             job: what to run.
             progress: called with the number of steps done on fake tensors.
-
-        Raises:
-            UsageError: the job cannot be pickled.
         """
         try:
             request = pickle.dumps(job, protocol=5)

@@ -25,7 +25,7 @@ from tensorlens.planning.compare.outcomes import (
     run_search,
 )
 from tensorlens.planning.compare.result import Comparison, Outcome
-from tensorlens.planning.estimate.cards import Place, place
+from tensorlens.planning.estimate.cards import DeviceSpec, device_spec
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
 from tensorlens.planning.processes import Runner, progress, shared_runner
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
@@ -157,7 +157,7 @@ def compare(
     _check_numbers(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
-    where = place(device or "cuda", card, capacity)
+    spec = device_spec(device or "cuda", card, capacity)
     asked = _program(make_step, with_data=measured)
     framework = framework or framework_of(make_step, asked)
     checked_options = checked(
@@ -166,18 +166,18 @@ def compare(
     for option in checked_options:
         Settings.parse(option.choice.settings.get("alloc_conf", ""))
     baseline = _baseline(checked_options, baseline)
-    if batch is None and where.capacity is not None:
+    if batch is None and spec.capacity is not None:
         batch = lowest
     if measured:
         job = Job("", asked, Choice(), framework, search_path(), device=device, batch=batch)
         job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
-        works = _trials(job, checked_options, repeats, where, lowest, highest)
+        works = _trials(job, checked_options, repeats, spec, lowest, highest)
     else:
         repeats = 1
         works = []
         for option in checked_options:
             request = option_request(
-                asked, option.choice, framework, where, steps=max(steps, 2), batch=batch
+                asked, option.choice, framework, spec, steps=max(steps, 2), batch=batch
             )
             works.append(Estimation(option.name, request, lowest, highest))
     found = _results(works, executor)
@@ -192,7 +192,7 @@ def compare(
         program=asked.name,
         framework=framework,
         card=next((each.card for each in known if isinstance(each, Estimated)), ""),
-        capacity=where.capacity,
+        capacity=spec.capacity,
         batch=batch,
         steps=steps,
         repeats=repeats,
@@ -204,7 +204,7 @@ def _trials(
     first: Job,
     options: Sequence[Option],
     repeats: int,
-    where: Place,
+    spec: DeviceSpec,
     lowest: int,
     highest: int | None,
 ) -> list[Work]:
@@ -215,10 +215,10 @@ def _trials(
         environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
         jobs.append(replace(first, name=option.name, choice=option.choice, environment=environment))
     works: list[Work] = [*jobs] * repeats
-    if where.capacity is not None:
+    if spec.capacity is not None:
         for job in jobs:
             multiple = job.choice.settings.get("accumulate", 1)
-            works.append(BatchSearch(job, where.capacity, lowest, highest, multiple))
+            works.append(BatchSearch(job, spec.capacity, lowest, highest, multiple))
     return works
 
 

@@ -12,7 +12,7 @@ from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.api import allocator_settings
 from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
-from tensorlens.planning.estimate.cards import Place
+from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
@@ -125,12 +125,18 @@ class Estimated:
 
 
 def option_request(
-    program: Program, choice: Choice, framework: str, where: Place, *, steps: int, batch: int | None
+    program: Program,
+    choice: Choice,
+    framework: str,
+    spec: DeviceSpec,
+    *,
+    steps: int,
+    batch: int | None,
 ) -> StepsRequest:
     """Return what is estimated of a program with an option; the option may set the allocator."""
     return StepsRequest(
         program=program,
-        place=where,
+        spec=spec,
         steps=steps,
         settings=allocator_settings(choice.settings.get("alloc_conf")),
         choice=choice,
@@ -141,14 +147,9 @@ def option_request(
 
 
 def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated | Trouble:
-    """Estimate one option; whatever becomes of it, an answer says so.
-
-    Args:
-        asked: what is asked.
-        runner: for steps that are traced; None: one for this estimate alone.
-    """
+    """Estimate one option; whatever becomes of it, an answer says so."""
     request = asked.request
-    if "alloc_conf" in request.choice.settings and request.place.card is None:
+    if "alloc_conf" in request.choice.settings and request.spec.card is None:
         return Trouble(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
     # what an option leaves behind in a process of fake tensors must not meet the next one
     shared = runner if request.framework != "torch" else None
@@ -175,14 +176,14 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
 
 
 def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
-    request, place = asked.request, asked.request.place
-    if place.capacity is None:
+    request, spec = asked.request, asked.request.spec
+    if spec.capacity is None:
         return NOT_ASKED
-    if place.card is None:
+    if spec.card is None:
         return SearchResult(None, "estimated for cuda only")
     found = largest_batch(
         lambda batch: request.with_batch(batch).ask(runner),
-        place.capacity,
+        spec.capacity,
         asked.lowest,
         asked.highest,
         multiple=request.choice.settings.get("accumulate", 1),

@@ -173,7 +173,7 @@ def max_batch(
         world_size=world_size,
         **of_keras,
     )
-    room = asked.place.capacity
+    room = asked.spec.capacity
     assert room is not None
     with shared_runner(keeps=True) as runner:
         return largest_batch(
@@ -190,11 +190,7 @@ def largest_batch(
     surely: bool = False,
     multiple: int = 1,
 ) -> MaxBatch:
-    """Return the largest batch whose estimate fits into so many bytes.
-
-    Raises:
-        UsageError: there is no batch between these.
-    """
+    """Return the largest batch whose estimate fits into so many bytes."""
     _check_range(lowest, highest)
     tried: dict[int, Estimate] = {}
 

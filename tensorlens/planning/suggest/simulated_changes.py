@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.compare.outcomes import Estimation, option_request, run_estimate
-from tensorlens.planning.estimate.cards import place
+from tensorlens.planning.estimate.cards import device_spec
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import Runner, shared_runner
@@ -88,7 +88,7 @@ class Simulation:
                 program(self.make_step),
                 Choice(settings, self.arguments),
                 self.framework,
-                place(self.device),
+                device_spec(self.device),
                 steps=self.steps,
                 batch=self.batch,
             )

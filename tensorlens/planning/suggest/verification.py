@@ -109,11 +109,8 @@ def verified(
 ) -> Suggestions:
     """Return suggestions with what they save when the step runs with them.
 
-    Args:
-        told: the suggestions.
-        run: runs the program.
-        acts: what does a change, by its text, where :func:`tensorlens.compare` has no setting.
-        by_step: the peak of the median step counts, not that of the highest.
+    ``acts`` does a change, by its text, where :func:`tensorlens.compare` has no setting. With
+    ``by_step`` the peak of the median step counts, not that of the highest.
     """
     options = {_BASE: {}, **_options(told, acts)}
     if len(options) == 1:

@@ -14,12 +14,8 @@ def loss_of(value: Any, of_tensor: Callable[[Any], float | None]) -> float | Non
     """Return the loss that ``step()`` returned, or None where there is none to see.
 
     It is a number or a tensor of one element, the ``loss`` of a mapping or an object, or the first
-    item of a tuple or a list.
-
-    Args:
-        value: what was returned.
-        of_tensor: gives the number in a tensor, or None where there is none; raises
-            :class:`NotATensor` for anything else.
+    item of a tuple or a list. ``of_tensor`` gives the number in a tensor, or None where there is
+    none, and raises :class:`NotATensor` for anything else.
     """
     try:
         return _loss_of(value, of_tensor)

@@ -16,7 +16,7 @@ from tensorlens.planning.trials.full_queues import held_ahead
 from tensorlens.planning.trials.jobs import Job, Measured, Reason, Result, Trouble
 from tensorlens.planning.trials.losses import loss_of
 from tensorlens.planning.trials.stage import Optioned
-from tensorlens.planning.trials.steps import Followed, Marks, Steps
+from tensorlens.planning.trials.steps import Followed, Marks, StepRunner
 
 _NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict or object with one"
 
@@ -63,11 +63,7 @@ class Bench(Protocol):
 
 
 def run_job(job: Job, bench: Bench) -> Result:
-    """Run a job and return what it came to.
-
-    Raises:
-        CannotApply: the option cannot work here.
-    """
+    """Run a job and return what it came to."""
     _seed(bench)
     restore(job.program.caller, job.program.carried)
     if job.limit is not None and job.rehearsal is not None and bench.rehearses():
@@ -89,7 +85,7 @@ def run_job(job: Job, bench: Bench) -> Result:
         return made[0]
 
     # a message for each step would be work for a processor that the next one needs
-    steps = Steps(job.warmup + job.steps, meter, lambda done: None, bench.follow)
+    steps = StepRunner(job.warmup + job.steps, meter, lambda done: None, bench.follow)
     try:
         with bench.limited(job.limit):
             steps.run(job.program, begin, call)
