@@ -105,7 +105,8 @@ def _without_rounding(line: Curve, largest: tuple[int, int]) -> Curve:
     return line
 
 
-SETUP, PASS, OPTIMIZER = "model and data are made", "forward and backward", "the optimizer's step"
+SETUP = "setup, where model and data are made"
+PASS, OPTIMIZER = "forward and backward", "the optimizer's step"
 """Parts of a run that each have a peak of their own."""
 
 _MOST_FURTHER = 6
@@ -172,12 +173,12 @@ class Scaling:
     def __str__(self) -> str:
         begins, name = self.begins, self.argument
         where = f", from {name} = {begins:,} on" if begins > 1 else ""
-        lines = [f"peak allocated = {self.formula}{where}", f"  in {self._told(self.place)}"]
+        lines = [f"peak allocated = {self.formula}{where}", f"  in {self.place}"]
         if begins > 1:
             place = max(self.pieces, key=lambda each: self.pieces[each].at(begins - 1))
             low, high = self.pieces[place].at(1), self.pieces[place].at(begins - 1)
             figures = dict.fromkeys(format_bytes(round(each)) for each in (low, high))
-            lines.append(f"  below it in {self._told(place)}: {' to '.join(figures)}")
+            lines.append(f"  below it in {place}: {' to '.join(figures)}")
         worst = max(map(abs, self.residuals.values()), default=0.0)
         off = f"off by {worst:.1%} at most" if worst >= 0.0005 else "which it meets"
         lines.append(f"from {len(self.estimates)} runs, {off}:")
@@ -195,9 +196,6 @@ class Scaling:
         if self.ended:
             lines.append(f"  {self.ended}")
         return "\n".join(lines)
-
-    def _told(self, place: str) -> str:
-        return f"setup, where {place}" if place == SETUP else place
 
 
 def scaling(

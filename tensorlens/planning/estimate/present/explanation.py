@@ -18,6 +18,7 @@ from tensorlens.planning.estimate.peak_parts import (
 from tensorlens.planning.estimate.present.figures import sum_rows
 from tensorlens.planning.estimate.present.peak import peak_block, peak_place
 from tensorlens.planning.estimate.present.verdict import (
+    caution_text,
     fit_of,
     largest_batch,
     spread,
@@ -27,7 +28,6 @@ from tensorlens.planning.estimate.present.verdict import (
 from tensorlens.planning.estimate.result import REMAINDER, Estimate, Term
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
-from tensorlens.render.source import place
 
 _SLOTS = 6
 """So many slots of an optimizer are named."""
@@ -49,7 +49,7 @@ def explanation(estimate: Estimate) -> Sequence[Block]:
         _outside(estimate),
         _growth(estimate, parts),
         _rules_of_thumb(estimate, parts, most),
-        *_cautions(estimate),
+        *(f"Warning: {caution_text(each)}" for each in estimate.warnings),
     ]
     return [*(Paragraph(text) for text in texts if text), _sum(estimate, parts)]
 
@@ -247,12 +247,6 @@ def _rules_of_thumb(
         f" gradients, makes {size(twice)}: but each of these gradients is freed once the layer"
         f" before it has its own. Allocated at the peak is {size(estimate.peak_allocated)}."
     )
-
-
-def _cautions(estimate: Estimate) -> Iterator[str]:
-    for caution in estimate.warnings:
-        where = "" if caution.line is None else f" ({place(caution.line, function=True)})"
-        yield f"Warning: {caution.text}{where}"
 
 
 def _sum(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Table:

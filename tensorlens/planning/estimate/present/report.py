@@ -22,6 +22,7 @@ from tensorlens.planning.estimate.present.peak import (
     peak_step,
 )
 from tensorlens.planning.estimate.present.verdict import (
+    caution_text,
     conditions,
     fit_of,
     largest_batch,
@@ -59,7 +60,6 @@ from tensorlens.render.blocks import (
     named,
 )
 from tensorlens.render.figures import counted, exact_size, size
-from tensorlens.render.source import place
 from tensorlens.render.view import View
 from tensorlens.tensors.present.tables import share, size_cell
 
@@ -266,15 +266,8 @@ def _formulas(estimate: Estimate) -> Iterator[Block]:
 
 
 def _warnings(estimate: Estimate) -> Iterator[Block]:
-    notes = tuple(
-        Note(
-            caution.text
-            + ("" if caution.line is None else f" ({place(caution.line, function=True)})")
-        )
-        for caution in estimate.warnings
-    )
-    if notes:
-        yield Section(notes, "Warnings")
+    if estimate.warnings:
+        yield Section(tuple(Note(caution_text(each)) for each in estimate.warnings), "Warnings")
 
 
 def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
