@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-batch",
         action="store_true",
-        help="find the largest batch that fits into --capacity or the card: the function is called"
+        help="find the largest batch that fits into --capacity or each card: the function is called"
         " with it",
     )
 
@@ -127,10 +127,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json and args.explain:
         raise UsageError("--explain answers in words: leave it out with --json")
     options = _options(args, words[1:])
+    if outputs and len(args.card) > 1:
+        raise UsageError("-o writes the estimate for one card: give one --card")
     if args.max_batch:
-        return _largest_batch(words[0], options, args, outputs)
+        return _largest_batches(words[0], options, args, outputs)
     if len(args.card) > 1:
-        return _several_cards(words[0], options, args, outputs)
+        from tensorlens.planning.estimate import estimate_cards
+
+        return _several_cards([*estimate_cards(words[0], args.card, **options).values()], args)
     from tensorlens.planning.estimate import estimate
     from tensorlens.planning.estimate.present.verdict import fit_of, verdict
     from tensorlens.planning.processes import shared_runner
@@ -187,43 +191,38 @@ def _options(args: argparse.Namespace, script_args: Sequence[str]) -> dict[str, 
     return options
 
 
-def _largest_batch(
+def _largest_batches(
     program: str, options: dict[str, Any], args: argparse.Namespace, outputs: Sequence[Output]
 ) -> int:
-    """Find the largest batch and tell of it; return 3 where not even the smallest fits."""
-    if len(args.card) > 1:
-        raise UsageError("--max-batch: give one --card")
+    """Find the largest batch, of each card; return 3 where not even the smallest fits."""
     if options.pop("device").partition(":")[0] != "cuda":
         raise UsageError("--max-batch is for --device cuda")
     if options.pop("script_args") or not _names_function(program):
         raise UsageError("--max-batch needs a function, which is called with the batch")
-    card = next(iter(args.card), None)
-    if options["capacity"] is None and card is None:
+    if options["capacity"] is None and not args.card:
         raise UsageError("--max-batch needs a --capacity, or a --card")
     from tensorlens.planning.estimate import max_batch
     from tensorlens.planning.estimate.present.verdict import largest_batch
     from tensorlens.planning.processes import shared_runner
 
     with shared_runner():
-        largest = max_batch(program, **options, card=card)
-    answer = largest.estimate
+        cards = args.card or [None]
+        answers = [max_batch(program, **options, card=card).estimate for card in cards]
+    if len(answers) > 1:
+        return _several_cards(answers, args)
+    (answer,) = answers
     if outputs and not args.explain:
         say(largest_batch(answer))
     _answer(answer, args, outputs)
-    return 0 if largest else _DOES_NOT_FIT
+    return 0 if answer.largest and answer.largest.batch else _DOES_NOT_FIT
 
 
-def _several_cards(
-    program: str, options: Mapping[str, Any], args: argparse.Namespace, outputs: Sequence[Output]
-) -> int:
+def _several_cards(answers: Sequence[Estimate], args: argparse.Namespace) -> int:
     """Print one table of several cards; return 3 where it fits none."""
-    if outputs:
-        raise UsageError("-o writes the estimate for one card: give one --card")
-    from tensorlens.planning.estimate import estimate_cards, present
+    from tensorlens.planning.estimate import present
     from tensorlens.planning.estimate.present.verdict import fit_of
     from tensorlens.render import text_of_blocks
 
-    answers = [*estimate_cards(program, args.card, **options).values()]
     fits = any(fit is None or fit for fit in map(fit_of, answers))
     if args.json:
         documents = [each.to_dict() for each in answers]
@@ -234,10 +233,10 @@ def _several_cards(
             "estimates": documents,
         }
         show(f"{json.dumps(content, separators=(',', ':'))}\n")
-        return 0 if fits else _DOES_NOT_FIT
-    texts = [text_of_blocks(present.cards(answers))]
-    texts += [each.explain() for each in answers if args.explain]
-    show("\n".join(texts))
+    else:
+        texts = [text_of_blocks(present.cards(answers))]
+        texts += [each.explain() for each in answers if args.explain]
+        show("\n".join(texts))
     return 0 if fits else _DOES_NOT_FIT
 
 

@@ -35,18 +35,12 @@ def wrapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]
 
     It keeps its signature: Keras reads it with ``getfullargspec``, which follows no wrapper.
     """
-    own, original = vars(owner).get(name), getattr(owner, name)
+    original = getattr(owner, name)
     replacement = make(original)
     if inspect.isfunction(original) and inspect.isfunction(replacement):
         replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    setattr(owner, name, replacement)
-    try:
+    with patched(owner, name, replacement):
         yield
-    finally:
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
 
 
 Make = Callable[[type, dict[str, Any]], Any]

@@ -14,8 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -87,9 +86,6 @@ class Runner:
         Args:
             job: what to run.
             progress: called with the number of steps done on fake tensors.
-
-        Raises:
-            UsageError: the job cannot be pickled.
         """
         try:
             request = pickle.dumps(job, protocol=5)
@@ -100,7 +96,8 @@ class Runner:
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if is_fake else {}
         environment = {**os.environ, **job.environment, **hidden}
         key = _key(job, environment, is_fake)
-        server = self._servers.pop(key, None) or _take_kept(key)
+        with _lock:
+            server = self._servers.pop(key, None) or _kept.pop(key, None)
         if server is not None and not server.wakes():
             server.kill()
             server = None
@@ -119,12 +116,7 @@ class Runner:
     def __enter__(self) -> Runner:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         while self._servers:
             key, server = self._servers.popitem()
             if kind is not None or not server.is_fake:
@@ -158,11 +150,6 @@ _kept: dict[Hashable, _Server] = {}
 _lock = locks.reentrant()
 
 
-def _take_kept(key: Hashable) -> _Server | None:
-    with _lock:
-        return _kept.pop(key, None)
-
-
 @atexit.register
 def close_kept() -> None:
     """End the process that waits for the next question, with what its program cleans up."""
@@ -193,16 +180,6 @@ def shared_runner(*, keeps: bool = False) -> Iterator[Runner]:
             yield runner
         finally:
             _current.reset(token)
-
-
-def run_job(job: Job) -> Result:
-    """Run one job, in any process or thread: what an executor is given.
-
-    Raises:
-        UsageError: the job cannot be pickled.
-    """
-    with Runner() as runner:
-        return runner.run(job)
 
 
 class _Server:
@@ -326,21 +303,38 @@ def ending(code: int) -> str:
     return f"was ended by {name}{why.get(name, '')}"
 
 
-_DELAY = 1.0
 _LONGEST = 24
+_bar: ContextVar[tqdm[NoReturn] | None] = ContextVar("_bar", default=None)
 
 
 @contextlib.contextmanager
-def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
-    """Show on a terminal how much is done: the function is told how many are, and which one."""
-    terminal = sys.stderr.isatty()
+def progress(
+    name: str, unit: str, total: int | None = None
+) -> Iterator[Callable[[int, str], None]]:
+    """Show on a terminal how much is done: the function is told how many are, and what runs now.
+
+    Inside of another one no second bar is shown: what runs now stands in that one.
+    """
+    outer = _bar.get()
+    if outer is not None:
+        yield lambda count, now: outer.set_postfix_str(_short(now)) if now else None
+        return
     with tqdm(
-        total=total, desc=name, unit=unit, delay=_DELAY, leave=False, disable=not terminal
+        total=total, desc=name, unit=unit, leave=False, disable=not sys.stderr.isatty()
     ) as bar:
+        token = _bar.set(bar)
 
-        def done(count: int, last: str = "") -> None:
-            shown = last.encode("ascii", "backslashreplace").decode()[:_LONGEST]
-            bar.set_postfix_str(shown, False)
+        def done(count: int, now: str) -> None:
+            bar.set_description_str(f"{name} {_short(now)}".rstrip(), False)
+            bar.set_postfix_str("", False)
             bar.update(count - bar.n)
+            bar.refresh()
 
-        yield done
+        try:
+            yield done
+        finally:
+            _bar.reset(token)
+
+
+def _short(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()[:_LONGEST]

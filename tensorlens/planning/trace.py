@@ -84,5 +84,3 @@ class Trace:
     """Results of rules of thumb, to be told beside the figures."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """``torch`` to its version, and so on."""
-    seconds: Sequence[float] = ()
-    """How long each step took to run."""

@@ -65,7 +65,8 @@ def _ranges(numbers: list[int]) -> str:
 
 def counted(number: int, word: str = "tensor") -> str:
     """Return ``1 tensor``, ``1,234 tensors``."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+    ending = "" if number == 1 else "es" if word.endswith("ch") else "s"
+    return f"{number:,} {word}{ending}"
 
 
 def byte_step(highest: int) -> int:

@@ -18,6 +18,9 @@ from tensorlens.planning.estimate import MaxBatch
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import parse_bytes
 
+_CAPACITIES = {"large": "1GiB", "tight": "446MiB", "small": "400MiB"}
+_PEAKS = "33.50 MiB 40.00 MiB 446.00 MiB"
+
 
 class Asked:
     """Stands for the functions that run a program, and keeps what they were asked."""
@@ -38,7 +41,7 @@ class Asked:
 
     def max_batch(self, program, **options):
         self.calls.append((program, options))
-        capacity = parse_bytes(options["capacity"])
+        capacity = parse_bytes(options["capacity"] or _CAPACITIES[options["card"]])
         batch = 2 if capacity >= 446 * MIB else 0
         tried = {each: estimates.training(capacity=capacity) for each in (1, 2, 3)}
         return MaxBatch(batch, capacity, tried, reaches_end=False)
@@ -144,6 +147,21 @@ def test_several_cards_are_one_table(asked: Asked, capsys) -> None:
     assert run("train:make_step", "--card", "a", "--card", "b", "-o", "e.json") == 2
 
 
+def test_the_largest_batch_of_several_cards_is_one_table(asked: Asked, capsys) -> None:
+    cards = [word for name in _CAPACITIES for word in ("--card", name)]
+    assert run("train:make_step", "--max-batch", *cards) == 0
+    heading, titles, _, *rows = capsys.readouterr().out.splitlines()
+    assert heading.startswith("Largest batches for 3 cards")
+    assert " ".join(titles.split()) == "Card Capacity Largest batch Allocated Reserved Needed"
+    # of a batch of 2, which needs 446 MiB, 588 at most; of the smallest where that has no room
+    assert [row.split("HBM3")[1].split() for row in rows] == [
+        f"1.00 GiB 2 {_PEAKS} fits".split(),
+        f"446.00 MiB 2 {_PEAKS} tight".split(),
+        f"400.00 MiB 0 {_PEAKS} a batch of 1 does not fit".split(),
+    ]
+    assert run("train:make_step", "--max-batch", "--card", "small", "--card", "small") == 3
+
+
 @pytest.mark.parametrize(
     ("capacity", "said"),
     [
@@ -191,7 +209,7 @@ def test_the_largest_batch_is_in_the_file_and_shown_again(
         ("train:f --set 1=2", "'1=2': give NAME=VALUE, as in --set batch=32"),
         ("train:f --max-batch", "--max-batch needs a --capacity, or a --card"),
         ("--max-batch --capacity 1GiB train.py", "--max-batch needs a function"),
-        ("train:f --max-batch --card a --card b", "--max-batch: give one --card"),
+        ("train:f --card a --card b -o e.json", "-o writes the estimate for one card"),
         ("train:f --max-batch --device cpu", "--max-batch is for --device cuda"),
         ("train:f -o e.xyz", "cannot tell the format of 'e.xyz'"),
         ("train:f --steps x", "argument --steps: invalid int value: 'x'"),

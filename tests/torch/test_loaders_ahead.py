@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.prefetch import LoaderWatch, PrefetchFactor
 from tensorlens.planning.torch.options.stage import CannotApply, Stage
-from tensorlens.planning.trials.measurement import HeldAhead, held_ahead
+from tensorlens.planning.trials.full_queues import held_ahead
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="what is in a queue between processes is told by Linux"
@@ -54,13 +54,13 @@ def test_what_is_asked_for_is_what_is_held(workers, prefetch):
     iterator, seen = used(loader_of(workers, prefetch), batches=2)
     name = f"DataLoader, {workers} {'workers' if workers > 1 else 'worker'} x prefetch {prefetch}"
     assert seen == (PrefetchQueue(name, workers * prefetch, workers, BYTES, "shared memory"),)
-    assert held_ahead() == HeldAhead(workers * prefetch * BYTES)
+    assert held_ahead() == (workers * prefetch * BYTES, "")
     del iterator
 
 
 def test_without_workers_nothing_is_asked_for():
     iterator, seen = used(loader_of(0, None))
-    assert seen == () and held_ahead() == HeldAhead(None)
+    assert seen == () and held_ahead() == (None, "")
     del iterator
 
 

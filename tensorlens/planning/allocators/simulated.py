@@ -111,11 +111,7 @@ class SimulatedAllocator:
         return block.address
 
     def free(self, address: int, *, stack: int = -1, context: Context | None = None) -> None:
-        """Take a block back; the arguments are those of :meth:`malloc`, address 0 is no block.
-
-        Raises:
-            UsageError: no block at the address is handed out.
-        """
+        """Take a block back; the arguments are those of :meth:`malloc`, address 0 is no block."""
         if not address:
             return
         block = self._memory.blocks.get(address)

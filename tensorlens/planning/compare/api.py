@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -24,18 +25,28 @@ from tensorlens.planning.compare.outcomes import (
     run_search,
 )
 from tensorlens.planning.compare.result import Comparison, Outcome
-from tensorlens.planning.estimate.cards import Place, place
+from tensorlens.planning.estimate.cards import DeviceSpec, device_spec
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
-from tensorlens.planning.processes import Runner, progress, run_job, shared_runner
+from tensorlens.planning.processes import Runner, progress, shared_runner
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack
 
-Work = tuple[Callable[[Any], Any], Any]
-"""A function that can be imported anywhere, and its argument."""
+Work = Job | BatchSearch | Estimation
 
 
-def _executed(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any]]:
-    """Give the results as they come, each with its place in ``work``.
+def run_work(work: Work, runner: Runner | None = None) -> Any:
+    """Return what a run, a search or an estimate comes to; an executor calls it anywhere."""
+    if isinstance(work, BatchSearch):
+        # in processes from a fresh one: what is mapped before a limit is to be the same
+        return run_search(work)
+    if isinstance(work, Estimation):
+        return run_estimate(work, runner)
+    with nullcontext(runner) if runner is not None else Runner() as processes:
+        return processes.run(work)
+
+
+def _executed(works: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any]]:
+    """Give the results as they come, each with its place in ``works``.
 
     What fails on the way to another machine, or breaks the executor, is a :class:`Trouble`.
     """
@@ -45,8 +56,8 @@ def _executed(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, A
         )
     futures: dict[Future[Any], int] = {}
     try:
-        for place, (function, argument) in enumerate(work):
-            futures[executor.submit(function, argument)] = place
+        for number, work in enumerate(works):
+            futures[executor.submit(run_work, work)] = number
         for future in as_completed(futures):
             try:
                 yield futures[future], future.result()
@@ -60,23 +71,23 @@ def _executed(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, A
             future.cancel()
 
 
-def _in_turn(work: Sequence[Work], runner: Runner) -> Iterator[tuple[int, Any]]:
-    """Run work here, but for further repeats of an option that has failed."""
+def _results(works: Sequence[Work], executor: Executor | None) -> list[Any]:
+    """Return what each comes to; further repeats of an option that has failed are not run."""
+    found: list[Any] = [None] * len(works)
     failed: dict[str, Trouble] = {}
-    for number, (function, argument) in enumerate(work):
-        name = _name(argument)
-        if name in failed:
-            result: Any = failed[name]
-        elif function is run_job:
-            result = runner.run(argument)
-        elif function is run_estimate:
-            result = run_estimate(argument, runner)
-        else:
-            # in processes from a fresh one: what is mapped before a limit is to be the same
-            result = function(argument)
-        if isinstance(result, Trouble):
-            failed[name] = result
-        yield number, result
+    with progress("compare", "trial", len(works)) as done:
+        if executor is not None:
+            for count, (number, result) in enumerate(_executed(works, executor), 1):
+                found[number] = result
+                done(count, works[number].name)
+            return found
+        with shared_runner() as runner:
+            for number, work in enumerate(works):
+                done(number, work.name)
+                found[number] = failed.get(work.name) or run_work(work, runner)
+                if isinstance(found[number], Trouble):
+                    failed[work.name] = found[number]
+    return found
 
 
 def compare(
@@ -146,7 +157,7 @@ def compare(
     _check_numbers(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
-    where = place(device or "cuda", card, capacity)
+    spec = device_spec(device or "cuda", card, capacity)
     asked = _program(make_step, with_data=measured)
     framework = framework or framework_of(make_step, asked)
     checked_options = checked(
@@ -155,24 +166,21 @@ def compare(
     for option in checked_options:
         Settings.parse(option.choice.settings.get("alloc_conf", ""))
     baseline = _baseline(checked_options, baseline)
-    if batch is None and where.capacity is not None:
+    if batch is None and spec.capacity is not None:
         batch = lowest
     if measured:
-        first = Job("", asked, Choice(), framework, search_path(), device=device, batch=batch)
-        first = replace(first, warmup=warmup, steps=steps, timeout=timeout)
-        work = _trials(first, checked_options, repeats, where, lowest, highest)
+        job = Job("", asked, Choice(), framework, search_path(), device=device, batch=batch)
+        job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
+        works = _trials(job, checked_options, repeats, spec, lowest, highest)
     else:
         repeats = 1
-        count = max(steps, 2)
-        requests = [
-            option_request(asked, each.choice, framework, where, steps=count, batch=batch)
-            for each in checked_options
-        ]
-        work = [
-            (run_estimate, Estimation(option.name, request, lowest, highest))
-            for option, request in zip(checked_options, requests, strict=True)
-        ]
-    found = _done(work, executor)
+        works = []
+        for option in checked_options:
+            request = option_request(
+                asked, option.choice, framework, spec, steps=max(steps, 2), batch=batch
+            )
+            works.append(Estimation(option.name, request, lowest, highest))
+    found = _results(works, executor)
     known = [each for each in found if isinstance(each, Measured | Estimated)]
     return Comparison(
         outcomes=_outcomes(checked_options, found, repeats)
@@ -184,7 +192,7 @@ def compare(
         program=asked.name,
         framework=framework,
         card=next((each.card for each in known if isinstance(each, Estimated)), ""),
-        capacity=where.capacity,
+        capacity=spec.capacity,
         batch=batch,
         steps=steps,
         repeats=repeats,
@@ -196,7 +204,7 @@ def _trials(
     first: Job,
     options: Sequence[Option],
     repeats: int,
-    where: Place,
+    spec: DeviceSpec,
     lowest: int,
     highest: int | None,
 ) -> list[Work]:
@@ -206,12 +214,12 @@ def _trials(
         conf = option.choice.settings.get("alloc_conf")
         environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
         jobs.append(replace(first, name=option.name, choice=option.choice, environment=environment))
-    work: list[Work] = [(run_job, job) for _ in range(repeats) for job in jobs]
-    for job in jobs if where.capacity is not None else ():
-        multiple = job.choice.settings.get("accumulate", 1)
-        search = BatchSearch(job, where.capacity or 0, lowest, highest, multiple)
-        work.append((run_search, search))
-    return work
+    works: list[Work] = [*jobs] * repeats
+    if spec.capacity is not None:
+        for job in jobs:
+            multiple = job.choice.settings.get("accumulate", 1)
+            works.append(BatchSearch(job, spec.capacity, lowest, highest, multiple))
+    return works
 
 
 def _outcomes(options: Sequence[Option], found: Sequence[Any], repeats: int) -> tuple[Outcome, ...]:
@@ -228,20 +236,6 @@ def _notes(known: Sequence[Measured | Estimated], executor: Executor | None) -> 
         yield "an executor ran the processes: where it ran several at once, times say less"
     if len({each.device for each in known}) > 1:
         yield "the options used different devices: their peaks do not compare"
-
-
-def _done(work: Sequence[Work], executor: Executor | None) -> list[Any]:
-    found: list[Any] = [None] * len(work)
-    with progress("compare", len(work), "trial") as done, shared_runner() as runner:
-        results = _in_turn(work, runner) if executor is None else _executed(work, executor)
-        for count, (number, result) in enumerate(results, 1):
-            found[number] = result
-            done(count, _name(work[number][1]))
-    return found
-
-
-def _name(argument: Job | BatchSearch | Estimation) -> str:
-    return argument.job.name if isinstance(argument, BatchSearch) else argument.name
 
 
 def _check_numbers(*, lowest: int, **others: int | None) -> None:

@@ -35,11 +35,7 @@ def checked(
     arguments: Mapping[str, Any],
     with_data: bool,
 ) -> tuple[Option, ...]:
-    """Return options, checked.
-
-    Raises:
-        UsageError: something of it makes no sense; one line says what.
-    """
+    """Return options, checked."""
     if framework not in OPTIONS:
         raise UsageError(f"framework={framework!r}: there is {', '.join(OPTIONS)}")
     if not isinstance(given, Mapping) or not given:

@@ -11,8 +11,8 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.api import allocator_settings
-from tensorlens.planning.estimate.batches import MOST, largest_batch, largest_that_fits
-from tensorlens.planning.estimate.cards import Place
+from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
+from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
@@ -30,6 +30,8 @@ from tensorlens.units import format_bytes
 _STEPS = 2
 """Optimizers make their state in the first step; the second has all of it from its beginning."""
 
+_LIMIT = "the largest that was to be tried"
+
 
 @dataclass(frozen=True, slots=True)
 class BatchSearch:
@@ -42,6 +44,11 @@ class BatchSearch:
     multiple: int = 1
     """Batches are multiples of it."""
 
+    @property
+    def name(self) -> str:
+        """The option's."""
+        return self.job.name
+
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
@@ -50,23 +57,19 @@ class SearchResult:
     batch: int | None
     beyond: str
     """Result of the next larger one; or why it cannot be told."""
-    tried: tuple[int, ...] = ()
 
 
 def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResult:
     """Find the largest batch that runs under the capacity, when the next one does not."""
-    unit = search.multiple
     refused: dict[int, Trouble] = {}
-    tried: list[int] = []
 
-    def needed(number: int) -> int | None:
-        tried.append(number * unit)
+    def needed(batch: int) -> int | None:
         job = replace(
             search.job,
-            batch=number * unit,
+            batch=batch,
             limit=search.capacity,
             # what it took stays mapped in part, and would count as room
-            rehearsal=unit,
+            rehearsal=search.multiple,
             warmup=0,
             steps=_STEPS,
         )
@@ -74,23 +77,24 @@ def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResul
         if isinstance(result, Measured):
             return min(result.peak_allocated, search.capacity)
         assert isinstance(result, Trouble)
-        refused[number] = result
+        refused[batch] = result
         return None
 
-    low, high = -(-search.lowest // unit), (search.highest or MOST) // unit
     with nullcontext(runner) if runner is not None else Runner() as processes:
-        fitting, too_large = largest_that_fits(needed, search.capacity, low, high)
-    batch: int | None = fitting * unit
+        fitting, too_large = largest_that_fits(
+            needed, search.capacity, search.lowest, search.highest, search.multiple
+        )
+    batch: int | None = fitting
     trouble = refused.get(too_large)
     if trouble is None:
-        return SearchResult(batch, "the largest that was to be tried", tuple(sorted(tried)))
+        return SearchResult(batch, _LIMIT)
     is_memory = trouble.kind is Reason.OUT_OF_MEMORY
-    beyond = f"{too_large * unit:,}: {'out of memory' if is_memory else trouble.text}"
+    beyond = f"{too_large:,}: {'out of memory' if is_memory else trouble.text}"
     if trouble.kind is Reason.CANNOT:
         beyond = trouble.text
     if not fitting and not is_memory and not trouble.text.startswith("the process was ended by"):
         batch = None
-    return SearchResult(batch, beyond, tuple(sorted(tried)))
+    return SearchResult(batch, beyond)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +125,18 @@ class Estimated:
 
 
 def option_request(
-    program: Program, choice: Choice, framework: str, where: Place, *, steps: int, batch: int | None
+    program: Program,
+    choice: Choice,
+    framework: str,
+    spec: DeviceSpec,
+    *,
+    steps: int,
+    batch: int | None,
 ) -> StepsRequest:
     """Return what is estimated of a program with an option; the option may set the allocator."""
     return StepsRequest(
         program=program,
-        place=where,
+        spec=spec,
         steps=steps,
         settings=allocator_settings(choice.settings.get("alloc_conf")),
         choice=choice,
@@ -137,14 +147,9 @@ def option_request(
 
 
 def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated | Trouble:
-    """Estimate one option; whatever becomes of it, an answer says so.
-
-    Args:
-        asked: what is asked.
-        runner: for steps that are traced; None: one for this estimate alone.
-    """
+    """Estimate one option; whatever becomes of it, an answer says so."""
     request = asked.request
-    if "alloc_conf" in request.choice.settings and request.place.card is None:
+    if "alloc_conf" in request.choice.settings and request.spec.card is None:
         return Trouble(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
     # what an option leaves behind in a process of fake tensors must not meet the next one
     shared = runner if request.framework != "torch" else None
@@ -171,25 +176,25 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
 
 
 def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
-    request, place = asked.request, asked.request.place
-    if place.capacity is None:
+    request, spec = asked.request, asked.request.spec
+    if spec.capacity is None:
         return NOT_ASKED
-    if place.card is None:
+    if spec.card is None:
         return SearchResult(None, "estimated for cuda only")
-    parts = request.choice.settings.get("accumulate", 1)
     found = largest_batch(
-        lambda number: request.with_batch(number * parts).ask(runner),
-        place.capacity,
-        -(-asked.lowest // parts),
-        None if asked.highest is None else asked.highest // parts,
+        lambda batch: request.with_batch(batch).ask(runner),
+        spec.capacity,
+        asked.lowest,
+        asked.highest,
+        multiple=request.choice.settings.get("accumulate", 1),
     )
-    batch, beyond = int(found) * parts, ""
-    after = found.estimates.get(found + 1) or (None if found else found.estimate)
-    if after is not None:
-        beyond = f"{batch + parts:,} would need {format_bytes(after.needed.point)}"
-    elif found.reaches_end:
-        beyond = "the largest that was to be tried"
-    return SearchResult(batch, beyond)
+    largest, beyond = found.estimate.largest, ""
+    assert largest is not None
+    if largest.next_needed is not None:
+        beyond = f"{largest.next_batch:,} would need {format_bytes(largest.next_needed)}"
+    elif largest.is_limit:
+        beyond = _LIMIT
+    return SearchResult(largest.batch, beyond)
 
 
 NO_TIMES = "an estimate has no times"

@@ -26,7 +26,7 @@ from tensorlens.render.blocks import (
     Section,
     Table,
 )
-from tensorlens.render.figures import UNKNOWN, byte_step, size
+from tensorlens.render.figures import UNKNOWN, byte_step, counted, size
 from tensorlens.render.view import View
 
 _TITLES = (
@@ -179,11 +179,8 @@ def _conditions(found: Comparison) -> str:
     if found.batch is not None:
         parts.append(f"batch {found.batch:,}")
     if found.provenance == "measured":
-        runs = "run" if found.repeats == 1 else "runs"
-        steps = "step" if found.steps == 1 else "steps"
-        parts.append(
-            f"{found.repeats} {runs} of {found.steps} {steps} each, a process for each run"
-        )
+        runs, steps = counted(found.repeats, "run"), counted(found.steps, "step")
+        parts.append(f"{runs} of {steps} each, a process for each run")
     if found.capacity is not None:
         parts.append(f"largest batch under {size(found.capacity)}")
     parts.append(f"against {found.baseline!r}")

@@ -9,7 +9,7 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.planning.allocators.settings import Settings, settings_text
 from tensorlens.planning.card import Card
-from tensorlens.planning.estimate.cards import place
+from tensorlens.planning.estimate.cards import device_spec
 from tensorlens.planning.estimate.keras import (
     KerasRequest,
     check_options,
@@ -64,17 +64,18 @@ def estimate(
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error.
     """
-    options: dict[str, Any] = {
-        "device": device,
-        "card": card,
-        "steps": steps,
-        "capacity": capacity,
-        "settings": settings,
-        "arguments": arguments,
-        "world_size": world_size,
-        "script_args": script_args,
-    }
-    asked = request(make_step, **options, **of_keras)
+    asked = request(
+        make_step,
+        device=device,
+        card=card,
+        steps=steps,
+        capacity=capacity,
+        settings=settings,
+        arguments=arguments,
+        world_size=world_size,
+        script_args=script_args,
+        **of_keras,
+    )
     with shared_runner(keeps=True) as runner:
         return asked.ask(runner)
 
@@ -114,12 +115,8 @@ def request(
     script_args: Sequence[str] = (),
     **of_keras: Any,
 ) -> StepsRequest | KerasRequest:
-    """Return what :func:`estimate` is asked, with everything checked that can be.
-
-    Raises:
-        UsageError: something of it makes no sense; one line says what.
-    """
-    where = place(device, card, capacity)
+    """Return what :func:`estimate` is asked, with everything checked that can be."""
+    spec = device_spec(device, card, capacity)
     for name, number in {"steps": steps, "world_size": world_size}.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise UsageError(f"{name}={number!r}: it is a number, at least 1")
@@ -129,11 +126,11 @@ def request(
                 "arguments, script_args and world_size are for a make_step, and this is a Keras"
                 " model"
             )
-        return keras_request(target, where, steps, allocator_settings(settings), **of_keras)
+        return keras_request(target, spec, steps, allocator_settings(settings), **of_keras)
     check_options(of_keras)
     return StepsRequest(
         program=program(target, script_args),
-        place=where,
+        spec=spec,
         steps=steps,
         settings=allocator_settings(settings),
         choice=Choice({}, dict(arguments or {})),
@@ -143,11 +140,7 @@ def request(
 
 
 def allocator_settings(given: str | None) -> str:
-    """Return what torch's allocator will be set to: what was given, else what it is set to now.
-
-    Raises:
-        UsageError: it is no such setting.
-    """
+    """Return what torch's allocator will be set to: what was given, else what it is set to now."""
     settings = settings_text(os.environ) if given is None else given
     Settings.parse(settings)
     return settings

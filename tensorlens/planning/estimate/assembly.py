@@ -47,7 +47,9 @@ def assemble(
     asked = Settings.parse(settings)
     total = None if card is None else card.memory
     if trace.approximate is not None:
-        trace = _on_stage(trace, device)
+        # host memory stands for the device's
+        name = device if ":" in device else f"{device}:0"
+        trace.log.devices = [name if each == "cpu" else each for each in trace.log.devices]
     device = _found(trace, device)
     variants = [Simulation(trace, asked, total, size).run() for size in _sizes(trace)]
     low, likely, high = variants if len(variants) == 3 else variants * 3
@@ -103,13 +105,6 @@ def _name_inputs(trace: Trace) -> None:
             log.name(row, label)
 
 
-def _on_stage(trace: Trace, device: str) -> Trace:
-    """Let host memory be the device's."""
-    name = device if ":" in device else f"{device}:0"
-    trace.log.devices = [name if each == "cpu" else each for each in trace.log.devices]
-    return trace
-
-
 def _found(trace: Trace, device: str) -> str:
     """Return the device as the trace has it: ``cuda:0`` for ``cuda``."""
     names = [name for name in trace.log.devices if f"{name}:".startswith(f"{device}:")]
@@ -133,13 +128,12 @@ def _sizes(trace: Trace) -> list[Callable[[int], int] | None]:
 def _capacity(trace: Trace, device: str, settings: Settings, reserved: Range) -> Range:
     if device == "cpu":
         return reserved
-    found = [
+    peaks = (reserved.low, reserved.point, reserved.high)
+    least = sorted(
         least_capacity(trace, device, settings, most, size)
-        for most, size in zip(
-            (reserved.low, reserved.point, reserved.high), _sizes(trace), strict=False
-        )
-    ]
-    return Range.exactly(found[0]) if len(found) == 1 else Range(*sorted(found))
+        for most, size in zip(peaks, _sizes(trace), strict=False)
+    )
+    return Range(least[0], least[len(least) // 2], least[-1])
 
 
 def _highest(log: EventLog, device: str) -> int:
@@ -218,11 +212,11 @@ def _growth(log: EventLog, device: str) -> list[Caution]:
 
 def _there(log: EventLog, device: str, row: int) -> int:
     """Return the bytes of a device's blocks that are there before an event."""
-    changes = block_changes(log, device)
-    sizes = (
-        (at, log.size[made] if nbytes > 0 else -log.size[made]) for at, made, nbytes in changes
+    return sum(
+        log.size[made] if nbytes > 0 else -log.size[made]
+        for at, made, nbytes in block_changes(log, device)
+        if at < row
     )
-    return sum(size for at, size in sizes if at < row)
 
 
 def _source(device: str, framework: str) -> str:

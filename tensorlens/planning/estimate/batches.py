@@ -13,7 +13,7 @@ from tensorlens.planning.estimate.api import request
 from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.result import Estimate, LargestBatch
 from tensorlens.planning.estimate.target import MakeStep
-from tensorlens.planning.processes import shared_runner
+from tensorlens.planning.processes import progress, shared_runner
 
 MOST = 1 << 24
 """The largest batch that is tried where none is named."""
@@ -25,52 +25,57 @@ through the figures known before any is doubled."""
 
 
 def largest_that_fits(
-    needed: Callable[[int], int | None], capacity: int, lowest: int, highest: int
+    needed: Callable[[int], int | None],
+    capacity: int,
+    lowest: int,
+    highest: int | None,
+    multiple: int = 1,
 ) -> tuple[int, int]:
-    """Return the largest that fits, 0 where not even the lowest does, and the next larger.
+    """Return the largest batch that fits, 0 where not even the lowest does, and the next larger.
 
     Args:
-        needed: gives the bytes that one takes; None where it did not run.
+        needed: gives the bytes that a batch takes; None where it did not run.
         capacity: bytes that there are; what is larger than one that does not fit does not either.
         lowest: the smallest worth trying.
-        highest: the largest.
+        highest: the largest; None: no end.
+        multiple: batches are multiples of it.
     """
-    known: dict[int, int] = {}
-    tries = 0
+    lowest, highest = -(-lowest // multiple), (highest or MOST) // multiple
+    tried: dict[int, int | None] = {}
+    with progress("search", "run") as done:
 
-    def fits(number: int) -> bool:
-        nonlocal tries
-        tries += 1
-        nbytes = needed(number)
-        if nbytes is not None:
-            known[number] = nbytes
-        return nbytes is not None and nbytes <= capacity
+        def fits(number: int) -> bool:
+            done(len(tried), f"batch {number * multiple:,}")
+            nbytes = tried[number] = needed(number * multiple)
+            return nbytes is not None and nbytes <= capacity
 
-    if not fits(lowest):
-        return 0, lowest
-    fitting, too_large = lowest, highest + 1
-    while too_large - fitting > 1:
-        reach = _reach(known, fitting, capacity)
-        if too_large > highest:
-            wanted = reach + 1 if 2 < tries <= _EARLY else max(reach, 2 * fitting)
-            wanted = min(wanted, _FAR * fitting)
-        elif tries % 2:
-            wanted = reach
-        else:
-            wanted = (fitting + too_large) // 2
-            if too_large > 4 * fitting:
-                wanted = math.isqrt(fitting * too_large)
-        # peaks need not lie on a line: every second one is in the middle
-        wanted = max(fitting + 1, min(wanted, too_large - 1))
-        if fits(wanted):
-            fitting = wanted
-        else:
-            too_large = wanted
-    return fitting, too_large
+        if not fits(lowest):
+            return 0, lowest * multiple
+        fitting, too_large = lowest, highest + 1
+        while too_large - fitting > 1:
+            reach = _reach(tried, fitting, capacity)
+            if too_large > highest:
+                is_early = 2 < len(tried) <= _EARLY
+                wanted = reach + 1 if is_early else max(reach, 2 * fitting)
+                wanted = min(wanted, _FAR * fitting)
+            elif len(tried) % 2:
+                wanted = reach
+            else:
+                wanted = (fitting + too_large) // 2
+                if too_large > 4 * fitting:
+                    wanted = math.isqrt(fitting * too_large)
+            # peaks need not lie on a line: every second one is in the middle
+            wanted = max(fitting + 1, min(wanted, too_large - 1))
+            if fits(wanted):
+                fitting = wanted
+            else:
+                too_large = wanted
+    return fitting * multiple, too_large * multiple
 
 
-def _reach(known: Mapping[int, int], fitting: int, capacity: int) -> int:
+def _reach(tried: Mapping[int, int | None], fitting: int, capacity: int) -> int:
     """Return where a line through the one that fits and a neighbour meets the capacity."""
+    known = {number: nbytes for number, nbytes in tried.items() if nbytes is not None}
     numbers = sorted(known)
     place = numbers.index(fitting)
     one, other = numbers[max(place - 1, 0)], numbers[min(place + 1, len(numbers) - 1)]
@@ -101,16 +106,14 @@ class MaxBatch(int):
     @property
     def estimate(self) -> Estimate:
         """The estimate of the largest batch, or of the smallest tried where none fits."""
-        found = self.estimates[int(self) or min(self.estimates)]
-        beyond = int(self) + 1 if self else min(self.estimates)
-        needed = self.estimates[beyond].needed.point if beyond in self.estimates else None
+        beyond = min((each for each in self.estimates if each > self), default=None)
         return replace(
-            found,
+            self.estimates[int(self) or min(self.estimates)],
             largest=LargestBatch(
                 batch=int(self),
                 capacity=self.capacity,
-                next_batch=None if needed is None else beyond,
-                next_needed=needed,
+                next_batch=beyond,
+                next_needed=None if beyond is None else self.estimates[beyond].needed.point,
                 is_limit=self.reaches_end,
             ),
         )
@@ -170,7 +173,7 @@ def max_batch(
         world_size=world_size,
         **of_keras,
     )
-    room = asked.place.capacity
+    room = asked.spec.capacity
     assert room is not None
     with shared_runner(keeps=True) as runner:
         return largest_batch(
@@ -185,12 +188,9 @@ def largest_batch(
     highest: int | None,
     *,
     surely: bool = False,
+    multiple: int = 1,
 ) -> MaxBatch:
-    """Return the largest batch whose estimate fits into so many bytes.
-
-    Raises:
-        UsageError: there is no batch between these.
-    """
+    """Return the largest batch whose estimate fits into so many bytes."""
     _check_range(lowest, highest)
     tried: dict[int, Estimate] = {}
 
@@ -200,9 +200,9 @@ def largest_batch(
             raise UsageError(f"surely=True takes the upper bound, and {found.unsimulated}")
         return found.needed.high if surely else found.needed.point
 
-    end = highest or MOST
-    batch, _ = largest_that_fits(needed, capacity, lowest, end)
-    return MaxBatch(batch, capacity, dict(sorted(tried.items())), batch == end)
+    batch, beyond = largest_that_fits(needed, capacity, lowest, highest, multiple)
+    is_limit = bool(batch) and beyond not in tried
+    return MaxBatch(batch, capacity, dict(sorted(tried.items())), is_limit)
 
 
 def _check_range(lowest: int, highest: int | None) -> None:

@@ -155,7 +155,7 @@ def _nearest(key: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceSpec:
     """A card, or the host."""
 
     device: str
@@ -171,14 +171,10 @@ class Place:
         return self.device.partition(":")[0]
 
 
-def place(
+def device_spec(
     device: str = "cuda", card: str | Card | None = None, capacity: int | str | None = None
-) -> Place:
-    """Return where it is estimated; :data:`~.cards.DEFAULT` where no card is named.
-
-    Raises:
-        UsageError: something of it makes no sense; one line says what.
-    """
+) -> DeviceSpec:
+    """Return where it is estimated; :data:`~.cards.DEFAULT` where no card is named."""
     kind = device.partition(":")[0]
     if kind not in ("cuda", "cpu"):
         raise UsageError(f"device={device!r}: cuda and cpu can be estimated")
@@ -191,7 +187,7 @@ def place(
     if wanted is not None and wanted <= 0:
         raise UsageError(f"capacity {capacity}: nothing fits into that")
     if kind == "cpu":
-        return Place(device, None, wanted)
+        return DeviceSpec(device, None, wanted)
     found = find_card(card)
     if card is not None and wanted is not None and wanted > found.memory:
         # the card's own memory, as it is printed, is a little more or less
@@ -201,4 +197,4 @@ def place(
                 " of them out"
             )
         wanted = found.memory
-    return Place(device, found, wanted)
+    return DeviceSpec(device, found, wanted)

@@ -11,7 +11,7 @@ from typing import Any
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.estimate.assembly import assemble
-from tensorlens.planning.estimate.cards import Place
+from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import BATCHES, StepsRequest, packed
 from tensorlens.planning.keras.clone import describe, make_step
@@ -29,11 +29,7 @@ def is_keras_model(thing: Any) -> bool:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check what is asked of a Keras model.
-
-    Raises:
-        UsageError: an argument is misspelt, or the batch is no number.
-    """
+    """Check what is asked of a Keras model."""
     for name in options.keys() - set(_ALL):
         near = difflib.get_close_matches(name, _ALL, n=1, cutoff=0.5)
         known = near or _ALL
@@ -45,7 +41,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 def keras_request(
     model: Any,
-    place: Place,
+    spec: DeviceSpec,
     steps: int,
     settings: str,
     *,
@@ -53,11 +49,7 @@ def keras_request(
     run_eagerly: bool | None = None,
     **options: Any,
 ) -> KerasRequest:
-    """Return what is asked of a model, with everything checked that can be without tracing.
-
-    Raises:
-        UsageError: something of it makes no sense; one line says what.
-    """
+    """Return what is asked of a model, with everything checked that can be without tracing."""
     check_options({"batch_size": batch_size, **options})
     backend = kinds.backend()
     if backend not in ("tensorflow", "torch"):
@@ -72,7 +64,7 @@ def keras_request(
         options["run_eagerly"] = run_eagerly
     else:
         options["eager"] = eager
-    return KerasRequest(model, batch_size, options, place, backend, steps, settings)
+    return KerasRequest(model, batch_size, options, spec, backend, steps, settings)
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class KerasRequest:
     batch: int
     options: Mapping[str, Any]
     """As :func:`~tensorlens.planning.keras.clone.describe` takes them, or as ``TraceRequest``."""
-    place: Place
+    spec: DeviceSpec
     backend: str
     """``tensorflow``: the step is traced here; ``torch``: it runs in a process of its own."""
     steps: int
@@ -105,11 +97,7 @@ class KerasRequest:
         return replace(self, batch=batch)
 
     def with_argument(self, name: str, value: int) -> KerasRequest:
-        """Return the same request for another batch: a model has no other argument.
-
-        Raises:
-            UsageError: it is not the batch.
-        """
+        """Return the same request for another batch: a model has no other argument."""
         if name not in BATCHES:
             raise UsageError(
                 f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
@@ -121,8 +109,8 @@ class KerasRequest:
         from tensorlens.planning.tensorflow.graph.tracing import TraceRequest
         from tensorlens.planning.tensorflow.run import run
 
-        place = self.place
-        asked = TraceRequest(self.batch, device=place.kind, card=place.card, **self.options)
+        spec = self.spec
+        asked = TraceRequest(self.batch, device=spec.kind, card=spec.card, **self.options)
         try:
             trace = run(self.model, asked)
         except TensorlensError:
@@ -132,15 +120,15 @@ class KerasRequest:
             raise TensorlensError(f"the train step cannot be traced: {reason}") from error
         return assemble(
             trace,
-            device=place.kind,
-            card=place.card,
-            capacity=place.capacity,
+            device=spec.kind,
+            card=spec.card,
+            capacity=spec.capacity,
             program=self.model.name,
         )
 
     def _run(self, runner: Runner) -> Estimate:
         step = functools.partial(make_step, describe(self.model, self.batch, **self.options))
-        run = StepsRequest(packed(step, self.model.name), self.place, self.steps, self.settings)
+        run = StepsRequest(packed(step, self.model.name), self.spec, self.steps, self.settings)
         found = run.ask(runner)
         if not tells_types(self.model) and self.options.get("input_dtype") is None:
             found = replace(found, warnings=(*found.warnings, Caution(TYPES_ARE_GUESSED)))

@@ -26,7 +26,7 @@ _NEGLIGIBLE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Formula:
+class Curve:
     """``constant + linear * n + quadratic * n * n`` bytes."""
 
     constant: float
@@ -58,7 +58,7 @@ class Formula:
         return " + ".join(parts).replace("+ -", "- ")
 
 
-def fit_curve(peaks: Mapping[int, int]) -> Formula:
+def fit_curve(peaks: Mapping[int, int]) -> Curve:
     """Return the simplest curve that the runs with the largest values are on.
 
     That is a line through three, or a parabola that bends upwards through four. Failing that, what
@@ -85,27 +85,28 @@ def fit_curve(peaks: Mapping[int, int]) -> Formula:
     return replace(found, is_sure=False)
 
 
-def _line(low: tuple[int, int], high: tuple[int, int]) -> Formula:
+def _line(low: tuple[int, int], high: tuple[int, int]) -> Curve:
     linear = (high[1] - low[1]) / (high[0] - low[0])
-    return Formula(high[1] - linear * high[0], linear)
+    return Curve(high[1] - linear * high[0], linear)
 
 
-def _parabola(low: tuple[int, int], middle: tuple[int, int], high: tuple[int, int]) -> Formula:
+def _parabola(low: tuple[int, int], middle: tuple[int, int], high: tuple[int, int]) -> Curve:
     first, second = _line(low, middle).linear, _line(middle, high).linear
     quadratic = (second - first) / (high[0] - low[0])
     linear = first - quadratic * (low[0] + middle[0])
-    return Formula(low[1] - low[0] * (linear + quadratic * low[0]), linear, quadratic)
+    return Curve(low[1] - low[0] * (linear + quadratic * low[0]), linear, quadratic)
 
 
-def _without_rounding(line: Formula, largest: tuple[int, int]) -> Formula:
+def _without_rounding(line: Curve, largest: tuple[int, int]) -> Curve:
     """Leave out what makes up too little of the largest peak, or would make it shrink."""
     value, peak = largest
     if line.linear * value < _NEGLIGIBLE * peak:
-        return Formula(float(peak))
+        return Curve(float(peak))
     return line
 
 
-SETUP, PASS, OPTIMIZER = "model and data are made", "forward and backward", "the optimizer's step"
+SETUP = "setup, where model and data are made"
+PASS, OPTIMIZER = "forward and backward", "the optimizer's step"
 """Parts of a run that each have a peak of their own."""
 
 _MOST_FURTHER = 6
@@ -125,7 +126,7 @@ class Scaling:
     """
 
     argument: str
-    pieces: Mapping[str, Formula]
+    pieces: Mapping[str, Curve]
     """The part of the run, :data:`SETUP`, :data:`PASS` or :data:`OPTIMIZER`, to its peak."""
     estimates: Mapping[int, Estimate]
     """The runs by the argument's value."""
@@ -172,12 +173,12 @@ class Scaling:
     def __str__(self) -> str:
         begins, name = self.begins, self.argument
         where = f", from {name} = {begins:,} on" if begins > 1 else ""
-        lines = [f"peak allocated = {self.formula}{where}", f"  in {self._told(self.place)}"]
+        lines = [f"peak allocated = {self.formula}{where}", f"  in {self.place}"]
         if begins > 1:
             place = max(self.pieces, key=lambda each: self.pieces[each].at(begins - 1))
             low, high = self.pieces[place].at(1), self.pieces[place].at(begins - 1)
             figures = dict.fromkeys(format_bytes(round(each)) for each in (low, high))
-            lines.append(f"  below it in {self._told(place)}: {' to '.join(figures)}")
+            lines.append(f"  below it in {place}: {' to '.join(figures)}")
         worst = max(map(abs, self.residuals.values()), default=0.0)
         off = f"off by {worst:.1%} at most" if worst >= 0.0005 else "which it meets"
         lines.append(f"from {len(self.estimates)} runs, {off}:")
@@ -195,9 +196,6 @@ class Scaling:
         if self.ended:
             lines.append(f"  {self.ended}")
         return "\n".join(lines)
-
-    def _told(self, place: str) -> str:
-        return f"setup, where {place}" if place == SETUP else place
 
 
 def scaling(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,13 +52,10 @@ class Simulated:
 
 
 class Simulation:
-    """Makes requests of one allocator a device.
+    """Makes a trace's requests of one allocator a device.
 
-    Args:
-        trace: whose requests.
-        settings: of the allocators of accelerators; host memory is counted as it is asked for.
-        total: bytes of memory that a card has; None where that is unknown.
-        size: of each request; by default what is likeliest.
+    ``settings`` are of the allocators of accelerators; host memory is counted as it is asked for.
+    ``total`` is the bytes that a card has, where known.
     """
 
     def __init__(
@@ -94,11 +92,9 @@ class Simulation:
         trace, log = self._trace, self._trace.log
         addresses = self._addresses
         stops = self._stops()
-        stop, act = next(stops)
         for row in range(len(log.kind)):
-            while row == stop:
-                act()
-                stop, act = next(stops)
+            while stops and stops[0][0] <= row:
+                stops.popleft()[1]()
             counter = self._counters[log.devices[log.device[row]]]
             number = log.context[row]
             context = None if number < 0 else log.contexts[number]
@@ -115,25 +111,22 @@ class Simulation:
             elif log.kind[row] == FREE:
                 address = addresses.pop(log.address[row])
                 counter.free(address, stack=log.stack[row], context=context)
-        while stop >= 0:
+        for _, act in stops:
             act()
-            stop, act = next(stops)
         for counter in self._counters.values():
             counter.write_segments()
         return self._result
 
-    def _stops(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Give the rows before which something is to be done, and what."""
+    def _stops(self) -> deque[tuple[int, Callable[[], None]]]:
+        """Return the rows before which something is to be done, and what."""
         found: list[tuple[int, int, Callable[[], None]]] = []
         ends = ["setup", *(mark.name for mark in self._trace.log.marks)]
         for name, mark in zip(ends, self._trace.log.marks, strict=False):
             found.append((mark.row, 1, partial(self._mark, name, mark.name)))
         for row, device in self._trace.emptied:
-            found.append((row, 0, partial(self._empty, device)))
+            found.append((row, 0, self._counters[device].empty_cache))
         found += [(each.row, 0, partial(self._hand_over, each)) for each in self._trace.handovers]
-        for row, _, act in sorted(found, key=lambda each: each[:2]):
-            yield row, act
-        yield -1, lambda: None
+        return deque((row, act) for row, _, act in sorted(found, key=lambda each: each[:2]))
 
     def _mark(self, ended: str, begins: str) -> None:
         for device, counter in self._counters.items():
@@ -164,9 +157,6 @@ class Simulation:
         if before in log.held:
             log.held[made] = log.held[before]
         log.name(made, handover.label)
-
-    def _empty(self, device: str) -> None:
-        self._counters[device].empty_cache()
 
 
 def block_changes(log: EventLog, device: str) -> Iterator[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.estimate.assembly import assemble
-from tensorlens.planning.estimate.cards import Place
+from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.processes import ProgramFailed, Runner, progress
 from tensorlens.planning.trace import Trace
@@ -72,11 +72,7 @@ def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
 
 
 def packed(make_step: Callable[..., Any], name: str) -> Program:
-    """Return the program of a function by another name than its own.
-
-    Raises:
-        UsageError: something that it refers to cannot go to another process.
-    """
+    """Return the program of a function by another name than its own."""
     return Program(name, parcel=pack(make_step), caller=caller())
 
 
@@ -114,7 +110,7 @@ class StepsRequest:
     """A program whose steps are estimated: torch's on fake tensors, TensorFlow's traced."""
 
     program: Program
-    place: Place
+    spec: DeviceSpec
     steps: int
     settings: str
     choice: Choice = field(default_factory=Choice)
@@ -135,10 +131,10 @@ class StepsRequest:
         """
         return assemble(
             self._trace(runner),
-            device=self.place.device,
-            card=self.place.card,
+            device=self.spec.device,
+            card=self.spec.card,
             settings=self.settings,
-            capacity=self.place.capacity,
+            capacity=self.spec.capacity,
             program=self.program.name,
         )
 
@@ -164,15 +160,15 @@ class StepsRequest:
             framework=self.framework,
             path=search_path(),
             mode=Mode.FAKE if self.framework == "torch" else Mode.TRACED,
-            device=self.place.kind,
-            card=self.place.card,
+            device=self.spec.kind,
+            card=self.spec.card,
             batch=self.batch,
             batch_argument=self.batch_argument,
             steps=self.steps,
             world_size=self.world_size,
             of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
         )
-        with progress(self.program.name, self.steps, "step") as done:
+        with progress(self.program.name, "step", self.steps) as done:
             trace = runner.run(job, lambda count: done(count, ""))
         if isinstance(trace, Trouble):
             if trace.kind is Reason.USAGE:

@@ -20,7 +20,7 @@ from tensorlens.render.blocks import (
     Table,
     labelled,
 )
-from tensorlens.render.figures import UNKNOWN, exact_size, size
+from tensorlens.render.figures import UNKNOWN, counted, exact_size, size
 from tensorlens.render.view import View
 
 _PARTS = ("Part", "Where", "Now", "Bytes", "At most", "Bytes")
@@ -91,7 +91,10 @@ def _facts(queue: Queue) -> Iterator[Fact]:
 
 
 def _part(part: QueuePart) -> tuple[str, ...]:
-    now, most = _counted(part.elements, part), _counted(part.max_elements, part)
+    now, most = (
+        UNKNOWN if count is None else counted(count, part.unit)
+        for count in (part.elements, part.max_elements)
+    )
     return part.name, part.where, now, size(part.nbytes), most, size(part.max_nbytes)
 
 
@@ -152,7 +155,7 @@ def _cause(objects: ObjectContainer) -> str:
 def _amount(batches: int | None, nbytes: int | None) -> str:
     if batches is None:
         return UNKNOWN if nbytes is None else f"{size(nbytes)}, batches {UNKNOWN}"
-    what = f"{batches:,} batch{'' if batches == 1 else 'es'}"
+    what = counted(batches, "batch")
     return f"{what}; their size is not known" if nbytes is None else f"{what}, {size(nbytes)}"
 
 
@@ -160,13 +163,6 @@ def _with_one(queue: Queue) -> str:
     if queue.factor is None or not queue.batch_nbytes or queue.max_nbytes is None:
         return ""
     return f"; with the one in use {size(queue.max_nbytes + queue.batch_nbytes)}"
-
-
-def _counted(count: int | None, part: QueuePart) -> str:
-    if count is None:
-        return UNKNOWN
-    plural = {"batch": "batches"}.get(part.unit, f"{part.unit}s")
-    return f"{count:,} {part.unit if count == 1 else plural}"
 
 
 def _rows(queue: Queue) -> Iterator[tuple[str | int | None, ...]]:
@@ -180,5 +176,5 @@ def _rows(queue: Queue) -> Iterator[tuple[str | int | None, ...]]:
         memory = (each.pid, each.rss, each.pss, each.uss, each.shared, each.copied)
         yield ("worker", each.state, *(None,) * 6, *memory, each.missing or None)
     for held in queue.objects:
-        counted = (held.length, held.elements, held.nbytes, None, None)
-        yield ("objects", held.name, "this process", *counted, *none, None)
+        figures = (held.length, held.elements, held.nbytes, None, None)
+        yield ("objects", held.name, "this process", *figures, *none, None)

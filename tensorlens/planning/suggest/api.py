@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tensorlens.errors import UsageError
@@ -32,7 +33,13 @@ from tensorlens.planning.suggest.recorded_steps import (
 from tensorlens.planning.suggest.result import FREE, Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.simulated_changes import Simulation, autocast, keras_changes
 from tensorlens.planning.suggest.state import smaller_queue, without_state
-from tensorlens.planning.suggest.verification import Watcher, verified, watched, without_failures
+from tensorlens.planning.suggest.verification import (
+    Run,
+    Watcher,
+    verified,
+    watched,
+    without_failures,
+)
 from tensorlens.planning.trials.jobs import Reason, Trouble
 from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.present.instants import line_rows
@@ -131,55 +138,31 @@ def suggest(
     framework = framework or framework_of(step, program(step))
     if framework == TENSORFLOW and device not in (None, "cpu"):
         raise UsageError(_ON_HOST)
-    asked: dict[str, Any] = {
-        "batch": batch,
-        "warmup": warmup,
-        "steps": steps,
-        "arguments": arguments,
-        "timeout": timeout,
-    }
+    run: Run = partial(
+        compare, step, batch=batch, arguments=arguments, timeout=timeout, framework=framework
+    )
     with shared_runner():
-        return _tried(step, framework, device, asked, top=top, verify=verify, repeats=repeats)
-
-
-def _tried(
-    step: MakeStep,
-    framework: str,
-    device: str | None,
-    asked: Mapping[str, Any],
-    *,
-    top: int,
-    verify: bool,
-    repeats: int | None,
-) -> Suggestions:
-    """Return the suggestions for a program, which is run; ``asked`` is as for ``compare``."""
-    recording, facts, run = _recorded(step, framework, device, asked)
-    record = RecordedSteps(recording, facts, run.device, framework)
-    simulation = Simulation(
-        step,
-        framework,
-        record.device,
-        asked["batch"],
-        asked["arguments"] or {},
-        asked["warmup"] + asked["steps"],
-    )
-    found = [
-        *_simulated(record, simulation, _candidates(record)),
-        *_SIMULATED[framework](record, simulation),
-    ]
-    told = _told(record, found, top, run.program, simulation.notes)
-    if not told.suggestions:
-        return replace(told, verified=verify)
-    acts = {each.change: each.act for each in found if each.act is not None}
-    if not verify:
-        return told if facts.is_whole else without_failures(told, step, acts, framework, asked)
-    if repeats is None:
-        repeats = _GRAPH_REPEATS if facts.is_graph else 1
-    if facts.is_graph:
-        asked = {**asked, **_settled(run.outcomes[0], asked)}
-    return verified(
-        told, step, acts, by_step=facts.is_graph, framework=framework, repeats=repeats, **asked
-    )
+        recording, facts, made = _recorded(run, framework, device, warmup, steps)
+        record = RecordedSteps(recording, facts, made.device, framework)
+        simulation = Simulation(
+            step, framework, record.device, batch, arguments or {}, warmup + steps
+        )
+        found = [
+            *_simulated(record, simulation, _candidates(record)),
+            *_SIMULATED[framework](record, simulation),
+        ]
+        told = _told(record, found, top, made.program, simulation.notes)
+        acts = {each.change: each.act for each in found if each.act is not None}
+        if not told.suggestions:
+            return replace(told, verified=verify)
+        if not verify:
+            return told if facts.is_whole else without_failures(told, run, acts, warmup + steps)
+        if facts.is_graph:
+            warmup, steps = _settled(made.outcomes[0], warmup, steps)
+        if repeats is None:
+            repeats = _GRAPH_REPEATS if facts.is_graph else 1
+        run = partial(run, warmup=warmup, steps=steps, repeats=repeats)
+        return verified(told, run, acts, by_step=facts.is_graph)
 
 
 def _simulated(
@@ -205,32 +188,30 @@ def _simulated(
 
 
 def _recorded(
-    step: MakeStep, framework: str, device: str | None, asked: Mapping[str, Any]
+    run: Run, framework: str, device: str | None, warmup: int, steps: int
 ) -> tuple[Recording, StepFacts, Comparison]:
     """Return the recording of a program, what it told besides, and what its run came to."""
     with scratch_folder() as folder:
-        watcher = Watcher(folder, asked["warmup"] + asked["steps"], framework)
-        done = compare(
-            step, {"as it is": watcher}, device=device, repeats=1, framework=framework, **asked
-        )
+        watcher = Watcher(folder, warmup + steps, framework)
+        done = run({"as it is": watcher}, device=device, repeats=1, warmup=warmup, steps=steps)
         left = watched(folder)
     outcome: Outcome = done.outcomes[0]
     if not outcome.ran or left is None:
         text = outcome.why or "the program made no steps that could be recorded"
         raise ProgramFailed(Trouble(Reason.FAILED, text, outcome.details))
-    recording, facts = left
     if framework == TENSORFLOW and done.device != "cpu":
         raise UsageError(_ON_HOST)
-    return recording, facts, done
+    return *left, done
 
 
-def _settled(recorded: Outcome, asked: Mapping[str, Any]) -> dict[str, int]:
+def _settled(recorded: Outcome, warmup: int, steps: int) -> tuple[int, int]:
     """Return how many steps of a graph warm up and are measured, by how long one took."""
     seconds = min(recorded.seconds, default=math.inf)
     if seconds * _GRAPH_STEPS > _PATIENCE:
-        return {}
-    warmup, steps = (_SHORT_STEPS, _SHORT_STEPS) if seconds < _SHORT else (0, _GRAPH_STEPS)
-    return {"warmup": max(asked["warmup"], warmup), "steps": max(asked["steps"], steps)}
+        return warmup, steps
+    if seconds < _SHORT:
+        return max(warmup, _SHORT_STEPS), max(steps, _SHORT_STEPS)
+    return warmup, max(steps, _GRAPH_STEPS)
 
 
 def _candidates(record: RecordedSteps) -> Iterator[Candidate]:

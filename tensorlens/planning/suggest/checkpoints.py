@@ -164,7 +164,7 @@ def checkpointed(record: RecordedSteps) -> Iterator[Candidate]:
         change=f"checkpoint {len(used)} blocks",
         what=_called(used),
         code=_code(record, used),
-        peak=replay.peak()[0],
+        peak=replay.peak(),
         cost=cost,
         settings={"checkpoint": "blocks"},
     )
@@ -333,7 +333,7 @@ def recomputed(record: RecordedSteps) -> Iterator[Candidate]:
     for call in found:
         _recompute(record, replay, call, inputs)
     cost = _cost_of(record, found)
-    yield recompute_candidate(where.used(found), replay.peak()[0], Method.REPLAYED, cost)
+    yield recompute_candidate(where.used(found), replay.peak(), Method.REPLAYED, cost)
 
 
 def is_replayed(record: RecordedSteps) -> bool:

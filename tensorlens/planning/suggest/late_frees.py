@@ -48,7 +48,7 @@ def of_the_step_before(record: RecordedSteps) -> Iterator[Candidate]:
             change=f"release {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
             code=_code(record, name, graph, is_list=is_list),
-            peak=replay.peak()[0],
+            peak=replay.peak(),
             cost="none",
         )
 
@@ -81,7 +81,7 @@ def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
             change=f"release {name} before backward",
             what=f"a variable of {each.function}() that backward does not need",
             code=f"# before {short_line(line)}\ndel {each.name}",
-            peak=replay.peak()[0],
+            peak=replay.peak(),
             cost="none",
             act=partial(_freed, each),
         )
@@ -105,7 +105,8 @@ def _outliving(record: RecordedSteps) -> list[tuple[int, int]]:
     first = record.steps[0]
     for row in _left(record, first):
         # what only the first step makes is a cache
-        if _comes_again(record, row) or _variable(record, row) in again:
+        comes_again = any(other in record.steps[1] for other in record.alike(row))
+        if comes_again or _variable(record, row) in again:
             found += [(row, first.end)]
     return found
 
@@ -116,11 +117,6 @@ def _left(record: RecordedSteps, step: EventRange) -> Iterator[int]:
         if record.phase(row) == "forward" and record.end(row) >= step.end:
             if record.role(row) not in _NEEDED:
                 yield row
-
-
-def _comes_again(record: RecordedSteps, row: int) -> bool:
-    second = record.steps[1]
-    return any(other in second for other in record.alike(row))
 
 
 def _is_of_graph(record: RecordedSteps, row: int) -> bool:
@@ -200,7 +196,7 @@ def set_to_none(record: RecordedSteps) -> Iterator[Candidate]:
         change="set gradients to None",
         what=f"{len(kept):,} gradients that stay while forward runs",
         code="optimizer.zero_grad(set_to_none=True)",
-        peak=replay.peak()[0],
+        peak=replay.peak(),
         cost="none; a parameter that backward does not reach then has no gradient instead of 0",
         settings={"set_to_none": True},
     )
@@ -226,7 +222,7 @@ def zero_before_forward(record: RecordedSteps) -> Iterator[Candidate]:
             code=(
                 "# the first line of the step, before the model is called\noptimizer.zero_grad()"
             ),
-            peak=replay.peak()[0],
+            peak=replay.peak(),
             cost="none",
             act=_gradients_first,
         )

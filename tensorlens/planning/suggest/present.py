@@ -21,7 +21,7 @@ from tensorlens.render.blocks import (
 from tensorlens.render.figures import UNKNOWN, size
 from tensorlens.render.view import View
 
-_PEAK, _QUEUE = "peak", "queue"
+_PEAK = "peak"
 _UNMEASURED = "unmeasured"
 _FREE = "free"
 _COSTS = {"checkpoint": "time", "bf16": "precision", "optimizer": "tuning", "queue": "waiting"}
@@ -166,15 +166,11 @@ def _memory(found: Suggestions) -> dict[Column, tuple[str, ...]]:
     """Return whose bytes they are; no column where all are the peak's."""
     if not any(each.memory for each in found):
         return {}
-    return {Column("memory", "text"): tuple(map(_of, found))}
+    return {Column("memory", "text"): tuple("queue" if each.memory else _PEAK for each in found)}
 
 
 def _cost(each: Suggestion) -> str:
     return _FREE if each.is_free else _COSTS.get(each.kind, UNKNOWN)
-
-
-def _of(each: Suggestion) -> str:
-    return _QUEUE if each.memory else _PEAK
 
 
 def _off(each: Suggestion) -> str:

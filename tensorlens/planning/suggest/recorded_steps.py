@@ -97,14 +97,6 @@ class RecordedSteps:
         """Return what a block was for."""
         return self.roles.role(row)
 
-    def nbytes(self, rows: Iterable[int]) -> int:
-        """Return the bytes of blocks."""
-        return sum(self.log.size[row] for row in rows)
-
-    def resident(self, row: int, at: int) -> bool:
-        """Tell whether a block was there after an event."""
-        return row <= at < self.end(row)
-
     def at(self, address: int, row: int) -> int | None:
         """Return the block that an address was in right before an event."""
         log = self.log
@@ -214,14 +206,8 @@ class Replay:
 
     def remove(self, row: int) -> None:
         """Let an allocation not be made."""
-        self.resize(row, 0)
-
-    def resize(self, row: int, nbytes: int) -> None:
-        """Let an allocation be of another size."""
-        less = self._log.size[row] - nbytes
-        self._changes[row] -= less
-        if self._log.pair[row] >= 0:
-            self._changes[self._log.pair[row]] += less
+        self._changes[row] -= self._log.size[row]
+        self._undo_free(row)
 
     def free(self, row: int, before: int) -> None:
         """Let a block be freed right before an event; later than it was if that comes later."""
@@ -244,17 +230,16 @@ class Replay:
         """Add allocations and frees, by their sizes, one after the other before an event."""
         self._inserted.setdefault(before, []).extend(changes)
 
-    def peak(self) -> tuple[int, int]:
-        """Return the most bytes that would have been handed out, and the row by which."""
-        highest, at, level = 0, -1, 0
+    def peak(self) -> int:
+        """Return the most bytes that would have been handed out."""
+        highest = level = 0
         for row, change in enumerate(self._changes):
             if row in self._moved:
                 level += self._moved[row]
             for each in (*self._inserted.get(row, ()), change):
                 level += each
-                if level > highest:
-                    highest, at = level, row
-        return highest, at
+                highest = max(highest, level)
+        return highest
 
     def _undo_free(self, row: int) -> None:
         if self._log.pair[row] >= 0:

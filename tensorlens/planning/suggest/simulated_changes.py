@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.compare.outcomes import Estimation, option_request, run_estimate
-from tensorlens.planning.estimate.cards import place
+from tensorlens.planning.estimate.cards import device_spec
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import Runner, shared_runner
@@ -22,8 +22,8 @@ from tensorlens.planning.suggest.result import Method
 from tensorlens.planning.suggest.state import (
     SGD_SETTINGS,
     has_momentum,
-    has_slots,
     plain_sgd,
+    slot_bytes,
     without_state,
 )
 from tensorlens.planning.trials.jobs import Choice, Reason, Trouble
@@ -88,7 +88,7 @@ class Simulation:
                 program(self.make_step),
                 Choice(settings, self.arguments),
                 self.framework,
-                place(self.device),
+                device_spec(self.device),
                 steps=self.steps,
                 batch=self.batch,
             )
@@ -135,8 +135,11 @@ def _computes_in_float32(record: RecordedSteps) -> bool:
     """Tell whether halves of the activations at the peak are a part of it that counts."""
     if record.facts is None or record.facts.has_low_precision:
         return False
-    there = [row for row in record.allocations() if record.resident(row, record.peak_row)]
-    activations = record.nbytes(row for row in there if record.role(row) == "activation")
+    activations = sum(
+        record.log.size[row]
+        for row in record.allocations()
+        if row <= record.peak_row < record.end(row) and record.role(row) == "activation"
+    )
     return activations / 2 >= _WORTH * record.peak
 
 
@@ -173,7 +176,7 @@ def keras_changes(record: RecordedSteps, simulation: Simulation) -> Iterator[Can
     wanted += [_BLOCKS] if facts.blocks and not facts.recomputes and not is_replayed(record) else []
     found: Mapping[str, int] = {}
     if facts.is_compiled:
-        if facts.is_graph and has_slots(record) and not has_momentum(record):
+        if facts.is_graph and slot_bytes(record) and not has_momentum(record):
             wanted.append(_SGD)
         found = simulation.savings({name: _SETTINGS[name] for name in wanted}) if wanted else {}
     elif wanted:

@@ -24,7 +24,7 @@ def without_state(record: RecordedSteps) -> Iterator[Candidate]:
     """
     replay = record.replay()
     if record.framework == TENSORFLOW:
-        slots = _slots(record)
+        slots = slot_bytes(record)
         if not slots:
             return
         replay.add(-slots, record.steps[0].begin, len(record.log))
@@ -41,7 +41,7 @@ def without_state(record: RecordedSteps) -> Iterator[Candidate]:
         largest = max((each.largest for each in record.optimizers if each.decays), default=0)
         for span in record.updates if largest else ():
             replay.insert(span.begin, (largest, -largest))
-    yield plain_sgd(record, replay.peak()[0])
+    yield plain_sgd(record, replay.peak())
 
 
 def plain_sgd(record: RecordedSteps, peak: int, how: Method = Method.REPLAYED) -> Candidate:
@@ -79,18 +79,15 @@ def has_momentum(record: RecordedSteps) -> bool:
     return any(each.momentum for each in record.optimizers if each.kind == "SGD")
 
 
-def has_slots(record: RecordedSteps) -> bool:
-    """Tell whether an optimizer of Keras keeps slots."""
-    return bool(_slots(record))
-
-
-def _slots(record: RecordedSteps) -> int:
+def slot_bytes(record: RecordedSteps) -> int:
     """Return the bytes of slots, as the program told, else as the census at the end did."""
     if record.facts is not None:
         return sum(each.state or 0 for each in record.facts.optimizers)
-    rows = (row for row in record.allocations() if record.end(row) == len(record.log))
-    labels = ((row, record.roles.label(row)) for row in rows)
-    found = record.nbytes(row for row, label in labels if label and label.role == "optimizer")
+    rows = [row for row in record.allocations() if record.end(row) == len(record.log)]
+    labels = [(row, record.roles.label(row)) for row in rows]
+    found = sum(
+        record.log.size[row] for row, label in labels if label and label.role == "optimizer"
+    )
     return found if found > _NOT_MUCH else 0
 
 

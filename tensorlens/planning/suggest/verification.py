@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorlens.planning.compare.api import compare
 from tensorlens.planning.compare.options import Given
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
-from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.step_facts import StepFacts, Watch, watch
 from tensorlens.planning.suggest.recorded_steps import Act
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
@@ -102,30 +100,26 @@ _STEPS = 2
 _NO_OPTION = "compare() has no setting that does it"
 
 
+Run = Callable[..., Comparison]
+""":func:`tensorlens.compare` of the program: it is called with options, and more."""
+
+
 def verified(
-    told: Suggestions,
-    step: MakeStep,
-    acts: Mapping[str, Act],
-    *,
-    by_step: bool = False,
-    **asked: Any,
+    told: Suggestions, run: Run, acts: Mapping[str, Act], *, by_step: bool = False
 ) -> Suggestions:
     """Return suggestions with what they save when the step runs with them.
 
-    Args:
-        told: the suggestions.
-        step: the program.
-        acts: what does a change, by its text, where :func:`tensorlens.compare` has no setting.
-        by_step: the peak of the median step counts, not that of the highest.
-        asked: further arguments of :func:`tensorlens.compare`.
+    ``acts`` does a change, by its text, where :func:`tensorlens.compare` has no setting. With
+    ``by_step`` the peak of the median step counts, not that of the highest.
     """
     options = {_BASE: {}, **_options(told, acts)}
     if len(options) == 1:
         return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
-    found = compare(step, options, baseline=_BASE, device=told.device, **asked)
+    found = run(options, baseline=_BASE, device=told.device)
     told = _without(told, found)
     if by_step:
-        found = replace(found, outcomes=tuple(map(_of_median_step, found.outcomes)))
+        outcomes = (replace(each, peaks=each.step_peaks or each.peaks) for each in found.outcomes)
+        found = replace(found, outcomes=tuple(outcomes))
     return replace(
         told,
         verified=True,
@@ -138,18 +132,13 @@ def verified(
 
 
 def without_failures(
-    told: Suggestions,
-    step: MakeStep,
-    acts: Mapping[str, Act],
-    framework: str,
-    asked: Mapping[str, Any],
+    told: Suggestions, run: Run, acts: Mapping[str, Act], steps: int
 ) -> Suggestions:
-    """Return suggestions without those with which the program fails."""
+    """Return suggestions without those with which the program fails in its first steps."""
     options = _options(told, acts)
     if not options:
         return told
-    few = {**asked, "warmup": 0, "steps": min(asked["warmup"] + asked["steps"], _STEPS)}
-    found = compare(step, options, device=told.device, repeats=1, framework=framework, **few)
+    found = run(options, device=told.device, repeats=1, warmup=0, steps=min(steps, _STEPS))
     return _without(told, found)
 
 
@@ -168,10 +157,6 @@ def _without(told: Suggestions, found: Comparison) -> Suggestions:
         suggestions=tuple(each for each in told if each.change not in failed),
         notes=(*told.notes, *(f"{name} is left out: {explained(failed[name])}" for name in failed)),
     )
-
-
-def _of_median_step(outcome: Outcome) -> Outcome:
-    return replace(outcome, peaks=outcome.step_peaks) if outcome.step_peaks else outcome
 
 
 def _unmeasured(suggestion: Suggestion) -> Suggestion:

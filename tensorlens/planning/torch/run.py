@@ -41,7 +41,7 @@ from tensorlens.planning.torch.values.data_dependent import answering
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
-from tensorlens.planning.trials.steps import Steps, beginning
+from tensorlens.planning.trials.steps import StepRunner, beginning
 
 
 def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
@@ -122,7 +122,7 @@ def _run(
             enter(setting())
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(TraceMeter(tracker))
-        steps = Steps(job.steps, tracker, tell, OptimizerSteps)
+        steps = StepRunner(job.steps, tracker, tell, OptimizerSteps)
         steps.run(
             job.program,
             lambda: names.name_models_of(stacks.call_program(_begun, job, trace, enter)),
@@ -143,7 +143,6 @@ def _run(
             )
         )
     trace.brought = tracker.brought
-    trace.seconds = tuple(steps.seconds)
     trace.cautions = cautions.found
     trace.log.sources = sources_of(trace.log, linecache.getlines)
     return trace

@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.trials.global_settings import Settings, apply, settings
+from tensorlens.planning.trials.global_settings import GlobalSettings, apply, settings
 
 _NAME = "__mp_main__"
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -46,7 +46,7 @@ class Caller:
 
     main: MainModule | None = None
     """None where no file of the user's is run: a notebook, an interactive session, pytest."""
-    settings: Settings = field(default_factory=dict)
+    settings: GlobalSettings = field(default_factory=dict)
 
 
 class _Run:

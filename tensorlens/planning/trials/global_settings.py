@@ -1,4 +1,4 @@
-"""Settings of a whole process: read in one process, and set in another.
+"""GlobalSettings of a whole process: read in one process, and set in another.
 
 A framework is looked up in ``sys.modules`` and asked by its public functions; where it is not
 imported it has no settings. Values are plain ones, which can be pickled without the framework.
@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorlens.errors import TensorlensError
 
-Settings = Mapping[str, Any]
+GlobalSettings = Mapping[str, Any]
 """Name, as ``keras.config.dtype_policy``, to a plain value."""
 
 SEED = "torch.initial_seed"
@@ -129,7 +129,7 @@ _SETTINGS = (
 )
 
 
-def settings() -> Settings:
+def settings() -> GlobalSettings:
     """Return what this process has set, of the frameworks that it has imported."""
     found: dict[str, Any] = {}
     for each in _SETTINGS:
@@ -142,12 +142,8 @@ def settings() -> Settings:
 
 
 @contextlib.contextmanager
-def applied(wanted: Settings, leave: Sequence[str] = ()) -> Iterator[None]:
-    """Set what another process has set, but for what is to ``leave``; at the end all is as before.
-
-    Raises:
-        SettingRefused: one cannot be set.
-    """
+def applied(wanted: GlobalSettings, leave: Sequence[str] = ()) -> Iterator[None]:
+    """Set what another process has set, except ``leave``; at the end all is as before."""
     before = apply({name: value for name, value in wanted.items() if name not in leave})
     try:
         yield
@@ -155,12 +151,8 @@ def applied(wanted: Settings, leave: Sequence[str] = ()) -> Iterator[None]:
         apply(before)
 
 
-def apply(wanted: Settings) -> Settings:
-    """Set what another process has set, where it differs here, and return what there was.
-
-    Raises:
-        SettingRefused: one cannot be set.
-    """
+def apply(wanted: GlobalSettings) -> GlobalSettings:
+    """Set what another process has set, where it differs here, and return what there was."""
     before: dict[str, Any] = {}
     for each in _SETTINGS:
         name, value = each.name.partition(".")[0], wanted.get(each.name)

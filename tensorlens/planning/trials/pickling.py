@@ -23,9 +23,6 @@ def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
     """Return a function as :func:`unpack` takes it; torch is not imported for it.
 
     Tensors that it refers to go with their values only ``with_data``.
-
-    Raises:
-        UsageError: something that it refers to cannot go to another process.
     """
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     by_value = module is not None and module.__name__ != "__main__" and not _is_importable(module)

@@ -57,11 +57,7 @@ class Option(Generic[S]):
         return step
 
     def finished(self) -> None:
-        """Say after the steps whether it could do anything.
-
-        Raises:
-            CannotApply: it changed nothing.
-        """
+        """Say after the steps whether it could do anything."""
 
 
 B = TypeVar("B")
@@ -74,12 +70,8 @@ def repeated_blocks(
 ) -> list[B]:
     """Return the blocks that models repeat, the outermost of each place.
 
-    A block has children, and is one of two or more of its class in the same place.
-
-    Args:
-        roots: the models.
-        children_of: gives what is directly inside of a model, layer or block.
-        holds_blocks: whether something may be the place of blocks.
+    A block has children, and is one of two or more of its class in the same place; whether
+    something may be such a place is up to ``holds_blocks``.
     """
     found: list[B] = []
     for root in roots:
@@ -119,12 +111,7 @@ class Optioned:
         self._options = options
 
     def begin(self) -> Callable[[], Any] | None:
-        """Make the step; None where the program was a whole one, which is over then.
-
-        Raises:
-            CannotApply: the option cannot work here.
-            UsageError: the program is none that makes a step.
-        """
+        """Make the step; None where the program was a whole one, which is over then."""
         with contextlib.ExitStack() as stack:
             for option in self._options:
                 stack.enter_context(option.building())
@@ -145,11 +132,7 @@ class Optioned:
         return self._stepping(step)
 
     def finished(self) -> None:
-        """Say after the steps whether each option could do anything.
-
-        Raises:
-            CannotApply: one changed nothing.
-        """
+        """Say after the steps whether each option could do anything."""
         for option in self._options:
             option.finished()
 

@@ -131,16 +131,8 @@ class Followed(Protocol):
         """Follow them no longer."""
 
 
-class Steps:
-    """The steps of one run.
-
-    Args:
-        wanted: how many.
-        marks: takes a mark where each begins, and ``end``.
-        done: called with the number of steps done.
-        follow: follows the steps of a framework's optimizers, and calls what it is given after
-            each.
-    """
+class StepRunner:
+    """Runs as many steps as are wanted; ``follow`` calls back after each step of an optimizer."""
 
     def __init__(
         self,
@@ -163,14 +155,8 @@ class Steps:
     ) -> None:
         """Run a program's steps.
 
-        Args:
-            program: whose.
-            begin: begins it. What it returns runs one step; None if it was the whole program, whose
-                steps are those of its first optimizer, or itself if there are none.
-            call: calls what runs one step.
-
-        Raises:
-            UsageError: it returned something else.
+        What ``begin`` returns runs one step, by ``call``; None if it was the whole program, whose
+        steps are those of its first optimizer, or itself if there are none.
         """
         step = self._begun(begin)
         if step is None:

@@ -3,8 +3,8 @@ import rendered_estimates as estimates
 from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
+from tensorlens.planning.estimate.peak_parts import peak_parts
 from tensorlens.planning.estimate.present.card_bar import card_stacks
-from tensorlens.planning.estimate.present.peak_parts import peak_parts
 from tensorlens.planning.estimate.present.verdict import fit_of
 from tensorlens.render.html import HtmlRenderer, fragment
 

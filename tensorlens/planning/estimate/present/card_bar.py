@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorlens.planning.estimate.present.peak_parts import (
+from tensorlens.planning.estimate.peak_parts import (
     ACTIVATION_GRADIENT,
     UNATTRIBUTED,
     WORKSPACE,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorlens.planning.estimate.present.figures import sum_rows
-from tensorlens.planning.estimate.present.growth import FAR, growth
-from tensorlens.planning.estimate.present.peak import peak_block, peak_place
-from tensorlens.planning.estimate.present.peak_parts import (
+from tensorlens.planning.estimate.growth import FAR, batch_growth
+from tensorlens.planning.estimate.peak_parts import (
     ACTIVATION_GRADIENT,
     GROWING,
     WORKSPACE,
@@ -17,7 +15,10 @@ from tensorlens.planning.estimate.present.peak_parts import (
     of_kind,
     peak_parts,
 )
+from tensorlens.planning.estimate.present.figures import sum_rows
+from tensorlens.planning.estimate.present.peak import peak_block, peak_place
 from tensorlens.planning.estimate.present.verdict import (
+    caution_text,
     fit_of,
     largest_batch,
     spread,
@@ -27,7 +28,6 @@ from tensorlens.planning.estimate.present.verdict import (
 from tensorlens.planning.estimate.result import REMAINDER, Estimate, Term
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
-from tensorlens.render.source import place
 
 _SLOTS = 6
 """So many slots of an optimizer are named."""
@@ -37,26 +37,21 @@ _SHARE = 0.05
 
 def explanation(estimate: Estimate) -> Sequence[Block]:
     """Return the answer in words and figures, and at the end the sum."""
-    parts = peak_parts(estimate)
+    parts, most = peak_parts(estimate), highest(estimate)
     texts = [
         largest_batch(estimate),
         f"{title(estimate)}. It {verdict(estimate)}.",
-        _approximate(estimate),
+        f"It is approximate: {estimate.approximate}." if estimate.approximate else "",
         f"The most is allocated {peak_place(estimate)}: {exact_size(estimate.peak_allocated)}."
         " At that instant there are:",
-        *_kinds(estimate, parts),
+        *_kinds(estimate, parts, most),
         _caching(estimate, parts),
         _outside(estimate),
         _growth(estimate, parts),
-        _rules_of_thumb(estimate, parts),
-        *_cautions(estimate),
+        _rules_of_thumb(estimate, parts, most),
+        *(f"Warning: {caution_text(each)}" for each in estimate.warnings),
     ]
     return [*(Paragraph(text) for text in texts if text), _sum(estimate, parts)]
-
-
-def _approximate(estimate: Estimate) -> str:
-    why = estimate.approximate
-    return f"It is approximate: {why}." if why else ""
 
 
 _LABELS = {
@@ -74,9 +69,10 @@ _ABSENT = {"gradient": "Gradients", "optimizer": "Optimizer state", "activation"
 """Kinds that are told of where they have nothing at the peak but something at other times."""
 
 
-def _kinds(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
+def _kinds(
+    estimate: Estimate, parts: Mapping[str, PeakPart], most: Mapping[str, int]
+) -> Iterator[str]:
     """Give what there is of each kind, and then the terms, which no layer is asked for by name."""
-    most = highest(estimate)
     for kind, label in _LABELS.items():
         part = of_kind(parts, kind)
         if part is not None:
@@ -84,7 +80,7 @@ def _kinds(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
                 label += ", which forward keeps for backward"
             block = peak_block(estimate) if kind == "temporary" else None
             label += f", {block.op}" if block and block.op else ""
-            detail = _detail(estimate, part, bytes_of(parts, "parameter"))
+            detail = _detail(estimate, part, bytes_of(parts, "parameter"), most.get(kind, 0))
             yield f"{label}: {exact_size(part.nbytes)}{detail}."
         elif kind in _ABSENT and most.get(kind):
             at_most = size(most[kind])
@@ -94,19 +90,20 @@ def _kinds(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
             yield f"{_now(term, parts)} {_because(term)}"
 
 
-def _detail(estimate: Estimate, part: PeakPart, parameters: int) -> str:
+def _detail(estimate: Estimate, part: PeakPart, parameters: int, most: int) -> str:
     """Return what is said of a part beside its size."""
     times = f", {part.nbytes / parameters:.2f} times the parameters" if parameters else ""
+    at_most = f", {size(most)} at their most" if most > part.nbytes else ""
     match part.kind:
         case "parameter" | "buffer":
             return _numbers(part)
         case "gradient":
-            return f"{times}{_at_most(estimate, part)}"
+            return f"{times}{at_most}"
         case "optimizer":
             return f"{times}{_slots(part, parameters)}"
         case "activation":
             blocks = f" in {counted(part.blocks, 'block')}"
-            return f"{blocks}{_an_item(estimate, part)}{_at_most(estimate, part)}"
+            return f"{blocks}{_an_item(estimate, part)}{at_most}"
         case "other":
             return f" in {counted(part.blocks, 'block')}"
         case "temporary":
@@ -123,12 +120,6 @@ def _numbers(part: PeakPart) -> str:
     kinds = " and ".join(sorted(part.dtypes))
     kinds = f" ({kinds})" if kinds else ""
     return f", {part.elements:,} numbers{tensors}, {each} bytes for each{kinds}"
-
-
-def _at_most(estimate: Estimate, part: PeakPart) -> str:
-    """Return how much of a kind there is at another moment, if that is more."""
-    most = highest(estimate).get(part.kind, 0)
-    return f", {size(most)} at their most" if most > part.nbytes else ""
 
 
 def _slots(optimizer: PeakPart, whole: int) -> str:
@@ -199,26 +190,24 @@ def _outside(estimate: Estimate) -> str:
 
 
 def _growth(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
-    found = growth(estimate)
+    found, fit = batch_growth(estimate), fit_of(estimate)
     if found is None:
         return ""
-    fit = fit_of(estimate)
-    room = None if fit is None else found.room(fit.capacity)
-    double = 2 * found.batch
+    double, room = 2 * found.batch, 0 if fit is None else found.room(fit.capacity)
     first = found.instants[0]
-    later = found.highest(max(double, room or 0)) if fit is not None else found.instants[-1]
+    later = found.instants[-1] if fit is None else found.highest(max(double, room))
+    cost = first.growing // found.batch
     if later is first:
-        text = f"{_grown(parts)} Each further item costs about {size(found.an_item(first))};"
+        text = f"{_grown(parts)} Each further item costs about {size(cost)};"
     else:
-        cost = found.an_item(first)
         now = f"about {size(cost)}" if cost else "nothing"
         text = (
             f"each further item costs {now} at this peak, but about"
-            f" {size(found.an_item(later))} {_when(estimate, later.row)}, which is the peak from"
-            f" about {counted(found.begins(later), 'item')} on;"
+            f" {size(later.growing // found.batch)} {_when(estimate, later.row)}, which is the"
+            f" peak from about {counted(found.begins(later), 'item')} on;"
         )
     text += f" a batch of {double:,} would need about {size(found.needed(double))}"
-    if fit is not None and room is not None and room > 0:
+    if fit is not None and room > 0:
         text += f", and {size(fit.capacity)} have room for about {counted(room, 'item')}"
         if room > FAR * found.batch:
             text += (
@@ -240,16 +229,15 @@ def _when(estimate: Estimate, row: int) -> str:
     return "at another moment" if block.phase == "other" else f"in {block.phase}"
 
 
-def _rules_of_thumb(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
+def _rules_of_thumb(
+    estimate: Estimate, parts: Mapping[str, PeakPart], most: Mapping[str, int]
+) -> str:
     """Return the two sums that are made by hand most often, and where they go wrong."""
     batch = estimate.batch
-    activations = max(bytes_of(parts, "activation"), highest(estimate).get("activation", 0))
     if not batch or bytes_of(parts, "activation") < _SHARE * estimate.peak_allocated:
         return ""
-    kept = sum(
-        max(bytes_of(parts, role), highest(estimate).get(role, 0))
-        for role in ("parameter", "optimizer")
-    )
+    activations = max(bytes_of(parts, "activation"), most.get("activation", 0))
+    kept = sum(max(bytes_of(parts, role), most.get(role, 0)) for role in ("parameter", "optimizer"))
     kept += bytes_of(parts, "parameter") + bytes_of(parts, "input")
     once, twice = kept + activations // batch, kept + 2 * activations
     return (
@@ -259,12 +247,6 @@ def _rules_of_thumb(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
         f" gradients, makes {size(twice)}: but each of these gradients is freed once the layer"
         f" before it has its own. Allocated at the peak is {size(estimate.peak_allocated)}."
     )
-
-
-def _cautions(estimate: Estimate) -> Iterator[str]:
-    for caution in estimate.warnings:
-        where = "" if caution.line is None else f" ({place(caution.line, function=True)})"
-        yield f"Warning: {caution.text}{where}"
 
 
 def _sum(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tensorlens.planning.estimate.present.peak_parts import PeakPart
+from tensorlens.planning.estimate.peak_parts import PeakPart
 from tensorlens.planning.estimate.result import Estimate, Range
 from tensorlens.render.source import printable
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from tensorlens.planning.estimate.present.peak_parts import library_bytes
+from tensorlens.planning.estimate.peak_parts import library_bytes
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import (

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from tensorlens.planning.estimate.peak_parts import peak_parts
 from tensorlens.planning.estimate.present.card_bar import card_stacks, colour
 from tensorlens.planning.estimate.present.figures import (
     Figure,
@@ -20,8 +21,8 @@ from tensorlens.planning.estimate.present.peak import (
     peak_modules,
     peak_step,
 )
-from tensorlens.planning.estimate.present.peak_parts import peak_parts
 from tensorlens.planning.estimate.present.verdict import (
+    caution_text,
     conditions,
     fit_of,
     largest_batch,
@@ -59,7 +60,6 @@ from tensorlens.render.blocks import (
     named,
 )
 from tensorlens.render.figures import counted, exact_size, size
-from tensorlens.render.source import place
 from tensorlens.render.view import View
 from tensorlens.tensors.present.tables import share, size_cell
 
@@ -94,22 +94,25 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
 
 def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
     """Return one table of the same program on several cards."""
+    is_search = any(each.largest for each in estimates)
     columns = (
-        Column("Card", "name"),
-        Column("Capacity"),
-        Column("Allocated", rank=0),
-        Column("Reserved", rank=1),
-        Column("Needed"),
+        *(Column("Card", "name"), Column("Capacity")),
+        *((Column("Largest batch"),) if is_search else ()),
+        *(Column("Allocated", rank=0), Column("Reserved", rank=1), Column("Needed")),
         Column("", "text"),
     )
     rows = []
     for each in estimates:
-        fit = fit_of(each)
+        fit, largest = fit_of(each), each.largest
         name = (each.card.name if each.card else each.device).removeprefix(_MAKER)
         capacity, said = ("", "") if fit is None else (size(fit.capacity), fit.verdict)
+        if largest and not largest.batch:
+            said = f"a batch of {largest.next_batch:,} {said}"
+        batch = (f"{largest.batch:,}",) if largest else ()
         peaks = (each.peak_allocated, each.peak_reserved, each.needed.point)
-        rows.append((name, capacity, *map(size, peaks), said))
-    program = f"Estimates for {counted(len(estimates), 'card')}: {estimates[0].program}"
+        rows.append((name, capacity, *batch, *map(size, peaks), said))
+    what = "Largest batches" if is_search else "Estimates"
+    program = f"{what} for {counted(len(estimates), 'card')}: {estimates[0].program}"
     return [Section((Table(columns, tuple(rows)),), program)]
 
 
@@ -263,15 +266,8 @@ def _formulas(estimate: Estimate) -> Iterator[Block]:
 
 
 def _warnings(estimate: Estimate) -> Iterator[Block]:
-    notes = tuple(
-        Note(
-            caution.text
-            + ("" if caution.line is None else f" ({place(caution.line, function=True)})")
-        )
-        for caution in estimate.warnings
-    )
-    if notes:
-        yield Section(notes, "Warnings")
+    if estimate.warnings:
+        yield Section(tuple(Note(caution_text(each)) for each in estimate.warnings), "Warnings")
 
 
 def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
@@ -282,7 +278,19 @@ def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
     if view.at is None and devices and recording.peak(device).row != estimate.peak_row >= 0:
         # with remainders another instant is the highest
         shown = replace(shown, at=str(estimate.peak_row))
-    return recordings.blocks(recording, shown)
+    return [*_remainders(estimate), *recordings.blocks(recording, shown)]
+
+
+def _remainders(estimate: Estimate) -> Iterator[Block]:
+    """Relate the peak to that of the recording, which is of blocks alone."""
+    used = estimate.peak.bytes
+    rest = estimate.peak_allocated - used
+    if rest:
+        yield Note(
+            f"peak allocated {exact_size(estimate.peak_allocated)} = {exact_size(used)} in blocks +"
+            f" {exact_size(rest)} of remainders, which the allocator cannot split off; the pictures"
+            " and tables below are of the blocks alone"
+        )
 
 
 Value = str | int | None

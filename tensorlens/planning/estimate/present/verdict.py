@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tensorlens.planning.estimate.result import Estimate, Fit, Range, Verdict
+from tensorlens.planning.trace import Caution
 from tensorlens.render.figures import size
-from tensorlens.render.source import printable
+from tensorlens.render.source import place, printable
 
 
 def largest_batch(estimate: Estimate) -> str:
@@ -55,6 +56,12 @@ def spread(nbytes: Range) -> str:
     """Return ``9.61 GiB (9.40 GiB to 9.93 GiB)``, or one figure where the bounds read alike."""
     low, point, high = size(nbytes.low), size(nbytes.point), size(nbytes.high)
     return point if low == high else f"{point} ({low} to {high})"
+
+
+def caution_text(caution: Caution) -> str:
+    """Return what was not run as on a real device, and on which line."""
+    where = "" if caution.line is None else f" ({place(caution.line, function=True)})"
+    return f"{caution.text}{where}"
 
 
 def fit_of(estimate: Estimate) -> Fit | None:

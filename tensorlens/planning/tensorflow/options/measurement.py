@@ -22,8 +22,9 @@ from tensorlens.planning.tensorflow.options.recomputing import recompute
 from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.caller import restore
+from tensorlens.planning.trials.host_limits import host_limited, peak_resident
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
-from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident
+from tensorlens.planning.trials.losses import NotATensor
 from tensorlens.planning.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)

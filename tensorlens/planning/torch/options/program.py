@@ -25,9 +25,10 @@ from tensorlens.planning.torch.options.models import (
 from tensorlens.planning.torch.options.optimizers import Accumulate, Optimizers, SetToNone
 from tensorlens.planning.torch.options.prefetch import PrefetchFactor
 from tensorlens.planning.torch.options.stage import Option, Stage
+from tensorlens.planning.trials.host_limits import host_limited, peak_resident
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
-from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident
-from tensorlens.planning.trials.measurement import loss_of as loss_in
+from tensorlens.planning.trials.losses import NotATensor
+from tensorlens.planning.trials.losses import loss_of as loss_in
 from tensorlens.planning.trials.stage import Optioned
 
 _KINDS: dict[str, type[Option]] = {

@@ -140,9 +140,9 @@ def test_the_largest_batch_is_the_largest(fixed, each):
 
 
 def test_batches_of_parts():
-    found = largest(FakeLauncher(0, 10), 999, multiple=4)
-    assert found.batch == 96
-    assert set(found.tried) >= {96, 100}
+    launcher = FakeLauncher(0, 10)
+    assert largest(launcher, 999, multiple=4).batch == 96
+    assert set(launcher.tried) >= {96, 100}
 
 
 def test_the_smallest_does_not_fit():

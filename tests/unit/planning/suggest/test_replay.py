@@ -36,58 +36,52 @@ def replay():
 
 
 def test_without_a_change_it_is_the_recording(replay):
-    assert replay.peak() == (180, 2)
+    assert replay.peak() == 180
 
 
 def test_what_is_removed_is_never_there(replay):
     replay.remove(0)
-    assert replay.peak() == (80, 2)
+    assert replay.peak() == 80
 
 
 def test_the_peak_moves(replay):
     replay.free(1, before=2)
     # 100, 150, then 130, 130, 170
-    assert replay.peak() == (170, 4)
+    assert replay.peak() == 170
 
 
 def test_what_is_freed_later(replay):
     replay.free(1, before=5)
-    assert replay.peak() == (220, 4)
+    assert replay.peak() == 220
 
 
 def test_what_is_freed_where_it_never_was(replay):
     replay.free(0, before=1)
-    assert replay.peak() == (100, 0)
-
-
-def test_another_size(replay):
-    replay.resize(1, 5)
-    # 100, 105, 135, 130, 170
-    assert replay.peak() == (170, 4)
+    assert replay.peak() == 100
 
 
 def test_what_is_inserted_counts_at_its_highest(replay):
     replay.insert(4, [60, -60])
-    assert replay.peak() == (190, 4)
+    assert replay.peak() == 190
 
 
 def test_a_block_that_goes_and_comes_again(replay):
     # gone before 2, and there again from 4 on; it was freed at 3, which is of the second one
     replay.keep_apart(1, before=2)
     replay.insert(3, [50])
-    assert replay.peak() == (180, 3)
+    assert replay.peak() == 180
 
 
 def test_a_block_that_is_added(replay):
     replay.add(7, after=1, before=3)
-    assert replay.peak() == (187, 2)
+    assert replay.peak() == 187
 
 
 def test_other_devices_do_not_count():
     log = log_of(10)
     log.append(ALLOC, "cuda:0", 99, 1000, 9, -1, Context())
-    assert Replay(log, 0).peak() == (10, 0)
-    assert Replay(log, 1).peak() == (1000, 1)
+    assert Replay(log, 0).peak() == 10
+    assert Replay(log, 1).peak() == 1000
 
 
 def test_repeated_paths_are_numbered_alike_and_outermost():

@@ -14,7 +14,7 @@ def outcome(name, peaks, step_peaks=()):
     return Outcome(name, peak_allocated=max(peaks), peaks=peaks, step_peaks=step_peaks)
 
 
-def verified(monkeypatch, *outcomes, by_step=False):
+def verified(*outcomes, by_step=False):
     found = Comparison(
         outcomes=outcomes,
         baseline="as it is",
@@ -25,14 +25,13 @@ def verified(monkeypatch, *outcomes, by_step=False):
         steps=2,
         repeats=3,
     )
-    monkeypatch.setattr(verification, "compare", lambda step, options, **asked: found)
     sgd = Suggestion("optimizer", "SGD", "", "", 15 * MIB, 6 * MIB, settings=("optimizer=sgd",))
     told = Suggestions((sgd,), device="cpu", peak=21 * MIB, moment="", notes=("before",))
-    return verification.verified(told, "train.py:make_step", {}, by_step=by_step, repeats=3)
+    return verification.verified(told, lambda options, **asked: found, {}, by_step=by_step)
 
 
-def test_the_median_counts_and_how_far_they_are_apart_is_told(monkeypatch):
-    found = verified(monkeypatch, outcome("as it is", BEFORE), outcome("SGD", AFTER))
+def test_the_median_counts_and_how_far_they_are_apart_is_told():
+    found = verified(outcome("as it is", BEFORE), outcome("SGD", AFTER))
     assert found.measured_peak == 21 * MIB
     assert found["optimizer"].measured_peak == 15 * MIB
     assert found["optimizer"].measured_saving == 6 * MIB
@@ -45,15 +44,15 @@ def test_the_median_counts_and_how_far_they_are_apart_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize("peaks", [(MIB,), (MIB, MIB, MIB + 1000)])
-def test_peaks_that_are_alike_are_not_told_of(monkeypatch, peaks):
+def test_peaks_that_are_alike_are_not_told_of(peaks):
     outcomes = outcome("as it is", peaks), outcome("SGD", peaks)
-    assert verified(monkeypatch, *outcomes).notes == ("before",)
+    assert verified(*outcomes).notes == ("before",)
 
 
-def test_the_median_step_counts_where_the_order_is_another_in_each(monkeypatch):
+def test_the_median_step_counts_where_the_order_is_another_in_each():
     before = outcome("as it is", BEFORE, (20 * MIB, 21 * MIB, 20 * MIB))
     after = outcome("SGD", AFTER, (13 * MIB, 13 * MIB, 13 * MIB))
-    found = verified(monkeypatch, before, after, by_step=True)
+    found = verified(before, after, by_step=True)
     assert found.measured_peak == 20 * MIB
     assert found["optimizer"].measured_saving == 7 * MIB
     assert found.notes[1:] == (

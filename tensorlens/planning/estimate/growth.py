@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorlens.planning.estimate.present.peak_parts import kinds_by_row
+from tensorlens.planning.estimate.peak_parts import kinds_by_row
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.simulation import block_changes
 
@@ -33,7 +33,7 @@ class Instant:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class BatchGrowth:
     """Bytes as a function of the number of items: the highest of all instants of the run."""
 
     batch: int
@@ -50,10 +50,6 @@ class Growth:
         """Return about what so many items would need."""
         return round(self.highest(batch).at(batch / self.batch)) + self.besides
 
-    def an_item(self, instant: Instant) -> int:
-        """Return what each further item costs while an instant is the highest."""
-        return instant.growing // self.batch
-
     def begins(self, instant: Instant) -> int:
         """Return from how many items on an instant is the highest."""
         ratios = (
@@ -63,32 +59,20 @@ class Growth:
         )
         return int(self.batch * max(ratios, default=1.0)) + 1
 
-    def room(self, capacity: int) -> int | None:
-        """Return about how many items fit; None where nothing grows."""
+    def room(self, capacity: int) -> int:
+        """Return about how many items fit."""
         room = capacity - self.besides
-        found = [
-            (room - each.fixed) * self.batch // each.growing
-            for each in self.instants
-            if each.growing
-        ]
-        return min(found, default=None)
+        growing = (each for each in self.instants if each.growing)
+        return min((room - each.fixed) * self.batch // each.growing for each in growing)
 
 
-def growth(estimate: Estimate) -> Growth | None:
+def batch_growth(estimate: Estimate) -> BatchGrowth | None:
     """Return how it grows; None where there is no batch or nothing that grows with it."""
     if not estimate.batch:
         return None
-    question = "with the batch", estimate.device, estimate.terms
-    found = estimate.recording.once(question, lambda: _growing(estimate))
-    if not found or not found[-1].growing:
-        return None
-    return Growth(estimate.batch, found, estimate.needed.point - estimate.peak_allocated)
-
-
-def _growing(estimate: Estimate) -> tuple[Instant, ...]:
-    """Return the instants, of those that grow by the same the highest."""
     log, kinds = estimate.recording.log, kinds_by_row(estimate)
     held = growing = 0
+    # of those that grow by the same the highest
     found: dict[int, Instant] = {}
     for row, made, nbytes in block_changes(log, estimate.device):
         held += nbytes
@@ -103,4 +87,6 @@ def _growing(estimate: Estimate) -> tuple[Instant, ...]:
         while outer and outer[-1].at(1) <= each.at(1):
             outer.pop()
         outer.append(each)
-    return tuple(outer)
+    if not outer or not outer[-1].growing:
+        return None
+    return BatchGrowth(estimate.batch, outer, estimate.needed.point - estimate.peak_allocated)

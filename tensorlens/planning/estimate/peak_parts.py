@@ -109,14 +109,25 @@ def library_bytes(estimate: Estimate) -> Mapping[str, int]:
 
 def kinds_by_row(estimate: Estimate) -> Mapping[int, Kind]:
     """Return the kind of every block that was handed out on the device, by its row."""
-    question = "kinds by row", estimate.device, _terms(estimate)
-    return estimate.recording.once(question, lambda: _kinds_by_row(estimate))
+    terms = _terms(estimate)
+    changes = block_changes(estimate.recording.log, estimate.device)
+    rows = [row for row, made, _ in changes if row == made]
+    return {
+        row: Kind(_kind(block, terms)[0], _is_in_operator(block))
+        for row, block in zip(rows, estimate.recording.blocks(rows), strict=True)
+    }
 
 
 def highest(estimate: Estimate) -> Mapping[str, int]:
     """Return the kinds of parts with the most bytes each ever has, at an instant of its own."""
-    question = "highest of each kind", estimate.device, _terms(estimate)
-    return estimate.recording.once(question, lambda: _highest(estimate))
+    log, kinds = estimate.recording.log, kinds_by_row(estimate)
+    level: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for _, made, nbytes in block_changes(log, estimate.device):
+        kind, size = kinds[made].name, log.size[made]
+        level[kind] = level.get(kind, 0) + (size if nbytes > 0 else -size)
+        most[kind] = max(most.get(kind, 0), level[kind])
+    return most
 
 
 def of_kind(parts: Mapping[str, PeakPart], kind: str) -> PeakPart | None:
@@ -131,27 +142,6 @@ def bytes_of(parts: Mapping[str, PeakPart], kind: str) -> int:
 
 def _terms(estimate: Estimate) -> frozenset[str]:
     return frozenset(term.name for term in estimate.terms if not term.apart)
-
-
-def _kinds_by_row(estimate: Estimate) -> dict[int, Kind]:
-    terms = _terms(estimate)
-    changes = block_changes(estimate.recording.log, estimate.device)
-    rows = [row for row, made, _ in changes if row == made]
-    return {
-        row: Kind(_kind(block, terms)[0], _is_in_operator(block))
-        for row, block in zip(rows, estimate.recording.blocks(rows), strict=True)
-    }
-
-
-def _highest(estimate: Estimate) -> dict[str, int]:
-    log, kinds = estimate.recording.log, kinds_by_row(estimate)
-    level: dict[str, int] = {}
-    most: dict[str, int] = {}
-    for _, made, nbytes in block_changes(log, estimate.device):
-        kind, size = kinds[made].name, log.size[made]
-        level[kind] = level.get(kind, 0) + (size if nbytes > 0 else -size)
-        most[kind] = max(most.get(kind, 0), level[kind])
-    return most
 
 
 def _kind(block: Resident, terms: Collection[str]) -> tuple[str, str]:

@@ -1,0 +1,65 @@
+"""A limit on the memory of this process, and the most that was resident."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensorlens.frameworks.host.process import heap_now
+from tensorlens.planning.trials.jobs import CannotApply
+
+_DATA = re.compile(r"VmData:\s*(\d+) kB")
+_RESIDENT = re.compile(r"VmHWM:\s*(\d+) kB")
+
+
+@contextlib.contextmanager
+def host_limited(nbytes: int) -> Iterator[None]:
+    """Let the process have so many bytes more than it has mapped and uses now.
+
+    That is ``RLIMIT_DATA``, by which Linux 4.7 and later count private mappings. What the C
+    library keeps free goes back to the system before, or counts as part of those bytes.
+
+    Raises:
+        CannotApply: this system sets no such limit.
+    """
+    try:
+        import resource
+
+        _give_back_heap()
+        mapped = _status(_DATA)
+    except ImportError:
+        mapped = None
+    if mapped is None:
+        raise CannotApply("this system cannot limit a process's memory: it needs Linux's /proc")
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    heap = heap_now()
+    wanted = mapped + nbytes - (0 if heap is None else heap[1])
+    hard = before[1]
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _give_back_heap() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def peak_resident() -> int | None:
+    """Return the highest resident set of this process, in bytes; None where it is not told."""
+    return _status(_RESIDENT)
+
+
+def _status(figure: re.Pattern[str]) -> int | None:
+    try:
+        match = figure.search(Path("/proc/self/status").read_text())
+    except OSError:
+        return None
+    return None if match is None else int(match[1]) * 1024

@@ -1,0 +1,49 @@
+"""The bar that long verbs show on a terminal."""
+
+import io
+
+import pytest
+
+from tensorlens.planning.estimate.batches import largest_that_fits
+from tensorlens.planning.processes import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def attached(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    found = Terminal()
+    monkeypatch.setattr("sys.stderr", found)
+    return found
+
+
+def search() -> None:
+    # a byte for each item
+    assert largest_that_fits(lambda batch: batch, 5, 1, 5) == (5, 6)
+
+
+def test_a_search_shows_the_batch_that_it_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = attached(monkeypatch)
+    search()
+    assert "search batch 1: 0run" in terminal.getvalue()
+    assert "search batch 5: " in terminal.getvalue()
+
+
+def test_a_search_inside_of_another_bar_shows_its_batch_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = attached(monkeypatch)
+    with progress("compare", "trial", 2) as done:
+        done(0, "adam")
+        search()
+        assert "compare adam:   0%" in terminal.getvalue()
+        assert ", batch 5]" in terminal.getvalue()
+    assert "search" not in terminal.getvalue()
+
+
+def test_nothing_is_shown_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", file := io.StringIO())
+    search()
+    assert file.getvalue() == ""
