@@ -13,8 +13,10 @@ import torch
 
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.roles import ROLES
 
 _DEEPEST = 16
+_OPTIMIZER = ROLES.index("optimizer")
 _NOTHING = (int, float, bool, str, type(None))
 
 
@@ -54,7 +56,8 @@ class Optimizers:
                 node = names.key(prefix, key)
             self._walk(state, node)
         for key, (items, parents) in slots.found.items():
-            self._naming.give_all(items, names.attributes(parents, key), "optimizer")
+            nodes = names.attributes(parents, [key] * len(parents))
+            self._naming.give_all(items, nodes, [_OPTIMIZER] * len(items), again=False)
 
     def _prefix(self, optimizer: Any, name: str | None) -> int:
         text = name or class_name(optimizer)

@@ -150,9 +150,8 @@ class FoundTensors:
 
     def _ask_makers(self, tensors: Sequence[Any], rows: Sequence[int]) -> None:
         """Find the nodes that made tensors."""
-        for tensor, row in zip(tensors, rows, strict=True):
-            if type(tensor) is torch.nn.Parameter and _base.is_leaf.__get__(tensor):
-                continue
-            node = maker_of(tensor)
-            if node is not None:
-                self.nonleaf[row] = node
+        try:
+            makers = [*map(_base.grad_fn.__get__, tensors)]
+        except Exception:
+            makers = [*map(maker_of, tensors)]
+        self.nonleaf.update(pair for pair in zip(rows, makers, strict=True) if pair[1] is not None)
