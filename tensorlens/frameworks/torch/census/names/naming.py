@@ -61,9 +61,11 @@ class Naming:
 
     def first_nodes(self) -> Mapping[int, int]:
         """Return the name that each object was given first, by its address."""
-        for index in range(self._looked_up, len(self.items)):
-            self._first.setdefault(id(self.items[index]), self.nodes[index])
-        self._looked_up = len(self.items)
+        if self._looked_up < len(self.items):
+            items, nodes = self.items[self._looked_up :], self.nodes[self._looked_up :]
+            new = dict(zip(map(id, reversed(items)), reversed(nodes), strict=True))
+            self._first = {**new, **self._first}
+            self._looked_up = len(self.items)
         return self._first
 
 

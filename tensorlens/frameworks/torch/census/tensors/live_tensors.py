@@ -84,8 +84,8 @@ class FoundTensors:
     def _rows_of(self, named: Naming) -> array[int]:
         rows = self.scan.rows_of(named.addresses) if named.items else array("i")
         # the heap need not show them (gc.freeze)
-        unknown = [item for item, row in zip(named.items, rows, strict=True) if row < 0]
-        if unknown:
+        if rows and min(rows) < 0:
+            unknown = [item for item, row in zip(named.items, rows, strict=True) if row < 0]
             self._bring(unknown)
             rows = self.scan.rows_of(named.addresses)
         return rows
