@@ -76,9 +76,10 @@ class ModulePaths:
         roles: list[int] = []
         parents: list[int] = []
         texts: list[str] = []
+        wrapped: list[tuple[int, int]] = []
         met, first = len(self.modules), len(names)
         # depth first, as named_parameters() goes: of tied weights the same name comes first
-        above = [(iter([(_WRAPPED[0], root)]), prefix)]
+        above = [(iter([("", root)]), prefix)]
         inside = [0]
         while above:
             children, path = above[-1]
@@ -86,10 +87,12 @@ class ModulePaths:
                 if module is None or type(name) is not str or id(module) in inside:
                     continue
                 node = path
-                if name not in _WRAPPED:
+                if len(above) > 1:
                     node = first + len(parents)
                     parents.append(path)
                     texts.append(name)
+                    if name in _WRAPPED:
+                        wrapped.append((node, path))
                 content = content_of(module)
                 self.modules.append(module)
                 self._nodes.append(node)
@@ -111,12 +114,13 @@ class ModulePaths:
         new = zip(map(id, reversed(self.modules[met:])), reversed(self._nodes[met:]), strict=True)
         self.paths = {**dict(new), **self.paths}
         names.attributes(parents, texts)
+        for node, path in wrapped:
+            names.become(node, path)
         tensor = torch.Tensor
         chosen = [type(name) is str and issubclass(type(item), tensor) for name, item in entries]
         if not all(chosen):
-            entries, places, roles = (
-                list(compress(each, chosen)) for each in (entries, places, roles)
-            )
+            entries = [*compress(entries, chosen)]
+            places, roles = [*compress(places, chosen)], [*compress(roles, chosen)]
         items = [item for _, item in entries]
         self._held.append((items, places, roles))
         given = names.attributes(places, [name for name, _ in entries])
