@@ -84,7 +84,8 @@ class ModulePaths:
         while above:
             children, path = above[-1]
             for name, module in children:
-                if module is None or type(name) is not str or id(module) in inside:
+                content = content_of(module)
+                if not content or type(name) is not str or id(module) in inside:
                     continue
                 node = path
                 if len(above) > 1:
@@ -93,7 +94,6 @@ class ModulePaths:
                     texts.append(name)
                     if name in _WRAPPED:
                         wrapped.append((node, path))
-                content = content_of(module)
                 self.modules.append(module)
                 self._nodes.append(node)
                 for registry, role in _ROLES:
