@@ -63,14 +63,25 @@ _BASES: tuple[tuple[type, int], ...] = (
 
 def dict_of(holder: Any) -> Any:
     """Return an instance's ``__dict__``, through no property of its own; None if it has none."""
-    for kind in r.mro(type(holder)):
-        found = _TYPE_DICT(kind).get("__dict__")
-        if type(found) is GetSetDescriptorType or type(found) is MemberDescriptorType:
-            try:
-                return found.__get__(holder)
-            except (AttributeError, TypeError):
-                return None
-    return None
+    return dict_getter(type(holder))(holder)
+
+
+def dict_getter(kind: type) -> Callable[[Any], Any]:
+    """Return what gives the ``__dict__`` of an instance of a type, as :func:`dict_of` does."""
+    for base in r.mro(kind):
+        found = _TYPE_DICT(base).get("__dict__")
+        if type(found) is GetSetDescriptorType:
+            return found.__get__
+        if type(found) is MemberDescriptorType:
+            return lambda holder: _slot(found, holder)
+    return lambda holder: None
+
+
+def _slot(member: MemberDescriptorType, holder: Any) -> Any:
+    try:
+        return member.__get__(holder)
+    except (AttributeError, TypeError):
+        return None
 
 
 _TYPE_DICT: Callable[[type], Any] = type.__dict__["__dict__"].__get__

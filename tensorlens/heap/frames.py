@@ -51,7 +51,7 @@ def anchors(
         if name not in skip and not name.startswith(below):
             found.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
     users, libraries = _frames(skip)
-    given = _globals_of_main()
+    given = frozenset(map(id, _variables_of_main()))
     for frame in (*users, *libraries):
         _add_frame(frame, found, temporaries, given)
     return temporaries | found
@@ -63,20 +63,18 @@ def library_functions() -> frozenset[str]:
 
 
 def tuples() -> list[tuple[Any, ...]]:
-    """Return the tuples that are variables of this thread's running functions, each once.
+    """Return the tuples that are globals of ``__main__``, or variables of this thread's functions.
 
     They are finished, and nobody takes them away while the caller runs: these alone can be held
     without harm, see :func:`~tensorlens.heap.holders.live_objects`.
     """
-    found: dict[int, tuple[Any, ...]] = {}
+    held = [*_variables_of_main()]
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_flags & 0x02 and not frame.f_code.co_filename.startswith(OWN):
-            for held in variables_of(frame):
-                if type(held) is tuple:
-                    found[id(held)] = held
+            held += variables_of(frame)
         frame = frame.f_back
-    return [*found.values()]
+    return [*{id(each): each for each in held if type(each) is tuple}.values()]
 
 
 def variables_of(frame: FrameType) -> Iterator[Any]:
@@ -140,10 +138,9 @@ def function_name(code: CodeType) -> str:
     return code.co_qualname.replace("<locals>.", "")
 
 
-def _globals_of_main() -> frozenset[int]:
+def _variables_of_main() -> list[Any]:
     main = sys.modules.get("__main__")
-    variables = vars_of_module(main) if is_subtype(type(main), MODULES) else {}
-    return frozenset(map(id, dict.values(variables)))
+    return [*dict.values(vars_of_module(main))] if is_subtype(type(main), MODULES) else []
 
 
 def _label(code: CodeType) -> str:

@@ -91,8 +91,8 @@ def find_holders(
             ``anchors``. What a name goes on from counts as a class does.
         tuples: the tuples to look into; all of the heap if None.
 
-    The way with the fewest references wins; of equal ones that from a local, then from a global of
-    ``__main__``, a class, another module's global, a function's closure or defaults, a suspended
+    The way with the fewest references wins; of equal ones that from a global of ``__main__``, then
+    from a local, a class, another module's global, a function's closure or defaults, a suspended
     generator, a frame that a traceback keeps. Names end at these: what holds a function, a class
     or a module is not looked for. What no such way reaches is named after a value on an evaluation
     stack, else after the type of the outermost holder, else as part of an unreachable cycle.

@@ -74,8 +74,8 @@ QUOTED, BARE, DESCRIBED = range(3)
 """How a key is written: a short text in quotes, an attribute's name, anything else."""
 
 (
-    VARIABLE,
     MAIN,
+    VARIABLE,
     CLASS,
     OTHER_MODULE,
     OF_FUNCTION,

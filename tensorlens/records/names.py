@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 TEXT, INDEX, KEY, ATTRIBUTE = range(4)
@@ -72,22 +73,17 @@ class Names:
 
     def attribute(self, parent: int, name: str) -> int:
         """Return a new node: ``parent.name``, or ``name`` where the parent's text is empty."""
-        texts = self.texts
-        number = self._numbers.setdefault(name, len(texts))
-        if number == len(texts):
-            texts.append(name)
-        # most names of a large model are made here: written out, it takes half the time
-        self.kinds.append(ATTRIBUTE)
-        self.values.append(number)
-        self.parents.append(parent)
-        return len(self.parents) - 1
+        return self._add(parent, ATTRIBUTE, self.number(name))
 
-    def attributes(self, parents: Sequence[int], name: str) -> range:
-        """Return new nodes, one below each of ``parents``: ``parent.name``."""
-        first = len(self.parents)
+    def attributes(self, parents: Sequence[int], names: Sequence[str]) -> range:
+        """Return new nodes, ``parent.name`` for each of ``parents`` and ``names``, in order."""
+        first, numbers = len(self.parents), self._numbers
+        new = [name for name in dict.fromkeys(names) if name not in numbers]
+        numbers.update(zip(new, count(len(self.texts))))
+        self.texts += new
         self.parents.extend(parents)
         self.kinds.extend(array("b", [ATTRIBUTE]) * len(parents))
-        self.values.extend(array("q", [self.number(name)]) * len(parents))
+        self.values.extend(map(numbers.__getitem__, names))
         return range(first, len(self.parents))
 
     def below(self, node: int, copies: dict[int, int]) -> int:

@@ -155,8 +155,7 @@ class TestModules:
         paths = ModulePaths(naming)
         paths.add([model], [naming.names.text("")])
         assert naming.names[paths.paths[id(model.layers[0])]] == "layers.0"
-        owner = paths.owners[id(model.embed.weight)]
-        assert naming.names[owner] == "embed"
+        assert paths.users()[id(model.embed.weight)] == [model.embed, model.head]
 
     def test_paths_without_end(self, monkeypatch):
         monkeypatch.setattr("tensorlens.frameworks.torch.census.names.modules.MOST_PLACES", 1000)

@@ -63,6 +63,16 @@ def test_a_model_has_one_name_whatever_functions_call_it():
     assert not [name for name in found if "step(): model" in name or "(): self" in name]
 
 
+def test_the_mask_of_a_dropout_is_in_the_dropout():
+    network = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Sequential(nn.Dropout(), nn.Identity()))
+    with tensorlens.record() as recording:
+        for _ in range(3):
+            network(torch.randn(ROWS, SIZE)).sum().backward()
+    assert [name for name in names(recording) if "MulBackward0.other" in name] == [
+        "network.1.0: MulBackward0.other"
+    ]
+
+
 def test_no_variable_of_a_forward_method_names_what_a_gradient_is_not_yet_asked_of():
     network = Network()
     with tensorlens.record() as recording:

@@ -60,7 +60,7 @@ enum How : int8_t {
   kVars, kClosure,  // become aliases
 };
 enum Origin : int8_t {
-  kVariable, kMain, kClass, kOtherModule, kFunctionOrigin, kGeneratorOrigin, kFrameOrigin,
+  kMain, kVariable, kClass, kOtherModule, kFunctionOrigin, kGeneratorOrigin, kFrameOrigin,
   kTemporary, kTop, kCycle,
 };
 enum Written : int8_t { kQuoted, kBare, kDescribed };

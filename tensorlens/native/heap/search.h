@@ -34,6 +34,9 @@ class Search {
     if (origin == kTemporary) {
       temporaries_.push_back(number);
     } else {
+      if (origin == kMain) {
+        mains_.push_back(static_cast<PyObject*>(pointer(address)));
+      }
       begin(number, origin);
     }
   }
@@ -45,6 +48,11 @@ class Search {
   void run() {
     settle();
     for (pass_ = 0; pass_ < depth_ && choose_wanted(); ++pass_) {
+      // nothing is better than a way from there: mostly the last look at all objects can be spared
+      look_at_main();
+      if (all_resolved()) {
+        return;
+      }
       look(objects_, count_);
       settle();
     }
@@ -80,6 +88,7 @@ class Search {
   void sift_wanted();
   bool all_resolved() const;
   void look(PyObject* const* objects, ssize_t count);
+  void look_at_main();
   void look_into_tuples();
   void go_on_through_tuples();
   void forget_passes();
@@ -123,6 +132,7 @@ class Search {
   Nodes nodes_;
   std::vector<Edge> edges_;
   std::vector<int32_t> targets_, wanted_, settled_, temporaries_;
+  std::vector<PyObject*> mains_;  // what names begin at whose entries are globals of __main__
   std::unordered_set<uintptr_t> skip_;
   struct KeyNumber {
     uint64_t key = 0;
@@ -239,6 +249,11 @@ void Search::look(PyObject* const* objects, ssize_t count) {
   }
 }
 
+void Search::look_at_main() {
+  look(mains_.data(), static_cast<ssize_t>(mains_.size()));
+  settle();
+}
+
 // Nothing is nearer than a variable, and to fetch all tuples takes as long as a look at the heap.
 void Search::look_into_tuples() {
   if (size_of(tuples_) == 0) {
@@ -249,6 +264,10 @@ void Search::look_into_tuples() {
   if (choose_wanted()) {
     look(list_items(tuples_), size_of(tuples_));
     settle();
+  }
+  ++pass_;
+  if (choose_wanted()) {
+    look_at_main();
   }
 }
 

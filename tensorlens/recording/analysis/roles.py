@@ -29,6 +29,8 @@ _OF_GRAPH = re.compile(r"(?:.*: )?(\w+Backward\d*\.(?:result|output)[^:]*)|(\w+B
 
 As ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
 """
+_MASK = re.compile(r"(?:.*\(\): )?(.*): (MulBackward\d*\.other)")
+"""The name of what a dropout on the CPU saved: the graph knows modules with parameters alone."""
 _SEPARATOR = re.compile(r"[./]")
 _OF_MODULES = ("parameter", "buffer", "gradient", "optimizer")
 """Roles whose names tell the module: ``fc1.weight.grad``, ``Adam.fc1.weight.exp_avg``."""
@@ -88,10 +90,16 @@ class Roles:
         """Return the name that a census gave the block, or others just like it; else None."""
         label = self.label(row)
         name = self._inherited(row) if label is None else label.name
-        of_graph = None if name is None else _OF_GRAPH.fullmatch(name)
+        module = self.study.module[self.study.place(row)]
+        if name is None or not module:
+            return name
         # the graph guesses by the parameters around it: none of sharded ones, none after the last
-        module = self.study.module[self.study.place(row)] if of_graph else None
-        return f"{module}: {of_graph[1] or of_graph[2]}" if of_graph and module else name
+        if of_graph := _OF_GRAPH.fullmatch(name):
+            return f"{module}: {of_graph[1] or of_graph[2]}"
+        mask = _MASK.fullmatch(name)
+        if mask and module.startswith(f"{mask[1]}.") and module not in self._with_parameters:
+            return f"{module}: {mask[2]}"
+        return name
 
     def module(self, row: int) -> str | None:
         """Return the path of the module that made the block, or that has the parameter it is for.
@@ -128,6 +136,13 @@ class Roles:
         names = self._weights.get(self.study.log.size[row], ())
         alike = [name for name in names if name.rpartition("/")[0] == module]
         return alike[0] if len(alike) == 1 else None
+
+    @cached_property
+    def _with_parameters(self) -> set[str]:
+        """The modules that have parameters of their own."""
+        labels = self.study.log.labels
+        names = (each.name for each in labels if each.role == _PARAMETER)
+        return {name.rpartition(": ")[2].rpartition(".")[0] for name in names}
 
     @cached_property
     def _weights(self) -> dict[int, set[str]]:

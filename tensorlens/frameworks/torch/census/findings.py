@@ -58,7 +58,8 @@ def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTab
     plain = isinstance(rows, range)
     if not plain:
         name_the_rest(table)
-    if scan.shares:
+    # autograd's rows may share storages with others
+    if found.sharing or len(scan) > found.in_python:
         choose_counted(table, _picked(scan.first, rows))
     return table
 

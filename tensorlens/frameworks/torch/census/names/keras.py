@@ -102,8 +102,7 @@ class KerasOwners:
             if id(layer) in self._modules.paths:
                 continue
             node = self._naming.names.text(self._layers.note_path(layer))
-            self._modules.paths[id(layer)] = node
-            self._modules.items[id(layer)] = layer
+            self._modules.note(layer, node)
             for name, held in _submodules(layer):
                 if name != "_torch_params" and not is_layer(held):
                     below = self._naming.names.attribute(node, name)

@@ -7,13 +7,15 @@ access, which ``nn.Module`` answers itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, compress, starmap
+from typing import Any
 
 import torch
 
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.heap import fallback
+from tensorlens.roles import ROLES
 
 MOST_PLACES = 100_000
 """Modules that contain each other many times over have more paths than anyone would read."""
@@ -21,11 +23,8 @@ MOST_PLACES = 100_000
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attributes by which torch.compile, FSDP and checkpoint wrappers hold their module."""
 
-_EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-
-
-_Place: TypeAlias = "tuple[Any, int, _Place | None]"
-"""A module, the node of its path, and the place of the module it is in."""
+_PARAMETER = ROLES.index("parameter")
+_ROLES = (("_parameters", _PARAMETER), ("_buffers", ROLES.index("buffer")))
 
 
 class ModulePaths:
@@ -35,14 +34,12 @@ class ModulePaths:
         self._naming = naming
         self.paths: dict[int, int] = {}
         """Address of a module to the node of its first path."""
-        self.items: dict[int, Any] = {}
-        """Address of a module to the module."""
-        self.owners: dict[int, int] = {}
-        """Address of a parameter to the node of the first module that has it."""
-        self.tied: dict[int, list[int]] = {}
-        """Address of a parameter that several modules have to their nodes."""
-        self.embeddings: set[int] = set()
-        """Nodes of the modules that look rows up."""
+        self.modules: list[Any] = []
+        """The modules; one may be there again."""
+        self._nodes: list[int] = []
+        """The path of each of :attr:`modules`."""
+        self._held: list[tuple[list[Any], list[int], list[int]]] = []
+        """Tensors, the paths of the modules that they were met in, and their roles."""
 
     def add(self, roots: Iterable[Any], prefixes: Iterable[int], *, again: bool = True) -> None:
         """Name what modules and their submodules hold, each below the node of its own.
@@ -54,66 +51,91 @@ class ModulePaths:
         for root, prefix in zip(roots, prefixes, strict=True):
             self._walk(root, prefix, again)
 
+    def note(self, module: Any, node: int) -> None:
+        """Give a module a path, and nothing to what it holds."""
+        self.modules.append(module)
+        self._nodes.append(node)
+        self.paths.setdefault(id(module), node)
+
+    def users(self) -> Mapping[int, Sequence[Any]]:
+        """Return address of a parameter to the modules that have it, in the order they were met."""
+        modules = dict(zip(self._nodes, self.modules, strict=True))
+        found: dict[int, list[Any]] = {}
+        for item, node, role in chain.from_iterable(starmap(zip, self._held)):
+            if role == _PARAMETER:
+                several = found.setdefault(id(item), [])
+                if not any(known is modules[node] for known in several):
+                    several.append(modules[node])
+        return found
+
     def _walk(self, root: Any, prefix: int, again: bool) -> None:
-        attribute, tensor = self._naming.names.attribute, torch.Tensor
-        parameters = self._naming.giver("parameter", again=again)
-        buffers = self._naming.giver("buffer", again=again)
-        paths, items, owners = self.paths, self.items, self.owners
-        waiting: list[_Place] = [(root, prefix, None)]
-        seen: set[int] = set()
+        # a large model has more entries than all else in the heap: no call of ours for each
+        names, content_of = self._naming.names, _reader()
+        entries: list[tuple[str, Any]] = []
+        places: list[int] = []
+        roles: list[int] = []
+        parents: list[int] = []
+        texts: list[str] = []
+        wrapped: list[tuple[int, int]] = []
+        met, first = len(self.modules), len(names)
         # depth first, as named_parameters() goes: of tied weights the same name comes first
-        for _ in range(MOST_PLACES):
-            if not waiting:
-                break
-            place = waiting.pop()
-            module, path, _ = place
-            content = content_of(module)
-            if content is None:
-                continue
-            address = id(module)
-            if address in seen and _is_inside_itself(place):
-                continue
-            seen.add(address)
-            own = paths.setdefault(address, path)
-            items[address] = module
-            if issubclass(type(module), _EMBEDDINGS):
-                self.embeddings.add(own)
-            for name, item in _items(content, "_parameters"):
-                if issubclass(type(item), tensor):
-                    parameters(item, attribute(path, name))
-                    first = owners.setdefault(id(item), own)
-                    if first != own:
-                        self.tied.setdefault(id(item), [first]).append(own)
-            for name, item in _items(content, "_buffers"):
-                if issubclass(type(item), tensor):
-                    buffers(item, attribute(path, name))
-            children: list[_Place] = []
-            for name, child in _items(content, "_modules"):
-                if child is not None:
-                    node = attribute(path, name)
+        above = [(iter([("", root)]), prefix)]
+        inside = [0]
+        while above:
+            children, path = above[-1]
+            for name, module in children:
+                content = content_of(module)
+                if not content or type(name) is not str or id(module) in inside:
+                    continue
+                node = path
+                if len(above) > 1:
+                    node = first + len(parents)
+                    parents.append(path)
+                    texts.append(name)
                     if name in _WRAPPED:
-                        self._naming.names.become(node, path)
-                    children.append((child, node, place))
-            waiting += reversed(children)
-
-
-def _is_inside_itself(place: _Place) -> bool:
-    module, _, above = place
-    while above is not None:
-        if above[0] is module:
-            return True
-        above = above[2]
-    return False
+                        wrapped.append((node, path))
+                self.modules.append(module)
+                self._nodes.append(node)
+                for registry, role in _ROLES:
+                    held = _items(content.get(registry))
+                    if held:
+                        entries += held
+                        places += [node] * len(held)
+                        roles += [role] * len(held)
+                below = _items(content.get("_modules"))
+                if below and len(self.modules) - met < MOST_PLACES:
+                    above.append((iter(below), node))
+                    inside.append(id(module))
+                    break
+            else:
+                above.pop()
+                inside.pop()
+        # of several paths the first
+        new = zip(map(id, reversed(self.modules[met:])), reversed(self._nodes[met:]), strict=True)
+        self.paths = {**dict(new), **self.paths}
+        names.attributes(parents, texts)
+        for node, path in wrapped:
+            names.become(node, path)
+        tensor = torch.Tensor
+        chosen = [type(name) is str and issubclass(type(item), tensor) for name, item in entries]
+        if not all(chosen):
+            entries = [*compress(entries, chosen)]
+            places, roles = [*compress(places, chosen)], [*compress(roles, chosen)]
+        items = [item for _, item in entries]
+        self._held.append((items, places, roles))
+        given = names.attributes(places, [name for name, _ in entries])
+        self._naming.give_all(items, given, roles, again=again)
 
 
 def outermost(modules: Sequence[Any]) -> list[Any]:
     """Return the modules that are not inside another of them, in order."""
     inside: set[int] = set()
+    content_of = _reader()
     for module in modules:
-        content = content_of(module)
-        if content is not None:
-            children = _items(content, "_modules")
-            inside.update(id(child) for _, child in children if child is not module)
+        children = content_of(module).get("_modules")
+        # most have none
+        if type(children) is not dict or children:
+            inside.update(id(child) for _, child in _items(children) if child is not module)
     return [module for module in modules if id(module) not in inside]
 
 
@@ -126,24 +148,38 @@ def content_of(item: Any) -> dict[str, Any] | None:
 def model_name(module: Any) -> str:
     """Return the name of a module's class, of a wrapper's that of the module it stands for."""
     for name in _WRAPPED:
-        content = content_of(module)
-        if content is not None:
-            module = dict(_items(content, "_modules")).get(name, module)
+        registry: Any = (content_of(module) or {}).get("_modules")
+        if issubclass(type(registry), dict):
+            module = dict.get(registry, name, module)
     return class_name(module)
 
 
-def _items(content: dict[str, Any], name: str) -> list[tuple[str, Any]]:
+def _reader() -> Callable[[Any], dict[str, Any]]:
+    """Return :func:`content_of` for many objects of few types; empty for what has none."""
+    getters: dict[int, Callable[[Any], Any]] = {}
+
+    def read(item: Any) -> dict[str, Any]:
+        kind = type(item)
+        getter = getters.get(id(kind))
+        if getter is None:
+            getter = getters[id(kind)] = fallback.dict_getter(kind)
+        content = getter(item)
+        if type(content) is dict:
+            return content
+        return dict.copy(content) if issubclass(type(content), dict) else {}
+
+    return read
+
+
+def _items(registry: Any) -> Sequence[tuple[str, Any]]:
     """Return the entries of one of a module's registries.
 
     That is a dict, which is read as a dict whatever its class, or a scripted module's.
     """
-    registry: Any = dict.get(content, name)
     if type(registry) is dict and not registry:
-        return []
+        return ()
     if issubclass(type(registry), dict):
-        if not dict.__len__(registry):
-            return []
-        return [(key, item) for key, item in dict.items(registry) if type(key) is str]
+        return [*dict.items(registry)]
     return list(registry.items()) if _is_scripted(registry) else []
 
 

@@ -74,15 +74,16 @@ class NamedRows:
         self._name_dependants()
 
     def _apply_given(self) -> None:
-        naming = self._owners.naming
+        naming, nodes, roles = self._owners.naming, self.node, self.role
         columns = self._found.named, naming.nodes, naming.roles, naming.again
         for row, node, role, again in zip(*columns, strict=True):
             if row < 0:
                 continue
-            if self.node[row] < 0:
-                self.node[row], self.role[row] = node, role
+            if nodes[row] < 0:
+                nodes[row] = node
+                roles[row] = role
             elif again:
-                self.more[row] = (*self.more.get(row, (self.node[row],)), node)
+                self.more[row] = (*self.more.get(row, (nodes[row],)), node)
 
     def _apply_roles(self) -> None:
         for row in self._found.scan.gradients:
@@ -260,7 +261,7 @@ class NamedRows:
         """Name gradients after what they belong to, all at once: there may be many."""
         node, pairs = self.node, self._gradients
         ready = [(owner, row) for owner, row in pairs if node[row] < 0 <= node[owner]]
-        named = self.names.attributes([node[owner] for owner, _ in ready], "grad")
+        named = self.names.attributes([node[owner] for owner, _ in ready], ["grad"] * len(ready))
         # of two that share a gradient the first names it
         for number, (_, row) in zip(reversed(named), reversed(ready), strict=True):
             node[row] = number

@@ -6,7 +6,7 @@ import gc
 import itertools
 import weakref
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorlens.records.names import Names
@@ -41,25 +41,14 @@ class Naming:
         self.roles.append(_NUMBERS[role])
         self.again.append(again)
 
-    def giver(self, role: Role, *, again: bool) -> Callable[[Any, int], None]:
-        """Return :meth:`give` for many objects of one role: it takes half the time."""
-        number, item_of, node_of = _NUMBERS[role], self.items.append, self.nodes.append
-        role_of, again_of = self.roles.append, self.again.append
-
-        def give(item: Any, node: int) -> None:
-            item_of(item)
-            node_of(node)
-            role_of(number)
-            again_of(again)
-
-        return give
-
-    def give_all(self, items: list[Any], nodes: Sequence[int], role: Role) -> None:
-        """Name objects that have one name each, in order."""
+    def give_all(
+        self, items: Sequence[Any], nodes: Sequence[int], roles: Sequence[int], *, again: bool
+    ) -> None:
+        """Name objects in order; ``roles`` are numbers."""
         self.items += items
         self.nodes.extend(nodes)
-        self.roles.extend(array("b", [_NUMBERS[role]]) * len(items))
-        self.again.extend(array("b", [False]) * len(items))
+        self.roles.extend(roles)
+        self.again.extend(array("b", [again]) * len(items))
 
     @property
     def addresses(self) -> array[int]:
@@ -72,9 +61,11 @@ class Naming:
 
     def first_nodes(self) -> Mapping[int, int]:
         """Return the name that each object was given first, by its address."""
-        for index in range(self._looked_up, len(self.items)):
-            self._first.setdefault(id(self.items[index]), self.nodes[index])
-        self._looked_up = len(self.items)
+        if self._looked_up < len(self.items):
+            items, nodes = self.items[self._looked_up :], self.nodes[self._looked_up :]
+            new = dict(zip(map(id, reversed(items)), reversed(nodes), strict=True))
+            self._first = {**new, **self._first}
+            self._looked_up = len(self.items)
         return self._first
 
 

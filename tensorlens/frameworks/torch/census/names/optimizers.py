@@ -6,15 +6,17 @@ The state is read as the plain dicts it is made of; no method of the optimizer i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.roles import ROLES
 
 _DEEPEST = 16
+_OPTIMIZER = ROLES.index("optimizer")
 _NOTHING = (int, float, bool, str, type(None))
 
 
@@ -41,20 +43,43 @@ class Optimizers:
     def _add_state(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
         names, copies = self._naming.names, {-1: prefix}
         given = self._naming.first_nodes()
-        slots = _Slots()
+        entries: list[tuple[Any, Any]] = []
+        owners: list[int] = []
         for key, state in _entries(content):
-            if type(state) in _NOTHING:
-                continue
             if issubclass(type(key), torch.Tensor):
                 path = parameters.get(id(key), given.get(id(key)))
                 node = prefix if path is None else names.below(path, copies)
-                if type(state) is dict and slots.take(state, node):
-                    continue
             else:
                 node = names.key(prefix, key)
-            self._walk(state, node)
-        for key, (items, parents) in slots.found.items():
-            self._naming.give_all(items, names.attributes(parents, key), "optimizer")
+            if type(state) is dict:
+                held = [*state.items()]
+                entries += held
+                owners += [node] * len(held)
+            else:
+                self._walk(state, node)
+        # most are plain tensors by plain names, such as exp_avg: these are named a slot at a time
+        slots: dict[str, tuple[list[Any], list[int]]] = {}
+        for (key, item), node in zip(entries, owners, strict=True):
+            if type(item) is torch.Tensor and type(key) is str:
+                if key not in slots:
+                    slots[key] = [], []
+                items, parents = slots[key]
+                items.append(item)
+                parents.append(node)
+            elif type(item) not in _NOTHING:
+                self._walk(item, self._below(node, key))
+        for key, (items, parents) in slots.items():
+            nodes: Sequence[int]
+            if key.isidentifier():
+                nodes = names.attributes(parents, [key] * len(parents))
+            else:
+                nodes = [names.key(parent, key) for parent in parents]
+            self._naming.give_all(items, nodes, [_OPTIMIZER] * len(items), again=False)
+
+    def _below(self, node: int, key: Any) -> int:
+        names = self._naming.names
+        is_name = type(key) is str and key.isidentifier()
+        return names.attribute(node, key) if is_name else names.key(node, key)
 
     def _prefix(self, optimizer: Any, name: str | None) -> int:
         text = name or class_name(optimizer)
@@ -88,39 +113,11 @@ class Optimizers:
             for key, item in _entries(value):
                 if type(item) in _NOTHING:
                     continue
-                if type(key) is str and key.isidentifier():
-                    below = names.attribute(node, key)
-                else:
-                    below = names.key(node, key)
-                self._walk(item, below, depth=depth + 1)
+                self._walk(item, self._below(node, key), depth=depth + 1)
         else:
             for index, item in _sequence(value):
                 if type(item) not in _NOTHING:
                     self._walk(item, names.index(node, index), depth=depth + 1)
-
-
-class _Slots:
-    """States of plain tensors by plain names, ``exp_avg``, which are named a slot at a time."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, tuple[list[Any], list[int]]] = {}
-        """Name of a slot to the tensors and the nodes of what they are states of."""
-
-    def take(self, state: dict[Any, Any], node: int) -> bool:
-        """Take the state of one parameter; False where it is anything else, and is left."""
-        entries = [pair for pair in list(state.items()) if type(pair[1]) not in _NOTHING]
-        for key, item in entries:
-            if type(item) is not torch.Tensor or type(key) is not str:
-                return False
-            if key not in self.found:
-                if not key.isidentifier():
-                    return False
-                self.found[key] = [], []
-        for key, item in entries:
-            items, parents = self.found[key]
-            items.append(item)
-            parents.append(node)
-        return True
 
 
 def _entries(value: Any) -> list[tuple[Any, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_bucke
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, Names
 
+_EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 _OF_METHOD = re.compile(r"closure of .*: self")
 """A function in a method, as a hook that a library registers."""
 _ITSELF = re.compile(r".*\(\): self")
@@ -170,8 +170,8 @@ class Owners:
         """Return what gives the path of a module by its address and the name of its type."""
         names, paths = self.naming.names, self.modules.paths
         known = {
-            address: (class_name(module), names[paths[address]])
-            for address, module in self.modules.items.items()
+            id(module): (class_name(module), names[paths[id(module)]])
+            for module in self.modules.modules
         }
 
         def path(address: int, kind: str) -> str | None:
@@ -183,13 +183,20 @@ class Owners:
     def parameter_users(self) -> ParameterUsers:
         """Return what tells which module uses a parameter."""
         names, modules = self.naming.names, self.modules
-        nodes = {*modules.owners.values(), *itertools.chain.from_iterable(modules.tied.values())}
-        parts = {node: tuple(filter(None, names[node].split("."))) for node in nodes}
-        paths = {address: parts[node] for address, node in modules.owners.items()}
+        users = {
+            address: [(_parts(names[modules.paths[id(each)]]), each) for each in several]
+            for address, several in modules.users().items()
+        }
+        paths = {address: several[0][0] for address, several in users.items()}
         if self.keras is not None:
             paths.update(self.keras.module_paths())
         tied = {
-            address: [(parts[node], node in modules.embeddings) for node in owners]
-            for address, owners in modules.tied.items()
+            address: [(path, issubclass(type(each), _EMBEDDINGS)) for path, each in several]
+            for address, several in users.items()
+            if len(several) > 1
         }
         return ParameterUsers(paths, tied)
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(filter(None, path.split(".")))

@@ -84,8 +84,8 @@ class FoundTensors:
     def _rows_of(self, named: Naming) -> array[int]:
         rows = self.scan.rows_of(named.addresses) if named.items else array("i")
         # the heap need not show them (gc.freeze)
-        unknown = [item for item, row in zip(named.items, rows, strict=True) if row < 0]
-        if unknown:
+        if rows and min(rows) < 0:
+            unknown = [item for item, row in zip(named.items, rows, strict=True) if row < 0]
             self._bring(unknown)
             rows = self.scan.rows_of(named.addresses)
         return rows
@@ -150,9 +150,8 @@ class FoundTensors:
 
     def _ask_makers(self, tensors: Sequence[Any], rows: Sequence[int]) -> None:
         """Find the nodes that made tensors."""
-        for tensor, row in zip(tensors, rows, strict=True):
-            if type(tensor) is torch.nn.Parameter and _base.is_leaf.__get__(tensor):
-                continue
-            node = maker_of(tensor)
-            if node is not None:
-                self.nonleaf[row] = node
+        try:
+            makers = [*map(_base.grad_fn.__get__, tensors)]
+        except Exception:
+            makers = [*map(maker_of, tensors)]
+        self.nonleaf.update(pair for pair in zip(rows, makers, strict=True) if pair[1] is not None)
