@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # the line tracer is another one from 3.12 on; its tests need no torch
 python = $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null \
     || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(1).*/bin/python$(1) 2>/dev/null | tail -n 1)
-NEWER := $(foreach version,3.12 3.13,$(if $(call python,$(version)),$(version)))
+NEWER := $(foreach version,3.12 3.13 3.14,$(if $(call python,$(version)),$(version)))
 # what only counts and renders is the same code on each of them: the newest does
 NEWEST := $(lastword $(NEWER))
 
@@ -66,6 +66,7 @@ $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/lines $(if $(filter $*,$(NEWEST)), \
 	    tests/unit/render tests/unit/records tests/unit/recording \
 	    --ignore=tests/unit/render/test_recording_browser.py)
+	$(VENV)-$*/bin/python -m pytest tests/cli/test_top.py -k not_prepared
 
 # every public call once, with one torch in an environment of its own: make test-torch VERSION=2.8.0
 test-torch:

@@ -14,10 +14,10 @@ import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import CellType, CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorlens import threads
-from tensorlens.heap.native import native
+from tensorlens.heap.native import Slots, native
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 from tensorlens.user_code import is_foreign, is_framework
 
@@ -84,7 +84,7 @@ def variables_of(frame: FrameType) -> Iterator[Any]:
     elif _reads_frames():
         count = len(_variables(frame.f_code))
         read = _native_frame(frame, 0, count)
-        for address in read[0][:count] if read is not None else ():
+        for address in read.addresses[:count] if read is not None else ():
             if address:
                 held = ctypes.cast(address, ctypes.py_object).value
                 yield cell_content(held) if type(held) is CellType else held
@@ -118,8 +118,19 @@ def note() -> str:
     return "the variables of running functions cannot be read, so nothing is named after them"
 
 
-def locals_of(frame: FrameType) -> list[tuple[str, int, int]]:
-    """Return ``(name, address, address of what its cell holds or 0)`` of a frame's variables.
+class Variable(NamedTuple):
+    """A variable of a running function, by addresses."""
+
+    name: str
+    address: int
+    content: int
+    """Where what its cell holds is, or 0."""
+    references: int
+    """How many it counts: 0 for an argument that Python 3.14 borrows from the caller."""
+
+
+def locals_of(frame: FrameType) -> list[Variable]:
+    """Return a frame's variables.
 
     Nothing is dereferenced later than now: the addresses are good for comparing only.
     """
@@ -127,9 +138,11 @@ def locals_of(frame: FrameType) -> list[tuple[str, int, int]]:
     if _reads_frames():
         read = _native_frame(frame, len(names), len(names))
         if read is not None:
-            return [*zip(names, *read, strict=False)]
+            counted = (1 - borrowed for borrowed in read.borrowed)
+            columns = zip(names, read.addresses, read.contents, counted, strict=False)
+            return [*map(Variable._make, columns)]
     if _VIEWS:
-        return [(name, id(value), 0) for name, value in frame.f_locals.items()]
+        return [Variable(name, id(value), 0, 1) for name, value in frame.f_locals.items()]
     return []
 
 
@@ -158,7 +171,7 @@ def _add_frame(
     if not code.co_flags & 0x02:
         return
     label = _label(code)
-    for name, address, content in locals_of(frame):
+    for name, address, content, _ in locals_of(frame):
         # a cell would be one more way to what goes by its global name
         if not name.startswith(".") and content not in without:
             for place in (content, address):
@@ -168,7 +181,7 @@ def _add_frame(
     if _reads_frames():
         variables = len(_variables(code))
         read = _native_frame(frame, 0, variables + code.co_stacksize)
-        for address in read[0][variables:] if read is not None else ():
+        for address in read.addresses[variables:] if read is not None else ():
             if address:
                 temporaries.setdefault(address, label + TEMPORARY)
 
@@ -179,7 +192,7 @@ def _variables(code: CodeType) -> list[str]:
     return [*names, *code.co_freevars]
 
 
-def _native_frame(frame: FrameType, variables: int, count: int) -> Any:
+def _native_frame(frame: FrameType, variables: int, count: int) -> Slots | None:
     reader = native()
     return reader.frame(frame, variables, count) if reader is not None else None
 
@@ -187,21 +200,18 @@ def _native_frame(frame: FrameType, variables: int, count: int) -> Any:
 @functools.cache
 def _reads_frames() -> bool:
     """Tell whether frames look as expected, tried on one of known content."""
-    if sys.version_info >= (3, 14):
-        return False
 
-    def known(first: object) -> Any:
+    def known(first: object) -> bool:
         second = [first]
 
         def inner() -> object:
             return second
 
-        read = _native_frame(sys._getframe(), 4, 4)
-        return read is not None and [*read[0]][:2], id(first), id(inner), id(second), read
+        read = _native_frame(sys._getframe(), 5, 5)
+        expected = first, inner, second
+        return read is not None and [*read.addresses[:2], read.contents[4]] == [*map(id, expected)]
 
-    first = object()
-    slots, first_address, inner, second, read = known(first)
-    return read is not None and slots == [first_address, inner] and read[1][3] == second
+    return known(object())
 
 
 def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:

@@ -10,7 +10,7 @@ import sysconfig
 from array import array
 from collections.abc import Callable
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorlens.heap.rows import MODULES, SPECIAL, TRANSPARENT, Quest, Rows, zeros
 from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
@@ -23,6 +23,16 @@ PART = Part(
 )
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
+
+
+class Slots(NamedTuple):
+    """Variables of a frame, and then its evaluation stack."""
+
+    addresses: array[int]
+    borrowed: array[int]
+    """1 where a slot counts no reference, as happens from Python 3.14 on."""
+    contents: array[int]
+    """Addresses of what cells hold; 0 where a variable is none."""
 
 
 class NativeHeap:
@@ -105,18 +115,18 @@ class NativeHeap:
         )
         return nodes, numbers, parents[:made], kinds[:made], values[:made]
 
-    def frame(self, frame: Any, variables: int, count: int) -> tuple[array[int], array[int]] | None:
-        """Return the addresses of a frame's first ``count`` slots, and what cells hold.
+    def frame(self, frame: Any, variables: int, count: int) -> Slots | None:
+        """Return the first ``count`` slots of a frame; of ``variables`` also what cells hold.
 
         No reference is taken. None where the frame does not look as expected.
         """
-        words, contents = zeros("Q", count), zeros("Q", max(variables, 1))
+        slots = Slots(zeros("Q", count), zeros("B", count), zeros("Q", max(variables, 1)))
         read = self.call("tl_heap_frame")(
             *map(ctypes.py_object, (frame, frame.f_code, CellType)),
             *map(ctypes.c_int64, (variables, count)),
-            *map(pointer, (words, contents)),
+            *map(pointer, slots),
         )
-        return (words, contents) if read else None
+        return slots if read else None
 
     def call(self, name: str, result: Any = ctypes.c_int) -> Callable[..., Any]:
         """Return a function of the library; ``result`` is its type, which is always the same."""
@@ -134,7 +144,7 @@ class NativeHeap:
         offset = 24 if _word(id(probe), 24) == id(probe[0]) else 32
         _require(_word(id(probe), offset) == id(probe[0]), "tuples")
         self.call("tl_heap_setup", None)(
-            *map(ctypes.c_int64, (sys.version_info.minor, offset, cached_keys)),
+            *map(ctypes.c_int64, (sys.version_info.minor, offset, cached_keys, _dicts_show())),
             *map(ctypes.py_object, (MODULES, transparent, special)),
             pointer(kinds),
         )
@@ -232,6 +242,16 @@ def _cached_keys_offset() -> int:
         if name == id(_Plain.__name__) and qualified == id(_Plain.__qualname__):
             return offset + 3 * _WORD
     return 0
+
+
+def _dicts_show() -> bool:
+    """Return whether an instance's values are its own where it has a ``__dict__`` as well.
+
+    So in Python 3.13; a ``__dict__`` of other versions tells the collector of the values itself.
+    """
+    probe = _Plain()
+    probe.attribute = []  # type: ignore[attr-defined]
+    return not gc.get_referents(vars(probe))
 
 
 def _size_of_types() -> int:

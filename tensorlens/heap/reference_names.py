@@ -87,7 +87,7 @@ def local_text(holder: Any, address: int) -> str:
     if type(frame) is not FrameType:
         return f"{holder.__name__}()"
     code: CodeType = frame.f_code
-    for name, value, _ in locals_of(frame):
+    for name, value, *_ in locals_of(frame):
         if value == address and not name.startswith("."):
             return f"{function_name(code)}(): {name}{kept}"
     return f"{function_name(code)}(): (temporary){kept}"

@@ -42,6 +42,7 @@ class MemoryCallback(Callback):  # type: ignore[misc]
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.monitor = StepMonitor(**options)
+        self._optimizer_steps = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The training begins."""
@@ -51,6 +52,7 @@ class MemoryCallback(Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """A batch begins."""
+        self._optimizer_steps = trainer.global_step
         self.monitor.step_begins()
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
@@ -67,8 +69,10 @@ class MemoryCallback(Callback):  # type: ignore[misc]
         """A batch ends."""
         self.monitor.phase_ends("optimizer")
         self.monitor.step_ends()
-        step = trainer.global_step
-        if step % max(trainer.log_every_n_steps, 1) == 0:
+        # the step that the trainer logs the loss of this batch by: several optimizers are one
+        step = trainer.fit_loop.epoch_loop._batches_that_stepped
+        every, has_stepped = trainer.log_every_n_steps, trainer.global_step > self._optimizer_steps
+        if has_stepped and every and (step + 1) % every == 0:
             figures = self.monitor.metrics()
             for logger in trainer.loggers if figures else ():
                 logger.log_metrics(figures, step=step)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from tensorlens import ranks, render
 from tensorlens.errors import UsageError
 from tensorlens.guards import quiet, warn
@@ -168,7 +170,9 @@ class StepMonitor:
         rank = ranks.current_rank()
         if self._show and (rank is None or rank.number == 0) and self._steps:
             size, step = format_bytes(self._highest[0]), self._highest[1]
-            print(f"tensorlens: peak {size} in step {step + 1} of {self._steps}", file=sys.stderr)
+            text = f"tensorlens: peak {size} in step {step + 1} of {self._steps}"
+            # not behind the trainer's own bar
+            tqdm.write(text, file=sys.stderr)
 
     @quiet
     def failed(self, error: BaseException, folder: str | os.PathLike[str] | None = None) -> None:

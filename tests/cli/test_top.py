@@ -33,6 +33,15 @@ print("ready", flush=True)
 for command in sys.stdin:
     print(eval(command), flush=True)
 """
+# it is entered between two instructions of its main thread
+BUSY = """
+import sys, threading, time
+waiting = threading.Thread(target=sys.stdin.read)
+waiting.start()
+print("ready")
+while waiting.is_alive():
+    time.sleep(0.01)
+"""
 BARE = """
 import _thread, os, signal, sys, threading
 from tensorlens.live import serve
@@ -136,7 +145,8 @@ def training(folder):
 
 @pytest.fixture
 def bare(folder):
-    program = Program(BARE, folder)
+    # it forks, and from 3.12 on Python warns that it has the serving thread as well
+    program = Program(BARE, folder, PYTHONWARNINGS="ignore::DeprecationWarning")
     yield program
     with contextlib.suppress(ProcessLookupError):
         program.process.kill()
@@ -273,6 +283,14 @@ def test_job_that_was_not_prepared_is_refused_before_python_3_14(capsys, folder)
         " environment, or run it and this command by Python 3.14",
     )
     other.end()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="sys.remote_exec is new there")
+def test_job_that_was_not_prepared_is_entered_from_python_3_14_on(folder):
+    program = Program(BUSY, folder, launcher=("-u", "-c"))
+    with watched(program) as job:
+        assert job.ask(Ask.LEVELS)["steps"] is None
+    assert program.end() == ""
 
 
 def test_script_for_a_job_that_was_not_prepared_serves_it(folder):

@@ -61,7 +61,7 @@ def test_loggers_get_memory_by_phase_and_role(tmp_path):
     trainer(tmp_path, MemoryCallback(roles_every=1), logger).fit(Net(), batches())
     with Path(logger.log_dir, "metrics.csv").open(encoding="utf-8") as file:
         rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12, 14, 16]
+    assert [row["step"] for row in rows] == [1, 3, 5, 7, 9, 11, 13, 15]
     for row in rows:
         # two moments, and a step of four bytes
         own = [row[f"memory/{role}_mem"] - others[role] for role in roles]
@@ -69,6 +69,34 @@ def test_loggers_get_memory_by_phase_and_role(tmp_path):
         phases = ("forward", "backward", "optimizer")
         peaks = [row[f"memory/peak_allocated_mem/{phase}"] for phase in phases]
         assert row["memory/peak_allocated_mem"] == max(peaks)
+
+
+class TwoOptimizers(Net):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        for optimizer in self.optimizers():
+            loss = self.layer(batch).square().mean()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        self.log("loss", loss)
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(self.parameters()) for _ in range(2)]
+
+
+def test_memory_has_the_step_of_the_loss_with_several_optimizers(tmp_path):
+    logger = lightning.loggers.CSVLogger(tmp_path)
+    trainer(tmp_path, MemoryCallback(), logger).fit(TwoOptimizers(), batches())
+    with Path(logger.log_dir, "metrics.csv").open(encoding="utf-8") as file:
+        rows = [*csv.DictReader(file)]
+    memory, loss = (
+        [row["step"] for row in rows if row[name]] for name in ("memory/peak_allocated_mem", "loss")
+    )
+    assert memory == loss == ["1", "3", "5", "7", "9", "11", "13", "15"]
 
 
 def test_recorded_steps_and_leaks_are_files_of_the_run(tmp_path):

@@ -173,12 +173,11 @@ class NativeAllocator:
         if text is None:
             raise LookupError(f"no birth {birth}")
         # one character each, and in a surrogate's place what a file name could not be decoded to
-        filename, line, function = (
-            ctypes.string_at(text, 4 * length.value)
-            .decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
-            .split("\0")
-        )
-        return filename, ord(line), function
+        words = ctypes.string_at(text, 4 * length.value)
+        birth_text = words.decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
+        # the line may be 0
+        filename, _, rest = birth_text.partition("\0")
+        return filename, ord(rest[0]), rest[2:]
 
     def _tagged(self, handle: ctypes.c_void_p) -> TaggedBlocks:
         if not handle:

@@ -30,7 +30,7 @@ def feeds(models: Iterable[Any]) -> dict[int, str]:
         while frame is not None:
             code = frame.f_code
             if code.co_name in METHODS and _KERAS in code.co_filename.replace("\\", "/"):
-                for name, address, _ in locals_of(frame):
+                for name, address, *_ in locals_of(frame):
                     if name == _LOCAL:
                         found.setdefault(address, code.co_name)
             frame = frame.f_back

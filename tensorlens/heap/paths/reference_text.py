@@ -140,7 +140,7 @@ def _of_variables(nodes: Sequence[Node], frame: FrameType, kind: str, suffix: st
     label = f"{function_name(frame.f_code)}(): "
     child = nodes[1]
     is_cell = type(child.object) is CellType and len(nodes) > 2
-    for name, address, content in locals_of(frame):
+    for name, address, content, _ in locals_of(frame):
         if child.address in (address, content) and not name.startswith("."):
             return Step(Reference(kind, f"{label}{name}{suffix}"), 1 + is_cell)
     variables = _variables_dict(nodes, frame)

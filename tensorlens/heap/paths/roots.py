@@ -29,8 +29,10 @@ CODES: dict[type, tuple[str, str, str]] = {
 }
 """The attributes of what can be suspended: its code, its frame, whether it runs."""
 
-_FRAME, _TOP = 24, 64
+_FRAME, _TOP, _SLOTS = 24, 64, 80
 _CODE = 32 if sys.version_info < (3, 12) else 0
+_SAVES_TOP = sys.version_info >= (3, 14)
+"""A frame has its stack's top by address, and in a call into C too."""
 
 
 class Places:
@@ -77,10 +79,10 @@ class Places:
         label = f"{function_name(code)}(): "
         # module-level code and class bodies keep their variables in a dict
         if code.co_flags & _NEWLOCALS:
-            for name, address, content in locals_of(frame):
+            for name, address, content, references in locals_of(frame):
                 # a cell is a variable's own place; where only its content is known, that is it
                 place = address or content
-                self.variables[place] += 1
+                self.variables[place] += references
                 if not is_own and not name.startswith("."):
                     root = Root(LOCAL, label + name)
                     if is_foreign(code.co_filename):
@@ -150,8 +152,7 @@ def _stacked(frame: FrameType, is_callers: bool) -> list[int]:
         frame: of a running function.
         is_callers: it waits in the caller's thread.
     """
-    # later ones tag the addresses
-    reader = native() if sys.version_info < (3, 14) else None
+    reader = native()
     if reader is None:
         return []
     code = frame.f_code
@@ -160,13 +161,17 @@ def _stacked(frame: FrameType, is_callers: bool) -> list[int]:
     read = reader.frame(frame, 0, first + code.co_stacksize)
     if read is None:
         return []
-    top = _top(frame) if is_callers else -1
-    return [address for address in read[0][first : top if top >= first else None] if address]
+    top = _top(frame) if is_callers or _SAVES_TOP else -1
+    place = slice(first, top if top >= first else None)
+    slots = zip(read.addresses[place], read.borrowed[place], strict=True)
+    return [address for address, borrowed in slots if address and not borrowed]
 
 
 def _top(frame: FrameType) -> int:
     """Return how many slots are in use, or -1 while the frame is in a call into C."""
     inner = ctypes.c_uint64.from_address(id(frame) + _FRAME).value
-    if not inner or ctypes.c_uint64.from_address(inner + _CODE).value != id(frame.f_code):
+    if not inner or ctypes.c_uint64.from_address(inner + _CODE).value & ~3 != id(frame.f_code):
         return -1
+    if _SAVES_TOP:
+        return (ctypes.c_uint64.from_address(inner + _TOP).value - inner - _SLOTS) // 8
     return ctypes.c_int32.from_address(inner + _TOP).value

@@ -60,6 +60,7 @@ struct Seen {
   uintptr_t key;
   int32_t* births;  // per instruction unit 1 + the number of its line, 0 until it is needed
   int32_t units;
+  bool shim;  // see is_shim; it is foreign too
   bool foreign;
   bool model;
   bool wrapper;
@@ -163,12 +164,15 @@ Seen* look_up(Memo& memo, uintptr_t code) {
   Seen* seen = memo.codes.find(code);
   if (seen == nullptr) {
     const std::u32string filename = code_text(code, g_layout->filename);
-    const bool foreign = is_foreign(filename);
+    Direct read;
+    const bool shim = is_shim(*g_layout, read, code);
+    const bool foreign = shim || is_foreign(filename);
     const std::u32string qualname = foreign ? code_text(code, g_layout->qualname) : U"";
     const bool model = foreign && is_model(filename, qualname);
     const bool wrapper = foreign && is_one_of(g_wrappers, qualname);
     seen = memo.codes.put(code);
     if (seen != nullptr) {
+      seen->shim = shim;
       seen->foreign = foreign;
       seen->model = model;
       seen->wrapper = wrapper;

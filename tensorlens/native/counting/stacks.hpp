@@ -174,6 +174,11 @@ bool follow(Memo& memo, const FrameKey& key, const TrailFrame* outer, TrailFrame
   if (seen == nullptr) {
     return false;
   }
+  if (seen->shim && outer != nullptr) {
+    frame = *outer;
+    frame.key = key;
+    return true;
+  }
   frame.key = key;
   frame.line = birth_at(seen, key.code, unit_of(*g_layout, key.code, key.instruction));
   frame.wrapper = seen->wrapper;

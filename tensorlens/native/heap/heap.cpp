@@ -11,9 +11,9 @@
 
 // What lies where, and which types are special; called once, before all else.
 TL_EXPORT void tl_heap_setup(
-    int64_t minor, int64_t tuple_items, int64_t cached_keys, PyTypeObject* module,
-    PyObject* transparent, PyObject* special, const uint8_t* kinds) {
-  g_layout = Layout{minor, tuple_items, cached_keys, module, {}};
+    int64_t minor, int64_t tuple_items, int64_t cached_keys, int64_t dicts_show,
+    PyTypeObject* module, PyObject* transparent, PyObject* special, const uint8_t* kinds) {
+  g_layout = Layout{minor, tuple_items, cached_keys, dicts_show, module, {}};
   for (int index = 0; index < 3; ++index) {
     g_layout.transparent[index] = PyTuple_GetItem(transparent, index);
   }
@@ -186,11 +186,11 @@ TL_EXPORT int64_t tl_heap_assemble(
 }
 
 // Writes the addresses that a frame's variables and evaluation stack refer to (`count` words),
-// and for those of the first `variables` that are cells, what the cells hold. False when the
-// frame does not look as expected.
+// which of them count no reference, and for those of the first `variables` that are cells, what
+// the cells hold. False when the frame does not look as expected.
 TL_EXPORT int tl_heap_frame(
     PyObject* frame, PyObject* code, PyTypeObject* cell, int64_t variables, int64_t count,
-    uint64_t* words, uint64_t* contents) {
+    uint64_t* words, uint8_t* borrowed, uint64_t* contents) {
   const char* raw = at<const char*>(frame, offsets::kFrameData);
   if (raw == nullptr) {
     return 0;
@@ -198,11 +198,19 @@ TL_EXPORT int tl_heap_frame(
   const bool eleven = g_layout.minor == 11;
   // a frame that outlives its call is no longer told of its object
   const auto object = at<PyObject*>(raw, eleven ? offsets::kFrameObject11 : offsets::kFrameObject);
-  const auto running = at<PyObject*>(raw, eleven ? offsets::kFrameCode11 : offsets::kFrameCode);
-  if (running != code || (object != nullptr && object != frame)) {
+  const auto running = at<uintptr_t>(raw, eleven ? offsets::kFrameCode11 : offsets::kFrameCode);
+  const bool is_of_code = (running & ~offsets::kFrameTags) == reinterpret_cast<uintptr_t>(code);
+  if (!is_of_code || (object != nullptr && object != frame)) {
     return 0;
   }
-  std::memcpy(words, raw + offsets::kFrameSlots, 8 * static_cast<size_t>(count));
+  const ssize_t slots = g_layout.minor < 14 ? offsets::kFrameSlots13 : offsets::kFrameSlots;
+  for (int64_t index = 0; index < count; ++index) {
+    const auto word = at<uint64_t>(raw, slots + 8 * index);
+    const auto tag = word & offsets::kFrameTags;
+    borrowed[index] = tag == offsets::kBorrowed;
+    // other tags are no references
+    words[index] = tag <= offsets::kBorrowed ? word - tag : 0;
+  }
   for (int64_t index = 0; index < variables; ++index) {
     auto* value = reinterpret_cast<PyObject*>(words[index]);
     const bool is_cell = value != nullptr && type_of(value) == cell;

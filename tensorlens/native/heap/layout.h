@@ -70,6 +70,7 @@ struct Layout {
   int64_t minor;
   int64_t tuple_items;
   int64_t cached_keys;  // 0 where the names of inline values cannot be read
+  int64_t dicts_show;   // the collector is told of inline values by the instance, not by its dict
   PyTypeObject* module;
   PyObject* transparent[3];  // '_modules' and its like
 } g_layout;
@@ -174,10 +175,10 @@ PyObject* dict_of(PyObject* object, const Type& type) {
   return offset > 0 ? at<PyObject*>(object, offset) : nullptr;
 }
 
-// From 3.13 on a __dict__ may do no more than show the values that its instance holds.
+// In 3.13 a __dict__ may do no more than show the values that its instance holds.
 bool shows_an_instance(PyObject* dict) {
-  const char* values = 
-      g_layout.minor >= 13 ? at<const char*>(dict, offsets::kDictValues) : nullptr;
+  const char* values =
+      g_layout.dicts_show ? at<const char*>(dict, offsets::kDictValues) : nullptr;
   return values != nullptr && values[2] != 0;
 }
 

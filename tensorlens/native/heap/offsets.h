@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <sys/types.h>
 
@@ -22,16 +23,17 @@ constexpr ssize_t kDefaults = 56, kKeywordDefaults = 64, kClosure = 72, kAttribu
 constexpr ssize_t kManagedDict = -24;    // before an instance: its __dict__, tagged in 3.12
 constexpr ssize_t kValuesBefore = -32;   // before an instance, 3.11: its attributes' values
 constexpr ssize_t kDictKeys = 32;        // cpython/dictobject.h
-constexpr ssize_t kDictValues = 40;      // internal/pycore_dict.h, from 3.13 on
+constexpr ssize_t kDictValues = 40;      // internal/pycore_dict.h, 3.13
 constexpr ssize_t kKeysIndexSize = 9;    // log2 of the bytes of a dict's index
 constexpr ssize_t kKeysCount = 24;
 constexpr ssize_t kKeysIndex = 32;       // what the entries come after
 constexpr ssize_t kEntry = 16;           // the size of one
 
 constexpr ssize_t kFrameData = 24;  // internal/pycore_frame.h: PyFrameObject.f_frame
-constexpr ssize_t kFrameSlots = 72;
+constexpr ssize_t kFrameSlots13 = 72, kFrameSlots = 80;    // up to 3.13, and from 3.14 on
 constexpr ssize_t kFrameCode11 = 32, kFrameObject11 = 40;  // 3.11
 constexpr ssize_t kFrameCode = 0, kFrameObject = 48;       // from 3.12 on
+constexpr uintptr_t kFrameTags = 3, kBorrowed = 1;         // internal/pycore_stackref.h, 3.14
 
 struct Named {
   const char* name;

@@ -204,9 +204,13 @@ def test_a_holder_that_cannot_be_seen() -> None:
     try:
         del thing
         (path,) = found(ref)
-        assert str(path) == f"{OUTSIDE} -> tuple[0]"
+        # from 3.14 on atexit has a list, with the last first
+        is_list = sys.version_info >= (3, 14)
+        inside = "list[0] -> tuple[1] -> tuple[0]" if is_list else "tuple[0]"
+        assert str(path) == f"{OUTSIDE} -> {inside}"
         assert path.is_cut
-        assert path.references[0] == Reference("unknown", OUTSIDE, "tuple")
+        holder = "list" if is_list else "tuple"
+        assert path.references[0] == Reference("unknown", OUTSIDE, holder)
     finally:
         atexit.unregister(leave)
 

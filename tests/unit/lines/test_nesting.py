@@ -172,7 +172,7 @@ def test_comprehensions_and_lambdas_are_part_of_their_line(
     def step() -> list[int]:
         done = [memory.allocate(size) for size in (1, 2, 3)]  # A
         add = lambda size: memory.allocate(size)  # noqa: E731  # B
-        any(add(size) for size in (10, 20))  # C
+        sum(add(size) or 0 for size in (10, 20))  # C
         return done  # D
 
     step()

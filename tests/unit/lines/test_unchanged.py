@@ -133,7 +133,8 @@ def test_reference_counts_are_as_before(bench: Bench, memory: FakeMemory) -> Non
     for _ in range(10):
         measured(thing, other=thing)
     assert sys.getrefcount(thing) == before
-    assert set(inside) == {inside[0]}
+    # from 3.14 on a caller lends its variables, which a wrapper cannot
+    assert set(inside[sys.version_info >= (3, 14) :]) == {inside[-1]}
 
 
 @pytest.mark.usefixtures("no_gc")
