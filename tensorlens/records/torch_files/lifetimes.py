@@ -90,6 +90,13 @@ def lifetimes(
             that it was given, the remainder that was not split off included, as
             ``torch.cuda.memory_allocated()`` does.
     """
+    if not any(step.kind == FREE for step in trace):
+        # made by other writers: no event of a free that another stream still waits for
+        trace = [
+            each
+            for step in trace
+            for each in ((step._replace(kind=FREE), step) if step.kind == FREED else (step,))
+        ]
     before = _open_ends(trace, segments, made_up)
     pool = LargePool(segments, rules)
     for step in reversed(trace):
