@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tensorlens.frameworks.host.process import heap_now
-from tensorlens.frameworks.keras.kinds import Never, content_of, imported
 from tensorlens.heap import instances
+from tensorlens.heap.attributes import Never, content_of, imported
 from tensorlens.planning.trials.caller import restore
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured, Reason, Result, Trouble
 from tensorlens.planning.trials.stage import Optioned
