@@ -151,16 +151,6 @@ def test_given_and_found_optimizers_have_their_own_names():
     assert "opt.sequential/dense/kernel.momentum" in named
 
 
-def test_optimizers_of_the_first_version():
-    since = Since()
-    weight = tf.Variable(tf.ones((3, 5)), name="weight")
-    optimizer = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
-    optimizer.apply_gradients([(tf.ones((3, 5)), weight)])
-    found = since.sizes(optimizer)
-    assert found["MomentumOptimizer.weight.momentum"] == ("optimizer", 60)
-    assert found["MomentumOptimizer._learning_rate_tensor"] == ("optimizer", 4)
-
-
 def test_weights_of_nested_and_subclassed_models():
     class Block(keras.layers.Layer):
         def __init__(self):

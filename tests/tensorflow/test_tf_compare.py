@@ -172,11 +172,7 @@ def test_policy_of_layers_without_a_constructor():
 def test_what_cannot_work_or_fails_is_a_row():
     options = {
         "baseline": {},
-        "swap": {"memory_optimization": "SWAPPING_HEURISTICS"},
-        "heuristics": {"memory_optimization": "heuristics"},
-        "scheduling": {"memory_optimization": "SCHEDULING_HEURISTICS"},
         "sgd": {"optimizer": "sgd"},
-        "lion": {"optimizer": "lion"},
         "policy": {"policy": "mixed_float16"},
         "blocks": {"recompute": "blocks"},
         "jit": {"jit_compile": True},
@@ -184,39 +180,20 @@ def test_what_cannot_work_or_fails_is_a_row():
         "strings": {"jit_compile": True, "function": refused},
         "crash": crash,
     }
-    found = tensorlens.compare(programs.make_session, options, repeats=1, warmup=0, steps=1)
+    found = tensorlens.compare(programs.make_uneven_steps, options, repeats=1, warmup=0, steps=1)
     said = {each.name: (each.status, each.why) for each in found.outcomes}
-    for name in ("baseline", "heuristics", "scheduling", "sgd"):
-        assert said[name] == ("ran", "")
+    assert said["baseline"] == ("ran", "")
     for name, words in {
-        "swap": "no GPU",
-        "lion": "v1 graphs have sgd, adam, rmsprop",
+        "sgd": "no optimizer of Keras",
         "policy": "no model of Keras",
         "blocks": "no repeated blocks",
         "jit": "makes no tf.function",
         "eager": "no tf.function called",
         "strings": "XLA refuses it",
     }.items():
-        if name == "swap" and tf.config.list_physical_devices("GPU"):
-            continue
         assert said[name][0] == "cannot" and words in said[name][1], said[name]
     assert said["crash"] == ("failed", "the process was ended by SIGSEGV: a crash")
-    assert "recomputed" in found["heuristics"].notes[0]
-    assert "nothing is rewritten" in found["scheduling"].notes[0]
-    assert found.loss_check("heuristics").verdict == "same"
     assert str(found)
-
-
-def test_the_memory_optimizer_reaches_functions():
-    found = tensorlens.compare(
-        programs.make_function,
-        {"NO": {"memory_optimization": "NO_MEM_OPT"}, "all": {"memory_optimization": "HEURISTICS"}},
-        repeats=1,
-        steps=1,
-    )
-    assert "recomputed" in found["all"].notes[0]
-    assert found["NO"].notes == ()
-    assert found.loss_check("all").verdict == "same"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is as Linux counts it")
@@ -228,9 +205,9 @@ def test_the_largest_batch_under_setrlimit_is_the_largest(largest_under_setrlimi
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"a": {"memory_optimization": "SWAP"}}, "memory_optimization='SWAP': it takes one of"),
+        ({"a": {"policy": "half"}}, "policy='half': it takes one of"),
         ({"a": {"recompute": 0}}, "it takes one of blocks, full, activations; a number"),
-        ({"a": {"autocast": "bf16"}}, "there is no setting 'autocast'; there are memory_optim"),
+        ({"a": {"autocast": "bf16"}}, "there is no setting 'autocast'; there are policy"),
     ],
 )
 def test_options_that_make_no_sense(options, words):

@@ -1,7 +1,6 @@
 """Programs whose memory can be told by hand, or nearly so."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 WIDTH, LAYERS, BLOCKS = 64, 4, 6
@@ -66,30 +65,6 @@ def make_uneven_steps():
 
     def step():
         tf.fill([next(sizes) << 18], 1.0)
-
-    return step
-
-
-def make_session(batch=64):
-    v1 = tf.compat.v1
-    with tf.Graph().as_default() as graph:
-        graph.seed = 0
-        x = v1.placeholder(tf.float32, [None, WIDTH])
-        h = x
-        for number in range(4):
-            w = v1.get_variable(f"w{number}", [WIDTH, WIDTH])
-            h = tf.nn.relu(tf.matmul(h, w))
-        with tf.name_scope("train"):
-            loss = tf.reduce_mean(tf.square(h - x))
-            train = v1.train.AdamOptimizer().minimize(loss)
-        session = v1.Session(
-            config=v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
-        )
-        session.run(v1.global_variables_initializer())
-    data = np.random.RandomState(0).rand(batch, WIDTH).astype("float32")
-
-    def step():
-        return session.run([loss, train], {x: data})[0]
 
     return step
 

@@ -1,38 +1,22 @@
-"""The classes of Keras, where the program has imported them, and how their instances are read."""
+"""Classes of Keras, of :class:`~tensorlens.heap.attributes.Never` where it was not imported."""
 
 from __future__ import annotations
 
-import gc
 import sys
+from functools import partial
 from typing import Any
 
-from tensorlens.heap.fallback import dict_of
+from tensorlens.heap.attributes import imported
 
-
-class Never:
-    """Class without instances: stands for one that was never imported."""
-
-
-def imported(module: str, name: str) -> type:
-    """Return a class by its place, or :class:`Never` where its module has not been imported."""
-    content = getattr(sys.modules.get(module), "__dict__", {})
-    kind = content.get(name)
-    return kind if isinstance(kind, type) else Never
-
-
-def variable() -> type:
-    """Return the class of variables, which those of every backend derive from."""
-    return imported("keras.src.backend.common.variables", "Variable")
-
-
-def layer() -> type:
-    """Return the class of layers and models."""
-    return imported("keras.src.layers.layer", "Layer")
-
-
-def model() -> type:
-    """Return the class of models."""
-    return imported("keras.src.models.model", "Model")
+variable = partial(imported, "keras.src.backend.common.variables", "Variable")
+"""Returns the class of variables, which those of every backend derive from."""
+layer = partial(imported, "keras.src.layers.layer", "Layer")
+"""Returns the class of layers and models."""
+tensorflow_variable = partial(imported, "keras.src.backend.tensorflow.core", "Variable")
+model = partial(imported, "keras.src.models.model", "Model")
+optimizer = partial(imported, "keras.src.optimizers.base_optimizer", "BaseOptimizer")
+seed_generator = partial(imported, "keras.src.random.seed_generator", "SeedGenerator")
+metric = partial(imported, "keras.src.metrics.metric", "Metric")
 
 
 def is_inherited(item: Any, method: str) -> bool:
@@ -44,58 +28,3 @@ def backend() -> str:
     """Return what Keras runs on: ``tensorflow``, ``torch``; empty where it was not imported."""
     content = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
     return str(content.get("_BACKEND", ""))
-
-
-def optimizer() -> type:
-    """Return the class of optimizers."""
-    return imported("keras.src.optimizers.base_optimizer", "BaseOptimizer")
-
-
-def seed_generator() -> type:
-    """Return the class of what holds the state of random numbers."""
-    return imported("keras.src.random.seed_generator", "SeedGenerator")
-
-
-def metric() -> type:
-    """Return the class of metrics."""
-    return imported("keras.src.metrics.metric", "Metric")
-
-
-def content_of(item: Any) -> dict[str, Any]:
-    """Return an object's own attributes, without asking the object."""
-    content = dict_of(item)
-    if not issubclass(type(content), dict):
-        return {}
-    # copied at once: another thread may add to it
-    return {key: value for key, value in dict.copy(content).items() if type(key) is str}
-
-
-def items_of(value: Any) -> list[Any]:
-    """Return the items of a list or tuple, of lists that Keras or TensorFlow tracks too."""
-    kind = type(value)
-    wrapped = imported("tensorflow.python.trackable.data_structures", "ListWrapper")
-    if issubclass(kind, wrapped):
-        # it keeps its items in another list
-        inner: Any = content_of(value).get("_storage")
-        if issubclass(type(inner), list):
-            return items_of(inner)
-    if kind is list or kind is tuple:
-        # C code may have left places empty, and the collector begins with the last
-        return gc.get_referents(value)[::-1]
-    for plain in (list, tuple):
-        if issubclass(kind, plain):
-            return list(plain.__iter__(value))
-    return []
-
-
-def text_of(value: Any) -> str:
-    """Return a text, or nothing for what is none."""
-    return value if type(value) is str else ""
-
-
-def class_name(item: Any) -> str:
-    """Return the name of an object's class, without running code of its metaclass."""
-    try:
-        return str(type.__dict__["__name__"].__get__(type(item)))
-    except Exception:
-        return "object"

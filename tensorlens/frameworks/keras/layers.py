@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.keras import kinds
+from tensorlens.heap.attributes import class_name, content_of, items_of, text_of
 from tensorlens.records.names import Names
 from tensorlens.roles import Role
 
@@ -55,19 +56,19 @@ class LayerNames:
     def add_metrics(self, metrics: Iterable[Any]) -> None:
         """Name what metrics hold."""
         for metric in metrics:
-            for variable in kinds.items_of(kinds.content_of(metric).get("_variables")):
+            for variable in items_of(content_of(metric).get("_variables")):
                 self._name(LayerVariable(variable, "buffer", None), None)
 
     def add_seed_generators(self, generators: Iterable[Any]) -> None:
         """Name the states of random numbers."""
         for generator in generators:
-            state = kinds.content_of(generator).get("state")
+            state = content_of(generator).get("state")
             self._name(LayerVariable(state, "buffer", None), None)
 
     def add_variables(self, variables: Iterable[Any]) -> None:
         """Name variables that nothing of the above holds."""
         for variable in variables:
-            trainable = kinds.content_of(variable).get("_trainable") is True
+            trainable = content_of(variable).get("_trainable") is True
             self._name(LayerVariable(variable, "parameter" if trainable else "buffer", None), None)
 
     def note_path(self, layer: Any) -> str:
@@ -80,8 +81,8 @@ class LayerNames:
             return
         if owned.layer is not None:
             self.layer_of[id(variable)] = self.note_path(owned.layer)
-        content = kinds.content_of(variable)
-        found = kinds.text_of(content.get("_path")) or kinds.text_of(content.get("_name"))
+        content = content_of(variable)
+        found = text_of(content.get("_path")) or text_of(content.get("_name"))
         text = found or "variable"
         if prefix is not None:
             node = self._names.attribute(prefix, text)
@@ -94,18 +95,18 @@ class LayerNames:
 
 def layer_variables(layer: Any) -> Iterator[LayerVariable]:
     """Give the variables that a layer holds itself."""
-    content = kinds.content_of(layer)
+    content = content_of(layer)
     kept: Mapping[str, Role] = {
         "_trainable_variables": "parameter",
         "_non_trainable_variables": "buffer",
     }
     for attribute, role in kept.items():
-        for variable in kinds.items_of(content.get(attribute)):
+        for variable in items_of(content.get(attribute)):
             yield LayerVariable(variable, role, layer)
-    for generator in kinds.items_of(content.get("_seed_generators")):
-        yield LayerVariable(kinds.content_of(generator).get("state"), "buffer", layer)
-    for metric in kinds.items_of(content.get("_metrics")):
-        for variable in kinds.items_of(kinds.content_of(metric).get("_variables")):
+    for generator in items_of(content.get("_seed_generators")):
+        yield LayerVariable(content_of(generator).get("state"), "buffer", layer)
+    for metric in items_of(content.get("_metrics")):
+        for variable in items_of(content_of(metric).get("_variables")):
             yield LayerVariable(variable, "buffer", layer)
 
 
@@ -123,14 +124,14 @@ def layers_of(model: Any) -> Iterator[Any]:
         if id(layer) not in seen and issubclass(type(layer), kinds.layer()):
             seen.add(id(layer))
             yield layer
-            waiting.extend(reversed(kinds.items_of(kinds.content_of(layer).get("_layers"))))
+            waiting.extend(reversed(items_of(content_of(layer).get("_layers"))))
 
 
 def path_of(layer: Any) -> str:
     """Return the path of a layer within its model: ``sequential/dense``."""
-    content = kinds.content_of(layer)
-    path = kinds.text_of(content.get("_path"))
+    content = content_of(layer)
+    path = text_of(content.get("_path"))
     if path:
         return path
-    parent, name = kinds.text_of(content.get("_parent_path")), kinds.text_of(content.get("name"))
-    return "/".join(filter(None, (parent, name))) or kinds.class_name(layer)
+    parent, name = text_of(content.get("_parent_path")), text_of(content.get("name"))
+    return "/".join(filter(None, (parent, name))) or class_name(layer)

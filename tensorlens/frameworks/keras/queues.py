@@ -17,19 +17,13 @@ from dataclasses import replace
 from multiprocessing.pool import ApplyResult
 from typing import Any
 
-from tensorlens.frameworks.keras.kinds import (
-    Never,
-    backend,
-    class_name,
-    content_of,
-    imported,
-    items_of,
-)
+from tensorlens.frameworks.keras.kinds import backend
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
 from tensorlens.frameworks.queues.dataset_objects import object_containers
 from tensorlens.frameworks.queues.merged_queues import merge_queues
 from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.heap import instances
+from tensorlens.heap.attributes import Never, class_name, content_of, imported, items_of
 from tensorlens.heap.frames import cell_content
 from tensorlens.records.queues import Queue, QueuePart
 

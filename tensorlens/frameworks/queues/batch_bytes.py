@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tensorlens.frameworks.keras.kinds import Never, content_of, imported
+from tensorlens.heap.attributes import Never, content_of, imported
 
 _MOST_ITEMS = 100_000
 _DEEPEST = 12

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
+from tensorlens.heap.attributes import class_name, content_of, imported
 from tensorlens.records.names import key_text
 from tensorlens.records.queues import ObjectContainer
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.keras.kinds import Never, class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
+from tensorlens.heap.attributes import Never, class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart
 
 _WRAPPING = (

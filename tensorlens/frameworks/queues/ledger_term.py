@@ -6,9 +6,9 @@ import multiprocessing.process
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensorlens.frameworks.keras.kinds import Never, content_of, imported
 from tensorlens.frameworks.queues.merged_queues import total
 from tensorlens.heap import instances
+from tensorlens.heap.attributes import Never, content_of, imported
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.queues import Queue
 from tensorlens.units import format_bytes

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
 from tensorlens.frameworks.queues.merged_queues import merge_queues
 from tensorlens.heap import instances
+from tensorlens.heap.attributes import class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart
 
 AUTOTUNE = -1

@@ -12,12 +12,13 @@ import tensorflow as tf
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.attribution.module_calls import module_paths
 from tensorlens.heap import instances
+from tensorlens.heap.attributes import Never, class_name, content_of, items_of
+from tensorlens.planning.patches import wrapped
 from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts
 from tensorlens.planning.tensorflow.options.stage import (
     Stage,
     layers_of,
     repeated_blocks,
-    wrapped,
 )
 
 _LOWER = ("bfloat16", "float16")
@@ -46,7 +47,7 @@ class StepWatch:
         with contextlib.ExitStack() as stack:
             stack.enter_context(wrapped(tf, "recompute_grad", self._recompute))
             optimizer = kinds.optimizer()
-            if optimizer is not kinds.Never:
+            if optimizer is not Never:
                 stack.enter_context(wrapped(optimizer, "apply", self._apply))
             yield
 
@@ -55,7 +56,7 @@ class StepWatch:
         models = Stage(estimated=False, batch=None).models()
         path = module_paths()
         found = [
-            (path(id(block), kinds.class_name(block)), kinds.class_name(block))
+            (path(id(block), class_name(block)), class_name(block))
             for block in repeated_blocks(models)
         ]
         computed = [getattr(layer, "compute_dtype", None) for layer in layers_of(models)]
@@ -93,7 +94,7 @@ class StepWatch:
         self._is_graph = not tf.executing_eagerly()
         if self._is_graph:
             return
-        parameters = given or kinds.items_of(kinds.content_of(owner).get("_trainable_variables"))
+        parameters = given or items_of(content_of(owner).get("_trainable_variables"))
         if not isinstance(grads, (list, tuple)) or not isinstance(parameters, (list, tuple)):
             # what is read once is the optimizer's
             return
@@ -105,20 +106,20 @@ class StepWatch:
 def _optimizers() -> list[Any]:
     found = instances(kinds.optimizer())
     # one that scales the loss for another keeps next to nothing
-    return [each for each in found if kinds.content_of(each).get("inner_optimizer") is None]
+    return [each for each in found if content_of(each).get("inner_optimizer") is None]
 
 
 def _described(optimizer: Any) -> OptimizerFacts:
-    content = kinds.content_of(optimizer)
-    parameters = kinds.items_of(content.get("_trainable_variables"))
-    aside = {id(each) for name in _AVERAGES for each in kinds.items_of(content.get(name))}
+    content = content_of(optimizer)
+    parameters = items_of(content.get("_trainable_variables"))
+    aside = {id(each) for name in _AVERAGES for each in items_of(content.get(name))}
     kept = [
         each
-        for each in kinds.items_of(content.get("_variables"))
+        for each in items_of(content.get("_variables"))
         if id(each) not in aside and not str(each.path).endswith(_OF_SGD)
     ]
     return OptimizerFacts(
-        kind=kinds.class_name(optimizer),
+        kind=class_name(optimizer),
         momentum=bool(content.get("momentum")),
         decays=bool(content.get("weight_decay")),
         largest=max(map(_nbytes, parameters), default=0),

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tensorlens.frameworks.keras.kinds import Never, content_of, imported
 from tensorlens.heap import instances
+from tensorlens.heap.attributes import Never, content_of, imported
 from tensorlens.records.queues import Queue
 
 _PATIENCE, _MOMENT = 5.0, 0.01

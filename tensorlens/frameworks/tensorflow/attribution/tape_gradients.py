@@ -21,7 +21,8 @@ from tensorflow.python.ops.resource_variable_ops import is_resource_variable
 from tensorflow.python.util import nest
 
 from tensorlens import locks
-from tensorlens.frameworks.keras.kinds import content_of, imported
+from tensorlens.frameworks.keras import kinds
+from tensorlens.heap.attributes import content_of
 
 _METHOD = "gradient"
 _PARAMETERS = ["self", "target", "sources"]
@@ -181,7 +182,7 @@ def _parts(gradient: Any) -> list[tuple[int, str]]:
 
 def _handle(variable: Any) -> Any:
     """Return a variable's handle, which the tape has asked it for too."""
-    is_keras = issubclass(type(variable), imported("keras.src.backend.tensorflow.core", "Variable"))
+    is_keras = issubclass(type(variable), kinds.tensorflow_variable())
     # Keras's own ``handle`` may cast the value
     return (variable._value if is_keras else variable).handle
 

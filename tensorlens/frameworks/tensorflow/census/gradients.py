@@ -14,10 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorflow.python.framework.indexed_slices import IndexedSlices
+from tensorflow.python.framework.ops import EagerTensor
+
 from tensorlens.frameworks.keras.layers import walk
 from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGradients
-from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
+from tensorlens.heap.attributes import content_of, items_of
 from tensorlens.heap.fallback import dict_of
 
 NOTE = "taken for a gradient: it stands in a list of tensors with the shapes of the weights"
@@ -71,14 +74,14 @@ class Weights:
         """The ``__dict__`` of the sparse gradients that were looked into."""
         self._lists: dict[int, dict[tuple[Shape, ...], list[int]]] = {}
         for optimizer in heap.optimizers:
-            self._add(kinds.items_of(kinds.content_of(optimizer).get("_trainable_variables")))
+            self._add(items_of(content_of(optimizer).get("_trainable_variables")))
         for layer in heap.layers:
             self._add(_trainable(layer))
         self._of_variables = {
             type(each) for each in (*heap.variables, *heap.keras_variables, *heap.distributed)
         }
-        self._sparse = kinds.indexed_slices()
-        self._gradients = {kinds.eager_tensor(), self._sparse}
+        self._sparse = IndexedSlices
+        self._gradients = {EagerTensor, self._sparse}
         for each in heap.lists:
             items = _content(each)
             if items and type(items[0]) in self._of_variables:
@@ -129,14 +132,14 @@ class Weights:
             yield from self._parts(gradient, weight)
 
     def _is_known(self, item: Any) -> bool:
-        tensor = kinds.content_of(item).get("_values") if type(item) is self._sparse else item
+        tensor = content_of(item).get("_values") if type(item) is self._sparse else item
         row = self._rows.of.get(id(tensor))
         return row is not None and self._known.tells(self._rows.all[row].number)
 
     def _shape_of(self, item: Any) -> Shape | None:
         if type(item) is self._sparse:
-            shape = kinds.content_of(item).get("_dense_shape")
-            values = self._rows.of.get(id(kinds.content_of(item).get("_values")))
+            shape = content_of(item).get("_dense_shape")
+            values = self._rows.of.get(id(content_of(item).get("_values")))
             if values is None:
                 return None
             width = self._shape(values)[1:]
@@ -158,7 +161,7 @@ class Weights:
         if type(gradient) is not self._sparse:
             yield Gradient(self._rows.of[id(gradient)], weight, "grad", NOTE)
             return
-        content = kinds.content_of(gradient)
+        content = content_of(gradient)
         self.contents.append(dict_of(gradient))
         for part in ("values", "indices", "dense_shape"):
             row = self._rows.of.get(id(content.get(f"_{part}")))
@@ -170,7 +173,5 @@ def _trainable(model: Any) -> list[Any]:
     """Return the variables that ``model.trainable_variables`` gives, each once, in that order."""
     found = {id(owned.variable): owned.variable for owned in walk(model)}
     return [
-        variable
-        for variable in found.values()
-        if kinds.content_of(variable).get("_trainable") is True
+        variable for variable in found.values() if content_of(variable).get("_trainable") is True
     ]

@@ -7,43 +7,36 @@ attribute or container that holds it; what a tape keeps it for; the line that ma
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from tensorflow.python.module.module import Module
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
-from tensorlens.frameworks.keras.optimizers import OptimizerAnchors, OptimizerNames
+from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGradients
-from tensorlens.frameworks.tensorflow.census import gradients, kinds
+from tensorlens.frameworks.tensorflow.census import gradients
 from tensorlens.frameworks.tensorflow.census.heap_objects import contents
-from tensorlens.frameworks.tensorflow.census.rows import FoundRow, Heap, Rows
+from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
 from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIANT
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
+from tensorlens.heap.attributes import class_name, content_of, items_of
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 from tensorlens.roles import Role
 
 
-class RowsByObject(Protocol):
-    """The rows of a census, and which one stands for which object."""
-
-    @property
-    def all(self) -> Sequence[FoundRow[Any]]:
-        """The rows."""
-
-    @property
-    def of(self) -> Mapping[int, int]:
-        """``id()`` of a tensor or variable to its row."""
-
-
 class VariableNames:
     """Names of variables; the first given to one is its own."""
 
-    def __init__(self, rows: RowsByObject) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._nodes: dict[int, int] = {}
         self._roles: dict[int, Role] = {}
@@ -103,32 +96,28 @@ class NamedRows:
         """Name what layers, metrics and optimizers hold; return the nodes of the optimizers."""
         heap, give = self._heap, self._given.give
         optimizers = OptimizerNames(self.names, give, self._given.node_of)
-        legacy = LegacyOptimizerNames(self.names, give)
         self._layers.add_roots(roots)
         self._layers.add_layers(heap.layers)
         self._layers.add_metrics(heap.metrics)
         self._layers.add_seed_generators(heap.seed_generators)
         optimizers.call(heap.optimizers, heap.layers)
         optimizers.add_all(heap.optimizers, roots)
-        legacy.add_all(heap.legacy_optimizers, roots)
         self._layers.add_variables(
             each for each in heap.keras_variables if id(each) not in optimizers.given
         )
-        return {**optimizers.anchors, **legacy.anchors}
+        return optimizers.anchors
 
     def _name_replicas(self) -> None:
         """Name each device's own copy of a distributed variable."""
-        outer = {
-            id(kinds.content_of(each).get("_value")): each for each in self._heap.keras_variables
-        }
+        outer = {id(content_of(each).get("_value")): each for each in self._heap.keras_variables}
         for variable in self._heap.distributed:
             holder = outer.get(id(variable), variable)
             node = self._given.node_of(holder)
             if node is None:
-                values = kinds.items_of(kinds.content_of(variable).get("_values"))
-                known = kinds.content_of(values[0]).get("_handle_name") if values else None
+                values = items_of(content_of(variable).get("_values"))
+                known = content_of(values[0]).get("_handle_name") if values else None
                 node = self.names.text(str(known or "variable").partition(":")[0])
-            for place, each in enumerate(kinds.items_of(kinds.content_of(variable).get("_values"))):
+            for place, each in enumerate(items_of(content_of(variable).get("_values"))):
                 below = self.names.index(self.names.attribute(node, "replica"), place)
                 role: Role = "parameter" if _is_trainable(each) else "buffer"
                 self._given.give(each, below, self._given.role_of(holder) or role)
@@ -196,7 +185,7 @@ class NamedRows:
             kind = type(root.item)
             if id(root.item) in self._optimizers or issubclass(kind, kinds.layer()):
                 continue
-            is_home = alone and issubclass(kind, kinds.module())
+            is_home = alone and issubclass(kind, Module)
             text = "" if root.name is None and is_home else root.name
             found[id(root.item)] = self.names.text(_own_name(root.item) if text is None else text)
         return found
@@ -212,8 +201,8 @@ class NamedRows:
     def _note_inputs(self) -> None:
         """Name what datasets are made from by who holds the dataset; note what they come with."""
         for dataset in (*self._heap.datasets, *self._heap.iterators):
-            content = kinds.content_of(dataset)
-            given = kinds.items_of(content.get("_tensors"))
+            content = content_of(dataset)
+            given = items_of(content.get("_tensors"))
             for tensor in given:
                 self._note_input(self._rows.of.get(id(tensor)))
             own = {id(tensor) for tensor in given}
@@ -243,7 +232,7 @@ class NamedRows:
         """Say which functions' graphs captured a tensor; name by it what no variable leads to."""
         for graph in self._heap.graphs:
             captures = _of_graph(graph, "_function_captures")
-            captured: Any = kinds.content_of(captures).get("_by_val_external")
+            captured: Any = content_of(captures).get("_by_val_external")
             if not issubclass(type(captured), dict):
                 continue
             node, text = -1, f"captured by {_of_graph(graph, 'name') or 'a function'}"
@@ -262,7 +251,7 @@ class NamedRows:
         """Say what tapes keep; name by it what nothing else names."""
         layers = {}
         for variable in self._heap.keras_variables:
-            handle = kinds.content_of(kinds.content_of(variable).get("_value")).get("_handle")
+            handle = content_of(content_of(variable).get("_value")).get("_handle")
             path = self._layers.layer_of.get(id(variable))
             if handle is not None and path:
                 layers[handle._id] = path
@@ -326,7 +315,7 @@ def _is_private(names: Names, node: int) -> bool:
 
 
 def _is_trainable(variable: Any) -> bool:
-    return kinds.content_of(variable).get("_trainable") is True
+    return content_of(variable).get("_trainable") is True
 
 
 def _of_graph(graph: Any, attribute: str) -> Any:
@@ -340,40 +329,9 @@ def _of_graph(graph: Any, attribute: str) -> Any:
 def _own_name(item: Any) -> str:
     """Return what a variable was called by the program, of anything else its class."""
     name = None
-    if issubclass(type(item), kinds.variable()):
-        name = kinds.content_of(item).get("_handle_name")
+    if issubclass(type(item), BaseResourceVariable):
+        name = content_of(item).get("_handle_name")
     if type(name) is not str:
-        return kinds.class_name(item)
+        return class_name(item)
     # as TensorFlow calls the first result of the operation that makes it
     return name.removesuffix(":0")
-
-
-class LegacyOptimizerNames(OptimizerAnchors):
-    """Names the slots of one optimizer after another: ``MomentumOptimizer.weight.momentum``."""
-
-    def add_all(self, found: Sequence[Any], roots: Sequence[Root]) -> None:
-        """Name what the given optimizers hold, then what the others do."""
-        for root in roots:
-            if issubclass(type(root.item), kinds.legacy_optimizer()):
-                self._add(root.item, root.name)
-        for optimizer in found:
-            self._add(optimizer, None)
-
-    def _add(self, optimizer: Any, name: str | None) -> None:
-        node = self._anchor(optimizer, name)
-        if node is None:
-            return
-        content = kinds.content_of(optimizer)
-        for kind, slots in _entries(content.get("_slots")):
-            for slot in (value for _, value in _entries(slots)):
-                path = str(kinds.content_of(slot).get("_handle_name", "")).partition(":")[0]
-                # named weight/Momentum
-                below = self._names.attribute(node, path.rpartition("/")[0] or path)
-                self._give(slot, self._names.attribute(below, str(kind)), "optimizer")
-        for key, value in _entries(content.get("_non_slot_dict")):
-            text = str(key[0]) if type(key) is tuple and key else str(key)
-            self._give(value, self._names.attribute(node, text), "optimizer")
-
-
-def _entries(value: Any) -> list[tuple[Any, Any]]:
-    return list(dict.items(value)) if issubclass(type(value), dict) else []

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from tensorlens.frameworks.census.table import (
     Births,
@@ -15,7 +15,6 @@ from tensorlens.frameworks.census.table import (
     name_the_rest,
     number_of,
 )
-from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.tensor_reader import (
     ELEMENT,
     STRINGS,
@@ -25,6 +24,7 @@ from tensorlens.frameworks.tensorflow.census.tensor_reader import (
     Reader,
 )
 from tensorlens.frameworks.tensorflow.context import device_name
+from tensorlens.heap.attributes import content_of
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES, Role
@@ -32,42 +32,11 @@ from tensorlens.roles import ROLES, Role
 _ROLES = {role: number for number, role in enumerate(ROLES)}
 
 
-class TensorFacts(Protocol):
-    """Facts read of a tensor. Sizes are bytes."""
-
-    @property
-    def dtype(self) -> str:
-        """Without the framework's name."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Elements by dimension."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the tensor shows."""
-
-    @property
-    def address(self) -> int:
-        """Of the buffer's first byte; 0 where there is none or it is not known."""
-
-    @property
-    def buffer_nbytes(self) -> int:
-        """The whole buffer."""
-
-    @property
-    def offset(self) -> int:
-        """Where the tensor begins in the buffer."""
-
-
-_Read = TypeVar("_Read", bound=TensorFacts)
-
-
 @dataclass(slots=True)
-class FoundRow(Generic[_Read]):
+class Row:
     """One tensor, or a part of one, and what is learned of it while a census goes on."""
 
-    fact: _Read
+    fact: Fact
     device: str
     owner: int
     """``id()`` of what holders refer to it by: a variable in place of its value; 0 for parts."""
@@ -76,12 +45,6 @@ class FoundRow(Generic[_Read]):
     module: str | None = None
     held_by: str | None = None
     note: str | None = None
-
-
-@dataclass(slots=True)
-class Row(FoundRow[Fact]):
-    """One tensor, or a part of one."""
-
     number: int = -1
     """Number by which tapes know it; -1 for parts."""
 
@@ -97,7 +60,6 @@ class Heap:
     keras_variables: list[Any]
     layers: list[Any]
     optimizers: list[Any]
-    legacy_optimizers: list[Any]
     seed_generators: list[Any]
     metrics: list[Any]
     tapes: list[Any]
@@ -133,17 +95,15 @@ class Rows:
         self.parents = [start.get(row.fact.parent, -1) for row in self.all]
         """Row to the row that it is a part of, or -1."""
         for variable in heap.variables:
-            self._alias(variable, kinds.content_of(variable).get("_handle"))
+            self._alias(variable, content_of(variable).get("_handle"))
         for variable in heap.keras_variables:
-            self._alias(variable, kinds.content_of(variable).get("_value"))
+            self._alias(variable, content_of(variable).get("_value"))
 
     def _owners(self, heap: Heap) -> dict[int, int]:
         """Return the handle of each variable, by ``id()``, to what refers to the variable."""
-        outer = {
-            id(kinds.content_of(each).get("_value")): id(each) for each in heap.keras_variables
-        }
+        outer = {id(content_of(each).get("_value")): id(each) for each in heap.keras_variables}
         return {
-            id(kinds.content_of(each).get("_handle")): outer.get(id(each), id(each))
+            id(content_of(each).get("_handle")): outer.get(id(each), id(each))
             for each in heap.variables
         }
 
@@ -188,12 +148,8 @@ class Rows:
             if parent >= 0 and self.all[row].fact.kind == ELEMENT
         ]
 
-    def addresses(self) -> array[int]:
-        """Return the address of each row's buffer."""
-        return array("Q", (row.fact.address for row in self.all))
 
-
-def tabulate(rows: Sequence[FoundRow[Any]], names: Names, births: Births) -> TensorTable:
+def tabulate(rows: Sequence[Row], names: Names, births: Births) -> TensorTable:
     """Return the table of everything found; each buffer is counted in one row."""
     table = TensorTable()
     table.names = names
@@ -212,7 +168,7 @@ def tabulate(rows: Sequence[FoundRow[Any]], names: Names, births: Births) -> Ten
     return table
 
 
-def _append(table: TensorTable, row: FoundRow[Any]) -> None:
+def _append(table: TensorTable, row: Row) -> None:
     fact = row.fact
     table.nbytes.append(fact.nbytes)
     table.storage.append(fact.address)
@@ -229,7 +185,7 @@ def _append(table: TensorTable, row: FoundRow[Any]) -> None:
     table.note.append(-1 if row.note is None else number_of(table.notes, row.note))
 
 
-def _elements(fact: TensorFacts) -> int:
+def _elements(fact: Fact) -> int:
     count = prod(fact.shape)
     size = fact.nbytes // count if count else 0
     return fact.offset // size if size else 0

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.tensorflow.census import kinds
+from tensorflow.python.eager.tape import Tape
+
 from tensorlens.frameworks.tensorflow.census.rows import Row
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Reader
 from tensorlens.records.names import common_path
@@ -77,7 +78,7 @@ def readable(
     tapes: Sequence[Any], tensors: Sequence[Any], rows: Sequence[Row], reader: Reader
 ) -> list[Any]:
     """Return TensorFlow's own objects of the tapes, where they can be read."""
-    kind = kinds.tape()
+    kind = Tape
     # of a derived class the attribute may be anything
     exact = [tape for tape in tapes if type(tape) is kind]
     found = [inner for tape in exact if (inner := getattr(tape, "_tape", None)) is not None]

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
 from tensorlens.frameworks.queues.dataset_objects import object_containers
 from tensorlens.frameworks.queues.merged_queues import merge_queues, total
@@ -21,6 +20,7 @@ from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.frameworks.torch.loaders.tasks import Counts, Tasks, items
 from tensorlens.frameworks.torch.loaders.worker_pipes import PipeContent, sent, shared_in_flight
 from tensorlens.heap import instances
+from tensorlens.heap.attributes import class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart
 
 _MODULE = "torch.utils.data.dataloader"

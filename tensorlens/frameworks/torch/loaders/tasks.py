@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.keras.kinds import content_of
+from tensorlens.heap.attributes import content_of
 
 _TRIES = 8
 

@@ -14,11 +14,6 @@ from typing import Any
 
 from tensorlens.planning.trials.jobs import Catalogue, Job, Mode, Result, Setting
 
-MEMORY_OPTIMIZATIONS = (
-    *("DEFAULT_MEM_OPT", "NO_MEM_OPT", "MANUAL", "SWAPPING_HEURISTICS"),
-    *("RECOMPUTATION_HEURISTICS", "SCHEDULING_HEURISTICS", "HEURISTICS"),
-)
-"""``RewriterConfig.MemOptType`` (tensorflow/core/protobuf/rewriter_config.proto, 2.21)."""
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adafactor", "lion")
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 BLOCKS = "blocks"
@@ -54,10 +49,6 @@ def _one_of(*known: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in known
 
 
-def _is_memory_optimization(value: Any) -> bool:
-    return isinstance(value, str) and value.upper() in MEMORY_OPTIMIZATIONS
-
-
 def _is_recompute(value: Any) -> bool:
     if isinstance(value, str):
         return value in (BLOCKS, *SCOPES)
@@ -68,12 +59,6 @@ def _is_recompute(value: Any) -> bool:
 
 _FLAG = "True or False"
 _SETTINGS = (
-    Setting(
-        "memory_optimization",
-        f"one of {', '.join(MEMORY_OPTIMIZATIONS)}",
-        _is_memory_optimization,
-        "grappler's memory optimizer, of sessions and of tf.function",
-    ),
     Setting(
         "policy",
         f"one of {', '.join(POLICIES)}",

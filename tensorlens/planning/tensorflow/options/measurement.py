@@ -15,10 +15,13 @@ from tensorlens.frameworks.tensorflow.counters import device_counter, used_devic
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
 from tensorlens.planning.tensorflow.keras_training import Training, intercepted, step_of, traced
-from tensorlens.planning.tensorflow.options.compilation import JitCompile, RunEagerly
-from tensorlens.planning.tensorflow.options.graph_rewriting import MemoryOptimization
-from tensorlens.planning.tensorflow.options.model_settings import Optimizer, Policy
-from tensorlens.planning.tensorflow.options.recomputing import recompute
+from tensorlens.planning.tensorflow.options.settings import (
+    JitCompile,
+    Optimizer,
+    Policy,
+    RunEagerly,
+    recompute,
+)
 from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.caller import restore
@@ -32,7 +35,6 @@ _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|fail
 
 
 _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
-    "memory_optimization": MemoryOptimization,
     "policy": Policy,
     "optimizer": Optimizer,
     "recompute": recompute,
@@ -47,8 +49,6 @@ class _Bench:
 
     def seed(self) -> None:
         tf.random.set_seed(0)
-        # graphs of one's own have a seed each
-        tf.compat.v1.get_default_graph().seed = 0
 
     def meter(self, device: str | None) -> Meter:
         return Meter(device)
@@ -87,7 +87,6 @@ class _Bench:
         keras = sys.modules.get("keras")
         if keras is not None:
             keras.utils.clear_session(free_memory=False)
-        tf.compat.v1.reset_default_graph()
 
 
 BENCH = _Bench()

@@ -8,22 +8,9 @@ from typing import Any
 
 from tensorlens.frameworks.keras import kinds
 from tensorlens.heap import instances
-from tensorlens.planning.patches import wrapped
+from tensorlens.heap.attributes import content_of, items_of
 from tensorlens.planning.trials import stage
-from tensorlens.planning.trials.stage import CannotApply, Step, missing_blocks
-
-__all__ = [
-    "CannotApply",
-    "Option",
-    "Stage",
-    "Step",
-    "layers_of",
-    "missing_blocks",
-    "repeated_blocks",
-    "wrapped",
-]
-
-_CHILDREN = "_layers"
+from tensorlens.planning.trials.stage import CannotApply
 
 
 class Stage(stage.Stage):
@@ -45,7 +32,7 @@ Option = stage.Option[Stage]
 
 def children_of(layer: Any) -> list[Any]:
     """Return the layers that a layer has, without asking it."""
-    found = kinds.items_of(kinds.content_of(layer).get(_CHILDREN))
+    found = items_of(content_of(layer).get("_layers"))
     return [each for each in found if issubclass(type(each), kinds.layer())]
 
 

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 from torch.utils.data import DataLoader, dataloader
 
-from tensorlens.frameworks.keras.kinds import content_of
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes, holds_tensors
 from tensorlens.frameworks.torch.loaders.queue import named, number
+from tensorlens.heap.attributes import content_of
 from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.stage import CannotApply, Option, Stage, wrapped
 

@@ -19,6 +19,7 @@ from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.torch.census.names.modules import ModulePaths
 from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
 from tensorlens.heap import select
+from tensorlens.heap.attributes import content_of
 from tensorlens.roles import Role
 
 
@@ -109,7 +110,7 @@ class KerasOwners:
                     self._modules.add([held], [below], again=False)
 
     def _give(self, variable: Any, node: int, role: Role) -> None:
-        value = kinds.content_of(variable).get("_value")
+        value = content_of(variable).get("_value")
         if issubclass(type(value), torch.Tensor):
             self._naming.give(value, node, role, again=False)
             self._values.add(id(value))
@@ -154,7 +155,7 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def _submodules(layer: Any) -> list[tuple[str, Any]]:
-    held: Any = kinds.content_of(layer).get("_modules")
+    held: Any = content_of(layer).get("_modules")
     if not issubclass(type(held), dict):
         return []
     return [

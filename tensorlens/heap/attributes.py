@@ -1,0 +1,60 @@
+"""Attributes, items and classes of objects, read without running any code of theirs."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+from tensorlens.heap.fallback import dict_of
+
+
+class Never:
+    """Class without instances: stands for one that was never imported."""
+
+
+def imported(module: str, name: str) -> type:
+    """Return a class by its place, or :class:`Never` where its module has not been imported."""
+    content = getattr(sys.modules.get(module), "__dict__", {})
+    kind = content.get(name)
+    return kind if isinstance(kind, type) else Never
+
+
+def content_of(item: Any) -> dict[str, Any]:
+    """Return an object's own attributes, without asking the object."""
+    content = dict_of(item)
+    if not issubclass(type(content), dict):
+        return {}
+    # copied at once: another thread may add to it
+    return {key: value for key, value in dict.copy(content).items() if type(key) is str}
+
+
+def items_of(value: Any) -> list[Any]:
+    """Return the items of a list or tuple, of lists that Keras or TensorFlow tracks too."""
+    kind = type(value)
+    wrapped = imported("tensorflow.python.trackable.data_structures", "ListWrapper")
+    if issubclass(kind, wrapped):
+        # it keeps its items in another list
+        inner: Any = content_of(value).get("_storage")
+        if issubclass(type(inner), list):
+            return items_of(inner)
+    if kind is list or kind is tuple:
+        # C code may have left places empty, and the collector begins with the last
+        return gc.get_referents(value)[::-1]
+    for plain in (list, tuple):
+        if issubclass(kind, plain):
+            return list(plain.__iter__(value))
+    return []
+
+
+def text_of(value: Any) -> str:
+    """Return a text, or nothing for what is none."""
+    return value if type(value) is str else ""
+
+
+def class_name(item: Any) -> str:
+    """Return the name of an object's class, without running code of its metaclass."""
+    try:
+        return str(type.__dict__["__name__"].__get__(type(item)))
+    except Exception:
+        return "object"

@@ -1,0 +1,347 @@
+"""Settings: how a model is made, what is computed again, and how functions run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+from tensorlens.planning.patches import accepted, exchanging, wrapped
+from tensorlens.planning.tensorflow.options import BLOCKS
+from tensorlens.planning.tensorflow.options.stage import (
+    Option,
+    Stage,
+    keras,
+    layers_of,
+    repeated_blocks,
+)
+from tensorlens.planning.trials.stage import CannotApply, missing_blocks
+
+_KERAS = {
+    "sgd": "SGD",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "rmsprop": "RMSprop",
+    "adafactor": "Adafactor",
+    "lion": "Lion",
+}
+_KEPT = (
+    *("learning_rate", "weight_decay", "momentum", "beta_1", "beta_2"),
+    *("epsilon", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
+    *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"),
+)
+"""Arguments that the other optimizer is given as well, where it takes them."""
+_WRAPS = "inner_optimizer"
+
+
+class Optimizer(Option):
+    """Every optimizer that the program makes is of the class asked for.
+
+    A learning rate that is given stays, and so do the other arguments that the class takes.
+    """
+
+    def __init__(self, value: Any, stage: Stage) -> None:
+        super().__init__(value, stage)
+        self._made = 0
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Make the optimizers that are asked for in the place of others."""
+        with exchanging(keras("optimizer").optimizers.Optimizer, self._of_keras):
+            yield
+        if not self._made:
+            raise CannotApply("make_step() makes no optimizer of Keras: there is none to change")
+
+    def _of_keras(self, cls: type, given: dict[str, Any]) -> Any:
+        if _WRAPS in given:
+            # it scales the loss for another one, which has been exchanged
+            return cls(**given)
+        kind = getattr(keras("optimizer").optimizers, _KERAS[self.value])
+        self._made += 1
+        return kind(**accepted(kind, given, tuple(given) if kind is cls else _KEPT))
+
+
+class Policy(Option):
+    """The policy while the model is made: in what dtype layers compute and keep their weights.
+
+    With ``mixed_float16`` Keras scales the loss of what is compiled; a loop of one's own has to.
+    """
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Set it, and what there was before when the model is made.
+
+        A layer takes it from here, whatever the program sets meanwhile, as a module that it
+        imports may.
+        """
+        library = keras("policy")
+        before = library.config.dtype_policy()
+        library.config.set_dtype_policy(self.value)
+        try:
+            with wrapped(library.layers.Layer, "__init__", self._of_layers):
+                yield
+        finally:
+            library.config.set_dtype_policy(before)
+
+    def _of_layers(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def with_policy(layer: Any, *args: Any, **kwargs: Any) -> None:
+            if kwargs.get("dtype") is None:
+                kwargs["dtype"] = self.value
+            init(layer, *args, **kwargs)
+
+        return with_policy
+
+    def built(self) -> None:
+        """Say so where no layer took it."""
+        names = {layer.dtype_policy.name for layer in layers_of(self.stage.models())}
+        if self.value not in names:
+            has = ", ".join(sorted(names)) or "there is no model of Keras"
+            raise CannotApply(f"policy={self.value} changes nothing: no layer has it ({has})")
+
+
+_NO_KEYWORDS = "supports keywords arguments only when eager"
+
+
+class RecomputeBlocks(Option):
+    """``tf.recompute_grad`` of each repeated block: its inputs are kept alone.
+
+    What a block draws at random, or counts, is drawn and counted once more in backward.
+    """
+
+    def __init__(self, value: Any, stage: Stage) -> None:
+        super().__init__(value, stage)
+        self._calls = 0
+        keras("recompute")
+
+    def built(self) -> None:
+        """Exchange the ``call`` of each block."""
+        models = self.stage.models()
+        blocks = repeated_blocks(models)
+        if not blocks:
+            raise missing_blocks(
+                "recompute=blocks",
+                models,
+                "no model or layer holds two or more layers of one class that have layers inside",
+            )
+        for block in blocks:
+            self._recomputed(block)
+        classes = ", ".join(sorted({type(block).__name__ for block in blocks}))
+        self.stage.notes.append(f"recompute: {len(blocks)} blocks ({classes})")
+
+    def finished(self) -> None:
+        """Say so where the blocks did not run: they were traced before."""
+        if not self._calls:
+            raise CannotApply(
+                "recompute=blocks changes nothing: no step calls a block that was not called"
+                " within make_step()"
+            )
+
+    def _recomputed(self, block: Any) -> None:
+        call = block.call
+
+        @functools.wraps(call)
+        def again(*args: Any, **kwargs: Any) -> Any:
+            self._calls += 1
+            items = tf.nest.flatten((args, kwargs))
+            places = [at for at, item in enumerate(items) if tf.is_tensor(item)]
+
+            def on_tensors(*tensors: Any) -> Any:
+                for at, tensor in zip(places, tensors, strict=True):
+                    items[at] = tensor
+                given, named = tf.nest.pack_sequence_as((args, kwargs), items)
+                return call(*given, **named)
+
+            return tf.recompute_grad(on_tensors)(*(items[at] for at in places))
+
+        block.call = again
+
+
+class RematScope(Option):
+    """``keras.RematScope`` around the making of the model, in one of its modes.
+
+    A number is its mode ``larger_than``, in elements of a layer's output; names are
+    ``list_of_layers``.
+    """
+
+    def __init__(self, value: Any, stage: Stage) -> None:
+        super().__init__(value, stage)
+        self._calls = 0
+        library = keras("recompute")
+        if not hasattr(library, "RematScope"):
+            raise CannotApply(f"recompute={value} needs keras.RematScope: Keras 3.9 or later")
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Enter it."""
+        scope = keras("recompute").RematScope
+        if isinstance(self.value, str):
+            entered = scope(mode=self.value)
+        elif isinstance(self.value, int):
+            entered = scope(mode="larger_than", output_size_threshold=self.value)
+        else:
+            entered = scope(mode="list_of_layers", layer_names=list(self.value))
+        with entered, self.stepping():
+            yield
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Count what is computed again."""
+
+        def counting(recompute_grad: Any) -> Any:
+            @functools.wraps(recompute_grad)
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                self._calls += 1
+                return recompute_grad(*args, **kwargs)
+
+            return counted
+
+        try:
+            with wrapped(tf, "recompute_grad", counting):
+                yield
+        except ValueError as error:
+            if _NO_KEYWORDS not in str(error):
+                raise
+            raise CannotApply(
+                f"recompute={self.value}: Keras gives a layer keyword arguments (training=), with"
+                " which tf.recompute_grad works in eager code only: run_eagerly=True, or blocks"
+            ) from None
+
+    def finished(self) -> None:
+        """Say so where no layer was."""
+        if not self._calls:
+            raise CannotApply(
+                f"recompute={self.value} changes nothing: keras.RematScope meets no layer of Keras"
+                " that it applies to"
+            )
+
+
+def recompute(value: Any, stage: Stage) -> Option:
+    """Return the option for a value."""
+    return (RecomputeBlocks if value == BLOCKS else RematScope)(value, stage)
+
+
+_OF_XLA = ("XLA", "tf2xla", "jit_compile", "compile-time constant", "xla")
+
+
+class JitCompile(Option):
+    """``jit_compile`` of every model that is compiled and of every ``tf.function`` that is made."""
+
+    def __init__(self, value: Any, stage: Stage) -> None:
+        super().__init__(value, stage)
+        self._count = 0
+        if stage.estimated:
+            raise CannotApply("jit_compile: XLA plans its memory when it compiles; measure it")
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Exchange the argument."""
+        with (
+            _compile_arguments({"jit_compile": self.value}, self._add_call),
+            wrapped(polymorphic_function.Function, "__init__", self._with_argument),
+        ):
+            yield
+
+    def built(self) -> None:
+        """Say so where there was nothing to compile."""
+        if not self._count:
+            raise CannotApply(
+                "jit_compile changes nothing: make_step() compiles no model and makes no"
+                " tf.function"
+            )
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Say what XLA cannot compile."""
+        try:
+            yield
+        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+            text = str(error)
+            if self.value and any(mark in text for mark in _OF_XLA):
+                reason = " ".join(text.split())[:200]
+                raise CannotApply(f"jit_compile: XLA refuses it: {reason}") from None
+            raise
+
+    def _add_call(self) -> None:
+        self._count += 1
+
+    def _with_argument(self, init: Any) -> Any:
+        @functools.wraps(init)
+        def __init__(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
+            # those of Keras are told by its models, and some of them cannot be compiled
+            if not str(getattr(python_function, "__module__", "")).startswith("keras."):
+                self._count += 1
+                kwargs["jit_compile"] = self.value
+            init(function, python_function, *args, **kwargs)
+
+        return __init__
+
+
+class RunEagerly(Option):
+    """``run_eagerly`` of every model that is compiled, and of ``tf.function`` as a whole."""
+
+    def __init__(self, value: Any, stage: Stage) -> None:
+        super().__init__(value, stage)
+        self._count = 0
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Exchange the argument, and have functions run so."""
+        arguments = {"run_eagerly": self.value, **({"jit_compile": False} if self.value else {})}
+        with _compile_arguments(arguments, self._add_call), self.stepping():
+            yield
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Have functions run so."""
+        before = tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(self.value)
+        try:
+            with wrapped(polymorphic_function.Function, "__call__", self._call_counter):
+                yield
+        finally:
+            tf.config.run_functions_eagerly(before)
+
+    def finished(self) -> None:
+        """Say so where nothing was compiled and no function called."""
+        if not self._count:
+            raise CannotApply(
+                "run_eagerly changes nothing: no model is compiled and no tf.function called"
+            )
+
+    def _add_call(self) -> None:
+        self._count += 1
+
+    def _call_counter(self, call: Any) -> Any:
+        @functools.wraps(call)
+        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
+            self._count += 1
+            return call(function, *args, **kwargs)
+
+        return __call__
+
+
+@contextlib.contextmanager
+def _compile_arguments(arguments: dict[str, Any], on_call: Callable[[], None]) -> Iterator[None]:
+    """Give arguments to every ``compile`` of a Keras model."""
+    keras = sys.modules.get("keras")
+    if keras is None:
+        yield
+        return
+
+    def with_arguments(compile_model: Any) -> Any:
+        @functools.wraps(compile_model)
+        def compile(model: Any, *args: Any, **kwargs: Any) -> Any:
+            on_call()
+            # by position they would be the sixth and later ones: nobody gives them so
+            return compile_model(model, *args, **{**kwargs, **arguments})
+
+        return compile
+
+    with wrapped(keras.Model, "compile", with_arguments):
+        yield
