@@ -13,6 +13,7 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     Call,
     Rule,
     contiguous,
+    contiguous_arguments,
     device_type,
     is_tensor,
     layout,
@@ -68,10 +69,6 @@ def _in_layout(*places: int) -> Rule:
     return rule
 
 
-def _contiguous_first(call: Call) -> list[Scratch]:
-    return contiguous(call.args[0])
-
-
 def _rolled(call: Call) -> Iterator[Scratch]:
     # TensorTransformations.cu: one dimension after another
     yield from contiguous(call.args[0])
@@ -120,7 +117,7 @@ RULES: dict[str, Rule] = {
     "avg_pool2d_backward": _in_layout(0, 1),
     "_adaptive_avg_pool2d_backward": _in_layout(0, 1),
     "upsample_bilinear2d": _in_layout(0),
-    "upsample_bilinear2d_backward": _contiguous_first,
+    "upsample_bilinear2d_backward": contiguous_arguments(0),
     "upsample_nearest2d": _in_layout(0),
     "upsample_nearest2d_backward": _in_layout(0),
     "roll": _rolled,

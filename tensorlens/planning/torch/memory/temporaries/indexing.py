@@ -15,6 +15,7 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     Rule,
     ceil_div,
     contiguous,
+    contiguous_arguments,
     heaviest,
     is_tensor,
     nbytes,
@@ -204,10 +205,6 @@ def _sort(call: Call) -> Iterable[Scratch]:
     return _sorted_along(source, _dim(source, call.args[1] if len(call.args) > 1 else dim))
 
 
-def _topk(call: Call) -> list[Scratch]:
-    return contiguous(call.args[0], before=False)
-
-
 def _scanned(call: Call) -> list[Scratch]:
     # ScanUtils.cuh, scan_dim
     source, dtype = call.args[0], call.result.dtype
@@ -229,7 +226,7 @@ RULES: dict[str, Rule] = {
     "index.Tensor": _look_up,
     "masked_select": _masked_select,
     "sort": _sort,
-    "topk": _topk,
+    "topk": contiguous_arguments(0, before=False),
     "cumsum": _scanned,
     "cumprod": _scanned,
     "nonzero": _nonzero,

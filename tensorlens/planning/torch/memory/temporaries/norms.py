@@ -19,6 +19,7 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     Rule,
     ceil_div,
     contiguous,
+    contiguous_arguments,
     is_channels_last,
     is_tensor,
     layout,
@@ -29,14 +30,6 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
 from tensorlens.planning.torch.tracker import Scratch
 
 _MEAN = 1
-
-
-def _first(call: Call) -> list[Scratch]:
-    return contiguous(call.args[0], before=False)
-
-
-def _first_two(call: Call) -> list[Scratch]:
-    return contiguous(*call.args[:2], before=False)
 
 
 def _softmax_backward(call: Call) -> Iterator[Scratch]:
@@ -78,51 +71,31 @@ def _cross_entropy_of_logits(call: Call) -> Iterator[Scratch]:
         yield scratch(each, "loss of each element", before=True)
 
 
-def _likelihood(call: Call) -> list[Scratch]:
-    # NLLLoss2d.cu, Loss.cu: inputs, targets and weights are made contiguous
-    return contiguous(*call.args[:3], before=False)
-
-
-def _likelihood_backward(call: Call) -> list[Scratch]:
-    return contiguous(call.args[2], call.args[3], before=False)
-
-
 def _alignment_backward(call: Call) -> list[Scratch]:
     # LossCTC.cu: log_beta is as large as log_alpha
     return [scratch(nbytes(call.args[6]), "log beta")]
 
 
 _LOSSES: dict[str, Rule] = {
-    "_softmax": _first,
-    "_log_softmax": _first,
+    "_softmax": contiguous_arguments(0, before=False),
+    "_log_softmax": contiguous_arguments(0, before=False),
     "_softmax_backward_data": _softmax_backward,
-    "_log_softmax_backward_data": _first_two,
+    "_log_softmax_backward_data": contiguous_arguments(0, 1, before=False),
     "_safe_softmax": _safe_softmax,
     "mse_loss": _pointwise,
     "smooth_l1_loss": _pointwise,
     "huber_loss": _pointwise,
     "binary_cross_entropy_with_logits": _cross_entropy_of_logits,
-    "nll_loss_forward": _likelihood,
-    "nll_loss2d_forward": _likelihood,
-    "nll_loss_backward": _likelihood_backward,
-    "nll_loss2d_backward": _likelihood_backward,
+    # NLLLoss2d.cu, Loss.cu: inputs, targets and weights
+    "nll_loss_forward": contiguous_arguments(0, 1, 2, before=False),
+    "nll_loss2d_forward": contiguous_arguments(0, 1, 2, before=False),
+    "nll_loss_backward": contiguous_arguments(2, 3, before=False),
+    "nll_loss2d_backward": contiguous_arguments(2, 3, before=False),
     "_ctc_loss_backward": _alignment_backward,
 }
 
 
 _MANY_ROWS = 64 * 1024
-
-
-def _input(call: Call) -> list[Scratch]:
-    return contiguous(call.args[0])
-
-
-def _layer_norm(call: Call) -> list[Scratch]:
-    return contiguous(call.args[0], *call.args[2:4])
-
-
-def _rms_norm(call: Call) -> list[Scratch]:
-    return contiguous(call.args[0], call.args[2])
 
 
 def _layer_norm_backward(call: Call) -> list[Scratch]:
@@ -189,11 +162,11 @@ def _cudnn_batch_norm_backward(call: Call) -> Iterator[Scratch]:
 
 RULES: dict[str, Rule] = {
     **_LOSSES,
-    "native_layer_norm": _layer_norm,
+    "native_layer_norm": contiguous_arguments(0, 2, 3),
     "native_layer_norm_backward": _layer_norm_backward,
-    "_fused_rms_norm": _rms_norm,
+    "_fused_rms_norm": contiguous_arguments(0, 2),
     "_fused_rms_norm_backward": _rms_norm_backward,
-    "native_group_norm": _input,
+    "native_group_norm": contiguous_arguments(0),
     "native_group_norm_backward": _group_norm_backward,
     "native_batch_norm_backward": _batch_norm_backward,
     "cudnn_batch_norm_backward": _cudnn_batch_norm_backward,

@@ -30,6 +30,8 @@ class Call:
 Rule = Callable[[Call], Iterable[Scratch]]
 """Gives what a kernel takes for a call of its operator."""
 
+scratch = Scratch.exactly
+
 INDEX_BYTES = 8
 WARP = 32
 _BLOCK = 512
@@ -99,11 +101,6 @@ def resident_threads(card: Card) -> int:
     return _RESIDENT_THREADS.get(card.capability, 2048)
 
 
-def scratch(size: int, name: str, *, before: bool = False) -> Scratch:
-    """Return memory of a known size."""
-    return Scratch.exactly(size, name, before=before)
-
-
 def contiguous(*tensors: Any, before: bool = True) -> list[Scratch]:
     """Return the copies that ``.contiguous()`` makes of those that are not."""
     return [
@@ -111,6 +108,13 @@ def contiguous(*tensors: Any, before: bool = True) -> list[Scratch]:
         for each in tensors
         if is_tensor(each) and not each.is_contiguous()
     ]
+
+
+def contiguous_arguments(*places: int, before: bool = True) -> Rule:
+    """Return the rule of a kernel that makes these arguments contiguous."""
+    return lambda call: contiguous(
+        *(call.args[place] for place in places if place < len(call.args)), before=before
+    )
 
 
 def heaviest(*phases: Sequence[Scratch]) -> Sequence[Scratch]:
