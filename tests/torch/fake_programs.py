@@ -449,18 +449,13 @@ class Figures:
     """Says what is told apart easily."""
 
     def __init__(self):
+        self.allocated, self.peaks = {"cuda:0": 100}, {"cuda:0": 200}
         self.resets, self.emptied = [], 0
-
-    def allocated(self, device):
-        return 100 + device
-
-    def peak_allocated(self, device):
-        return 200 + device
 
     def reset_peak(self, device):
         self.resets.append(device)
 
-    def empty_cache(self):
+    def empty_cache(self, device):
         self.emptied += 1
 
 

@@ -23,7 +23,6 @@ from tensorlens.planning.tensorflow.keras_training import (
     step_of,
 )
 from tensorlens.planning.torch.cautions import Cautions, collecting
-from tensorlens.planning.torch.device.bindings import Meter
 from tensorlens.planning.torch.device.mode import on_host
 from tensorlens.planning.torch.device.readiness import Readiness, measure_with
 from tensorlens.planning.torch.memory.attention import FusedAttention
@@ -121,7 +120,7 @@ def _run(
         for setting in settings:
             enter(setting())
         names = enter(contextlib.closing(BlockNames(tracker)))
-        measure_with(TraceMeter(tracker))
+        measure_with(tracker)
         steps = StepRunner(job.steps, tracker, tell, OptimizerSteps)
         steps.run(
             job.program,
@@ -179,30 +178,6 @@ def _scratch_on(card: Card) -> ScratchRule:
         return [*temporaries(*call), *workspaces(*call)]
 
     return scratch
-
-
-class TraceMeter(Meter):
-    """Answers with what is in a trace so far; what the allocator caches is not in it."""
-
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-
-    def allocated(self, device: int) -> int:
-        """Return what is handed out now."""
-        return self._tracker.allocated.get(f"cuda:{device}", 0)
-
-    def peak_allocated(self, device: int) -> int:
-        """Return the most since the last reset."""
-        return self._tracker.peaks.get(f"cuda:{device}", 0)
-
-    def reset_peak(self, device: int) -> None:
-        """Begin a new peak."""
-        self._tracker.reset_peak(f"cuda:{device}")
-
-    def empty_cache(self) -> None:
-        """Note that cached memory is given back."""
-        for device in [*self._tracker.allocated]:
-            self._tracker.empty_cache(device)
 
 
 @contextlib.contextmanager

@@ -10,13 +10,16 @@ import importlib
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.device.readiness import DeviceLibrary
+
+if TYPE_CHECKING:
+    from tensorlens.planning.torch.tracker import Tracker
 
 
 class StandIn:
@@ -44,31 +47,14 @@ class Unsupported(RuntimeError):
     """The program asked for what a card that is not there cannot do."""
 
 
-class Meter:
-    """Answers in bytes for a device, by its number; this one has nothing to answer."""
-
-    def allocated(self, device: int) -> int:
-        """Return what is handed out now."""
-        return 0
-
-    def peak_allocated(self, device: int) -> int:
-        """Return the most that was handed out since the peak was last reset."""
-        return 0
-
-    def reset_peak(self, device: int) -> None:
-        """Begin a new peak."""
-
-    def empty_cache(self) -> None:
-        """Note that the program gives cached memory back."""
-
-
 class Bindings:
     """The functions, by the names they have in ``torch._C``, and what they answer with."""
 
     def __init__(self, library: DeviceLibrary, card: Card) -> None:
         self.library = library
         self.card = card
-        self.meter = Meter()
+        self.tracker: Tracker | None = None
+        """Of the run that is asked for the memory in use."""
         self.memory_fraction = 1.0
 
     def install(self) -> None:
@@ -156,9 +142,9 @@ class Bindings:
 
     def _memory(self) -> dict[str, Any]:
         return {
-            "_cuda_emptyCache": lambda: self.meter.empty_cache(),
+            "_cuda_emptyCache": self._empty_cache,
             "_cuda_memoryStats": self._statistics,
-            "_cuda_resetPeakMemoryStats": lambda device: self.meter.reset_peak(device),
+            "_cuda_resetPeakMemoryStats": self._reset_peak,
             "_cuda_memorySnapshot": _no_snapshot,
             "_cuda_record_memory_history": lambda *args, **kwargs: None,
             "_cuda_setMemoryFraction": self._set_memory_fraction,
@@ -166,15 +152,32 @@ class Bindings:
             "_cuda_getAllocatorBackend": lambda: "native",
             "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: None,
             "_accelerator_isAllocatorInitialized": lambda: True,
-            "_accelerator_emptyCache": lambda: self.meter.empty_cache(),
+            "_accelerator_emptyCache": self._empty_cache,
             "_accelerator_getDeviceStats": self._statistics,
-            "_accelerator_resetPeakStats": lambda device: self.meter.reset_peak(device),
+            "_accelerator_resetPeakStats": self._reset_peak,
             "_accelerator_getMemoryInfo": self.memory_info,
         }
 
     def memory_info(self, device: int) -> tuple[int, int]:
         """Return free and total bytes of a device."""
-        return max(self.card.memory - self.meter.allocated(device), 0), self.card.memory
+        allocated, _ = self._in_use(device)
+        return max(self.card.memory - allocated, 0), self.card.memory
+
+    def _in_use(self, device: int) -> tuple[int, int]:
+        """Return the bytes handed out now, and the most since the peak was last reset."""
+        if self.tracker is None:
+            return 0, 0
+        name = f"cuda:{device}"
+        return self.tracker.allocated.get(name, 0), self.tracker.peaks.get(name, 0)
+
+    def _reset_peak(self, device: int) -> None:
+        if self.tracker is not None:
+            self.tracker.reset_peak(f"cuda:{device}")
+
+    def _empty_cache(self) -> None:
+        if self.tracker is not None:
+            for device in [*self.tracker.allocated]:
+                self.tracker.empty_cache(device)
 
     def _set_memory_fraction(self, fraction: float, device: int) -> None:
         self.memory_fraction = fraction
@@ -185,7 +188,7 @@ class Bindings:
 
     def _statistics(self, device: int) -> dict[str, Any]:
         # what the allocator caches is not known before its simulation
-        allocated = self.meter.allocated(device), self.meter.peak_allocated(device)
+        allocated = self._in_use(device)
         known = {
             **dict.fromkeys(
                 ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes"), allocated

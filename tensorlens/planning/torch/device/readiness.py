@@ -17,7 +17,8 @@ from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 from tensorlens.planning.card import H100, Card
 
 if TYPE_CHECKING:
-    from tensorlens.planning.torch.device.bindings import Bindings, Meter
+    from tensorlens.planning.torch.device.bindings import Bindings
+    from tensorlens.planning.torch.tracker import Tracker
 
 _LABEL = "the stand-in for a CUDA device"
 _LIBRARIES = ("libtorch_global_deps", "libc10", "libtorch_cpu")
@@ -189,10 +190,10 @@ def prepare(card: Card = H100) -> Readiness:
     return Readiness(True)
 
 
-def measure_with(meter: Meter) -> None:
-    """Let ``meter`` answer from now on for how much memory is in use."""
+def measure_with(tracker: Tracker) -> None:
+    """Let a run answer from now on for how much memory is in use."""
     for each in _installed:
-        each.meter = meter
+        each.tracker = tracker
 
 
 def _install(library: DeviceLibrary, card: Card) -> None:
