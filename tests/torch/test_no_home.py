@@ -4,13 +4,13 @@ import json
 import os
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tensorlens import folders
 from tensorlens.cli import doctor
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 NOBODY = """
@@ -44,7 +44,7 @@ def run(folder, code, **environment):
     (folder / "program.py").write_text(code)
     kept = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME", "TMPDIR")}
     return subprocess.run(
-        [sys.executable, "program.py"],
+        [*warm.python(), "program.py"],
         cwd=folder,
         capture_output=True,
         text=True,
