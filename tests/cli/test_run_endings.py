@@ -135,23 +135,22 @@ def interrupting(name, times):
 """
 
 
-@pytest.mark.parametrize("place", ["open", "replace"])
+@pytest.mark.parametrize(("place", "option"), [("open", "-o"), ("replace", "--record")])
 def test_first_interrupt_waits_for_the_file_and_a_second_leaves_the_old_one(
-    tmp_path: Path, place: str
+    tmp_path: Path, place: str, option: str
 ) -> None:
     for times, kept in ((1, False), (2, True)):
         code = f"{STEP}{INTERRUPTED}interrupting({place!r}, {times})\n"
         (tmp_path / "program.py").write_text(code)
-        for option in ("-o", "--record"):
-            (tmp_path / "out.json").write_text("old")
-            words = ("-m", "tensorlens", "run", option, "out.json", "-f", "program.py")
-            done = python(tmp_path, *words)
-            assert done.returncode == -signal.SIGINT
-            assert len(own_lines(done.stderr)) == (1 if option == "-o" else 2)
-            assert program_lines(done.stderr) == []
-            assert ((tmp_path / "out.json").read_text() == "old") == kept
-            assert ("the report is not finished" in done.stderr) == kept
-            assert {each.name for each in tmp_path.iterdir()} == {"program.py", "out.json"}
+        (tmp_path / "out.json").write_text("old")
+        words = ("-m", "tensorlens", "run", option, "out.json", "-f", "program.py")
+        done = python(tmp_path, *words, interpreter=[sys.executable])
+        assert done.returncode == -signal.SIGINT
+        assert len(own_lines(done.stderr)) == (1 if option == "-o" else 2)
+        assert program_lines(done.stderr) == []
+        assert ((tmp_path / "out.json").read_text() == "old") == kept
+        assert ("the report is not finished" in done.stderr) == kept
+        assert {each.name for each in tmp_path.iterdir()} == {"program.py", "out.json"}
 
 
 @pytest.fixture(scope="module")
