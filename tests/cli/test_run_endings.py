@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from commands import environment, own_lines, program_lines
 
 from tensorlens.cli import main
 from tensorlens.loading import load
+from tests import warm
 
 STEP = """
 import os, sys, threading
@@ -23,51 +25,40 @@ step(1000)
 """
 ENDS = {
     "at once": "print('lost', end=''); os._exit(7)",
-    "as another program": (
-        "sys.stdout.flush()\nos.execv(sys.executable, [sys.executable, '-c', 'exit(9)'])"
-    ),
     "as another program, found in PATH": (
         "os.environ['PATH'] = '/nowhere:' + os.path.dirname(sys.executable)\n"
+        "sys.stdout.flush()\n"
         "os.execvp(os.path.basename(sys.executable), ['python', '-c', 'exit(9)'])"
     ),
     "as another program that is not there": "os.execv('/nowhere/python', ['python'])",
-    "from a thread": (
-        "thread = threading.Thread(target=sys.exit, args=(3,))\n"
-        "thread.start(); thread.join(); sys.exit(5)"
-    ),
-    "with a thread that goes on": (
-        "threading.Thread(target=lambda: [step(1) for _ in range(99)]).start()"
-    ),
-    "after threads": (
+    "with threads": (
         "threads = [threading.Thread(target=step, args=(9,)) for _ in range(20)]\n"
-        "[each.start() for each in threads]; [each.join() for each in threads]"
+        "threads += [threading.Thread(target=sys.exit, args=(3,))]\n"
+        "[each.start() for each in threads]; [each.join() for each in threads]\n"
+        "threading.Thread(target=lambda: [step(1) for _ in range(99)]).start()\n"
+        "sys.exit(5)"
     ),
     "with an exit handler that fails": (
         "import atexit\natexit.register(lambda: print(sys.exc_info()[0]) or {}['missing'])"
     ),
-    "in another folder": "os.mkdir('sub'); os.chdir('sub')",
-    "in a folder that is gone": "os.mkdir('sub'); os.chdir('sub'); os.rmdir('../sub')",
-    "without its temporary files": (
+    "in a folder that is gone, without temporary files and an environment": (
         "import shutil, tempfile\nos.mkdir('tmp'); tempfile.tempdir = os.path.abspath('tmp')\n"
-        "shutil.rmtree('tmp')"
+        "shutil.rmtree('tmp')\nos.mkdir('sub'); os.chdir('sub'); os.rmdir('../sub')\n"
+        "os.environ.clear()"
     ),
-    "without standard output": "sys.stdout = None",
-    "without standard error": "sys.stderr = None",
+    "without standard streams": "sys.stdout = sys.stderr = None",
     "with both closed": "sys.stdout.close(); sys.stderr.close()",
     "without descriptors": "os.close(1); os.close(2)",
-    "with streams of its own": "import io\nsys.stdout = io.StringIO(); sys.stderr = io.StringIO()",
     "with streams that fail": (
         "class Refusing:\n    def write(self, text): raise RuntimeError('no')\n"
         "    def flush(self): pass\n"
         "sys.stdout = sys.stderr = Refusing()"
     ),
-    "without an environment": "os.environ.clear()",
     "interrupted": "import signal\nos.kill(os.getpid(), signal.SIGINT)",
-    "in a fork": (
-        "if not os.fork():\n    os._exit(4)\nprint(os.waitstatus_to_exitcode(os.wait()[1]))"
-    ),
-    "after spawned and forked workers": (
+    "after a fork and workers": (
         "import multiprocessing\nif __name__ == '__main__':\n"
+        "    if not os.fork():\n        os._exit(4)\n"
+        "    print(os.waitstatus_to_exitcode(os.wait()[1]))\n"
         "    for kind in ('spawn', 'fork'):\n"
         "        with multiprocessing.get_context(kind).Pool(1) as pool:\n"
         "            assert pool.map(abs, [-1, -2]) == [1, 2]"
@@ -75,9 +66,11 @@ ENDS = {
 }
 
 
-def python(folder: Path, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+def python(
+    folder: Path, *words: str, interpreter: Sequence[str] = (), **changes: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *words],
+        [*(interpreter or warm.python()), *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -95,7 +88,7 @@ def test_program_ends_as_it_does_alone_and_its_files_are_there(tmp_path: Path, e
         (tmp_path / name / "program.py").write_text(code)
     alone = python(tmp_path / "alone", "program.py", TENSORLENS="0")
     words = ("-m", "tensorlens", "run", "-o", "out.json", "--record", "out.tlens", "program.py")
-    observed = python(tmp_path / "observed", *words)
+    observed = python(tmp_path / "observed", *words, interpreter=[sys.executable])
     assert observed.returncode == alone.returncode
     assert observed.stdout == alone.stdout
     plain = alone.stderr.replace(str(tmp_path / "alone"), str(tmp_path / "observed"))
@@ -142,23 +135,22 @@ def interrupting(name, times):
 """
 
 
-@pytest.mark.parametrize("place", ["open", "replace"])
+@pytest.mark.parametrize(("place", "option"), [("open", "-o"), ("replace", "--record")])
 def test_first_interrupt_waits_for_the_file_and_a_second_leaves_the_old_one(
-    tmp_path: Path, place: str
+    tmp_path: Path, place: str, option: str
 ) -> None:
     for times, kept in ((1, False), (2, True)):
         code = f"{STEP}{INTERRUPTED}interrupting({place!r}, {times})\n"
         (tmp_path / "program.py").write_text(code)
-        for option in ("-o", "--record"):
-            (tmp_path / "out.json").write_text("old")
-            words = ("-m", "tensorlens", "run", option, "out.json", "-f", "program.py")
-            done = python(tmp_path, *words)
-            assert done.returncode == -signal.SIGINT
-            assert len(own_lines(done.stderr)) == (1 if option == "-o" else 2)
-            assert program_lines(done.stderr) == []
-            assert ((tmp_path / "out.json").read_text() == "old") == kept
-            assert ("the report is not finished" in done.stderr) == kept
-            assert {each.name for each in tmp_path.iterdir()} == {"program.py", "out.json"}
+        (tmp_path / "out.json").write_text("old")
+        words = ("-m", "tensorlens", "run", option, "out.json", "-f", "program.py")
+        done = python(tmp_path, *words, interpreter=[sys.executable])
+        assert done.returncode == -signal.SIGINT
+        assert len(own_lines(done.stderr)) == (1 if option == "-o" else 2)
+        assert program_lines(done.stderr) == []
+        assert ((tmp_path / "out.json").read_text() == "old") == kept
+        assert ("the report is not finished" in done.stderr) == kept
+        assert {each.name for each in tmp_path.iterdir()} == {"program.py", "out.json"}
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests import warm
 from tests.cli.commands import python
 
 WIDTH, ROWS = 100, 1000
@@ -42,7 +43,10 @@ if library.SCALE == 3:
 print(json.dumps(report))
 """
 
-HEAD = "import json, torch, tensorlens, library\n"
+HEAD = """import json, torch, tensorlens, library
+from tensorlens.planning import processes
+processes.interpreter = library.interpreter
+"""
 
 
 def indented(text):
@@ -53,8 +57,10 @@ GUARDED = f"{HEAD}{SET}{STEP}if __name__ == '__main__':\n{indented(ASK)}"
 
 
 def answer(folder, *arguments):
-    (folder / "library.py").write_text("SCALE = 1\n")
-    ended = python(folder, *arguments)
+    interpreter = warm.python(fakes=True)
+    code = f"SCALE = 1\ndef interpreter():\n    return {interpreter}\n"
+    (folder / "library.py").write_text(code)
+    ended = python(folder, *arguments, interpreter=interpreter)
     assert not ended.returncode, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 

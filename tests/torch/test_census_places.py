@@ -2,7 +2,6 @@
 
 import gc
 import subprocess
-import sys
 import textwrap
 import threading
 import weakref
@@ -16,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensorlens
 from tensorlens.frameworks.torch.native import install
+from tests import warm
 
 RAN = []
 
@@ -222,7 +222,7 @@ class TestPlaces:
 
 def run(program):
     program = textwrap.dedent(program)
-    command = [sys.executable, "-c", program]
+    command = [*warm.python(), "-c", program]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 

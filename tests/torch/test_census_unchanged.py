@@ -199,13 +199,13 @@ def test_checkpoints_are_not_run_again(silent):
     assert model.calls == 4
 
 
-def train(kind, batch, watched):
+def train(batch, watched):
     torch.manual_seed(1)
-    model = kind()
+    model = Dropping()
     adam = torch.optim.AdamW(model.parameters())
     reporter = tensorlens.MemReporter(model, adam) if watched else None
     if watched:
-        for module in model.modules():
+        for module in (model, *model.blocks[0]):
             module.register_forward_hook(lambda *args: look(reporter))
             module.register_full_backward_hook(lambda *args: look(reporter))
     results = []
@@ -225,10 +225,9 @@ def train(kind, batch, watched):
     return results, list(model.parameters()), torch.get_rng_state(), versions
 
 
-@pytest.mark.parametrize(("kind", "width"), [(Mlp, 20), (Dropping, 8)])
-def test_a_training_run_is_the_same_bit_for_bit(kind, width, silent):
-    batch = torch.randn(4, width, requires_grad=True)
-    plain, seen = train(kind, batch, False), train(kind, batch, True)
+def test_a_training_run_is_the_same_bit_for_bit(silent):
+    batch = torch.randn(4, 8, requires_grad=True)
+    plain, seen = train(batch, False), train(batch, True)
     assert plain[0] == seen[0]
     assert all(torch.equal(one, other) for one, other in zip(plain[1], seen[1], strict=True))
     assert torch.equal(plain[2], seen[2])
@@ -330,7 +329,7 @@ def test_tuples_that_other_threads_make_are_left_alone():
     reporter = tensorlens.MemReporter()
     thread.start()
     try:
-        for _ in range(60):
+        for _ in range(10):
             reporter.snapshot()
     finally:
         stop.set()

@@ -41,12 +41,12 @@ SAVING = {
     "bf16": {"autocast": "bf16"},
 }
 """Of which the baseline has plain SGD."""
-FEWER = {name: option for name, option in SAVING.items() if name != "fused"}
+FEWER = {name: SAVING[name] for name in ("baseline", "checkpoint", "bf16")}
 PARTS = {"parts": {"accumulate": 4}}
 MODELS = {
     "mlp": (programs.make_step, BATCH, SAVING),
     "cnn": (programs.make_cnn, 16, FEWER),
-    "encoder": (programs.make_encoder, 16, FEWER),
+    "encoder": (programs.make_encoder, 16, {**FEWER, "adam": SAVING["adam"]}),
 }
 
 

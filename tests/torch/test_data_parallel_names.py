@@ -1,7 +1,6 @@
 """What data parallel wrappers hold, in one process with gloo."""
 
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import tensorlens
+from tests import warm
 
 fully_shard = pytest.importorskip("torch.distributed.fsdp").__dict__.get("fully_shard")
 SIZE, LAYERS = 64, 4
@@ -127,7 +127,7 @@ dist.destroy_process_group()
 
 def test_buckets_made_before_the_first_report() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BEFORE_ANY_REPORT], capture_output=True, text=True, check=True
+        [*warm.python(), "-c", BEFORE_ANY_REPORT], capture_output=True, text=True, check=True
     )
     figures, buckets = done.stdout.splitlines()
     # the weight, its momentum, its bucket; x

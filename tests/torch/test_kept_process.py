@@ -24,7 +24,7 @@ PROGRAM = """
 
 @pytest.fixture(autouse=True)
 def warm_interpreter(monkeypatch):
-    monkeypatch.setattr(processes, "interpreter", warm.python)
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(fakes=True))
     yield
     processes.close_kept()
 

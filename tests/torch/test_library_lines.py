@@ -198,11 +198,19 @@ class Block(torch.nn.Module):
         return x + self.down(h)
 
 
-def test_compiled_code_goes_back_to_the_lines_it_was_made_from(tmp_path, monkeypatch) -> None:
-    # code that another checkout has left in the cache is of its files
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch._dynamo.reset()
-    net = torch.nn.Sequential(Block(), Block())
+@pytest.fixture
+def own_graphs():
+    """Cached graphs may be of another checkout's files; compiled kernels are of none."""
+    with (
+        torch._inductor.config.patch(fx_graph_cache=False, compile_threads=1),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        torch._dynamo.reset()
+        yield
+
+
+def test_compiled_code_goes_back_to_the_lines_it_was_made_from(own_graphs) -> None:
+    net = torch.nn.Sequential(Block())
     compiled = torch.compile(net)
     optimizer = torch.optim.Adam(compiled.parameters())
 

@@ -195,13 +195,10 @@ def test_with():
 
 COMPLAINTS = [
     ("limit_tensor_leaks()", 'it takes one size, as in limit_tensor_leaks("64 MiB")'),
-    ("limit_tensor_leaks('1 B', '2 B')", "it takes one size, as in"),
     ("limit_tensor_leaks('many')", "'many' is not a size: write for example"),
     ("limit_tensor_leaks(-1)", "-1 is not a size: it is negative"),
     ("limit_tensor_leaks(True)", "True is not a size"),
-    ("limit_tensor_leaks(1.5)", "1.5 is not a size"),
     ("limit_tensor_leaks('1 B', device='cpu')", "unknown argument 'device'"),
-    ("limit_tensor_memory('1 B', devices='cpu')", "unknown argument 'devices'"),
     ("limit_tensor_memory('1 B', device=0)", "0 is no device: write for example 'cuda:0'"),
     ("limit_tensor_memory('1 B', device='CPU 1')", "'CPU 1' is no device"),
 ]

@@ -50,6 +50,11 @@ def encoder():
 
 
 @pytest.fixture(scope="module")
+def caching():
+    return verified(programs.make_caching)
+
+
+@pytest.fixture(scope="module")
 def loading():
     return verified(programs.make_loading)
 
@@ -187,16 +192,15 @@ def test_a_program_that_fails():
         tensorlens.suggest(make_step)
 
 
-def test_checkpoints_of_blocks_with_a_cache_are_predicted_without_it():
-    change = verified(programs.make_caching)["checkpoint"]
+def test_checkpoints_of_blocks_with_a_cache_are_predicted_without_it(caching):
+    change = caching["checkpoint"]
     assert change.predicted_saving == pytest.approx(change.measured_saving, rel=0.02)
     assert change.code.startswith("model.config.use_cache = False\n")
     assert "use_cache=False" in change.cost
 
 
-@pytest.mark.parametrize("make", [programs.make_adapted, programs.make_adapted_in_bf16])
-def test_simulated_predictions_with_frozen_weights_are_exact(make):
-    found = verified(make)
+def test_simulated_predictions_with_frozen_weights_are_exact():
+    found = verified(programs.make_adapted_in_bf16)
     tried = [each for each in found if each.how == "simulated"]
     assert {each.kind for each in tried} >= {"checkpoint"}
     for each in tried:
@@ -204,11 +208,11 @@ def test_simulated_predictions_with_frozen_weights_are_exact(make):
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_printed_code_of_checkpoints_can_be_pasted(columns, monkeypatch):
+def test_printed_code_of_checkpoints_can_be_pasted(columns, caching, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    found = tensorlens.suggest(programs.make_caching, steps=1)
-    code = printed_code(found, found[0])
-    assert code == found[0].code
+    change = caching["checkpoint"]
+    code = printed_code(caching, change)
+    assert code == change.code
     model = programs.CachingModel()
     exec(code, {"model": model})
     assert not model.config.use_cache
