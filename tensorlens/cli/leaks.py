@@ -38,12 +38,14 @@ _FEWEST, _ENOUGH = 3, 6
 """Steps that count before the first verdict, which is not sure: a loop may be short; and before
 the second."""
 _LEAK_FOUND = 3
+_BY_PASS = "no optimizer stepped: a step ends with each backward pass"
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _EPILOG = """\
 examples:
   tensorlens leaks train.py --lr 0.1            a step ends when the optimizer
-                                                has stepped
+                                                has stepped; without one, with
+                                                each backward pass
   tensorlens leaks --step train_step train.py   or when a function of the
                                                 script returns
   tensorlens leaks --step nets.Trainer.step -m train
@@ -165,6 +167,8 @@ class LoopJudge:
     def __init__(self, warmup: int, steps: int) -> None:
         self.made = 0
         """How many steps the loop made."""
+        self.is_by_pass = False
+        """Whether backward passes ended the steps, as no optimizer stepped."""
         self.refusal: str | None = None
         """Why nothing is watched any more."""
         self._watch: LeakWatch | None = LeakWatch(warmup=warmup)
@@ -199,6 +203,19 @@ class LoopJudge:
         finally:
             self._busy.release()
 
+    def pass_ended(self) -> None:
+        """A backward pass has ended, in a loop whose optimizer has not stepped."""
+        self.is_by_pass = True
+        self.step_ended()
+
+    def forget_passes(self) -> None:
+        """An optimizer steps for the first time: its steps count, and no passes before it."""
+        if self.is_by_pass and os.getpid() == self._process and self.refusal is None:
+            self.is_by_pass, self.made, self._report = False, 0, None
+            self._next = min(_FEWEST, self._steps)
+            self._watch = self._watch or LeakWatch(warmup=self._warmup)
+            self._safely(self._watch.restart)
+
     def finish(self) -> LeakReport | None:
         """Return the latest verdict; None where there is none.
 
@@ -211,7 +228,11 @@ class LoopJudge:
             finally:
                 self._busy.release()
         report = self._report
-        if report is None or self.made == self._judged_after:
+        if report is None:
+            return None
+        if self.is_by_pass:
+            report = replace(report, notes=(*report.notes, _BY_PASS))
+        if self.made == self._judged_after:
             return report
         note = f"judged after step {self._judged_after:,}; the program made {self.made:,}"
         return replace(report, notes=(*report.notes, note))
@@ -304,7 +325,7 @@ class Session:
         if self._target is not None:
             self._follow_no_more = compiler.follow_runs()
         else:
-            self._follow_no_more = _when_stepped(self._judge.step_ended)
+            self._follow_no_more = _when_stepped(self._judge)
 
     def _decorate(self, function: Any, named: bool) -> Any:
         if not named:
@@ -350,7 +371,7 @@ class Session:
         if self._target is None:
             again = self._again("--step", "FUNCTION")
             return (
-                f"{start}no optimizer stepped, as where a loop updates parameters by hand{end}; "
+                f"{start}no optimizer stepped, and no backward() ran{end}; "
                 f"name the function that makes one step: {again}, or call step() of a "
                 "tensorlens.LeakWatch where a step of the loop ends, then print its result()"
             )
@@ -361,18 +382,30 @@ class Session:
         return shlex.join([*self._command, *step, *options, *self._words])
 
 
-def _when_stepped(act: Callable[[], None]) -> Callable[[], None]:
-    """Call ``act`` after each step of the first optimizer to step; return what ends that."""
+def _when_stepped(judge: LoopJudge) -> Callable[[], None]:
+    """Judge after each step of the first optimizer to step; return what ends that.
+
+    As long as none has stepped, each backward pass ends a step.
+    """
     leaders: list[Adapter] = []
+    passes = ExitStack()
 
     def stepped(adapter: Adapter) -> None:
         if not leaders:
             leaders.append(adapter)
+            passes.close()
+            judge.forget_passes()
         if leaders[0] is adapter:
-            act()
+            judge.step_ended()
+
+    def passed() -> None:
+        if not leaders:
+            judge.pass_ended()
 
     with ExitStack() as stack:
+        stack.push(passes)
         ask(adapters(), lambda each: stack.callback(each.when_stepped(lambda: stepped(each))))
+        ask(adapters(), lambda each: passes.callback(each.when_backward(passed)))
         kept = stack.pop_all()
     return kept.close
 

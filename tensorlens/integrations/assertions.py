@@ -10,7 +10,6 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, device_name
 from tensorlens.leaks.residue import Remains
 from tensorlens.lines.region import MeasuredRegion
-from tensorlens.lines.tracing.accounting import WIDTH
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.render.source import place, printable
@@ -50,31 +49,28 @@ class Peaks:
             # without it the tensors have no names
             self._recording = None
         self._region = MeasuredRegion() if region is None else region
-        self._before = tuple(self._region.begin()[::WIDTH])
+        self._before = {each.device: each.allocated for each in self._region.begin()}
 
     def read(self) -> dict[str, int]:
         """Return the highest instant of each device so far, in bytes."""
-        figures = self._region.read()
-        for slot, counter in enumerate(self._region.counters):
-            name = counter.device
+        for level, counter in zip(self._region.read(), self._region.counters, strict=False):
+            name = level.device
             if self._device not in (None, name):
                 continue
-            allocated, peak = figures[slot * WIDTH : slot * WIDTH + 2]
             # of a device that was not in use before, all is new
-            before = self._before[slot] if slot < len(self._before) else 0
-            if peak < 0:
+            before = self._before.get(name, 0)
+            if level.peak < 0:
                 reason = counter.missing.get("peak", "")
                 self.unknown = self.unknown or f"no peak of {name} is known" + (
                     f": {reason}" if reason else ""
                 )
             elif before >= 0:
-                taken = max(allocated, peak) - before
-                self.found[name] = max(taken, self.found.get(name, 0))
+                self.found[name] = max(level.peak - before, self.found.get(name, 0))
         return self.found
 
     def restart(self) -> None:
         """Begin anew: what was allocated up to now does not count."""
-        self._before = tuple(self._region.read()[::WIDTH])
+        self._before = {each.device: each.allocated for each in self._region.read()}
         self.found = {}
 
     def end(self) -> None:

@@ -19,7 +19,6 @@ import keras
 from tensorlens.guards import quiet
 from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Level, LoopReport
 from tensorlens.integrations.sampler import Follower
-from tensorlens.lines.tracing.accounting import WIDTH
 from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve
 from tensorlens.signals import is_from_a_handler
@@ -170,11 +169,10 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def _batch_ends(self, batch: int, logs: Any) -> None:
         if self._follower is None:
             return
-        figures = self._follower.batch_ends(batch)
-        if self.log_batches and logs is not None and figures:
-            for slot, name in enumerate(self._follower.names()):
-                allocated, peak = figures[slot * WIDTH : slot * WIDTH + 2]
-                self._log(logs, name, Level(allocated, max(allocated, peak), None))
+        levels = self._follower.batch_ends(batch)
+        if self.log_batches and logs is not None:
+            for each in levels:
+                self._log(logs, each.device, Level(each.allocated, each.peak, None))
 
     def _end(self, kind: str) -> None:
         self._unwatch(kind)

@@ -17,7 +17,8 @@ from opentelemetry import metrics
 
 from tensorlens import locks, ranks
 from tensorlens.guards import guarded
-from tensorlens.lines.device_levels import FIGURES, DeviceLevel, DeviceLevels
+from tensorlens.lines.device_levels import FIGURES, DeviceLevels
+from tensorlens.lines.region import DeviceLevel
 
 
 def instrument(provider: Any = None) -> Callable[[], None]:

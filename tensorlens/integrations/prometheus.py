@@ -22,7 +22,8 @@ from prometheus_client.registry import Collector
 from tensorlens import ranks
 from tensorlens.errors import TensorlensError
 from tensorlens.guards import guarded
-from tensorlens.lines.device_levels import FIGURES, DeviceLevel, DeviceLevels
+from tensorlens.lines.device_levels import FIGURES, DeviceLevels
+from tensorlens.lines.region import DeviceLevel
 
 
 class MemoryCollector(Collector):  # type: ignore[misc]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from tensorlens.frameworks.base import UNKNOWN, Counter
+from tensorlens.frameworks.base import Counter
 from tensorlens.integrations.epoch_report import (
     EVALUATE,
     FIT,
@@ -20,9 +21,8 @@ from tensorlens.integrations.epoch_report import (
     Level,
     LoopReport,
 )
-from tensorlens.lines.region import MeasuredRegion
+from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.lines.report import DeviceSource
-from tensorlens.lines.tracing.accounting import WIDTH
 
 _INEXACT_LEAST = 1 << 20
 """Bytes by which a counter of more than tensors, such as the C heap, changes for no reason."""
@@ -40,24 +40,21 @@ class Pass:
     def __init__(self, number: int = 0) -> None:
         self.number = number
         self.batches = 0
-        self.allocated: list[int] = []
-        self._peaks: list[tuple[int, tuple[int, int] | None]] = []
+        self.levels: dict[str, Level] = {}
+        """What each device held, in the order of the slots."""
 
-    def take(self, figures: Sequence[int], place: tuple[int, int] | None) -> None:
+    def take(self, read: Sequence[DeviceLevel], place: tuple[int, int] | None) -> None:
         """Take a read; ``place`` is the batches that ran since the one before, None for none."""
-        self.allocated = list(figures[::WIDTH])
-        self._peaks += [(UNKNOWN, None)] * (len(self.allocated) - len(self._peaks))
-        for slot, peak in enumerate(figures[1::WIDTH]):
-            if peak > self._peaks[slot][0]:
-                self._peaks[slot] = peak, place
+        for each in read:
+            known = self.levels.get(each.device)
+            if known is None or each.peak > known.peak:
+                known = Level(each.allocated, each.peak, place if each.peak >= 0 else None)
+            self.levels[each.device] = replace(known, allocated=each.allocated)
 
-    def levels(self, names: Sequence[str]) -> dict[str, Level]:
-        """Return what each device held; ``names`` are those of the slots."""
-        # a peak that was read before the device's first use is below what is allocated now
-        return {
-            name: Level(now, max(now, peak) if peak >= 0 else UNKNOWN, place)
-            for name, now, (peak, place) in zip(names, self.allocated, self._peaks, strict=False)
-        }
+    @property
+    def allocated(self) -> list[int]:
+        """What is allocated of each slot now."""
+        return [level.allocated for level in self.levels.values()]
 
 
 class Trend:
@@ -165,7 +162,7 @@ class Follower:
             self._take(None)
             self._loops[-1].first_batch = number
 
-    def batch_ends(self, number: int) -> Sequence[int]:
+    def batch_ends(self, number: int) -> Sequence[DeviceLevel]:
         """The last of the batches that began has ended; return the read."""
         if not self._is_here():
             return ()
@@ -175,9 +172,9 @@ class Follower:
         loop.first_batch = None
         if loop.running is not None:
             loop.running.batches += number - first + 1
-        figures = self._take((first, number))
-        loop.by_batch.take(figures[::WIDTH], number - first + 1)
-        return figures
+        read = self._take((first, number))
+        loop.by_batch.take([each.allocated for each in read], number - first + 1)
+        return read
 
     def epoch_ends(self) -> Epoch | None:
         """The epoch has ended; return what it took."""
@@ -200,7 +197,7 @@ class Follower:
             validation = self._loops.pop()
             self._loops[-1].validation = dict(validation.epochs[-1].devices)
             return None
-        self._calls[kind].take(self._span.read()[:1])
+        self._calls[kind].take([each.allocated for each in self._span.read()[:1]])
         report = self.report()
         self._loops.clear()
         self._span.end()
@@ -212,7 +209,7 @@ class Follower:
             return None
         loop = self._loops[0]
         epochs = list(loop.epochs)
-        if loop.running is not None and loop.running.allocated:
+        if loop.running is not None and loop.running.levels:
             epochs.append(self._epoch(loop.running, loop, ended=False))
         growth = {
             counter.device: self._growth(loop, slot, counter)
@@ -238,10 +235,6 @@ class Follower:
         epoch = f" of epoch {running.number + 1}" if loop.kind == FIT else ""
         return f"batch {batch + 1}{epoch} of {loop.kind}"
 
-    def names(self) -> list[str]:
-        """Return the devices in the order of a read's slots."""
-        return [counter.device for counter in self._span.counters]
-
     def close(self) -> None:
         """Forget what runs; from any thread."""
         self._loops.clear()
@@ -250,16 +243,16 @@ class Follower:
     def _is_here(self) -> bool:
         return bool(self._loops) and self._span.thread == threading.get_ident()
 
-    def _take(self, place: tuple[int, int] | None) -> Sequence[int]:
+    def _take(self, place: tuple[int, int] | None) -> Sequence[DeviceLevel]:
         """Read, and charge it to the innermost pass."""
-        figures = self._span.read()
+        read = self._span.read()
         running = self._loops[-1].running
         if running is not None:
-            running.take(figures, place)
-        return figures
+            running.take(read, place)
+        return read
 
     def _epoch(self, running: Pass, loop: _Loop, *, ended: bool) -> Epoch:
-        levels = running.levels(self.names())
+        levels = dict(running.levels)
         return Epoch(running.number, running.batches, levels, loop.validation, ended)
 
     def _growth(self, loop: _Loop, slot: int, counter: Counter) -> tuple[Growth, ...]:

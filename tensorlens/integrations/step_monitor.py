@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from tensorlens.errors import UsageError
 from tensorlens.guards import quiet, warn
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
-from tensorlens.lines.region import MeasuredRegion
-from tensorlens.lines.tracing.accounting import WIDTH
+from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.recording.oom import reserve
 from tensorlens.recording.oom.region import may_be_out_of_memory
 from tensorlens.recording.record import LiveRecording, record
@@ -79,8 +79,8 @@ class StepMonitor:
         self._recording: LiveRecording | None = None
         self._roots: tuple[Any, ...] = ()
         self._steps = 0
-        self._device = 0
-        """Slot of the device that the figures are of."""
+        self._device = ""
+        """That the figures are of."""
         self._step_peaks: list[tuple[int, int]] = []
         """Allocated and reserved, for each read of the step."""
         self._highest = (0, 0)
@@ -92,7 +92,7 @@ class StepMonitor:
     def begin(self, roots: Sequence[Any], folder: str | os.PathLike[str] | None = None) -> None:
         """The training begins; ``roots`` are its model and optimizers."""
         self._target = self._folder or Path(folder or ".")
-        self._device, self._metrics = 0, {}
+        self._device, self._metrics = "", {}
         # a trainer that finds a batch size begins anew where memory ran out
         self._leave()
         self._roots = tuple(root for root in roots if root is not None)
@@ -115,22 +115,21 @@ class StepMonitor:
     @quiet
     def phase_ends(self, name: str) -> None:
         """Say that what ran since the step or the phase before was this phase of the step."""
-        figures = self._read()
-        if figures:
-            self._phases[name] = max(figures[1], self._phases.get(name, 0))
+        level = self._read()
+        if level is not None:
+            self._phases[name] = max(level.peak, self._phases.get(name, 0))
 
     @quiet
     def step_ends(self) -> None:
         """A step ends: its figures are among those that :meth:`metrics` gives."""
-        figures = self._read()
-        if not figures:
+        level = self._read()
+        if level is None:
             return
-        allocated, _, reserved = figures
         peak, peak_reserved = map(max, zip(*self._step_peaks, strict=True))
         metrics: dict[str, float] = {
-            "memory/current_allocated_mem": allocated,
+            "memory/current_allocated_mem": level.allocated,
             "memory/peak_allocated_mem": peak,
-            "memory/current_reserved_mem": reserved,
+            "memory/current_reserved_mem": level.reserved,
             "memory/peak_reserved_mem": peak_reserved,
         }
         metrics |= {
@@ -204,25 +203,26 @@ class StepMonitor:
             if self._explains_oom:
                 reserve.release()
 
-    def _read(self) -> Sequence[int]:
-        """Return allocated, peak since the last read and reserved of the device that trains."""
-        figures = self._region.read()
-        if not figures:
-            return ()
+    def _read(self) -> DeviceLevel | None:
+        """Return the levels of the device that trains; None where nothing is read."""
+        levels = self._region.read()
+        if not levels:
+            return None
         # the accelerator that holds most; without one the host
-        others = range(WIDTH, len(figures), WIDTH)
-        at = max((at for at in others if figures[at] > 0), key=figures.__getitem__, default=0)
-        if at != self._device:
-            self._device, self._step_peaks = at, []
-        peak, reserved = max(figures[at], figures[at + 1]), figures[at + 2]
-        self._step_peaks.append((peak, reserved))
-        return figures[at], peak, reserved
+        used = (each for each in levels[1:] if each.allocated > 0)
+        level = max(used, key=lambda each: each.allocated, default=levels[0])
+        level = replace(level, peak=max(level.allocated, level.peak))
+        if level.device != self._device:
+            self._device, self._step_peaks = level.device, []
+        self._step_peaks.append((level.peak, level.reserved))
+        return level
 
     def _by_role(self) -> dict[str, int]:
-        device = self._region.counters[self._device // WIDTH].device
         totals = MemReporter(*self._roots).snapshot().tensors.role_totals()
         found = {
-            f"memory/{role}_mem": size for (name, role), size in totals.items() if name == device
+            f"memory/{role}_mem": size
+            for (name, role), size in totals.items()
+            if name == self._device
         }
         # the snapshot's own memory is nobody's step
         self._region.read()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tensorlens import locks
 from tensorlens.frameworks.registry import adapters
-from tensorlens.lines.region import MeasuredRegion
-from tensorlens.lines.tracing.accounting import WIDTH
+from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 
 FIGURES = {
     "allocated": "Bytes that the framework's allocator has handed out",
@@ -15,20 +12,6 @@ FIGURES = {
     "reserved": "Bytes that the allocator holds; on the host the resident set",
 }
 """Figure of a :class:`DeviceLevel` to its description, for exporters."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLevel:
-    """One device's memory, in bytes; -1 is unknown."""
-
-    device: str
-    """torch's spelling: ``cpu``, ``cuda:0``."""
-    allocated: int
-    """Handed out by the framework's allocator."""
-    peak: int
-    """The most of it at any instant since the last reading."""
-    reserved: int
-    """Held by the allocator; on the host the resident set of the process."""
 
 
 class DeviceLevels:
@@ -48,13 +31,7 @@ class DeviceLevels:
                 if not adapters():
                     return []
                 self._region.begin()
-            figures = self._region.read()
-            levels = []
-            for slot, counter in enumerate(self._region.counters):
-                allocated, peak, reserved = figures[slot * WIDTH : (slot + 1) * WIDTH]
-                most = max(allocated, peak) if peak >= 0 else peak
-                levels.append(DeviceLevel(counter.device, allocated, most, reserved))
-            return levels
+            return self._region.read()
 
     def notes(self) -> list[str]:
         """Return why figures are unknown, and what the frameworks say about theirs."""

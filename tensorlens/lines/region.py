@@ -8,11 +8,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tensorlens.frameworks.base import Counter
-from tensorlens.lines.tracing.accounting import Activation
+from tensorlens.lines.tracing.accounting import WIDTH, Activation
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.threads import ThreadState
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLevel:
+    """One device's memory, in bytes; -1 is unknown."""
+
+    device: str
+    """torch's spelling: ``cpu``, ``cuda:0``."""
+    allocated: int
+    """Handed out by the framework's allocator."""
+    peak: int
+    """The most of it at any instant since the last reading."""
+    reserved: int
+    """Held by the allocator; on the host the resident set of the process."""
 
 
 class MeasuredRegion:
@@ -27,7 +42,7 @@ class MeasuredRegion:
         self.thread: int | None = None
         """The thread that it began in; None where it is not on."""
 
-    def begin(self) -> Sequence[int]:
+    def begin(self) -> list[DeviceLevel]:
         """Take up frameworks imported since, and begin; return the first read."""
         self.end()
         self._engine.attach()
@@ -47,10 +62,19 @@ class MeasuredRegion:
         """Return what the frameworks have to say about their figures, a line each."""
         return self._engine.meters.notes()
 
-    def read(self) -> Sequence[int]:
-        """Return ``allocated, peak since the last read, reserved`` of each slot, in bytes."""
+    def read(self) -> list[DeviceLevel]:
+        """Return the levels of all devices in use, in the order of :attr:`counters`."""
         activation = self._activation
-        return () if activation is None else activation.thread.read_beside_others(activation)
+        if activation is None:
+            return []
+        figures = activation.thread.read_beside_others(activation)
+        levels = []
+        for counter, at in zip(self.counters, range(0, len(figures), WIDTH), strict=False):
+            allocated, peak, reserved = figures[at : at + WIDTH]
+            # a peak that was read before the device's first use is below what is allocated now
+            most = max(allocated, peak) if peak >= 0 else peak
+            levels.append(DeviceLevel(counter.device, allocated, most, reserved))
+        return levels
 
     def end(self) -> None:
         """End the stretch, if it is on."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from tensorlens.errors import TensorlensError
-from tensorlens.lines.device_levels import DeviceLevel
+from tensorlens.lines.region import DeviceLevel
 
 VERSION = 1
 """To be raised with every change of what replies have."""

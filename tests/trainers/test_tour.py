@@ -13,7 +13,7 @@ ANSWERS = (
     "Memory per line",
     "Tensors in memory",
     "Memory over time",
-    "a leak: 1 tensor",
+    "stay behind in each step: 1 tensor (4 B)",
     "Estimate for cuda:0",
     "Biggest savings",
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from tensorlens.frameworks.torch.compilers import keep_compilers_out, skip
 
 
 class OptimizerSteps:
@@ -45,6 +48,38 @@ class OptimizerSteps:
 def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
     """Call ``act`` after each step of the program's first optimizer; return what ends that."""
     return OptimizerSteps(act).close
+
+
+def when_backward(act: Callable[[], None]) -> Callable[[], None]:
+    """Call ``act`` after each outermost backward pass; return what ends that."""
+    backward = torch.autograd.backward
+    is_running = False
+
+    def passed(*arguments: Any, **options: Any) -> Any:
+        nonlocal is_running
+        # a checkpoint runs a pass inside of the pass, on an accelerator in another thread
+        if torch.compiler.is_compiling() or is_running:
+            return backward(*arguments, **options)
+        is_running = True
+        try:
+            result = backward(*arguments, **options)
+        finally:
+            is_running = False
+        ended()
+        return result
+
+    def ended() -> None:
+        act()
+
+    def undo() -> None:
+        if torch.autograd.backward is passed:
+            torch.autograd.backward = backward
+
+    # after a graph break the compiler would read what is called here; the pass it may
+    skip(passed.__code__, deep=False)
+    keep_compilers_out([ended])
+    torch.autograd.backward = functools.update_wrapper(passed, backward)
+    return undo
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@ import gc
 import importlib.util
 import sys
 import types
+from unittest.mock import Mock
 
 import pytest
 from fake_frameworks import (
@@ -302,13 +303,16 @@ class TestRegistryOfTwo:
 
     def test_steps_are_those_of_the_first_optimizer_to_step(self, both):
         first, second = both
-        steps = []
-        end = leaks._when_stepped(lambda: steps.append(1))
+        judge = Mock()
+        end = leaks._when_stepped(judge)
         (one,), (two,) = first.acts, second.acts
+        first.passes[0]()
         two()
+        assert first.passes == second.passes == []
         one()
         two()
-        assert len(steps) == 2
+        names = [each[0] for each in judge.method_calls]
+        assert names == ["pass_ended", "forget_passes", "step_ended", "step_ended"]
         end()
         assert first.acts == second.acts == []
 

@@ -7,6 +7,7 @@ import pytest
 
 from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Growth, Level
 from tensorlens.integrations.sampler import Follower, Trend
+from tensorlens.lines.region import DeviceLevel
 
 
 class Script:
@@ -30,11 +31,12 @@ class Script:
         return self.read()
 
     def read(self):
-        figures = [
-            each for now, high in zip(self.now, self.high, strict=True) for each in (now, high, -1)
+        levels = [
+            DeviceLevel(counter.device, now, high, -1)
+            for counter, now, high in zip(self.counters, self.now, self.high, strict=True)
         ]
         self.high = list(self.now)
-        return figures
+        return levels
 
     def end(self) -> None:
         self.thread = None
@@ -174,7 +176,7 @@ def test_a_device_may_come_into_use_within_an_epoch() -> None:
 
 def test_unknown_peaks_stay_unknown() -> None:
     script = Script()
-    script.read = lambda: [50, -1, -1]  # type: ignore[method-assign]
+    script.read = lambda: [DeviceLevel("cpu", 50, -1, -1)]  # type: ignore[method-assign]
     follower = Follower(script)
     follower.begin(FIT)
     follower.epoch_begins(0)

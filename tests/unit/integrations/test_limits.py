@@ -7,6 +7,7 @@ import pytest
 from tensorlens.frameworks import import_hooks, registry
 from tensorlens.integrations import assertions as limits
 from tensorlens.integrations import pytest as plugin
+from tensorlens.lines.region import DeviceLevel
 
 
 def peaks_of(monkeypatch, device, missing, peak=-1):
@@ -15,8 +16,8 @@ def peaks_of(monkeypatch, device, missing, peak=-1):
     monkeypatch.setattr(registry, "_FRAMEWORKS", {"fake": ""})
     monkeypatch.setattr(registry, "_loaded", {"fake": framework})
     region = SimpleNamespace(
-        begin=lambda: (100, 100, -1) * 2,
-        read=lambda: (100, peak, -1) * 2,
+        begin=lambda: [DeviceLevel(each, 100, 100, -1) for each in ("cpu", "cuda:0")],
+        read=lambda: [DeviceLevel(each, 100, peak, -1) for each in ("cpu", "cuda:0")],
         end=lambda: None,
         counters=[SimpleNamespace(device=each, missing=missing) for each in ("cpu", "cuda:0")],
     )

@@ -2,7 +2,7 @@
 
 from bench import Bench, FakeFramework, FakeMemory
 
-from tensorlens.lines.region import MeasuredRegion
+from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.lines.report import LineMemory
 
 
@@ -12,11 +12,11 @@ def test_a_read_has_the_peak_since_the_one_before(bench: Bench, memory: FakeMemo
     span.begin()
     memory.allocate(10)
     memory.spike(5)
-    assert list(span.read()) == [10, 15, 900]
+    assert span.read() == [DeviceLevel("cpu", 10, 15, 900)]
     memory.free(4)
-    assert list(span.read()) == [6, 10, 900]
+    assert span.read() == [DeviceLevel("cpu", 6, 10, 900)]
     span.end()
-    assert span.read() == ()
+    assert span.read() == []
     assert bench.is_idle()
 
 
@@ -31,7 +31,8 @@ def test_lines_within_do_not_take_its_peak(bench: Bench, memory: FakeMemory) -> 
     span.begin()
     step()
     # 70 at line A; what is allocated is what B left
-    assert list(span.read())[:2] == [1, 70]
+    (level,) = span.read()
+    assert (level.allocated, level.peak) == (1, 70)
     span.end()
     assert bench.peaks("A", "B", "C") == [70, 1, 8]
     assert bench.is_idle()
@@ -89,9 +90,9 @@ def test_devices_that_come_into_use_follow(bench: Bench, memory: FakeMemory) -> 
     fake = FakeFramework(cuda, cpu=memory)
     bench.frameworks = [fake]
     span = MeasuredRegion(bench.engine)
-    assert list(span.begin()) == [0, 0, 0]
+    assert span.begin() == [DeviceLevel("cpu", 0, 0, 0)]
     fake.used.append("cuda:0")
     cuda.allocate(12)
-    assert list(span.read()) == [0, 0, 0, 12, 12, 12]
+    assert span.read() == [DeviceLevel("cpu", 0, 0, 0), DeviceLevel("cuda:0", 12, 12, 12)]
     assert [counter.device for counter in span.counters] == ["cpu", "cuda:0"]
     span.end()
