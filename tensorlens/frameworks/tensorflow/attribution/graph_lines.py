@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
 from tensorlens.frameworks.tensorflow.graphs.names import plain_names
-from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
-from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin
+from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import (
     Title,
     data_given,

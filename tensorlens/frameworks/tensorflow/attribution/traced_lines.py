@@ -13,10 +13,9 @@ from typing import Literal
 
 from tensorlens import locks
 from tensorlens.frameworks.tensorflow.graphs import Functions, NodeOrigin, Nodes, follow_calls
+from tensorlens.frameworks.tensorflow.graphs.functions import Frames
 from tensorlens.frameworks.tensorflow.graphs.layers import Layers
-from tensorlens.frameworks.tensorflow.graphs.origins import Frames
-from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
-from tensorlens.frameworks.tensorflow.native.node_log import NodeLog
+from tensorlens.frameworks.tensorflow.native import NodeLog, TensorflowAllocator
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 
 _MOST_KNOWN = 4096

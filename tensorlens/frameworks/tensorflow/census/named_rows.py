@@ -20,8 +20,7 @@ from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGradients
 from tensorlens.frameworks.tensorflow.census import gradients
-from tensorlens.frameworks.tensorflow.census.heap_objects import contents
-from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
+from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows, contents
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
 from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIANT
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
@@ -80,7 +79,7 @@ class NamedRows:
         self._name_replicas()
         known = NotedGradients()
         weights = gradients.Weights(heap, rows, known)
-        self._gradients = [*gradients.noted(rows, known), *weights.pairs(heap)]
+        self._gradients = [*gradients.noted(rows, known), *weights.likely(heap)]
         # Python makes the dict of an instance when it is first asked for
         heap.objects.extend(weights.contents)
         heap.objects.extend(contents(heap))

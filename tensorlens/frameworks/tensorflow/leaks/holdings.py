@@ -11,9 +11,8 @@ from tensorlens import collector
 from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.survivors import Holder, Retained, Root, SavedBy, Survivor
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.census.heap_objects import look
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
-from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows
+from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows, look
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.census.tensor_reader import Reader, reader
 from tensorlens.heap.outside import outside, shown

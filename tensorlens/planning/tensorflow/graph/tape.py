@@ -17,7 +17,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
 from tensorflow.python.framework import ops
 
-from tensorlens.frameworks.tensorflow.graphs.bodies import calls_of
+from tensorlens.frameworks.tensorflow.graphs.functions import calls_of
 
 _LOGITS = "_keras_logits"
 """Attribute by which Keras has the result of a sigmoid or a softmax refer to what it was computed
