@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -57,6 +56,14 @@ def keep_autograph_out(functions: Sequence[Callable[..., Any]]) -> None:
         marks.autograph_info__ = {}
 
 
+def _code(module: Any, *names: str) -> CodeType | None:
+    for name in (*names, "__code__"):
+        module = getattr(module, name, None)
+    return module if isinstance(module, CodeType) else None
+
+
+_CALL_OF_FUNCTIONS = _code(api, "_call_unconverted")
+_CALL_OF_METHODS = _code(api, "tf_method_target", "TfMethodTarget", "call")
 _executing_eagerly = context.executing_eagerly
 _OURS = frozenset(str(path) for path in Path(__file__).parents[2].rglob("*.py"))
 
@@ -92,9 +99,9 @@ def as_called(function: Any) -> Any:
 
 def _converted(function: Any, caller: FrameType | None) -> Any:
     """Return a function, for autograph to convert where it is autograph that calls."""
-    if caller is not None and caller.f_code is _of_methods():
+    if caller is not None and caller.f_code is _CALL_OF_METHODS:
         caller = caller.f_back
-    if caller is None or caller.f_code is not _of_functions():
+    if caller is None or caller.f_code is not _CALL_OF_FUNCTIONS:
         return function
     options = caller.f_locals.get("options")
     if options is None:
@@ -114,21 +121,6 @@ def _unlisted(function: Any) -> Any:
             return function(*args, **kwargs)
 
     return called
-
-
-@functools.cache
-def _of_functions() -> CodeType | None:
-    return _code(getattr(api, "_call_unconverted", None))
-
-
-@functools.cache
-def _of_methods() -> CodeType | None:
-    target = getattr(api, "tf_method_target", None)
-    return _code(getattr(getattr(target, "TfMethodTarget", None), "call", None))
-
-
-def _code(function: Callable[..., Any] | None) -> CodeType | None:
-    return getattr(function, "__code__", None)
 
 
 _Line = tuple[str, int, str]

@@ -7,6 +7,7 @@ call is when it ran, the operation's name, and where what it made lies or how la
 
 from __future__ import annotations
 
+import contextlib
 import time
 from array import array
 from bisect import bisect_right
@@ -55,14 +56,15 @@ class EagerGradients:
 
     def start(self) -> Callable[[], None]:
         """Note calls from now on; return what ends that."""
-        return _listen(self)
+        note = self._note
+        return follow_gradients(note)
 
-    def note(self, begin: int, op: str, outputs: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Note a call that began at ``begin`` and has ended."""
+    def _note(self, begin: int, arguments: tuple[Any, ...]) -> None:
+        op, _, _, _, outputs, gradients, *_ = arguments
         address = next((found for each in outputs or () if (found := _address(each))), 0)
-        nbytes = _nbytes(gradients)
         end = time.monotonic_ns()
-        self._calls.append(_Call(self._thread(), begin, end, op, address, nbytes))
+        call = _Call(self._thread(), begin, end, str(op), address, _nbytes(gradients))
+        self._calls.append(call)
 
     def amend(self, log: EventLog, amendment: Amendment) -> None:
         """Say of the events of backward which operation they go back to, and of that its phase."""
@@ -176,36 +178,38 @@ def _nbytes(gradients: Sequence[Any]) -> int:
     return size
 
 
+Note = Callable[[int, tuple[Any, ...]], None]
+"""Is told when a gradient function was called, and with what."""
 _lock = locks.reentrant()
-_listeners: tuple[EagerGradients, ...] = ()
+_listeners: tuple[Note, ...] = ()
 
 
-def _listen(listener: EagerGradients) -> Callable[[], None]:
+def follow_gradients(note: Note) -> Callable[[], None]:
+    """Have gradient functions noted after they ran; return what ends that.
+
+    They are given the operation's name, its attributes, the number of its inputs, the inputs, its
+    outputs, and their gradients.
+    """
     global _listeners
     with _lock:
-        _listeners = (*_listeners, listener)
+        _listeners = (*_listeners, note)
         pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
 
     def stop() -> None:
         global _listeners
         with _lock:
-            if listener not in _listeners:
-                return
-            _listeners = tuple(each for each in _listeners if each is not listener)
+            _listeners = tuple(each for each in _listeners if each is not note)
             if not _listeners:
                 pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
     return stop
 
 
-def _gradient_function(op_name: Any, *arguments: Any) -> Any:
+def _gradient_function(*arguments: Any) -> Any:
     begin = time.monotonic_ns()
-    result = backprop._gradient_function(op_name, *arguments)
-    try:
-        # (attributes, number of inputs, inputs, outputs, gradients, ...)
-        for each in _listeners:
-            each.note(begin, str(op_name), arguments[3], arguments[4])
-    except Exception:
-        # the program goes on whatever happens in here
-        return result
+    result = backprop._gradient_function(*arguments)
+    # the program goes on whatever happens in here
+    with contextlib.suppress(Exception):
+        for note in _listeners:
+            note(begin, arguments)
     return result

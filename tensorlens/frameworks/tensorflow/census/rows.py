@@ -165,7 +165,7 @@ def tabulate(rows: Sequence[Row], names: Names, births: Births) -> TensorTable:
     table = TensorTable()
     table.names = names
     for row in rows:
-        _append(table, row)
+        append(table, row)
     table.alias = array("i", [-1]) * len(table)
     add_births(table, births)
     name_the_rest(table)
@@ -179,7 +179,8 @@ def tabulate(rows: Sequence[Row], names: Names, births: Births) -> TensorTable:
     return table
 
 
-def _append(table: TensorTable, row: Row) -> None:
+def append(table: TensorTable, row: Row) -> None:
+    """Add a row to a table; who made it and whose alias it is are to be filled in."""
     fact = row.fact
     table.nbytes.append(fact.nbytes)
     table.storage.append(fact.address)

@@ -87,11 +87,11 @@ class Fact:
     address: int
     """Of the buffer's first byte; 0 where there is none or it is not known."""
     buffer_nbytes: int
-    offset: int
+    offset: int = 0
     """Where the tensor begins in the buffer."""
-    owned: bool
+    owned: bool = False
     """Whether the buffer is TensorFlow's own, not that of NumPy or another library."""
-    outside: int
+    outside: int = 0
     """Bytes that it holds on the heap besides: long strings, a table's entries."""
 
 
@@ -213,7 +213,7 @@ def _read(number: int, tensor: Any) -> Fact:
     except Exception:
         # what cannot be read has neither size nor address
         kind = UNREAD
-    return Fact(number, -1, number, kind, dtype, shape, nbytes, address, nbytes, 0, False, 0)
+    return Fact(number, -1, number, kind, dtype, shape, nbytes, address, nbytes)
 
 
 def _value(number: int, tensor: Any, parent: int) -> Fact | None:
@@ -228,7 +228,7 @@ def _value(number: int, tensor: Any, parent: int) -> Fact | None:
     except Exception:
         return None
     name = str(kind.name)
-    return Fact(number, parent, 0, VARIABLE, name, shape, nbytes, 0, nbytes, 0, False, 0)
+    return Fact(number, parent, 0, VARIABLE, name, shape, nbytes, 0, nbytes)
 
 
 _KINDS = {"string": STRINGS, "resource": RESOURCE, "variant": VARIANT}

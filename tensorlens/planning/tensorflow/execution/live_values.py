@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.planning.tensorflow.graph.nodes import Shape
 
 
-class Counted:
-    """Something that goes when nobody refers to it any more."""
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Bytes of one tensor, or of several that share them; gone when nobody refers to it."""
 
-    __slots__ = ("refs",)
-
-    def __init__(self) -> None:
-        self.refs = 0
-
-    def gone(self, free: Callable[[Buffer], None]) -> None:
-        """Let go of what it refers to."""
+    nbytes: int
+    row: int
+    refs: int = 0
 
 
-class Buffer(Counted):
-    """Bytes of one tensor, or of several that share them."""
+@dataclass(slots=True, eq=False)
+class Items:
+    """A list of tensors, the value of a variant; it lets go of them when nobody refers to it."""
 
-    __slots__ = ("nbytes", "row")
+    values: list[Value]
+    refs: int = 0
 
-    def __init__(self, nbytes: int, row: int) -> None:
-        super().__init__()
-        self.nbytes, self.row = nbytes, row
-
-    def gone(self, free: Callable[[Buffer], None]) -> None:
-        """Give the bytes back."""
-        free(self)
-
-
-class Items(Counted):
-    """A list of tensors, the value of a variant."""
-
-    __slots__ = ("values",)
-
-    def __init__(self, values: Sequence[Value]) -> None:
-        super().__init__()
-        self.values = list(values)
-        for value in self.values:
-            keep(value)
-
-    def gone(self, free: Callable[[Buffer], None]) -> None:
-        """Let go of the tensors."""
-        for value in self.values:
-            drop(value, free)
-        self.values.clear()
+    def __post_init__(self) -> None:
+        self.values = [keep(value) for value in self.values]
 
 
 class Value:
@@ -67,7 +44,7 @@ class Value:
 
     def __init__(
         self,
-        held: Counted | None = None,
+        held: Buffer | Items | None = None,
         shape: Shape | None = None,
         number: Any = None,
         variable: str | None = None,
@@ -102,7 +79,14 @@ def keep(value: Value) -> Value:
 def drop(value: Value, free: Callable[[Buffer], None]) -> None:
     """Refer to it once less."""
     held = value.held
-    if held is not None:
-        held.refs -= 1
-        if not held.refs:
-            held.gone(free)
+    if held is None:
+        return
+    held.refs -= 1
+    if held.refs:
+        return
+    if isinstance(held, Buffer):
+        free(held)
+        return
+    for each in held.values:
+        drop(each, free)
+    held.values.clear()
