@@ -12,8 +12,9 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from tensorflow.python import pywrap_tfe
@@ -70,10 +71,10 @@ class EagerGradients:
         """Say of the events of backward which operation they go back to, and of that its phase."""
         if not self._calls:
             return
-        ran = _Ran(self._calls, amendment)
-        inside = ran.inside(log)
+        calls = sorted(self._calls, key=lambda call: call.begin)
+        inside = _calls_by_row(log, calls, amendment)
         forward = _Forward(log, amendment.started, inside)
-        rows = {id(call): forward.find(call) for call in ran.calls}
+        rows = {id(call): forward.find(call) for call in calls}
         made = set(rows.values())
         context = array("i", log.context)
         for row, number in enumerate(log.context):
@@ -89,29 +90,19 @@ class EagerGradients:
         log.context = context
 
 
-class _Ran:
-    """The calls by the thread they ran on, as a log numbers threads."""
-
-    def __init__(self, calls: Iterable[_Call], amendment: Amendment) -> None:
-        self.calls = sorted(calls, key=lambda call: call.begin)
-        self._started = amendment.started
-        self._of: dict[int, list[_Call]] = {}
-        for call in self.calls:
-            self._of.setdefault(amendment.thread(call.thread), []).append(call)
-        self._begins = {thread: [c.begin for c in of] for thread, of in self._of.items()}
-
-    def inside(self, log: EventLog) -> dict[int, _Call]:
-        """Return the call that ran at each row of which one did."""
-        found: dict[int, _Call] = {}
-        for row, number in enumerate(log.context):
-            thread = log.contexts[number].thread if number >= 0 else -1
-            if thread not in self._of:
-                continue
-            moment = log.time[row] + self._started
-            place = bisect_right(self._begins[thread], moment) - 1
-            if place >= 0 and moment <= self._of[thread][place].end:
-                found[row] = self._of[thread][place]
-        return found
+def _calls_by_row(log: EventLog, calls: Sequence[_Call], amendment: Amendment) -> dict[int, _Call]:
+    """Return the call that ran at each row of which one did, on the same thread."""
+    by_thread: dict[int, list[_Call]] = {}
+    for call in calls:
+        by_thread.setdefault(amendment.thread(call.thread), []).append(call)
+    found: dict[int, _Call] = {}
+    for row, number in enumerate(log.context):
+        ran = by_thread.get(log.contexts[number].thread, []) if number >= 0 else []
+        moment = log.time[row] + amendment.started
+        place = bisect_right(ran, moment, key=attrgetter("begin")) - 1
+        if place >= 0 and moment <= ran[place].end:
+            found[row] = ran[place]
+    return found
 
 
 class _Forward:

@@ -51,8 +51,6 @@ class NodeOrigin:
     """Of a node that computes gradients: the forward operation that it belongs to."""
     phase: Phase = "forward"
     """``other`` is what a step has besides: input pipelines, metrics, initial values."""
-    ambiguous: bool = False
-    """Whether nodes of different lines have this name and it is not known which of them runs."""
     frames: Frames = field(default=(), compare=False, repr=False)
     """All lines that made the node, innermost first, those of libraries included."""
 
@@ -73,8 +71,7 @@ def common_origin(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
     lines = {each.line for each in different}
     phases = {each.phase for each in different}
     forward = [each.forward for each in different if each.forward is not None]
-    ambiguous = len(lines) > 1 or any(each.ambiguous for each in different)
-    line = None if ambiguous else first.line
+    line = first.line if len(lines) == 1 else None
     return NodeOrigin(
         _common([each.stack for each in different], line),
         line,
@@ -82,7 +79,6 @@ def common_origin(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
         op=first.op if len({each.op for each in different}) == 1 else "",
         forward=common_origin(forward) if len(forward) == len(different) else None,
         phase=first.phase if len(phases) == 1 else "other",
-        ambiguous=ambiguous,
         frames=_common([each.frames for each in different], None),
     )
 

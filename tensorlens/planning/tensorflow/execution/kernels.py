@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.planning.tensorflow.execution import lists
 from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
     ALIASES,
     FORWARDS,
@@ -20,12 +19,15 @@ from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
     rows_of,
 )
 from tensorlens.planning.tensorflow.execution.live_values import (
+    LIST_ARITHMETIC,
+    LIST_KERNELS,
     NOTHING,
     Buffer,
     Items,
     Value,
     drop,
     keep,
+    nothing,
 )
 from tensorlens.planning.tensorflow.execution.scratch import Scratch, ScratchOf
 from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Output, Shape
@@ -147,9 +149,9 @@ class Machine:
 
     def _outputs(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
         op = node.op
-        special = _SPECIAL.get(op) or lists.KERNELS.get(op)
-        if op in lists.ARITHMETIC and any(isinstance(each.held, Items) for each in values):
-            special = lists.ARITHMETIC[op]
+        special = _SPECIAL.get(op) or LIST_KERNELS.get(op)
+        if op in LIST_ARITHMETIC and any(isinstance(each.held, Items) for each in values):
+            special = LIST_ARITHMETIC[op]
         if special is not None:
             return special(self, node, values)
         if node.outputs and node.outputs[0].shape is None:
@@ -282,7 +284,7 @@ _SPECIAL: Mapping[str, Callable[[Machine, Node, Sequence[Value]], Sequence[Value
     "ReadVariableOp": _read,
     "VariableShape": _variable_shape,
     **dict.fromkeys(("Shape", "ShapeN"), _shapes),
-    "BroadcastGradientArgs": lists.nothing,
+    "BroadcastGradientArgs": nothing,
     "AssignVariableOp": _assign,
     **dict.fromkeys(("AssignAddVariableOp", "AssignSubVariableOp"), _update),
 }
