@@ -22,7 +22,7 @@ from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGra
 from tensorlens.frameworks.tensorflow.census import gradients
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows, contents
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
-from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIANT
+from tensorlens.frameworks.tensorflow.census.tensor_reader import ELEMENT, VARIABLE, VARIANT
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.attributes import class_name, content_of, items_of
@@ -47,7 +47,7 @@ class NamedRows:
         """Who holds a dataset to the node that the names of its data begin with."""
         self._given: dict[int, tuple[int, Role]] = {}
         """``id()`` of a variable to its name and role: the first that it is given."""
-        self._handles = rows.handles()
+        self._handles = rows.parts(VARIABLE)
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
         self._layers = LayerNames(self.names, self._give)
         self._optimizers = self._name_owned(roots)
@@ -262,7 +262,7 @@ class NamedRows:
             elif rows[handle].name < 0 and rows[value].name >= 0:
                 rows[handle].name = self.names.attribute(rows[value].name, "handle")
                 rows[handle].note = rows[handle].note or HANDLE
-        for whole, part in self._rows.elements():
+        for whole, part in self._rows.parts(ELEMENT):
             if rows[part].name < 0 and rows[whole].name >= 0:
                 rows[part].name = self.names.index(rows[whole].name, rows[part].fact.index)
                 rows[part].role = rows[whole].role

@@ -25,7 +25,6 @@ from tensorlens.frameworks.census.table import (
 )
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    ELEMENT,
     STRINGS,
     UNREAD,
     VARIABLE,
@@ -143,20 +142,12 @@ class Rows:
         """Tell whether a row is a variable's value."""
         return self.all[row].fact.kind == VARIABLE
 
-    def handles(self) -> Sequence[tuple[int, int]]:
-        """Return ``(row of a handle, row of the variable's value)``."""
+    def parts(self, kind: int) -> Sequence[tuple[int, int]]:
+        """Return ``(row, row of a part of it)``: VARIABLE of handles, ELEMENT of lists."""
         return [
             (parent, row)
             for row, parent in enumerate(self.parents)
-            if parent >= 0 and self.is_value(row)
-        ]
-
-    def elements(self) -> Sequence[tuple[int, int]]:
-        """Return ``(row of a list, row of one of its elements)``."""
-        return [
-            (parent, row)
-            for row, parent in enumerate(self.parents)
-            if parent >= 0 and self.all[row].fact.kind == ELEMENT
+            if parent >= 0 and self.all[row].fact.kind == kind
         ]
 
 

@@ -111,7 +111,7 @@ class Node:
     """How many nodes were made before it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Body:
     """One function's nodes."""
 

@@ -122,14 +122,13 @@ class Nodes:
     def __init__(self, functions: Functions | None = None, layers: Layers | None = None) -> None:
         self.functions = functions or Functions()
         self._layers = layers
-        self._scopes: dict[int, Scopes] = {}
-        self._backward: dict[int, Backward] = {}
-        self._origins: dict[tuple[int, str], NodeOrigin] = {}
-        self._alone: dict[tuple[int, str], NodeOrigin] = {}
+        self._scopes: dict[Body, Scopes] = {}
+        self._backward: dict[Body, Backward] = {}
+        self._origins: dict[tuple[Body, str], NodeOrigin] = {}
+        self._alone: dict[tuple[Body, str], NodeOrigin] = {}
         self._made: dict[int, _Made] = {}
         self._found: dict[tuple[str, str | None], NodeOrigin | None] = {}
         self._graphs: weakref.WeakKeyDictionary[Any, Body] = weakref.WeakKeyDictionary()
-        self._bodies: list[Body] = []
         self._others: dict[str | None, list[Body]] = {}
 
     def find(self, node_name: str, function_name: str | None = None) -> NodeOrigin | None:
@@ -249,7 +248,7 @@ class Nodes:
         return None
 
     def _origin(self, body: Body, node: Node) -> NodeOrigin:
-        key = id(body), node.name
+        key = body, node.name
         known = self._origins.get(key)
         if known is None:
             known = self._by_itself(body, node)
@@ -264,10 +263,9 @@ class Nodes:
 
     def _by_itself(self, body: Body, node: Node) -> NodeOrigin:
         """Return where a node comes from, but for what it is the gradient of."""
-        key = id(body), node.name
+        key = body, node.name
         known = self._alone.get(key)
         if known is None:
-            self._bodies.append(body)  # an address means nothing once its object is gone
             frames = body.frames(node.name)  # which many nodes share
             made = self._made.get(id(frames))
             if made is None:
@@ -302,9 +300,9 @@ class Nodes:
         return [each for each in before if each.phase == "forward" and each.line == origin.line]
 
     def _phase(self, body: Body, node: Node, frames: Frames, made: _Made) -> Phase:
-        backward = self._backward.get(id(body))
+        backward = self._backward.get(body)
         if backward is None:
-            backward = self._backward[id(body)] = Backward(body)
+            backward = self._backward[body] = Backward(body)
         if backward.by_name(node):
             return "backward"
         if is_of_dataset(body.name):
@@ -316,11 +314,11 @@ class Nodes:
         return "other" if made.beside else "forward"
 
     def _layer(self, body: Body, name: str) -> str | None:
-        scopes = self._scopes.get(id(body))
+        scopes = self._scopes.get(body)
         if scopes is None:
             if self._layers is None:
                 self._layers = living_layers()
-            scopes = self._scopes[id(body)] = Scopes(body, self._layers)
+            scopes = self._scopes[body] = Scopes(body, self._layers)
         return scopes.layer(name.removeprefix(TAPE)) if not _by_function(name) else None
 
 
