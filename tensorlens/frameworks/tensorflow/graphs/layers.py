@@ -10,7 +10,8 @@ layers is told by the frames: each layer has its ``Layer.__call__`` among them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,11 +29,11 @@ from tensorlens.heap.attributes import content_of, items_of, text_of
 class Layers:
     """Names and paths of layers; of modules the name scopes. Nothing of them is kept alive."""
 
-    paths: dict[str, frozenset[str]] = field(default_factory=dict)
+    paths: Mapping[str, Set[str]] = field(default_factory=dict)
     """The paths of the layers of one name."""
-    inside: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    inside: Mapping[tuple[str, str], Set[str]] = field(default_factory=dict)
     """The same for the layers that a layer has directly, by the names of the two."""
-    modules: frozenset[str] = frozenset()
+    modules: Set[str] = frozenset()
     """The name scopes of modules."""
 
     def path(self, names: Sequence[str]) -> str | None:
@@ -44,30 +45,27 @@ class Layers:
         if not names:
             return None
         joined = "/".join(names)
-        candidates = self.paths.get(names[-1], frozenset())
+        candidates = self.paths.get(names[-1], frozenset[str]())
         if len(names) > 1:
             candidates = self.inside.get((names[-2], names[-1]), candidates)
         if len(candidates) > 1:  # that of a layer of the same name elsewhere does not fit
-            candidates = frozenset(path for path in candidates if f"/{joined}".endswith(f"/{path}"))
+            candidates = {path for path in candidates if f"/{joined}".endswith(f"/{path}")}
         return next(iter(candidates)) if len(candidates) == 1 else joined
 
 
 def living_layers() -> Layers:
     """Look for the layers and modules in the heap."""
-    layers, modules, _ = select(live_objects(), (kinds.layer(), tf.Module))
-    paths: dict[str, set[str]] = {}
-    inside: dict[tuple[str, str], set[str]] = {}
+    layers, objects, _ = select(live_objects(), (kinds.layer(), tf.Module))
+    paths: dict[str, set[str]] = defaultdict(set)
+    inside: dict[tuple[str, str], set[str]] = defaultdict(set)
     for layer in layers:
         name = _name(layer)
-        paths.setdefault(name, set()).add(path_of(layer))
+        paths[name].add(path_of(layer))
         for child in items_of(content_of(layer).get("_layers")):
-            inside.setdefault((name, _name(child)), set()).add(path_of(child))
-    scopes = (getattr(content_of(each).get("_name_scope"), "_name", None) for each in modules)
-    return Layers(
-        {name: frozenset(all_) for name, all_ in paths.items()},
-        {names: frozenset(all_) for names, all_ in inside.items()},
-        frozenset(scope.rstrip("/") for scope in scopes if isinstance(scope, str) and scope),
-    )
+            inside[name, _name(child)].add(path_of(child))
+    scopes = (getattr(content_of(each).get("_name_scope"), "_name", None) for each in objects)
+    modules = {scope.rstrip("/") for scope in scopes if isinstance(scope, str) and scope}
+    return Layers(paths, inside, modules)
 
 
 def _name(layer: Any) -> str:
