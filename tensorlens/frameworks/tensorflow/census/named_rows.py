@@ -31,6 +31,30 @@ from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 from tensorlens.roles import Role
 
+
+class VariableNames:
+    """Names and roles of variables; the first given to one is its own.
+
+    It does not refer to those who use it: a cycle would keep the heap, as a holder of all in it.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.of: dict[int, tuple[int, Role]] = {}
+        """By ``id()`` of the variable."""
+
+    def give(self, item: Any, node: int, role: Role) -> None:
+        """Name a variable, if it has no name yet."""
+        self.of.setdefault(id(item), (node, role))
+        place = self._rows.of.get(id(item))
+        if place is not None and self._rows.all[place].name < 0:
+            self._rows.all[place].name, self._rows.all[place].role = node, role
+
+    def node_of(self, item: Any) -> int | None:
+        """Return the name that a variable has been given, or None."""
+        return self.of[id(item)][0] if id(item) in self.of else None
+
+
 _INTERNAL = ("tensorflow", "keras")
 _STORAGE = "_storage"
 _TRACKED = "_self_unconditional_dependency_names"
@@ -45,11 +69,10 @@ class NamedRows:
         self._loose: set[int] = set()
         self._data: dict[str, int] = {}
         """Who holds a dataset to the node that the names of its data begin with."""
-        self._given: dict[int, tuple[int, Role]] = {}
-        """``id()`` of a variable to its name and role: the first that it is given."""
+        self._given = VariableNames(rows)
         self._handles = rows.parts(VARIABLE)
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
-        self._layers = LayerNames(self.names, self._give)
+        self._layers = LayerNames(self.names, self._given.give)
         self._optimizers = self._name_owned(roots)
         self._name_replicas()
         known = NotedGradients()
@@ -66,20 +89,10 @@ class NamedRows:
         self._ask_tapes()
         self._name_parts()
 
-    def _give(self, item: Any, node: int, role: Role) -> None:
-        """Name a variable, if it has no name yet."""
-        self._given.setdefault(id(item), (node, role))
-        place = self._rows.of.get(id(item))
-        if place is not None and self._rows.all[place].name < 0:
-            self._rows.all[place].name, self._rows.all[place].role = node, role
-
-    def _node_of(self, item: Any) -> int | None:
-        return self._given[id(item)][0] if id(item) in self._given else None
-
     def _name_owned(self, roots: Sequence[Root]) -> dict[int, int]:
         """Name what layers, metrics and optimizers hold; return the nodes of the optimizers."""
         heap = self._heap
-        optimizers = OptimizerNames(self.names, self._give, self._node_of)
+        optimizers = OptimizerNames(self.names, self._given.give, self._given.node_of)
         self._layers.add_roots(roots)
         self._layers.add_layers(heap.layers)
         self._layers.add_metrics(heap.metrics)
@@ -96,14 +109,14 @@ class NamedRows:
         outer = {id(content_of(each).get("_value")): each for each in self._heap.keras_variables}
         for variable in self._heap.distributed:
             values = items_of(content_of(variable).get("_values"))
-            node, given = self._given.get(id(outer.get(id(variable), variable)), (None, None))
+            node, given = self._given.of.get(id(outer.get(id(variable), variable)), (None, None))
             if node is None:
                 known = content_of(values[0]).get("_handle_name") if values else None
                 node = self.names.text(str(known or "variable").partition(":")[0])
             for place, each in enumerate(values):
                 below = self.names.index(self.names.attribute(node, "replica"), place)
                 role: Role = "parameter" if _is_trainable(each) else "buffer"
-                self._give(each, below, given or role)
+                self._given.give(each, below, given or role)
 
     def _name_gradients(self) -> None:
         """Name gradients after those weights that have a name by now."""
