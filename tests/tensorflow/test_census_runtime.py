@@ -20,7 +20,7 @@ from tensorlens.frameworks.tensorflow.census.tensor_reader import (
     STRINGS,
     VARIABLE,
     NativeReader,
-    PythonReader,
+    Reader,
 )
 from tensorlens.frameworks.tensorflow.native import BUILDING, install
 from tensorlens.render.text import TextRenderer
@@ -240,7 +240,7 @@ def test_without_the_native_reader_tensors_are_read_from_python():
     made = tf.random.normal((30, 20))
     weight = tf.Variable(tf.ones((5, 4)))
     words = tf.constant(["a", "b"])
-    (plain, handle, value, strings) = PythonReader().read([made, weight.handle, words])
+    (plain, handle, value, strings) = Reader().read([made, weight.handle, words])
     assert (plain.shape, plain.dtype, plain.nbytes) == ((30, 20), "float32", 2400)
     assert plain.address == NativeReader().read([made])[0].address != 0
     assert (handle.dtype, handle.kind) == ("resource", RESOURCE)

@@ -6,8 +6,8 @@ from tensorflow.python import pywrap_tfe
 
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.tensorflow import Adapter, context, counters
-from tensorlens.frameworks.tensorflow.context import device_name
+from tensorlens.frameworks.tensorflow import Adapter, counters
+from tensorlens.frameworks.tensorflow.counters import spelling
 
 
 class Card:
@@ -40,7 +40,7 @@ def card(monkeypatch):
     monkeypatch.setattr(counters, "_reset", None)
     monkeypatch.setattr(counters, "_highest", {})
     devices = ["/job:localhost/replica:0/task:0/device:CPU:0", "/device:GPU:0"]
-    monkeypatch.setattr(context, "devices", lambda: devices)
+    monkeypatch.setattr(counters, "devices", lambda: devices)
     monkeypatch.setattr(counters, "_counters", {})
     return stand_in
 
@@ -50,10 +50,10 @@ def users_info():
 
 
 def test_names_are_torchs():
-    assert device_name("/job:localhost/replica:0/task:0/device:GPU:1") == "cuda:1"
-    assert device_name("/GPU:0") == "cuda:0"
-    assert device_name("/device:TPU:3") == "tpu:3"
-    assert device_name("/CPU:0") == device_name("") == "cpu"
+    assert spelling("/job:localhost/replica:0/task:0/device:GPU:1") == "cuda:1"
+    assert spelling("/GPU:0") == "cuda:0"
+    assert spelling("/device:TPU:3") == "tpu:3"
+    assert spelling("/CPU:0") == spelling("") == "cpu"
 
 
 def test_a_card_in_use_is_found(card):

@@ -10,6 +10,7 @@ generators, of which ``max_queue_size`` was an option in Keras 2.
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import sys
 import types
 from collections.abc import Sequence
@@ -57,93 +58,74 @@ def look_at_enqueuer(enqueuer: Any, example: Any = None) -> Queue:
     """Return what an enqueuer of Keras holds; nothing is taken from it."""
     content = content_of(enqueuer)
     queue = content_of(content.get("future_queue"))
-    futures = [*_waiting(queue), *_being_put(content)]
-    futures = list({id(future): future for future in futures}.values())
-    made = [future for future in map(content_of, futures) if _is_made(future)]
-    values = [future["_value"] for future in made]
-    ready = _waiting(content_of(content.get("ready_queue")))
-    size = queue.get("maxsize")
-    settings = content_of(content.get("py_dataset"))
-    workers = _whole(settings, "_workers", 1)
-    limit = size + 1 if type(size) is int and size > 0 else None
-    sizes = [each for each in map(batch_bytes, [*values, *ready, *_given(example)]) if each]
-    one = max(sizes, default=None)
-    most = None if limit is None or one is None else limit * one
-    nbytes = batch_bytes(*values, *ready) if values or ready else 0
+    futures = {id(each): each for each in (*_waiting(queue), *_being_put(content))}
+    made = [each for each in map(content_of, futures.values()) if each.get("_success") is True]
+    values = [each["_value"] for each in made if "_value" in each]
+    dataset = content.get("py_dataset")
+    workers = _whole(content_of(dataset), "_workers", 1)
     pids = _processes(content)
-    method = _start_method() if pids else ""
+    method = multiprocessing.get_start_method(allow_none=True) or "" if pids else ""
     memory = workers_of(pids, method)
-    is_copied = any(worker.copied for worker in memory)
-    missing = {}
-    if limit is None:
-        missing["max_batches"] = missing["max_nbytes"] = "a max_queue_size of 0 has no bound"
-    if one is None:
-        missing["batch_nbytes"] = _NO_BATCH
-        missing.setdefault("max_nbytes", _NO_BATCH)
-    if nbytes is None:
-        missing["nbytes"] = _NO_BATCH
-    unmade = len(futures) - len(made)
-    parts = [
-        QueuePart("future_queue", "this process", len(made), "batch",
-                  batch_bytes(*values) if values else 0, limit, most, _rule(size))
-    ]  # fmt: skip
-    if ready:
-        rule = "left over from an epoch that was cut short: ready_queue"
-        kept = batch_bytes(*ready)
-        parts.append(QueuePart("ready_queue", "this process", len(ready), "batch", kept,
-                               len(ready), kept, rule))  # fmt: skip
-    return Queue(
-        name=f"{class_name(content.get('py_dataset'))}, {_many(workers)}, max_queue_size {size}",
-        framework="keras",
-        batches=len(made) + len(ready),
-        nbytes=nbytes,
-        max_batches=limit,
-        max_nbytes=most,
-        batch_nbytes=one,
-        parts=tuple(parts),
-        rule=_rule(size),
+    found = _bounded(
+        dataset, queue.get("maxsize"), values if example is None else [*values, example]
+    )
+    held = batch_bytes(*values) if values else 0
+    part = QueuePart("future_queue", "this process", len(values), "batch", held,
+                     found.max_batches, found.max_nbytes, found.rule)  # fmt: skip
+    return replace(
+        found,
+        batches=len(values),
+        nbytes=held,
+        parts=(part,),
         workers=memory,
-        objects=object_containers(content.get("py_dataset")) if is_copied else (),
+        objects=object_containers(dataset) if any(each.copied for each in memory) else (),
         start_method=method,
-        waiting=max(0, unmade - workers),
-        in_work=min(unmade, workers),
-        missing=missing,
+        waiting=max(0, len(futures) - len(made) - workers),
+        in_work=min(len(futures) - len(made), workers),
+        missing=found.missing if held is not None else {**found.missing, "nbytes": _NO_BATCH},
+        notes=(),
     )
 
 
 def _of_dataset(dataset: Any, example: Any) -> Queue:
-    settings = content_of(dataset)
-    workers = _whole(settings, "_workers", 1)
-    size = _whole(settings, "_max_queue_size", 10)
-    found = [
+    epochs = [
         queue
         for epoch in _living("EpochIterator")
         if content_of(content_of(epoch).get("data_adapter")).get("py_dataset") is dataset
         and (queue := _of_epoch(epoch, example)) is not None
     ]
-    queue = _one(f"{class_name(dataset)}, {_many(workers)}, max_queue_size {size}", found)
-    return queue or _idle(dataset, workers, size, example)
+    size = _whole(content_of(dataset), "_max_queue_size", 10)
+    idle = _bounded(dataset, size, [] if example is None else [example])
+    return _one(idle.name, epochs) or idle
 
 
-def _idle(dataset: Any, workers: int, size: int, example: Any) -> Queue:
-    """Return what a PyDataset will hold at most, when no model is fitted with it."""
-    one = None if example is None else batch_bytes(example)
-    has_queue = workers > 1 or bool(workers and content_of(dataset).get("_use_multiprocessing"))
-    if has_queue:
-        limit, rule = (size + 1 if size > 0 else None), _rule(size)
-        reason = "a max_queue_size of 0 has no bound"
+def _bounded(dataset: Any, size: Any, batches: Sequence[Any]) -> Queue:
+    """Return what a PyDataset holds at most, and nothing of what it holds now.
+
+    Args:
+        dataset: which one.
+        size: its ``max_queue_size``.
+        batches: some of it, of which the largest is taken.
+    """
+    settings = content_of(dataset)
+    workers = _whole(settings, "_workers", 1)
+    if workers > 1 or (workers and settings.get("_use_multiprocessing")):
+        limit, reason = (size + 1 if size > 0 else None), "a max_queue_size of 0 has no bound"
+        rule = (
+            f"max_queue_size + 1 = {size} + 1: those in future_queue, and one that waits to be put"
+            f" there ({_SOURCE})"
+        )
     else:
         limit, rule, reason = (None if backend() == "tensorflow" else 0), _ALONE, _AUTOTUNE
-    missing = {}
+    one = max([each for each in map(batch_bytes, batches) if each], default=None)
+    missing = {} if one is not None else {"batch_nbytes": _NO_BATCH}
     if limit is None:
         missing["max_batches"] = missing["max_nbytes"] = reason
-    if one is None:
-        missing["batch_nbytes"] = _NO_BATCH
-        missing.setdefault("max_nbytes", _NO_BATCH)
+    elif limit and one is None:
+        missing["max_nbytes"] = _NO_BATCH
     most = 0 if limit == 0 else None if limit is None or one is None else limit * one
-    if most is not None:
-        missing.pop("max_nbytes", None)
-    name = f"{class_name(dataset)}, {_many(workers)}, max_queue_size {size}"
+    many = "1 worker" if workers == 1 else f"{workers} workers"
+    name = f"{class_name(dataset)}, {many}, max_queue_size {size}"
     return Queue(name, "keras", 0, 0, limit, most, one, (), rule, missing=missing, notes=(_IDLE,))
 
 
@@ -232,10 +214,6 @@ def _local(content: Any, function: str, name: str) -> Any:
     return None
 
 
-def _is_made(future: Any) -> bool:
-    return future.get("_success") is True and "_value" in future
-
-
 def _processes(content: Any) -> list[int]:
     """Return the processes of the pool that makes the batches; none where it is of threads."""
     pool = content_of(_local(content, "_run", "executor"))
@@ -244,27 +222,6 @@ def _processes(content: Any) -> list[int]:
     return [pid for pid in pids if type(pid) is int]
 
 
-def _start_method() -> str:
-    import multiprocessing
-
-    return multiprocessing.get_start_method(allow_none=True) or ""
-
-
-def _rule(size: Any) -> str:
-    return (
-        f"max_queue_size + 1 = {size} + 1: those in future_queue, and one that waits to be put"
-        f" there ({_SOURCE})"
-    )
-
-
-def _given(example: Any) -> list[Any]:
-    return [] if example is None else [example]
-
-
 def _whole(content: Any, name: str, otherwise: int) -> int:
     value = content.get(name)
     return value if type(value) is int else otherwise
-
-
-def _many(workers: int) -> str:
-    return "1 worker" if workers == 1 else f"{workers} workers"

@@ -1,18 +1,70 @@
-"""Counters of the accelerators that TensorFlow uses; a user's own peak statistics stay theirs."""
+"""TensorFlow's devices and the counters of its accelerators; a user's own peaks stay theirs."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import context as eager
 
 from tensorlens import locks
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
-from tensorlens.frameworks.tensorflow import context
-from tensorlens.frameworks.tensorflow.context import device_name as spelling
+
+
+def handle() -> Any:
+    """Return the context's handle, or None as long as the program has run no operation."""
+    made = eager.context_safe()
+    return None if made is None else getattr(made, "_context_handle", None)
+
+
+def is_initialized() -> bool:
+    """Tell whether the program has run an operation, which is when devices are made."""
+    return handle() is not None
+
+
+def devices() -> list[str]:
+    """Return the full names of the local devices; none before the context is made."""
+    made = eager.context_safe()
+    if made is None or handle() is None:
+        return []
+    return [device.name for device in made.list_logical_devices()]
+
+
+def memory_info(device: str) -> tuple[int, int] | None:
+    """Return what a device's allocator says is in use, and the peak, in bytes.
+
+    Args:
+        device: TensorFlow's short name: ``GPU:0``.
+    """
+    found = handle()
+    if found is None:
+        return None
+    try:
+        info = pywrap_tfe.TFE_GetMemoryInfo(found, device)
+    except (ValueError, RuntimeError):
+        # its allocator keeps no statistics
+        return None
+    return int(info["current"]), int(info["peak"])
+
+
+_SPELLINGS = {"gpu": "cuda"}
+
+
+@functools.lru_cache(maxsize=256)
+def spelling(text: str) -> str:
+    """Return the short name of ``/job:localhost/replica:0/task:0/device:GPU:1``: ``cuda:1``.
+
+    All of a host's CPU devices have its memory: each is ``cpu``.
+    """
+    kind, _, number = text.rpartition("device:")[2].lower().lstrip("/").partition(":")
+    if kind in ("", "cpu"):
+        return "cpu"
+    return f"{_SPELLINGS.get(kind, kind)}:{number or 0}"
+
 
 _peaks_lock = locks.reentrant()
 _highest: dict[str, int] = {}
@@ -25,13 +77,13 @@ def read_peak(device: str) -> tuple[int, int] | None:
     """Return what is in use and the peak since the previous read, in bytes; None if not known."""
     with _peaks_lock:
         _install()
-        handle = context.handle()
-        if handle is None:
+        found = handle()
+        if found is None:
             return None
         try:
-            info = _info(handle, device)
+            info = _info(found, device)
             _highest[device] = max(_highest.get(device, 0), int(info["peak"]))
-            _reset(handle, device)
+            _reset(found, device)
         except (ValueError, RuntimeError):
             return None
     return int(info["current"]), int(info["peak"])
@@ -72,12 +124,12 @@ def has_accelerators() -> bool:
     built: Mapping[str, Any] = tensorflow.sysconfig.get_build_info()
     keys = ("is_cuda_build", "is_rocm_build", "is_tensorrt_build")
     # a build for TPUs says nothing of them; plugged devices come with a library of their own
-    return any(built.get(key) for key in keys) or bool(_plugged())
+    return any(built.get(key) for key in keys) or bool(used_devices())
 
 
 def used_devices() -> Sequence[str]:
     """Return the names of the accelerators in use so far, initialising none."""
-    found = (spelling(name) for name in context.devices())
+    found = (spelling(name) for name in devices())
     return [name for name in found if name != "cpu"]
 
 
@@ -91,7 +143,7 @@ def device_name(device: Any) -> str:
     if name != "cpu" and name.partition(":")[0] not in _THEIRS:
         raise DeviceError(f"no device {device!r}: give cpu, cuda:0 (/GPU:0) or tpu:0")
     used = used_devices()
-    if name != "cpu" and context.is_initialized() and name not in used:
+    if name != "cpu" and is_initialized() and name not in used:
         raise DeviceError(f"no device {name} here: there is {', '.join(['cpu', *used])}")
     return name
 
@@ -134,7 +186,3 @@ def device_counter(device: str) -> Counter:
         raise DeviceError("cpu is no accelerator")
     with _lock:
         return _counters.setdefault(name, DeviceCounter(name))
-
-
-def _plugged() -> Sequence[str]:
-    return [name for name in context.devices() if spelling(name) != "cpu"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 from tensorlens.frameworks.host.choice import HostCounterChoice, NativeCounter
 from tensorlens.frameworks.host.process import process_counter
-from tensorlens.frameworks.tensorflow import context, counters
+from tensorlens.frameworks.tensorflow import counters
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator, install
 
 _BFC = "TF_CPU_ALLOCATOR_USE_BFC"
@@ -48,7 +48,7 @@ class BfcCounter:
         resident, read_peak = self._resident, counters.read_peak
 
         def read() -> tuple[int, int, int]:
-            if self._asked and context.is_initialized():
+            if self._asked and counters.is_initialized():
                 # it has been read, and is none of the program's child processes' business
                 self._asked = False
                 os.environ.pop(_BFC, None)
@@ -70,7 +70,7 @@ def _native() -> CpuCounter:
 
 def _fall_back() -> Counter:
     # TensorFlow reads it when the first operation asks for memory
-    if not context.is_initialized():
+    if not counters.is_initialized():
         return BfcCounter(ask=_BFC not in os.environ)
     return BfcCounter() if _bfc_is_on() else process_counter()
 
@@ -79,7 +79,7 @@ def _bfc_is_on() -> bool:
     """Tell whether the user's own setting was there when TensorFlow read it."""
     if os.environ.get(_BFC, "").lower() not in ("1", "true"):
         return False
-    found = context.memory_info("CPU:0", reset=False)
+    found = counters.memory_info("CPU:0")
     return found is not None and found[1] > 0
 
 

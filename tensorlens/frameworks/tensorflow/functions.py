@@ -1,22 +1,25 @@
-"""Tells which functions TensorFlow compiles into graphs, and whether one runs only to build one."""
+"""The functions that TensorFlow compiles into graphs, and the lines of what autograph converts."""
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import tensorflow
 from tensorflow.python.autograph.impl import api
+from tensorflow.python.autograph.pyct import transpiler
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops
 from tensorflow.python.util import tf_stack
 
 from tensorlens.frameworks.census.wrappers import wrapped
+from tensorlens.frameworks.keras import kinds
+from tensorlens.heap import live_objects, select
 
 _GRAPH = "tf.function"
 _XLA = "tf.function(jit_compile=True)"
@@ -39,8 +42,7 @@ def forward_of(item: Any) -> str | None:
     """
     if issubclass(type(item), polymorphic_function.Function):
         return "_python_function"
-    layer = getattr(sys.modules.get("keras.src.layers.layer"), "Layer", ())
-    if issubclass(type(item), layer):
+    if issubclass(type(item), kinds.layer()):
         return "call"
     if issubclass(type(item), tensorflow.Module) and callable(item):
         return "__call__"
@@ -54,6 +56,14 @@ def keep_autograph_out(functions: Sequence[Callable[..., Any]]) -> None:
         marks.autograph_info__ = {}
 
 
+def _code(module: Any, *names: str) -> CodeType | None:
+    for name in (*names, "__code__"):
+        module = getattr(module, name, None)
+    return module if isinstance(module, CodeType) else None
+
+
+_CALL_OF_FUNCTIONS = _code(api, "_call_unconverted")
+_CALL_OF_METHODS = _code(api, "tf_method_target", "TfMethodTarget", "call")
 _executing_eagerly = context.executing_eagerly
 _OURS = frozenset(str(path) for path in Path(__file__).parents[2].rglob("*.py"))
 
@@ -89,9 +99,9 @@ def as_called(function: Any) -> Any:
 
 def _converted(function: Any, caller: FrameType | None) -> Any:
     """Return a function, for autograph to convert where it is autograph that calls."""
-    if caller is not None and caller.f_code is _of_methods():
+    if caller is not None and caller.f_code is _CALL_OF_METHODS:
         caller = caller.f_back
-    if caller is None or caller.f_code is not _of_functions():
+    if caller is None or caller.f_code is not _CALL_OF_FUNCTIONS:
         return function
     options = caller.f_locals.get("options")
     if options is None:
@@ -113,16 +123,40 @@ def _unlisted(function: Any) -> Any:
     return called
 
 
-@functools.cache
-def _of_functions() -> CodeType | None:
-    return _code(getattr(api, "_call_unconverted", None))
+_Line = tuple[str, int, str]
+"""File name, number, qualified name of the function."""
+
+_maps: dict[str, Mapping[Any, Any]] = {}
+"""The map of each generated file that was met."""
 
 
-@functools.cache
-def _of_methods() -> CodeType | None:
-    target = getattr(api, "tf_method_target", None)
-    return _code(getattr(getattr(target, "TfMethodTarget", None), "call", None))
+def source_line(line: _Line) -> _Line:
+    """Return the line that one of autograph's was made from; any other as it is.
+
+    What makes converted functions has the map, and is kept for the next time
+    (tensorflow/python/autograph/pyct/transpiler.py, 2.21).
+    """
+    filename, lineno, _ = line
+    if filename not in _maps:
+        _maps[filename] = {}
+        _read_maps()
+    # what stands around a line of the person's has none of its own
+    origins = [(each.lineno, origin) for each, origin in _maps[filename].items()]
+    before = [each for each in origins if each[0] <= lineno]
+    if not before:
+        return line
+    _, origin = max(before, key=itemgetter(0))
+    # a lambda has no name there
+    return origin.loc.filename, origin.loc.lineno, origin.function_name or "<lambda>"
 
 
-def _code(function: Callable[..., Any] | None) -> CodeType | None:
-    return getattr(function, "__code__", None)
+def _read_maps() -> None:
+    factory = getattr(transpiler, "_PythonFnFactory", None)
+    if factory is None:
+        return
+    (factories, *_) = select(live_objects(), (factory,))
+    for each in factories:
+        source_map = getattr(each, "source_map", None) or {}
+        filename = getattr(next(iter(source_map), None), "filename", None)
+        if filename is not None:
+            _maps[filename] = source_map

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tensorlens import locks
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.native import NativeUnavailable, TensorflowAllocator
+from tensorlens.frameworks.tensorflow.wrapping import nothing
 
 _lock = locks.reentrant()
 _watchers = 0
-_unfollow: Callable[[], None] | None = None
-_leave_tapes: Callable[[], None] | None = None
-_leave_graphs: Callable[[], None] | None = None
+_ends: Sequence[Callable[[], None]] = ()
 
 
 def watch() -> Callable[[], None]:
@@ -21,9 +20,10 @@ def watch() -> Callable[[], None]:
     Raises:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
     """
+    global _watchers, _ends
     counter = cpu.cpu_counter()
     if not isinstance(counter, cpu.CpuCounter):
-        return _nothing
+        return nothing
     allocator = counter.allocator
     # imported here: it reads the heap's native part
     from tensorlens.frameworks.tensorflow.census.findings import adopt_all
@@ -33,33 +33,41 @@ def watch() -> Callable[[], None]:
         allocator.watch_births()
     except NativeUnavailable:
         # names and sizes do without; births are shown as unknown
-        return _nothing
-    _follow(allocator)
+        return nothing
+    with _lock:
+        if _watchers == 0:
+            _ends = _follow(allocator)
+        _watchers += 1
     ended = False
 
     def unwatch() -> None:
         nonlocal ended
-        if not ended:
-            ended = True
-            allocator.watch_births(False)
-            _follow_no_more()
+        global _watchers, _ends
+        if ended:
+            return
+        ended = True
+        allocator.watch_births(False)
+        with _lock:
+            _watchers -= 1
+            if _watchers == 0:
+                for end in _ends:
+                    end()
+                _ends = ()
 
     return unwatch
 
 
-def _follow(allocator: TensorflowAllocator) -> None:
+def _follow(allocator: TensorflowAllocator) -> Sequence[Callable[[], None]]:
     """Have the native part told of calls of graph functions, whose nodes run on other threads.
 
-    And have the gradients noted that tapes give.
+    And have the gradients noted that tapes give. Returns what ends it.
     """
-    global _watchers, _unfollow, _leave_tapes, _leave_graphs
     from tensorlens.frameworks.tensorflow.attribution.tape_gradients import (
         function_begins,
         function_ends,
         watch_tapes,
     )
-    from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
-    from tensorlens.frameworks.tensorflow.graphs.construction import follow_added_nodes
+    from tensorlens.frameworks.tensorflow.graphs.calls import follow_added_nodes, follow_calls
 
     def begin(name: str) -> Callable[[], None]:
         call, first = allocator.call(name), function_begins()
@@ -70,24 +78,5 @@ def _follow(allocator: TensorflowAllocator) -> None:
 
         return end
 
-    with _lock:
-        if _watchers == 0:
-            _unfollow = follow_calls(begin)
-            _leave_tapes = watch_tapes()
-            _leave_graphs = follow_added_nodes(allocator.building, allocator.end)
-        _watchers += 1
-
-
-def _follow_no_more() -> None:
-    global _watchers, _unfollow, _leave_tapes, _leave_graphs
-    with _lock:
-        _watchers -= 1
-        if _watchers == 0:
-            for each in (_unfollow, _leave_tapes, _leave_graphs):
-                if each is not None:
-                    each()
-            _unfollow = _leave_tapes = _leave_graphs = None
-
-
-def _nothing() -> None:
-    """End nothing."""
+    graphs = follow_added_nodes(allocator.building, allocator.end)
+    return follow_calls(begin), watch_tapes(), graphs

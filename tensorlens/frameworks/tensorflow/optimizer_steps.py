@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,9 +13,10 @@ from tensorflow.python.framework import ops
 
 from tensorlens import locks
 from tensorlens.frameworks.import_hooks import when_imported
+from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.tensorflow.wrapping import nothing, wrap
 
 _Act = Callable[[], None]
-_CALL = "__call__"
 
 _lock = locks.reentrant()
 _users = 0
@@ -73,36 +72,27 @@ def when_run(act: _Act) -> None:
 
 
 def _wrap() -> Callable[[], None]:
-    kind = polymorphic_function.Function
-    original = vars(kind)[_CALL]
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(self: Any, *arguments: Any, **options: Any) -> Any:
+            global _latest
+            if _calls.outermost is not None or not context.executing_eagerly():
+                return original(self, *arguments, **options)
+            _calls.outermost = self
+            _latest = weakref.ref(self)
+            try:
+                result = original(self, *arguments, **options)
+            finally:
+                _calls.outermost = None
+            for act in [*_acts.get(self, ())]:
+                act()
+            return result
 
-    @functools.wraps(original)
-    def called(self: Any, *arguments: Any, **options: Any) -> Any:
-        global _latest
-        if _calls.outermost is not None or not context.executing_eagerly():
-            return original(self, *arguments, **options)
-        _calls.outermost = self
-        _latest = weakref.ref(self)
-        try:
-            result = original(self, *arguments, **options)
-        finally:
-            _calls.outermost = None
-        for act in [*_acts.get(self, ())]:
-            act()
-        return result
+        return called
 
-    setattr(kind, _CALL, called)
-
-    def undo() -> None:
-        if vars(kind).get(_CALL) is called:
-            setattr(kind, _CALL, original)
-
-    return undo
+    return wrap(polymorphic_function.Function, "__call__", wrapper)
 
 
 _MODULE = "keras.src.optimizers.base_optimizer"
-_KIND = "BaseOptimizer"
-_METHOD = "apply"
 
 
 class OptimizerSteps:
@@ -115,7 +105,7 @@ class OptimizerSteps:
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
-        self._first: Callable[[], Any] = _nothing
+        self._first: Callable[[], Any] = nothing
         self._undo = [follow()]
         self._undo.append(when_imported(_MODULE, self._wrap))
 
@@ -125,25 +115,15 @@ class OptimizerSteps:
             self._undo.pop()()
 
     def _wrap(self) -> None:
-        kind = getattr(sys.modules.get(_MODULE), _KIND, None)
-        original = vars(kind).get(_METHOD) if kind is not None else None
-        if original is None:
-            return
-        stepped = self._stepped
+        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+            def apply(optimizer: Any, *arguments: Any, **options: Any) -> Any:
+                result = original(optimizer, *arguments, **options)
+                self._stepped(optimizer)
+                return result
 
-        @functools.wraps(original)
-        def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
-            result = original(self, *arguments, **options)
-            stepped(self)
-            return result
+            return apply
 
-        setattr(kind, _METHOD, wrapper)
-
-        def undo() -> None:
-            if vars(kind).get(_METHOD) is wrapper:
-                setattr(kind, _METHOD, original)
-
-        self._undo.append(undo)
+        self._undo.append(wrap(kinds.optimizer(), "apply", wrapper))
 
     def _stepped(self, optimizer: Any) -> None:
         known = self._first()
@@ -160,7 +140,3 @@ class OptimizerSteps:
 def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
     """Call ``act`` after each step of the program's first optimizer; return what ends that."""
     return OptimizerSteps(act).close
-
-
-def _nothing() -> None:
-    return None

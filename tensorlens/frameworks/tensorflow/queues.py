@@ -74,6 +74,7 @@ _HERE = "TensorFlow"
 _MAP_AND_BATCH = 16
 _ASK_AGAIN = "tf.data may add and fuse transformations: ask again while it is iterated over"
 _NO_MODEL = "autotune is off for this dataset, and with it tf.data's count of what buffers hold"
+_IDLE = "no iterator over it is alive: nothing is held until a loop begins"
 _NO_SIZE = "no batch has been made so far, and its shape is not fixed"
 
 
@@ -95,33 +96,12 @@ def iterators_of(dataset: Any) -> list[Any]:
 def look_at_dataset(dataset: Any, example: Any = None) -> Queue:
     """Return what the iterators over a dataset hold now, and what one can hold."""
     found = [look_at_iterator(item, example) for item in iterators_of(dataset)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        return merge_queues(f"{_title(transformations(dataset))}, {len(found)} iterators", found)
     chain = transformations(dataset)
+    if found:
+        name = f"{_title(chain)}, {len(found)} iterators"
+        return found[0] if len(found) == 1 else merge_queues(name, found)
     spec = dataset.element_spec if chain[0].is_known else None
-    one = _static_bytes(spec, example)
-    limit = _static_limit(chain)
-    missing = {}
-    if limit is None:
-        missing["max_batches"] = missing["max_nbytes"] = _ASK_AGAIN
-    if one is None:
-        missing["batch_nbytes"] = _NO_SIZE
-        missing.setdefault("max_nbytes", _NO_SIZE)
-    return Queue(
-        name=_title(chain),
-        framework="tensorflow",
-        batches=0,
-        nbytes=0,
-        max_batches=limit,
-        max_nbytes=None if limit is None or one is None else limit * one,
-        batch_nbytes=one,
-        parts=(),
-        rule="" if limit is None else _PREFETCH,
-        missing=missing,
-        notes=("no iterator over it is alive: nothing is held until a loop begins",),
-    )
+    return _by_chain(chain, _static_bytes(spec, example), is_running=False)
 
 
 def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
@@ -131,36 +111,41 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
     model = _model(content.get("_iterator_resource"))
     given = _static_bytes(content.get("_element_spec"), example)
     if model is None:
-        return _without_model(chain, given)
+        return _by_chain(chain, given, is_running=True)
     nodes = _nodes(model)
     if not nodes:
-        return _renamed(_without_model([], given), chain)
+        empty = _by_chain([], given, is_running=True)
+        return replace(empty, name=_title(chain), notes=("it has come to its end",))
     parts = _parts(nodes, chain, int(model.optimization_params.ram_budget))
     ahead = [part for part in parts if part.ahead]
-    one = _largest([part for part in parts if part.unit == "batch"], given)
-    batches = sum(part.elements or 0 for part in ahead)
-    most = _sum([part.max_elements for part in ahead])
+    sizes = [
+        -(-part.nbytes // part.elements)
+        for part in parts
+        if part.unit == "batch" and part.nbytes and part.elements
+    ]
+    one = max([*sizes, *([given] if given else [])], default=None)
     parts = tuple(_with_bytes(part, one) for part in parts)
+    most = _sum([part.max_elements for part in ahead])
     max_nbytes = _sum([part.max_nbytes for part in parts])
     missing = {}
-    reasons = [part.missing for part in parts if part.max_nbytes is None and part.missing]
     if most is None:
         missing["max_batches"] = next((part.missing for part in ahead if part.missing), "")
     if max_nbytes is None:
+        reasons = [part.missing for part in parts if part.max_nbytes is None and part.missing]
         missing["max_nbytes"] = "; ".join(dict.fromkeys(reasons)) or _NO_SIZE
     if one is None:
         missing["batch_nbytes"] = _NO_SIZE
-    rules = dict.fromkeys(part.rule for part in ahead)
     return Queue(
         name=_title(chain),
         framework="tensorflow",
-        batches=batches,
+        batches=sum(part.elements or 0 for part in ahead),
         nbytes=sum(part.nbytes or 0 for part in parts),
         max_batches=most,
         max_nbytes=max_nbytes,
         batch_nbytes=one,
         parts=parts,
-        rule="; ".join(rules) or "nothing in it holds whole batches",
+        rule="; ".join(dict.fromkeys(part.rule for part in ahead))
+        or "nothing in it holds whole batches",
         missing=missing,
     )
 
@@ -296,11 +281,6 @@ def _with_bytes(part: QueuePart, one: int | None) -> QueuePart:
     return replace(part, missing=part.missing or _NO_SIZE)
 
 
-def _largest(parts: Sequence[QueuePart], given: int | None) -> int | None:
-    sizes = [-(-part.nbytes // part.elements) for part in parts if part.nbytes and part.elements]
-    return max([*sizes, *([given] if given else [])], default=None)
-
-
 def _static_bytes(spec: Any, example: Any) -> int | None:
     """Return the bytes of an example, or of an element whose shapes are all fixed."""
     if example is not None:
@@ -328,26 +308,32 @@ def _static_limit(chain: Sequence[Transformation]) -> int | None:
     return last.size
 
 
-def _without_model(chain: Sequence[Transformation], one: int | None) -> Queue:
-    """Return what is certain without tf.data's model: that what has no buffers holds nothing."""
-    held = [each for each in chain if each.buffers]
-    sizes = {} if one is not None else {"batch_nbytes": _NO_SIZE}
-    if not held:
-        return Queue(_title(chain), "tensorflow", 0, 0, 0, 0, one, (),
-                     "nothing in it keeps elements", missing=sizes)  # fmt: skip
+def _by_chain(chain: Sequence[Transformation], one: int | None, *, is_running: bool) -> Queue:
+    """Return what is certain without tf.data's model, which has one while it is iterated over."""
     limit = _static_limit(chain)
-    missing = {"batches": _NO_MODEL, "nbytes": _NO_MODEL, **sizes}
+    if is_running and not any(each.buffers for each in chain):
+        limit = 0
+    now = None if is_running and limit != 0 else 0
+    missing = {} if now is not None else {"batches": _NO_MODEL, "nbytes": _NO_MODEL}
     if limit is None:
-        missing |= {"max_batches": _NO_MODEL, "max_nbytes": _NO_MODEL}
-    most = None if limit is None or one is None else limit * one
-    if limit is not None and most is None:
-        missing["max_nbytes"] = _NO_SIZE
-    return Queue(_title(chain), "tensorflow", None, None, limit, most, one, (), _PREFETCH,
-                 missing=missing)  # fmt: skip
-
-
-def _renamed(queue: Queue, chain: Sequence[Transformation]) -> Queue:
-    return replace(queue, name=_title(chain), notes=("it has come to its end",))
+        missing["max_batches"] = missing["max_nbytes"] = _NO_MODEL if is_running else _ASK_AGAIN
+    if one is None:
+        missing["batch_nbytes"] = _NO_SIZE
+        if limit:
+            missing["max_nbytes"] = _NO_SIZE
+    return Queue(
+        name=_title(chain),
+        framework="tensorflow",
+        batches=now,
+        nbytes=now,
+        max_batches=limit,
+        max_nbytes=0 if limit == 0 else None if limit is None or one is None else limit * one,
+        batch_nbytes=one,
+        parts=(),
+        rule="nothing in it keeps elements" if limit == 0 else _PREFETCH if limit else "",
+        missing=missing,
+        notes=() if is_running else (_IDLE,),
+    )
 
 
 def _title(chain: Sequence[Transformation]) -> str:

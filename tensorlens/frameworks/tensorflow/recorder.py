@@ -1,21 +1,79 @@
-"""A recording of TensorFlow's CPU allocator while it runs."""
+"""A recording of TensorFlow's CPU allocator, with the Keras layers that frames call."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tensorlens.frameworks.base import Recorder, RecordOptions, Root
-from tensorlens.frameworks.host.naming import Moment, NameSources, Sight, unknown_path
+from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.allocator_log import NativeRecorder
+from tensorlens.frameworks.host.naming import ModulePath, Moment, NameSources, Sight, unknown_path
 from tensorlens.frameworks.host.recorder import Amendment, FrameworkHooks, HostRecorder
+from tensorlens.frameworks.import_hooks import when_imported
+from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.keras.layers import path_of
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.attribution.module_calls import (
-    TensorflowRecorder,
-    module_paths,
-)
 from tensorlens.frameworks.tensorflow.observation import watch
+from tensorlens.heap import instances
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.events import GRAPH_CALL, EventLog
+
+_LAYERS = "keras.src.layers.layer"
+
+
+class TensorflowRecorder(NativeRecorder):
+    """Records spans of what TensorFlow's tapped allocator hands out; spans may overlap."""
+
+    def __init__(self, allocator: NativeAllocator) -> None:
+        super().__init__(allocator)
+        self._knows_modules: bool | None = None
+
+    def tell_modules(self) -> None:
+        """Let the native part read which layer a frame calls, after a trial, once there is Keras.
+
+        All layers are called by one method, ``Layer.__call__``.
+        """
+        if self._knows_modules is None:
+            probe = _Probe(self._library.tl_trial)
+            self._library.tl_module_call(id(_Probe.call.__code__))
+            self._knows_modules = self.reads_modules(probe.call, probe)
+            self._library.tl_module_call(None)
+            if self._knows_modules:
+                # a recording may begin first: Keras is imported when its first attribute is read
+                when_imported(_LAYERS, self._read_layers)
+
+    def _read_layers(self) -> None:
+        call = _call_of_layers()
+        self._library.tl_module_call(None if call is None else id(call))
+
+
+class _Probe:
+    """An object whose method is called as a layer is."""
+
+    def __init__(self, allocate: Any) -> None:
+        self._allocate = allocate
+
+    def call(self, *arguments: Any, **options: Any) -> None:
+        self._allocate()
+
+
+def _call_of_layers() -> Any:
+    """Return the code of ``Layer.__call__`` below its decorators; None without Keras."""
+    function: Any = vars(kinds.layer()).get("__call__")
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "__code__", None)
+
+
+def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
+    """Return what gives the path of a layer that lives now, by its address and type's name."""
+    paths = {
+        (id(layer), type(layer).__name__): path_of(layer) for layer in instances(kinds.layer())
+    }
+    return lambda address, kind: paths.get((address, kind))
+
 
 _recorder: TensorflowRecorder | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -184,19 +184,11 @@ def _own(model: Any, given: Mapping[str, Any], names: Set[str]) -> dict[str, Any
     compiled = getattr(getattr(model, "_compile_config", None), "config", {})
     layers = [model, *model._flatten_layers()]
     held = [each for layer in layers for each in vars(layer).values() if inspect.isfunction(each)]
-    for each in [*layers, *held, *_flat(compiled), *_flat(given)]:
+    for each in [*layers, *held, *keras.tree.flatten([compiled, given])]:
         thing = each if inspect.isfunction(each) or inspect.isclass(each) else type(each)
         if thing.__name__ in names and thing.__module__.partition(".")[0] not in _KNOWN:
             found[thing.__name__] = found[keras.saving.get_registered_name(thing)] = thing
     return found
-
-
-def _flat(value: Any) -> Sequence[Any]:
-    if isinstance(value, Mapping):
-        value = [*value.values()]
-    if isinstance(value, (list, tuple)):
-        return [inner for each in value for inner in _flat(each)]
-    return [value]
 
 
 def _names_in(serialized: Any) -> set[str]:

@@ -66,7 +66,7 @@ def run(model: Any, asked: TraceRequest) -> Trace:
     places = Places(found.log, traced.graph)
     ledger = Ledger(found, "cpu" if on_host else "cuda:0", places.of, variables)
     _label_gradients(traced, graph.nodes, ledger)
-    execute(traced, graph, asked, ledger, _Unknown(found))
+    execute(traced, graph, asked, ledger, _teller_of_unknown(found))
     ledger.mark("end")
     if on_host:
         found.spread = _band(asked, ledger.peak, batch)
@@ -132,24 +132,23 @@ def _there(each: StepInput, ledger: Ledger) -> Value:
     return keep(Value(Buffer(nbytes, ledger.hold(nbytes, _label(each))), each.shape))
 
 
-class _Unknown:
-    """Tells once for each kind of operation that its results have no shape."""
+def _teller_of_unknown(trace: Trace) -> Callable[[Node], None]:
+    """Return what tells once for each kind of operation that its results have no shape."""
+    told: set[str] = set()
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._told: set[str] = set()
-
-    def __call__(self, node: Node) -> None:
-        if node.op in self._told:
+    def unknown(node: Node) -> None:
+        if node.op in told:
             return
-        self._told.add(node.op)
+        told.add(node.op)
         if node.op in LOOPS:
             text = "how often a loop runs depends on values: one iteration was counted"
         elif node.op in BRANCHES:
             text = "a condition depends on values: it was taken to be true (gradients are finite)"
         else:
             text = f"the shape of what {node.op} makes ({node.name}) is not known: it is left out"
-        self._trace.cautions.append(Caution(text))
+        trace.cautions.append(Caution(text))
+
+    return unknown
 
 
 def _label(each: StepInput) -> Label:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.tensorflow.attribution.module_calls import module_paths
+from tensorlens.frameworks.tensorflow.recorder import module_paths
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import Never, class_name, content_of, items_of
 from tensorlens.planning.patches import wrapped

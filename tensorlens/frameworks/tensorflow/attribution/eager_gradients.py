@@ -7,12 +7,14 @@ call is when it ran, the operation's name, and where what it made lies or how la
 
 from __future__ import annotations
 
+import contextlib
 import time
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from tensorflow.python import pywrap_tfe
@@ -55,23 +57,24 @@ class EagerGradients:
 
     def start(self) -> Callable[[], None]:
         """Note calls from now on; return what ends that."""
-        return _listen(self)
+        note = self._note
+        return follow_gradients(note)
 
-    def note(self, begin: int, op: str, outputs: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Note a call that began at ``begin`` and has ended."""
+    def _note(self, begin: int, arguments: tuple[Any, ...]) -> None:
+        op, _, _, _, outputs, gradients, *_ = arguments
         address = next((found for each in outputs or () if (found := _address(each))), 0)
-        nbytes = _nbytes(gradients)
         end = time.monotonic_ns()
-        self._calls.append(_Call(self._thread(), begin, end, op, address, nbytes))
+        call = _Call(self._thread(), begin, end, str(op), address, _nbytes(gradients))
+        self._calls.append(call)
 
     def amend(self, log: EventLog, amendment: Amendment) -> None:
         """Say of the events of backward which operation they go back to, and of that its phase."""
         if not self._calls:
             return
-        ran = _Ran(self._calls, amendment)
-        inside = ran.inside(log)
+        calls = sorted(self._calls, key=lambda call: call.begin)
+        inside = _calls_by_row(log, calls, amendment)
         forward = _Forward(log, amendment.started, inside)
-        rows = {id(call): forward.find(call) for call in ran.calls}
+        rows = {id(call): forward.find(call) for call in calls}
         made = set(rows.values())
         context = array("i", log.context)
         for row, number in enumerate(log.context):
@@ -87,29 +90,19 @@ class EagerGradients:
         log.context = context
 
 
-class _Ran:
-    """The calls by the thread they ran on, as a log numbers threads."""
-
-    def __init__(self, calls: Iterable[_Call], amendment: Amendment) -> None:
-        self.calls = sorted(calls, key=lambda call: call.begin)
-        self._started = amendment.started
-        self._of: dict[int, list[_Call]] = {}
-        for call in self.calls:
-            self._of.setdefault(amendment.thread(call.thread), []).append(call)
-        self._begins = {thread: [c.begin for c in of] for thread, of in self._of.items()}
-
-    def inside(self, log: EventLog) -> dict[int, _Call]:
-        """Return the call that ran at each row of which one did."""
-        found: dict[int, _Call] = {}
-        for row, number in enumerate(log.context):
-            thread = log.contexts[number].thread if number >= 0 else -1
-            if thread not in self._of:
-                continue
-            moment = log.time[row] + self._started
-            place = bisect_right(self._begins[thread], moment) - 1
-            if place >= 0 and moment <= self._of[thread][place].end:
-                found[row] = self._of[thread][place]
-        return found
+def _calls_by_row(log: EventLog, calls: Sequence[_Call], amendment: Amendment) -> dict[int, _Call]:
+    """Return the call that ran at each row of which one did, on the same thread."""
+    by_thread: dict[int, list[_Call]] = {}
+    for call in calls:
+        by_thread.setdefault(amendment.thread(call.thread), []).append(call)
+    found: dict[int, _Call] = {}
+    for row, number in enumerate(log.context):
+        ran = by_thread.get(log.contexts[number].thread, []) if number >= 0 else []
+        moment = log.time[row] + amendment.started
+        place = bisect_right(ran, moment, key=attrgetter("begin")) - 1
+        if place >= 0 and moment <= ran[place].end:
+            found[row] = ran[place]
+    return found
 
 
 class _Forward:
@@ -176,36 +169,38 @@ def _nbytes(gradients: Sequence[Any]) -> int:
     return size
 
 
+Note = Callable[[int, tuple[Any, ...]], None]
+"""Is told when a gradient function was called, and with what."""
 _lock = locks.reentrant()
-_listeners: tuple[EagerGradients, ...] = ()
+_listeners: tuple[Note, ...] = ()
 
 
-def _listen(listener: EagerGradients) -> Callable[[], None]:
+def follow_gradients(note: Note) -> Callable[[], None]:
+    """Have gradient functions noted after they ran; return what ends that.
+
+    They are given the operation's name, its attributes, the number of its inputs, the inputs, its
+    outputs, and their gradients.
+    """
     global _listeners
     with _lock:
-        _listeners = (*_listeners, listener)
+        _listeners = (*_listeners, note)
         pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
 
     def stop() -> None:
         global _listeners
         with _lock:
-            if listener not in _listeners:
-                return
-            _listeners = tuple(each for each in _listeners if each is not listener)
+            _listeners = tuple(each for each in _listeners if each is not note)
             if not _listeners:
                 pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
     return stop
 
 
-def _gradient_function(op_name: Any, *arguments: Any) -> Any:
+def _gradient_function(*arguments: Any) -> Any:
     begin = time.monotonic_ns()
-    result = backprop._gradient_function(op_name, *arguments)
-    try:
-        # (attributes, number of inputs, inputs, outputs, gradients, ...)
-        for each in _listeners:
-            each.note(begin, str(op_name), arguments[3], arguments[4])
-    except Exception:
-        # the program goes on whatever happens in here
-        return result
+    result = backprop._gradient_function(*arguments)
+    # the program goes on whatever happens in here
+    with contextlib.suppress(Exception):
+        for note in _listeners:
+            note(begin, arguments)
     return result

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
 from tensorlens.frameworks.tensorflow.graphs.names import plain_names
-from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
-from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin
+from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import (
     Title,
     data_given,
@@ -21,6 +20,7 @@ from tensorlens.frameworks.tensorflow.graphs.titles import (
     title_of_data,
     title_of_kept,
 )
+from tensorlens.frameworks.tensorflow.wrapping import nothing
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame, Label
 from tensorlens.records.families import HANDLES
 from tensorlens.records.tensors import SourceLine
@@ -52,10 +52,9 @@ class GraphLines:
     """Origins of the nodes of live functions, looked up once a node."""
 
     def __init__(self) -> None:
-        self.called: Callable[[], None] = _nothing
+        self.called: Callable[[], None] = nothing
         """Called where Python calls a function."""
         self._nodes = Nodes()
-        self._origins: dict[tuple[str, str | None], NodeOrigin | None] = {}
         self._titles: dict[tuple[str, str | None], Title | None] = {}
 
     def start(self) -> Callable[[], None]:
@@ -151,7 +150,7 @@ class GraphLines:
         title = function_title(self._nodes.functions, context.outer)
         if context.op is None:
             return _Known(log.context_number(replace(context, outer=title)), None, True)
-        origin = self._origin(context)
+        origin = self._nodes.find(context.op, context.outer)
         if origin is None:
             return _Known(log.context_number(replace(context, outer=title)), None, False)
         is_backward = origin.phase == "backward"
@@ -168,16 +167,6 @@ class GraphLines:
             module=origin.layer,
         )
         return _Known(log.context_number(amended), origin, False)
-
-    def _origin(self, context: Context) -> NodeOrigin | None:
-        key = context.op or "", context.outer
-        if key not in self._origins:
-            self._origins[key] = self._nodes.find(key[0], key[1])
-        return self._origins[key]
-
-
-def _nothing() -> None:
-    return None
 
 
 def _callers(log: EventLog, stack: int) -> int:

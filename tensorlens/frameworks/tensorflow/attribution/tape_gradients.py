@@ -7,8 +7,7 @@ made while tapes were watched.
 
 from __future__ import annotations
 
-import functools
-import inspect
+import contextlib
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,10 +21,10 @@ from tensorflow.python.util import nest
 
 from tensorlens import locks
 from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.tensorflow.wrapping import has_parameters, nothing, wrap
 from tensorlens.heap.attributes import content_of
 
 _METHOD = "gradient"
-_PARAMETERS = ["self", "target", "sources"]
 _MOST = 100_000
 """Gradients that are noted; the oldest are forgotten first."""
 _MOST_SPANS = 10_000
@@ -94,14 +93,37 @@ def watch_tapes() -> Callable[[], None]:
     One at a time. Where this TensorFlow's tapes are not as expected nothing is noted.
     """
     global _since
-    original = vars(backprop.GradientTape).get(_METHOD)
-    if not inspect.isfunction(original) or not _is_as_expected(original):
-        return _nothing
-    watcher = _Watcher(original)
+    if not has_parameters(vars(backprop.GradientTape).get(_METHOD), "self", "target", "sources"):
+        return nothing
+    is_on = True
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            first = uid() if is_on else -1
+            result = original(self, target, sources, *args, **kwargs)
+            if first >= 0:
+                # the program goes on whatever happens in here
+                with contextlib.suppress(Exception):
+                    _notes.extend(_told(first, sources, result))
+            return result
+
+        return gradient
+
+    undo = wrap(backprop.GradientTape, _METHOD, wrapper)
     with _lock:
-        setattr(backprop.GradientTape, _METHOD, watcher.method)
         _since = uid()
-    return watcher.stop
+
+    def stop() -> None:
+        nonlocal is_on
+        global _since
+        is_on = False
+        with _lock:
+            if _since is not None:
+                _watched.append((_since, uid()))
+                _since = None
+        undo()
+
+    return stop
 
 
 def function_begins() -> int:
@@ -114,54 +136,10 @@ def function_ends(begin: int) -> None:
     _functions.append((begin, int(uid())))
 
 
-class _Watcher:
-    """The method of tapes with one wrapper around it."""
-
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self._original = original
-        self._on = True
-        self.method = self._wrapper()
-
-    def stop(self) -> None:
-        """Note nothing any more, and take the wrapper off unless another one lies above it."""
-        global _since
-        with _lock:
-            if not self._on:
-                return
-            self._on = False
-            if _since is not None:
-                _watched.append((_since, uid()))
-                _since = None
-            if vars(backprop.GradientTape).get(_METHOD) is self.method:
-                setattr(backprop.GradientTape, _METHOD, self._original)
-
-    def _wrapper(self) -> Callable[..., Any]:
-        original = self._original
-
-        @functools.wraps(original)
-        def gradient(self_: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            first = uid() if self._on else -1
-            result = original(self_, target, sources, *args, **kwargs)
-            if first >= 0:
-                try:
-                    _notes.extend(_told(first, sources, result))
-                except Exception:  # the program goes on whatever happens in here
-                    return result
-            return result
-
-        # tracebacks show it as part of the method it is around
-        code = inspect.unwrap(original).__code__
-        plain: Any = gradient
-        plain.__code__ = plain.__code__.replace(
-            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
-        )
-        return gradient
-
-
 def _told(first: int, sources: Any, result: Any) -> Iterator[tuple[int, int, str]]:
     """Give the notes of what a tape gave; what is older than ``first`` is something else too."""
     for source, gradient in zip(nest.flatten(sources), nest.flatten(result), strict=True):
-        parts = [each for each in _parts(gradient) if each[0] > first]
+        parts = [(part._id, what) for part, what in parts_of(gradient) if part._id > first]
         if parts and is_resource_variable(source):
             handle = _handle(source)
             if type(handle) is EagerTensor:
@@ -169,15 +147,15 @@ def _told(first: int, sources: Any, result: Any) -> Iterator[tuple[int, int, str
                     yield number, handle._id, suffix
 
 
-def _parts(gradient: Any) -> list[tuple[int, str]]:
+def parts_of(gradient: Any) -> list[tuple[Any, str]]:
+    """Return the tensors of a gradient, and what is added to the weight's name for each."""
     if type(gradient) is EagerTensor:
-        return [(gradient._id, "grad")]
+        return [(gradient, "grad")]
     if type(gradient) is not IndexedSlices:
         return []
     content = content_of(gradient)
-    names = ("values", "indices", "dense_shape")
-    found: list[tuple[Any, str]] = [(content.get(f"_{part}"), part) for part in names]
-    return [(each._id, f"grad.{part}") for each, part in found if type(each) is EagerTensor]
+    found = [(content.get(f"_{part}"), part) for part in ("values", "indices", "dense_shape")]
+    return [(each, f"grad.{part}") for each, part in found if type(each) is EagerTensor]
 
 
 def _handle(variable: Any) -> Any:
@@ -185,14 +163,3 @@ def _handle(variable: Any) -> Any:
     is_keras = issubclass(type(variable), kinds.tensorflow_variable())
     # Keras's own ``handle`` may cast the value
     return (variable._value if is_keras else variable).handle
-
-
-def _is_as_expected(method: Any) -> bool:
-    try:
-        return list(inspect.signature(method).parameters)[:3] == _PARAMETERS
-    except (TypeError, ValueError):
-        return False
-
-
-def _nothing() -> None:
-    return None

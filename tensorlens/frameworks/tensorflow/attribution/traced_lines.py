@@ -13,10 +13,9 @@ from typing import Literal
 
 from tensorlens import locks
 from tensorlens.frameworks.tensorflow.graphs import Functions, NodeOrigin, Nodes, follow_calls
+from tensorlens.frameworks.tensorflow.graphs.functions import Frames
 from tensorlens.frameworks.tensorflow.graphs.layers import Layers
-from tensorlens.frameworks.tensorflow.graphs.origins import Frames
-from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
-from tensorlens.frameworks.tensorflow.native.node_log import NodeLog
+from tensorlens.frameworks.tensorflow.native import NodeLog, TensorflowAllocator
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 
 _MOST_KNOWN = 4096
@@ -214,13 +213,8 @@ class GraphCalls:
         body = functions.body(name)
         if body is None:
             return None
-        plain, compiled = _frames_of(functions, name)
-        is_backward = body.backward_of is not None
-        if is_backward:
-            for found, more in zip(
-                (plain, compiled), _frames_of(functions, body.backward_of or ""), strict=True
-            ):
-                found |= more
+        # the gradients of a call are of the lines that it runs
+        plain, compiled = _frames_of(functions, *filter(None, (name, body.backward_of)))
         codes = []
         for code in self._codes:
             here = any(code.line_of(frames) for frames in plain)
@@ -232,11 +226,11 @@ class GraphCalls:
         if not codes:
             return None
         self._keep(name, functions)
-        return _Known(tuple(codes), is_backward, _where_compiled(functions, name))
+        return _Known(tuple(codes), body.backward_of is not None, _where_compiled(functions, name))
 
     def _keep(self, name: str, functions: Functions) -> Nodes:
-        while len(self._nodes) >= _MOST_READ:
-            del self._nodes[next(iter(self._nodes))]
+        if len(self._nodes) >= _MOST_READ:
+            self._nodes.clear()
         # which layer a node is in is not asked
         nodes = self._nodes[name] = Nodes(functions, Layers())
         return nodes
@@ -277,35 +271,30 @@ class GraphCalls:
         return groups
 
 
-def _frames_of(functions: Functions, name: str) -> tuple[set[Frames], set[Frames]]:
-    """Return the frames of all nodes a function runs: of those as they are, of those compiled."""
+def _frames_of(functions: Functions, *names: str) -> tuple[set[Frames], set[Frames]]:
+    """Return the frames of all nodes functions run: of those as they are, of those compiled."""
+    bodies = [body for name in names for body in functions.called_by(name)]
     compiled = {
-        inner.name
-        for body in functions.called_by(name)
-        if body.compiled
-        for inner in functions.called_by(body.name)
+        inner.name for body in bodies if body.compiled for inner in functions.called_by(body.name)
     }
     plain: set[Frames] = set()
     inside: set[Frames] = set()
-    for body in functions.called_by(name):
+    for body in bodies:
         frames = inside if body.name in compiled else plain
         frames.update(body.frames(node) for node in body.nodes)
     return plain, inside
 
 
 def _where_compiled(functions: Functions, name: str) -> Frames:
-    found: set[Frames] = set(_calls_of_compiled(functions, name))
+    found = {
+        body.frames(node.name)
+        for body in functions.called_by(name)
+        if not body.compiled
+        for node in body.nodes.values()
+        for _, called in node.calls
+        if (inner := functions.body(called)) is not None and inner.compiled
+    }
     return found.pop() if len(found) == 1 else ()
-
-
-def _calls_of_compiled(functions: Functions, name: str) -> Iterator[Frames]:
-    for body in functions.called_by(name):
-        if body.compiled:
-            continue
-        for node in body.nodes.values():
-            called = (functions.body(each) for _, each in node.calls)
-            if any(each is not None and each.compiled for each in called):
-                yield body.frames(node.name)
 
 
 def _last_line(code: CodeType) -> int:

@@ -14,11 +14,10 @@ from tensorlens import collector
 from tensorlens.frameworks.base import Findings, Root
 from tensorlens.frameworks.census.balance import balanced
 from tensorlens.frameworks.census.table import Births
-from tensorlens.frameworks.tensorflow import context, counters, cpu
-from tensorlens.frameworks.tensorflow.census.heap_objects import look
+from tensorlens.frameworks.tensorflow import counters, cpu
 from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
-from tensorlens.frameworks.tensorflow.census.rows import Rows, tabulate
+from tensorlens.frameworks.tensorflow.census.rows import Rows, look, tabulate
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.census.tensor_reader import fallback_reason, reader
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
@@ -50,7 +49,7 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
     exact = sum(sizes)
     named = sum(-(-size // UNIT) * UNIT for size in sizes)
     theirs = f"{'GPU' if device.startswith('cuda') else device.partition(':')[0].upper()}"
-    info = context.memory_info(f"{theirs}:{device.partition(':')[2]}", reset=False)
+    info = counters.memory_info(f"{theirs}:{device.partition(':')[2]}")
     allocated = None if info is None else info[0]
     missing = dict.fromkeys(("reserved", "driver_used", "driver_total"), _UNKNOWN)
     if allocated is None:
@@ -76,7 +75,7 @@ def take(roots: Sequence[Root]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
     counter = cpu.cpu_counter()
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
-    if not context.is_initialized():
+    if not counters.is_initialized():
         table = TensorTable()
         ledger = {"cpu": cpu_ledger(table, counter, births)}
         return Findings(table, ledger, ("TensorFlow has run no operation: nothing is allocated",))
@@ -101,7 +100,7 @@ def adopt_all(allocator: TensorflowAllocator) -> int:
 
     Only what belongs to tensors that Python knows of, and only the first time.
     """
-    if _adopted or not context.is_initialized():
+    if _adopted or not counters.is_initialized():
         return 0
     _adopted.append(True)
     with collector.paused():

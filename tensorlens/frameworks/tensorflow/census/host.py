@@ -14,13 +14,14 @@ from tensorlens.frameworks.census.host_ledger import (
 )
 from tensorlens.frameworks.census.table import Births, number_of
 from tensorlens.frameworks.host.allocator import NativeAllocator, TaggedBlocks
+from tensorlens.frameworks.tensorflow.census.rows import Row, append
+from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Fact
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
 from tensorlens.frameworks.tensorflow.graphs import Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import Title, title, title_of_built
 from tensorlens.frameworks.tensorflow.native import BUILDING
 from tensorlens.records.ledger import Block, Ledger
 from tensorlens.records.tensors import TensorTable
-from tensorlens.roles import ROLES
 
 _UNTYPED = "bytes"
 """Stands for the type of an element where only the size of the memory is known."""
@@ -62,7 +63,11 @@ class RuntimeBlocks:
                 bases[found.base] = table.names.text(found.base)
             name = bases[found.base]
             name = name if found.key is None else table.names.key(name, found.key)
-            _append(table, address, size, name, found, lines[birth])
+            fact = Fact(-1, -1, 0, PLAIN, _UNTYPED, (size,), size, address, size)
+            append(table, Row(fact, "cpu", 0, name, found.role, found.module, note=found.note))
+            table.born.append(lines[birth])
+            table.model_line.append(-1)
+            table.alias.append(-1)
             self.named += size
 
     def _find(self, number: int, calling: int, nbytes: int, by_python: bool) -> Title | None:
@@ -71,27 +76,6 @@ class RuntimeBlocks:
         if node.startswith(BUILDING):
             return title_of_built(node.removeprefix(BUILDING))
         return title(self._nodes, node, function, nbytes, by_python=by_python)
-
-
-def _append(
-    table: TensorTable, address: int, size: int, name: int, found: Title, line: int
-) -> None:
-    table.nbytes.append(size)
-    table.storage.append(address)
-    table.storage_nbytes.append(size)
-    table.offset.append(0)
-    table.role.append(ROLES.index(found.role))
-    table.device.append(number_of(table.devices, "cpu"))
-    table.dtype.append(number_of(table.dtypes, _UNTYPED))
-    table.shape.append(number_of(table.shapes, (size,)))
-    table.stride.append(-1)
-    table.name.append(name)
-    table.alias.append(-1)
-    table.held_by.append(-1)
-    table.born.append(line)
-    table.model_line.append(-1)
-    table.module.append(-1 if found.module is None else table.names.text(found.module))
-    table.note.append(number_of(table.notes, found.note))
 
 
 _UNNAMED = (

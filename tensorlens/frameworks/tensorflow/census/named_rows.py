@@ -20,10 +20,9 @@ from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGradients
 from tensorlens.frameworks.tensorflow.census import gradients
-from tensorlens.frameworks.tensorflow.census.heap_objects import contents
-from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
+from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows, contents
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
-from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIANT
+from tensorlens.frameworks.tensorflow.census.tensor_reader import ELEMENT, VARIABLE, VARIANT
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.attributes import class_name, content_of, items_of
@@ -34,28 +33,26 @@ from tensorlens.roles import Role
 
 
 class VariableNames:
-    """Names of variables; the first given to one is its own."""
+    """Names and roles of variables; the first given to one is its own.
+
+    It does not refer to those who use it: a cycle would keep the heap, as a holder of all in it.
+    """
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._nodes: dict[int, int] = {}
-        self._roles: dict[int, Role] = {}
+        self.of: dict[int, tuple[int, Role]] = {}
+        """By ``id()`` of the variable."""
 
     def give(self, item: Any, node: int, role: Role) -> None:
         """Name a variable, if it has no name yet."""
-        self._nodes.setdefault(id(item), node)
-        self._roles.setdefault(id(item), role)
+        self.of.setdefault(id(item), (node, role))
         place = self._rows.of.get(id(item))
         if place is not None and self._rows.all[place].name < 0:
             self._rows.all[place].name, self._rows.all[place].role = node, role
 
     def node_of(self, item: Any) -> int | None:
         """Return the name that a variable has been given, or None."""
-        return self._nodes.get(id(item))
-
-    def role_of(self, item: Any) -> Role | None:
-        """Return the role that a variable has been given, or None."""
-        return self._roles.get(id(item))
+        return self.of[id(item)][0] if id(item) in self.of else None
 
 
 _INTERNAL = ("tensorflow", "keras")
@@ -73,14 +70,14 @@ class NamedRows:
         self._data: dict[str, int] = {}
         """Who holds a dataset to the node that the names of its data begin with."""
         self._given = VariableNames(rows)
-        self._handles = rows.handles()
+        self._handles = rows.parts(VARIABLE)
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
         self._layers = LayerNames(self.names, self._given.give)
         self._optimizers = self._name_owned(roots)
         self._name_replicas()
         known = NotedGradients()
         weights = gradients.Weights(heap, rows, known)
-        self._gradients = [*gradients.noted(rows, known), *weights.pairs(heap)]
+        self._gradients = [*gradients.noted(rows, known), *weights.likely(heap)]
         # Python makes the dict of an instance when it is first asked for
         heap.objects.extend(weights.contents)
         heap.objects.extend(contents(heap))
@@ -94,8 +91,8 @@ class NamedRows:
 
     def _name_owned(self, roots: Sequence[Root]) -> dict[int, int]:
         """Name what layers, metrics and optimizers hold; return the nodes of the optimizers."""
-        heap, give = self._heap, self._given.give
-        optimizers = OptimizerNames(self.names, give, self._given.node_of)
+        heap = self._heap
+        optimizers = OptimizerNames(self.names, self._given.give, self._given.node_of)
         self._layers.add_roots(roots)
         self._layers.add_layers(heap.layers)
         self._layers.add_metrics(heap.metrics)
@@ -111,16 +108,15 @@ class NamedRows:
         """Name each device's own copy of a distributed variable."""
         outer = {id(content_of(each).get("_value")): each for each in self._heap.keras_variables}
         for variable in self._heap.distributed:
-            holder = outer.get(id(variable), variable)
-            node = self._given.node_of(holder)
+            values = items_of(content_of(variable).get("_values"))
+            node, given = self._given.of.get(id(outer.get(id(variable), variable)), (None, None))
             if node is None:
-                values = items_of(content_of(variable).get("_values"))
                 known = content_of(values[0]).get("_handle_name") if values else None
                 node = self.names.text(str(known or "variable").partition(":")[0])
-            for place, each in enumerate(items_of(content_of(variable).get("_values"))):
+            for place, each in enumerate(values):
                 below = self.names.index(self.names.attribute(node, "replica"), place)
                 role: Role = "parameter" if _is_trainable(each) else "buffer"
-                self._given.give(each, below, self._given.role_of(holder) or role)
+                self._given.give(each, below, given or role)
 
     def _name_gradients(self) -> None:
         """Name gradients after those weights that have a name by now."""
@@ -279,7 +275,7 @@ class NamedRows:
             elif rows[handle].name < 0 and rows[value].name >= 0:
                 rows[handle].name = self.names.attribute(rows[value].name, "handle")
                 rows[handle].note = rows[handle].note or HANDLE
-        for whole, part in self._rows.elements():
+        for whole, part in self._rows.parts(ELEMENT):
             if rows[part].name < 0 and rows[whole].name >= 0:
                 rows[part].name = self.names.index(rows[whole].name, rows[part].fact.index)
                 rows[part].role = rows[whole].role

@@ -1,4 +1,4 @@
-"""The rows of a census while it goes on: every tensor found, and what is learned of each."""
+"""TensorFlow's and Keras's objects in the heap, and the rows of a census while it goes on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tensorflow.python.data.ops.dataset_ops import DatasetV2
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+from tensorflow.python.distribute.values import DistributedVariable
+from tensorflow.python.eager.tape import Tape
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.ops import EagerTensor
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+
 from tensorlens.frameworks.census.table import (
     Births,
     add_births,
@@ -15,16 +23,18 @@ from tensorlens.frameworks.census.table import (
     name_the_rest,
     number_of,
 )
+from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    ELEMENT,
     STRINGS,
     UNREAD,
     VARIABLE,
     Fact,
     Reader,
 )
-from tensorlens.frameworks.tensorflow.context import device_name
-from tensorlens.heap.attributes import content_of
+from tensorlens.frameworks.tensorflow.counters import spelling
+from tensorlens.heap import live_objects, select
+from tensorlens.heap.attributes import content_of, items_of
+from tensorlens.heap.fallback import dict_of
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES, Role
@@ -111,13 +121,13 @@ class Rows:
         row = len(self.all)
         if fact.kind == VARIABLE and fact.index == 0:
             self.of[id(tensor)] = self.by_number[tensor._id] = row
-            self.all.append(Row(fact, device_name(tensor.device), owner))
+            self.all.append(Row(fact, spelling(tensor.device), owner))
         elif fact.parent >= 0:
-            self.all.append(Row(fact, device_name(tensor.device), 0))
+            self.all.append(Row(fact, spelling(tensor.device), 0))
         else:
             self.of[id(tensor)] = self.by_number[tensor._id] = row
             place = tensor.backing_device
-            self.all.append(Row(fact, device_name(place), owner or id(tensor), number=tensor._id))
+            self.all.append(Row(fact, spelling(place), owner or id(tensor), number=tensor._id))
         if fact.kind == STRINGS and fact.outside:
             self.all[row].note = f"its long strings take {fact.outside} bytes of the C heap besides"
         elif fact.outside:
@@ -132,20 +142,12 @@ class Rows:
         """Tell whether a row is a variable's value."""
         return self.all[row].fact.kind == VARIABLE
 
-    def handles(self) -> Sequence[tuple[int, int]]:
-        """Return ``(row of a handle, row of the variable's value)``."""
+    def parts(self, kind: int) -> Sequence[tuple[int, int]]:
+        """Return ``(row, row of a part of it)``: VARIABLE of handles, ELEMENT of lists."""
         return [
             (parent, row)
             for row, parent in enumerate(self.parents)
-            if parent >= 0 and self.is_value(row)
-        ]
-
-    def elements(self) -> Sequence[tuple[int, int]]:
-        """Return ``(row of a list, row of one of its elements)``."""
-        return [
-            (parent, row)
-            for row, parent in enumerate(self.parents)
-            if parent >= 0 and self.all[row].fact.kind == ELEMENT
+            if parent >= 0 and self.all[row].fact.kind == kind
         ]
 
 
@@ -154,7 +156,7 @@ def tabulate(rows: Sequence[Row], names: Names, births: Births) -> TensorTable:
     table = TensorTable()
     table.names = names
     for row in rows:
-        _append(table, row)
+        append(table, row)
     table.alias = array("i", [-1]) * len(table)
     add_births(table, births)
     name_the_rest(table)
@@ -168,7 +170,8 @@ def tabulate(rows: Sequence[Row], names: Names, births: Births) -> TensorTable:
     return table
 
 
-def _append(table: TensorTable, row: Row) -> None:
+def append(table: TensorTable, row: Row) -> None:
+    """Add a row to a table; who made it and whose alias it is are to be filled in."""
     fact = row.fact
     table.nbytes.append(fact.nbytes)
     table.storage.append(fact.address)
@@ -189,3 +192,62 @@ def _elements(fact: Fact) -> int:
     count = prod(fact.shape)
     size = fact.nbytes // count if count else 0
     return fact.offset // size if size else 0
+
+
+def look(roots: list[Any]) -> Heap:
+    """Return the heap's objects by kind.
+
+    ``roots`` are found even where the collector does not show them (``gc.freeze``).
+    """
+    objects = live_objects()
+    found = select(
+        objects,
+        (
+            *(EagerTensor, BaseResourceVariable, DistributedVariable),
+            *(kinds.tensorflow_variable(), kinds.layer(), kinds.optimizer()),
+            *(kinds.seed_generator(), kinds.metric(), Tape),
+            *(DatasetV2, OwnedIterator, FuncGraph),
+        ),
+        (list,),
+    )
+    heap = Heap(objects, *found)
+    known = {id(each) for each in heap.layers} | {id(each) for each in heap.optimizers}
+    for root in roots:
+        for kind, items in ((kinds.layer(), heap.layers), (kinds.optimizer(), heap.optimizers)):
+            if issubclass(type(root), kind) and id(root) not in known:
+                items.append(root)
+    _bring_hidden(heap)
+    return heap
+
+
+def _bring_hidden(heap: Heap) -> None:
+    """Take in what objects of the heap refer to and the heap does not show."""
+    shown = {id(each) for each in heap.keras_variables}
+    for holder in (*heap.layers, *heap.optimizers):
+        content = content_of(holder)
+        for attribute in ("_trainable_variables", "_non_trainable_variables", "_variables"):
+            for each in items_of(content.get(attribute)):
+                if issubclass(type(each), kinds.tensorflow_variable()) and id(each) not in shown:
+                    shown.add(id(each))
+                    heap.keras_variables.append(each)
+    _bring(heap.keras_variables, "_value", BaseResourceVariable, heap.variables)
+    _bring(heap.variables, "_handle", EagerTensor, heap.tensors)
+
+
+def _bring(holders: list[Any], attribute: str, kind: type, items: list[Any]) -> None:
+    shown = {id(each) for each in items}
+    for holder in holders:
+        inner = content_of(holder).get(attribute)
+        if issubclass(type(inner), kind) and id(inner) not in shown:
+            shown.add(id(inner))
+            items.append(inner)
+
+
+def contents(heap: Heap) -> list[Any]:
+    """Return the ``__dict__`` of everything that was asked for it."""
+    asked = (
+        *(heap.variables, heap.distributed, heap.keras_variables, heap.layers, heap.optimizers),
+        *(heap.seed_generators, heap.metrics, heap.datasets),
+    )
+    found = (dict_of(item) for items in asked for item in items)
+    return [content for content in found if content is not None]

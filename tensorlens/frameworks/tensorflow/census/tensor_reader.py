@@ -8,13 +8,13 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
 from tensorlens import locks
-from tensorlens.frameworks.tensorflow.native import release
+from tensorlens.frameworks.tensorflow.native import declare, release
 from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
@@ -87,31 +87,40 @@ class Fact:
     address: int
     """Of the buffer's first byte; 0 where there is none or it is not known."""
     buffer_nbytes: int
-    offset: int
+    offset: int = 0
     """Where the tensor begins in the buffer."""
-    owned: bool
+    owned: bool = False
     """Whether the buffer is TensorFlow's own, not that of NumPy or another library."""
-    outside: int
+    outside: int = 0
     """Bytes that it holds on the heap besides: long strings, a table's entries."""
 
 
-class Reader(Protocol):
-    """Reads tensors, of which it keeps nothing."""
+class Reader:
+    """Reads tensors as Python is told of them, and keeps nothing of them.
+
+    Of variables, lists and resources no address is known.
+    """
 
     def read(self, tensors: Sequence[Any]) -> list[Fact]:
         """Return a fact for each tensor and each part of one, parts after what they belong to."""
-        ...
+        facts: list[Fact] = []
+        for number, tensor in enumerate(tensors):
+            facts.append(_read(number, tensor))
+            value = _value(number, tensor, len(facts) - 1)
+            if value is not None:
+                facts.append(value)
+        return facts
 
     def tape(self, tape: Any) -> tuple[list[Any], list[Any]]:
         """Return ``[(number, type, inputs)]`` of a tape's operations, ``[(tensor, made by)]``."""
-        ...
+        return [], []
 
     def knows_tapes(self, tape: Any, tensor: int) -> bool:
         """Tell whether a tape that watches the tensor of that number alone can be read."""
-        ...
+        return False
 
 
-class NativeReader:
+class NativeReader(Reader):
     """Reads buffers through TensorFlow's own objects.
 
     Raises:
@@ -127,13 +136,11 @@ class NativeReader:
             "tl_tf_knows_tapes": (ctypes.c_int, (ctypes.py_object, ctypes.c_int64)),
             "tl_tf_tape": (ctypes.py_object, (ctypes.py_object,)),
         }
-        for name, (result, arguments) in signatures.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+        declare(library, signatures)
         self._library = library
 
     def read(self, tensors: Sequence[Any]) -> list[Fact]:
-        """See :class:`Reader`.
+        """See :class:`Reader`; it has addresses too.
 
         Raises:
             MemoryError: there is none left.
@@ -192,28 +199,6 @@ def _dtype(number: int) -> str:
         return "unknown"
 
 
-class PythonReader:
-    """Reads what Python is told: of variables, lists and resources no address is known."""
-
-    def read(self, tensors: Sequence[Any]) -> list[Fact]:
-        """See :class:`Reader`."""
-        facts: list[Fact] = []
-        for number, tensor in enumerate(tensors):
-            facts.append(_read(number, tensor))
-            value = _value(number, tensor, len(facts) - 1)
-            if value is not None:
-                facts.append(value)
-        return facts
-
-    def tape(self, tape: Any) -> tuple[list[Any], list[Any]]:
-        """Return nothing: Python is not told what a tape holds."""
-        return [], []
-
-    def knows_tapes(self, tape: Any, tensor: int) -> bool:
-        """Return False."""
-        return False
-
-
 def _read(number: int, tensor: Any) -> Fact:
     kind, nbytes, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
     try:
@@ -228,7 +213,7 @@ def _read(number: int, tensor: Any) -> Fact:
     except Exception:
         # what cannot be read has neither size nor address
         kind = UNREAD
-    return Fact(number, -1, number, kind, dtype, shape, nbytes, address, nbytes, 0, False, 0)
+    return Fact(number, -1, number, kind, dtype, shape, nbytes, address, nbytes)
 
 
 def _value(number: int, tensor: Any, parent: int) -> Fact | None:
@@ -243,7 +228,7 @@ def _value(number: int, tensor: Any, parent: int) -> Fact | None:
     except Exception:
         return None
     name = str(kind.name)
-    return Fact(number, parent, 0, VARIABLE, name, shape, nbytes, 0, nbytes, 0, False, 0)
+    return Fact(number, parent, 0, VARIABLE, name, shape, nbytes, 0, nbytes)
 
 
 _KINDS = {"string": STRINGS, "resource": RESOURCE, "variant": VARIANT}
@@ -263,7 +248,7 @@ def reader(make: Callable[[], Reader] = NativeReader) -> Reader:
             try:
                 _reader = make()
             except NativeUnavailable as error:
-                _reader, _reason = PythonReader(), str(error)
+                _reader, _reason = Reader(), str(error)
         return _reader
 
 

@@ -2,7 +2,6 @@
 
 from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls, not_followed
 from tensorlens.frameworks.tensorflow.graphs.functions import Functions
-from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
-from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin
+from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
 
 __all__ = ["Functions", "NodeOrigin", "Nodes", "follow_calls", "not_followed"]

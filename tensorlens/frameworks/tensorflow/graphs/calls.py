@@ -1,4 +1,4 @@
-"""Follows calls of graph functions: told when Python calls one and when it is done.
+"""Follows calls of graph functions, and what is added to graphs while they are traced.
 
 All calls of a concrete function from Python, those of gradient functions and of Keras's ``fit``
 included, go through ``Context.call_function`` of tensorflow/python/eager/context.py, and calls
@@ -7,37 +7,31 @@ from within a graph that is being traced do not.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.eager import context
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from tensorlens import locks
+from tensorlens.frameworks.tensorflow.wrapping import has_parameters, nothing, wrap
 from tensorlens.signals import is_from_a_handler
 
 _METHOD = "call_function"
+_ADDING = "_create_op_internal"
+_End = Callable[[], None]
 _lock = locks.reentrant()
-_followers: dict[Any, _Follower] = {}
-"""Those that follow, or did below one that still does, by the method that each put in place."""
+_calls: _Calls | None = None
 
 
 def not_followed() -> str | None:
     """Return why calls cannot be followed in this TensorFlow; None if they can."""
-    method = vars(context.Context).get(_METHOD)
-    if not inspect.isfunction(method) and not callable(method):
-        return "this TensorFlow calls functions in a way that is not known"
-    try:
-        parameters = list(inspect.signature(method).parameters)
-    except (TypeError, ValueError):
-        parameters = []
-    if parameters[:3] != ["self", "name", "tensor_inputs"]:
-        return "this TensorFlow calls functions in a way that is not known"
-    return None
+    if has_parameters(vars(context.Context).get(_METHOD), "self", "name", "tensor_inputs"):
+        return None
+    return "this TensorFlow calls functions in a way that is not known"
 
 
-def follow_calls(begin: Callable[[str], Callable[[], None] | None]) -> Callable[[], None]:
+def follow_calls(begin: Callable[[str], _End | None]) -> _End:
     """Call ``begin`` with the name of each function that is called, and what it gives at its end.
 
     Both run on the thread that calls, where Python's stack is still the caller's. Calls may nest:
@@ -53,74 +47,65 @@ def follow_calls(begin: Callable[[str], Callable[[], None] | None]) -> Callable[
         What ends it, which may be called from any thread and more than once. Where calls cannot be
         followed, see :func:`not_followed`, nothing is called and there is nothing to end.
     """
+    global _calls
     if not_followed() is not None:
-        return _nothing
+        return nothing
     with _lock:
-        follower = _Follower(begin, vars(context.Context)[_METHOD])
-        method = _wrapper(follower)
-        _followers[method] = follower
-        setattr(context.Context, _METHOD, method)
-    return follower.stop
+        calls = _calls = _calls or _Calls()
+        follower = _Follower(begin)
+        calls.followers = (*calls.followers, follower)
+
+    def stop() -> None:
+        global _calls
+        with _lock:
+            calls.followers = tuple(each for each in calls.followers if each is not follower)
+            if not calls.followers and _calls is calls:
+                _calls = None
+                calls.undo()
+
+    return stop
 
 
 class _Follower:
-    """One method wrapped."""
+    """One that follows calls."""
 
-    def __init__(
-        self, begin: Callable[[str], Callable[[], None] | None], original: Callable[..., Any]
-    ) -> None:
-        self.begin: Callable[[str], Callable[[], None] | None] | None = begin
-        self.original = original
-
-    def started(self, name: Any) -> Callable[[], None] | None:
-        """Tell that a function starts; return what to call when it is done."""
-        begin = self.begin
-        if begin is None:
-            return None
-        try:
-            return begin(name.decode() if isinstance(name, bytes) else str(name))
-        except Exception as error:  # the program goes on whatever happens in here
-            if is_from_a_handler(error):
-                raise
-            return None
-
-    def stop(self) -> None:
-        """Follow no longer, and take off the class what only passes on and has nothing above it."""
-        self.begin = None
-        with _lock:
-            while True:
-                top = _followers.get(method := vars(context.Context).get(_METHOD))
-                if top is None or top.begin is not None:
-                    return
-                setattr(context.Context, _METHOD, top.original)
-                del _followers[method]
+    def __init__(self, begin: Callable[[str], _End | None]) -> None:
+        self.begin = begin
 
 
-def _wrapper(follower: _Follower) -> Callable[..., Any]:
-    original, started = follower.original, follower.started
+class _Calls:
+    """The method wrapped, for all that follow."""
 
-    @functools.wraps(original)
-    def call_function(self: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
-        end = started(name)
-        if end is None:
-            return original(self, name, *args, **kwargs)
-        try:
-            return original(self, name, *args, **kwargs)
-        finally:
-            _done(end)
+    def __init__(self) -> None:
+        self.followers: tuple[_Follower, ...] = ()
+        self.undo = wrap(context.Context, _METHOD, self._wrapper)
 
-    # tracebacks show it as part of the method it is around, so that TensorFlow leaves it out of
-    # them as it does its own frames, and nobody sees a line of a tool
-    code = getattr(inspect.unwrap(original), "__code__", None)
-    if code is not None:
-        plain: Any = call_function
-        plain.__code__ = plain.__code__.replace(
-            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
-        )
-    return call_function
+    def _wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_function(owner: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+            ends: list[_End] = []
+            try:
+                self._begin(name, ends)
+                return original(owner, name, *args, **kwargs)
+            finally:
+                while ends:
+                    _end(ends.pop())
+
+        return call_function
+
+    def _begin(self, name: Any, ends: list[_End]) -> None:
+        text = name.decode() if isinstance(name, bytes) else str(name)
+        for follower in self.followers:
+            try:
+                end = follower.begin(text)
+            except Exception as error:  # the program goes on whatever happens in here
+                if is_from_a_handler(error):
+                    raise
+                continue
+            if end is not None:
+                ends.append(end)
 
 
-def _done(end: Callable[[], None]) -> None:
+def _end(end: _End) -> None:
     try:
         end()
     except Exception as error:
@@ -128,5 +113,38 @@ def _done(end: Callable[[], None]) -> None:
             raise
 
 
-def _nothing() -> None:
-    return None
+def follow_added_nodes(begin: Callable[[str], object], end: Callable[[Any], object]) -> _End:
+    """Call ``begin`` with a function graph's name when it is added to, ``end`` with what it gave.
+
+    What is allocated meanwhile is the graph's own: the values of constants that shapes are inferred
+    from are kept with it (``core/common_runtime/shape_refiner.cc``, TensorFlow 2.21). Both run on
+    the thread that traces, and must not raise.
+
+    Returns:
+        What ends it. Where another TensorFlow adds operations in a way that is not known, nothing
+        is called.
+    """
+    if not has_parameters(vars(FuncGraph).get(_ADDING), "self"):
+        return nothing
+    is_on = True
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _create_op_internal(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_on:
+                return original(self, *args, **kwargs)
+            building = begin(str(self.name))
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                end(building)
+
+        return _create_op_internal
+
+    undo = wrap(FuncGraph, _ADDING, wrapper)
+
+    def stop() -> None:
+        nonlocal is_on
+        is_on = False
+        undo()
+
+    return stop

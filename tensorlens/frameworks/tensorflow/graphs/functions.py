@@ -1,4 +1,4 @@
-"""The functions that TensorFlow's runtime knows, by name.
+"""The functions that TensorFlow's runtime knows, by name: their nodes, and the frames of each.
 
 ``tf.function``s, the bodies of their loops and branches, the functions of datasets and gradient
 functions all are in the runtime's library under names of their own. It keeps their definitions
@@ -8,17 +8,189 @@ and the stack traces of their nodes, so that no Python object of them is looked 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from tensorflow.python.eager import context
+from tensorflow.python.util import tf_stack
 
-from tensorlens.frameworks.tensorflow.graphs.bodies import (
-    Body,
-    LazyFrames,
-    from_debug_info,
-    from_definition,
-)
+from tensorlens.records.tensors import SourceLine
+
+Frames = tuple[SourceLine, ...]
+_OWN_CODE = str(Path(tf_stack.__file__).parents[1])
+
+
+class LazyFrames:
+    """Frames by the node's name; they are read when the first node is asked for."""
+
+    def __init__(self, read: Callable[[], Mapping[str, Frames]]) -> None:
+        self._read = read
+        self._frames: Mapping[str, Frames] | None = None
+
+    def __call__(self, node: str) -> Frames:
+        """Return the frames that made a node, innermost first; none if they were not kept."""
+        return self.load().get(node, ())
+
+    def load(self) -> Mapping[str, Frames]:
+        """Read them now."""
+        if self._frames is None:
+            try:
+                self._frames = self._read()
+            except Exception:  # the function died, or this TensorFlow keeps its traces otherwise
+                self._frames = {}
+        return self._frames
+
+
+def from_debug_info(info: Any) -> dict[str, Frames]:
+    """Return the frames of each node of a ``GraphDebugInfo``, innermost first."""
+    files = list(info.files)
+
+    def line(frame: Any) -> SourceLine:
+        return SourceLine(files[frame.file_index], frame.line, frame.func)
+
+    frames = {key: line(frame) for key, frame in info.frames_by_id.items()}
+    stacks = {
+        key: _outside(frames[each] for each in reversed(stack.frame_id))
+        for key, stack in info.traces_by_id.items()
+    }
+    found = {_node(name): stacks.get(key, ()) for name, key in info.name_to_trace_id.items()}
+    for name, stack in info.traces.items():  # as older ones have it
+        found.setdefault(_node(name), _outside(map(line, reversed(stack.file_line_cols))))
+    return found
+
+
+def of_operations(traces: Mapping[str, Any]) -> dict[str, Frames]:
+    """Return the frames of operations of a live graph.
+
+    Args:
+        traces: each operation's ``traceback`` by its name.
+    """
+    try:
+        builder = tf_stack.GraphDebugInfoBuilder()
+        different = {id(trace): trace for trace in traces.values() if trace is not None}
+        for key, trace in different.items():
+            builder.AccumulateStackTrace("", str(key), trace)
+        found = from_debug_info(builder.Build())
+        return {name: found.get(str(id(trace)), ()) for name, trace in traces.items()}
+    except Exception:  # another TensorFlow: slower, and always there
+        return {name: _listed(trace) for name, trace in traces.items() if trace is not None}
+
+
+def _listed(trace: Any) -> Frames:
+    lines = [SourceLine(frame.filename, frame.lineno, frame.name) for frame in trace]
+    return _outside(reversed(lines))
+
+
+def _outside(frames: Iterable[SourceLine]) -> Frames:
+    return tuple(frame for frame in frames if not frame.filename.startswith(_OWN_CODE))
+
+
+def _node(name: str) -> str:
+    """Return a node's name without that of its function, which may be behind it."""
+    return name.partition("@")[0]
+
+
+_GRADIENT_OF = re.compile(r"(.+)_grad_\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a body."""
+
+    name: str
+    op: str
+    """The type of its operation."""
+    inputs: tuple[str, ...]
+    """The names of the nodes and arguments whose values it takes."""
+    calls: tuple[tuple[str, str], ...]
+    """The functions that it calls: the name of the attribute, and the function's."""
+    place: int
+    """How many nodes were made before it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """One function's nodes."""
+
+    name: str
+    nodes: Mapping[str, Node]
+    frames: LazyFrames
+    """Give the frames that made a node, innermost first."""
+    backward_of: str | None = None
+    """Of a function that computes gradients: the function whose gradients these are."""
+    compiled: bool = False
+    """Whether XLA compiles it."""
+
+    @cached_property
+    def scopes(self) -> Mapping[str, Sequence[Node]]:
+        """Scope to the nodes right in it."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes.values():
+            found.setdefault(node.name.rpartition("/")[0], []).append(node)
+        return found
+
+
+def from_definition(definition: Any, frames: LazyFrames) -> Body:
+    """Return the body of a ``FunctionDef``."""
+    nodes = {
+        node.name: Node(node.name, node.op, _inputs(node.input), _calls(node.attr), place)
+        for place, node in enumerate(definition.node_def)
+    }
+    attributes = definition.attr
+    name = definition.signature.name
+    return Body(
+        name,
+        nodes,
+        frames,
+        _backward_of(name, attributes),
+        "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b,
+    )
+
+
+def from_graph(graph: Any) -> Body:
+    """Return the body of a live ``FuncGraph``, as it is now."""
+    nodes, traces = {}, {}
+    for place, op in enumerate(graph.get_operations()):
+        inputs = tuple(each.op.name for each in op.inputs)
+        nodes[op.name] = Node(op.name, op.type, inputs, calls_of(op), place)
+        traces[op.name] = op.traceback
+    name = str(getattr(graph, "name", ""))
+    return Body(name, nodes, LazyFrames(lambda: of_operations(traces)), _backward_of(name, {}))
+
+
+def calls_of(op: Any) -> tuple[tuple[str, str], ...]:
+    """Return the functions that an operation of a live graph calls, as :class:`Node` has them."""
+    return _calls(op.node_def.attr) if _may_call(op.type) else ()
+
+
+def _backward_of(name: str, attributes: Any) -> str | None:
+    if "forward_function_name" in attributes:
+        return bytes(attributes["forward_function_name"].s).decode(errors="replace")
+    found = _GRADIENT_OF.match(name)
+    return found[1] if found else None
+
+
+def _inputs(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name.partition(":")[0] for name in names if not name.startswith("^"))
+
+
+def _may_call(op: str) -> bool:
+    return op.endswith(("Call", "While", "If", "Case", "For")) or "Dataset" in op
+
+
+def _calls(attributes: Any) -> tuple[tuple[str, str], ...]:
+    found = []
+    for key, value in attributes.items():
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            found.append((key, value.func.name))
+        elif kind == "list" and value.list.func:
+            found += [(key, each.name) for each in value.list.func]
+    return tuple((key, name) for key, name in found if name)
+
 
 _OF_EAGER_OPS = "__wrapped__"
 _AROUND = re.compile(r"^__(?:inference|forward)_(.*?)_\d+$")

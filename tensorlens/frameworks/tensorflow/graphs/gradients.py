@@ -12,9 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tensorlens.frameworks.tensorflow.graphs.bodies import Body, Node
-from tensorlens.frameworks.tensorflow.graphs.functions import Functions
-from tensorlens.frameworks.tensorflow.graphs.origins import Frames
+from tensorlens.frameworks.tensorflow.graphs.functions import Body, Frames, Functions, Node
 
 TAPE = "gradient_tape/"
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")

@@ -1,26 +1,39 @@
-"""The Keras layers and ``tf.Module``s alive: how scopes of graphs are told to be theirs."""
+"""Finds the Keras layer of a node by its name's scopes and the frames that made it.
+
+Keras opens a name scope of the layer's name when it builds a layer and another one when it calls
+it, also when there is nothing left to build, and TensorFlow makes names unique by a number behind
+them: the first call of ``dense`` is in the scope ``dense_1``. How many of a name's scopes are
+layers is told by the frames: each layer has its ``Layer.__call__`` among them.
+(keras/src/layers/layer.py, Layer.__call__; Graph.unique_name of tensorflow/python/framework/ops.py)
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.keras.layers import path_of
+from tensorlens.frameworks.tensorflow.graphs.functions import Body, Frames
+from tensorlens.frameworks.tensorflow.graphs.names import enclosing
 from tensorlens.heap import live_objects, select
+from tensorlens.heap.attributes import content_of, items_of, text_of
 
 
 @dataclass(frozen=True)
 class Layers:
     """Names and paths of layers; of modules the name scopes. Nothing of them is kept alive."""
 
-    paths: dict[str, frozenset[str]] = field(default_factory=dict)
+    paths: Mapping[str, Set[str]] = field(default_factory=dict)
     """The paths of the layers of one name."""
-    inside: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    inside: Mapping[tuple[str, str], Set[str]] = field(default_factory=dict)
     """The same for the layers that a layer has directly, by the names of the two."""
-    modules: frozenset[str] = frozenset()
+    modules: Set[str] = frozenset()
     """The name scopes of modules."""
 
     def path(self, names: Sequence[str]) -> str | None:
@@ -32,58 +45,118 @@ class Layers:
         if not names:
             return None
         joined = "/".join(names)
-        candidates = self.paths.get(names[-1], frozenset())
+        candidates = self.paths.get(names[-1], frozenset[str]())
         if len(names) > 1:
             candidates = self.inside.get((names[-2], names[-1]), candidates)
         if len(candidates) > 1:  # that of a layer of the same name elsewhere does not fit
-            candidates = frozenset(path for path in candidates if f"/{joined}".endswith(f"/{path}"))
+            candidates = {path for path in candidates if f"/{joined}".endswith(f"/{path}")}
         return next(iter(candidates)) if len(candidates) == 1 else joined
 
 
 def living_layers() -> Layers:
     """Look for the layers and modules in the heap."""
-    keras = getattr(sys.modules.get("keras"), "Layer", None)
-    kinds: tuple[type, ...] = (tf.Module, keras) if isinstance(keras, type) else (tf.Module,)
-    modules, *others = select(live_objects(), kinds)
-    paths: dict[str, set[str]] = {}
-    inside: dict[tuple[str, str], set[str]] = {}
-    for layer in others[0] if len(kinds) > 1 else ():
-        name, path = _name_and_path(layer)
-        if name is None:
+    layers, objects, _ = select(live_objects(), (kinds.layer(), tf.Module))
+    paths: dict[str, set[str]] = defaultdict(set)
+    inside: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for layer in layers:
+        name = _name(layer)
+        paths[name].add(path_of(layer))
+        for child in items_of(content_of(layer).get("_layers")):
+            inside[name, _name(child)].add(path_of(child))
+    scopes = (getattr(content_of(each).get("_name_scope"), "_name", None) for each in objects)
+    modules = {scope.rstrip("/") for scope in scopes if isinstance(scope, str) and scope}
+    return Layers(paths, inside, modules)
+
+
+def _name(layer: Any) -> str:
+    """Return a layer's name; its properties are the user's to override."""
+    content = content_of(layer)
+    return text_of(content.get("_name")) or text_of(content.get("name"))
+
+
+_NUMBERED = re.compile(r"(.+)_\d+$")
+_LAYER_CODE = "keras/src/layers/layer.py"
+
+
+class Scopes:
+    """The layers of one body."""
+
+    def __init__(self, body: Body, layers: Layers) -> None:
+        self._layers = layers
+        self._least: dict[str, int] = {}
+        self._paths: dict[str, str | None] = {}
+        known: dict[int, tuple[int, bool]] = {}
+        depths = {}
+        for name in body.nodes:
+            frames = body.frames(name)  # which many nodes share
+            if id(frames) not in known:
+                known[id(frames)] = _depth(frames)
+            depths[name] = known[id(frames)]
+        if not any(depth for depth, _ in depths.values()):
+            return
+        for name, (depth, _) in depths.items():
+            for scope in enclosing(name):
+                self._least[scope] = min(depth, self._least.get(scope, depth))
+        for name, (depth, building) in depths.items():
+            if depth:
+                self._learn(name, depth, building)
+
+    def layer(self, name: str) -> str | None:
+        """Return the path of the innermost layer, or else module, that a name is in."""
+        for scope in enclosing(name):
+            path = self._paths.get(scope)
+            if path is not None:
+                return path
+        modules = self._layers.modules
+        return next((scope for scope in enclosing(name) if scope in modules), None)
+
+    def _learn(self, name: str, depth: int, building: bool) -> None:
+        scope = next(enclosing(name), "")
+        if not scope or scope in self._paths:
+            return
+        parts = scope.split("/")
+        layers = self._pick(parts, depth, building, known=True)
+        if len(layers) < depth:
+            layers = self._pick(parts, depth, building, known=False)
+        names = []
+        for place, own_name in layers:
+            names.append(own_name)
+            self._paths["/".join(parts[: place + 1])] = self._layers.path(names)
+        self._paths.setdefault(scope, None)
+
+    def _pick(
+        self, parts: list[str], depth: int, building: bool, known: bool
+    ) -> list[tuple[int, str]]:
+        """Return which of a scope's parts are layers, and the layers' names."""
+        found: list[tuple[int, str]] = []
+        for place, part in enumerate(parts):
+            if len(found) >= min(depth, self._least["/".join(parts[: place + 1])]):
+                continue
+            names = _names(part, exact_first=building and len(found) == depth - 1)
+            if known:
+                names = [name for name in names if name in self._layers.paths]
+            if names:
+                found.append((place, names[0]))
+        return found
+
+
+def _names(part: str, exact_first: bool) -> list[str]:
+    """Return the names that a layer whose scope is named so may have, the likelier one first."""
+    numbered = _NUMBERED.match(part)
+    names = [numbered[1], part] if numbered else [part]
+    return names[::-1] if exact_first else names
+
+
+def _depth(frames: Frames) -> tuple[int, bool]:
+    """Return how many layers' scopes were open, and whether the innermost was being built."""
+    depth, building, opened = 0, False, False
+    for frame in reversed(frames):
+        if not frame.filename.replace("\\", "/").endswith(_LAYER_CODE):
             continue
-        paths.setdefault(name, set()).add(path)
-        for child in _children(layer):
-            below, its_path = _name_and_path(child)
-            if below is not None:
-                inside.setdefault((name, below), set()).add(its_path)
-    scopes = (getattr(_attribute(module, "_name_scope"), "_name", None) for module in modules)
-    return Layers(
-        {name: frozenset(all_) for name, all_ in paths.items()},
-        {names: frozenset(all_) for names, all_ in inside.items()},
-        frozenset(scope.rstrip("/") for scope in scopes if isinstance(scope, str) and scope),
-    )
-
-
-def _name_and_path(layer: Any) -> tuple[str | None, str]:
-    """Return a layer's name and path; its properties are the user's to override."""
-    name, path = _attribute(layer, "_name"), _attribute(layer, "_path")
-    if not isinstance(name, str):
-        name = _attribute(layer, "name")
-    if not isinstance(name, str):
-        return None, ""
-    if isinstance(path, str) and path:
-        return name, path
-    above = _attribute(layer, "_parent_path")
-    return name, f"{above}/{name}" if isinstance(above, str) and above else name
-
-
-def _children(layer: Any) -> list[Any]:
-    held = _attribute(layer, "_layers")
-    return list(held) if issubclass(type(held), list) else []
-
-
-def _attribute(item: Any, name: str) -> Any:
-    try:
-        return object.__getattribute__(item, "__dict__").get(name)
-    except Exception:
-        return None
+        if frame.function == "__call__":
+            depth, building, opened = depth + 1, False, False
+        elif frame.function == "_maybe_build":
+            opened = True  # the scope that build() opens is the one open already
+        elif frame.function == "build_wrapper":
+            depth, building, opened = depth + (not opened), True, False
+    return depth, building

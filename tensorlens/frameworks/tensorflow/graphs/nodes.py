@@ -1,14 +1,20 @@
-"""A node of a graph, by the name it has where it runs, or as an operation of a graph."""
+"""Nodes of graphs and their origins: a node is known by the name it has where it runs."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tensorlens.frameworks.tensorflow.graphs.bodies import Body, Node, from_graph
-from tensorlens.frameworks.tensorflow.graphs.functions import Functions, is_of_dataset
+from tensorlens.frameworks.tensorflow.graphs.functions import (
+    Body,
+    Frames,
+    Functions,
+    Node,
+    from_graph,
+    is_of_dataset,
+)
 from tensorlens.frameworks.tensorflow.graphs.gradients import (
     TAPE,
     Backward,
@@ -16,22 +22,78 @@ from tensorlens.frameworks.tensorflow.graphs.gradients import (
     is_gradient,
     summed,
 )
-from tensorlens.frameworks.tensorflow.graphs.layers import Layers, living_layers
+from tensorlens.frameworks.tensorflow.graphs.layers import Layers, Scopes, living_layers
 from tensorlens.frameworks.tensorflow.graphs.names import (
     enclosing,
     inlined,
     is_compiled,
     plain_names,
 )
-from tensorlens.frameworks.tensorflow.graphs.origins import (
-    Frames,
-    NodeOrigin,
-    common_origin,
-    made_at,
-)
-from tensorlens.frameworks.tensorflow.graphs.scopes import Scopes
 from tensorlens.records.events import Phase
 from tensorlens.records.tensors import SourceLine
+from tensorlens.user_code import is_foreign
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrigin:
+    """Where a node of a graph comes from."""
+
+    stack: Frames = ()
+    """The lines of the user's code that made the node, innermost first; if there are none, the
+    innermost line of all."""
+    line: SourceLine | None = None
+    """The innermost of these lines; None where it is not known, or nodes of this name differ."""
+    layer: str | None = None
+    """The path of the Keras layer, or the name scope of the ``tf.Module``, that the node is in."""
+    op: str = ""
+    """The type of the operation; empty where nodes of this name differ."""
+    forward: NodeOrigin | None = None
+    """Of a node that computes gradients: the forward operation that it belongs to."""
+    phase: Phase = "forward"
+    """``other`` is what a step has besides: input pipelines, metrics, initial values."""
+    frames: Frames = field(default=(), compare=False, repr=False)
+    """All lines that made the node, innermost first, those of libraries included."""
+
+
+def made_at(frames: Frames) -> tuple[Frames, SourceLine | None]:
+    """Return the stack and the line of a node by the frames that made it, innermost first."""
+    users = tuple(frame for frame in frames if not is_foreign(frame.filename))
+    stack = users or frames[:1]
+    return stack, stack[0] if stack else None
+
+
+def common_origin(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
+    """Return what several origins have in common; None if there are none."""
+    different = list(dict.fromkeys(origins))
+    if len(different) < 2:
+        return different[0] if different else None
+    first = different[0]
+    lines = {each.line for each in different}
+    phases = {each.phase for each in different}
+    forward = [each.forward for each in different if each.forward is not None]
+    line = first.line if len(lines) == 1 else None
+    return NodeOrigin(
+        _common([each.stack for each in different], line),
+        line,
+        layer=first.layer if len({each.layer for each in different}) == 1 else None,
+        op=first.op if len({each.op for each in different}) == 1 else "",
+        forward=common_origin(forward) if len(forward) == len(different) else None,
+        phase=first.phase if len(phases) == 1 else "other",
+        frames=_common([each.frames for each in different], None),
+    )
+
+
+def _common(stacks: list[Frames], line: SourceLine | None) -> Frames:
+    """Return the outer frames that all stacks have, and below them the line they have in common."""
+    found: list[SourceLine] = []
+    for frames in zip(*(reversed(stack) for stack in stacks), strict=False):
+        if len(set(frames)) > 1:
+            break
+        found.append(frames[0])
+    if line is not None and (not found or found[-1] != line):
+        found.append(line)
+    return tuple(reversed(found))
+
 
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
 _METRICS = ("keras/src/metrics/",)
@@ -60,14 +122,13 @@ class Nodes:
     def __init__(self, functions: Functions | None = None, layers: Layers | None = None) -> None:
         self.functions = functions or Functions()
         self._layers = layers
-        self._scopes: dict[int, Scopes] = {}
-        self._backward: dict[int, Backward] = {}
-        self._origins: dict[tuple[int, str], NodeOrigin] = {}
-        self._alone: dict[tuple[int, str], NodeOrigin] = {}
+        self._scopes: dict[Body, Scopes] = {}
+        self._backward: dict[Body, Backward] = {}
+        self._origins: dict[tuple[Body, str], NodeOrigin] = {}
+        self._alone: dict[tuple[Body, str], NodeOrigin] = {}
         self._made: dict[int, _Made] = {}
         self._found: dict[tuple[str, str | None], NodeOrigin | None] = {}
         self._graphs: weakref.WeakKeyDictionary[Any, Body] = weakref.WeakKeyDictionary()
-        self._bodies: list[Body] = []
         self._others: dict[str | None, list[Body]] = {}
 
     def find(self, node_name: str, function_name: str | None = None) -> NodeOrigin | None:
@@ -187,7 +248,7 @@ class Nodes:
         return None
 
     def _origin(self, body: Body, node: Node) -> NodeOrigin:
-        key = id(body), node.name
+        key = body, node.name
         known = self._origins.get(key)
         if known is None:
             known = self._by_itself(body, node)
@@ -202,10 +263,9 @@ class Nodes:
 
     def _by_itself(self, body: Body, node: Node) -> NodeOrigin:
         """Return where a node comes from, but for what it is the gradient of."""
-        key = id(body), node.name
+        key = body, node.name
         known = self._alone.get(key)
         if known is None:
-            self._bodies.append(body)  # an address means nothing once its object is gone
             frames = body.frames(node.name)  # which many nodes share
             made = self._made.get(id(frames))
             if made is None:
@@ -240,9 +300,9 @@ class Nodes:
         return [each for each in before if each.phase == "forward" and each.line == origin.line]
 
     def _phase(self, body: Body, node: Node, frames: Frames, made: _Made) -> Phase:
-        backward = self._backward.get(id(body))
+        backward = self._backward.get(body)
         if backward is None:
-            backward = self._backward[id(body)] = Backward(body)
+            backward = self._backward[body] = Backward(body)
         if backward.by_name(node):
             return "backward"
         if is_of_dataset(body.name):
@@ -254,11 +314,11 @@ class Nodes:
         return "other" if made.beside else "forward"
 
     def _layer(self, body: Body, name: str) -> str | None:
-        scopes = self._scopes.get(id(body))
+        scopes = self._scopes.get(body)
         if scopes is None:
             if self._layers is None:
                 self._layers = living_layers()
-            scopes = self._scopes[id(body)] = Scopes(body, self._layers)
+            scopes = self._scopes[body] = Scopes(body, self._layers)
         return scopes.layer(name.removeprefix(TAPE)) if not _by_function(name) else None
 
 

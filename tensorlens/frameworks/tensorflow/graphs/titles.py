@@ -21,6 +21,7 @@ from tensorlens.frameworks.tensorflow.graphs.names import plain_names
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.records.events import Frame
 from tensorlens.records.families import AHEAD, HANDLE_OF_DATA, HANDLES_OF_DATA, KEPT
+from tensorlens.roles import Role
 
 BATCH = "batch of tf.data"
 DATA = "data of tf.data"
@@ -56,7 +57,7 @@ class Title:
 
     base: str
     key: str | None
-    role: str
+    role: Role
     note: str
     module: str | None = None
 
@@ -89,7 +90,7 @@ def title(
     if origin is None or function is None:
         return None
     if origin.layer and origin.phase in _ACTIVATIONS:
-        role = "activation" if origin.phase == "forward" else "other"
+        role: Role = "activation" if origin.phase == "forward" else "other"
         text = f"{origin.layer}: {origin.op or node}"
         return Title(text, None, role, RUNNING, module=origin.layer)
     return Title(

@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.planning.tensorflow.execution import lists
 from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
     ALIASES,
     FORWARDS,
@@ -20,13 +19,15 @@ from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
     rows_of,
 )
 from tensorlens.planning.tensorflow.execution.live_values import (
+    LIST_ARITHMETIC,
+    LIST_KERNELS,
     NOTHING,
     Buffer,
-    Counted,
     Items,
     Value,
     drop,
     keep,
+    nothing,
 )
 from tensorlens.planning.tensorflow.execution.scratch import Scratch, ScratchOf
 from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Output, Shape
@@ -148,9 +149,9 @@ class Machine:
 
     def _outputs(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
         op = node.op
-        special = _SPECIAL.get(op) or lists.KERNELS.get(op)
-        if op in lists.ARITHMETIC and any(isinstance(each.held, Items) for each in values):
-            special = lists.ARITHMETIC[op]
+        special = _SPECIAL.get(op) or LIST_KERNELS.get(op)
+        if op in LIST_ARITHMETIC and any(isinstance(each.held, Items) for each in values):
+            special = LIST_ARITHMETIC[op]
         if special is not None:
             return special(self, node, values)
         if node.outputs and node.outputs[0].shape is None:
@@ -182,7 +183,7 @@ class Machine:
                 self.unknown(node)
                 shape = ()
             nbytes = prod(shape) * ITEM_SIZES.get(output.dtype, 0)
-            held: Counted | None = None
+            held: Buffer | None = None
             if slot < len(_FORWARDS) and self._forwards:
                 held = self._forwarded(_FORWARDS[slot].get(node.op, ()), values, nbytes)
             if held is None:
@@ -192,14 +193,13 @@ class Machine:
 
     def _forwarded(
         self, places: Sequence[int], values: Sequence[Value], nbytes: int
-    ) -> Counted | None:
+    ) -> Buffer | None:
         """Return the buffer of an input that nobody else reads, if the kernel can write into it."""
         for place in places:
             if place >= len(values):
                 break
             held = values[place].held
-            is_alone = isinstance(held, Buffer) and held.refs == 1
-            if is_alone and nbytes and values[place].nbytes == nbytes:
+            if isinstance(held, Buffer) and held.refs == 1 and nbytes == values[place].nbytes > 0:
                 return held
         return None
 
@@ -258,11 +258,6 @@ def _shapes(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[V
     return [Value(None, None, None if each.shape is None else list(each.shape)) for each in values]
 
 
-def _numbers(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-    """A few numbers on the host, which are not counted."""
-    return [NOTHING for _ in node.outputs]
-
-
 def _assign(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
     handle, value = values
     name = handle.variable or ""
@@ -289,7 +284,7 @@ _SPECIAL: Mapping[str, Callable[[Machine, Node, Sequence[Value]], Sequence[Value
     "ReadVariableOp": _read,
     "VariableShape": _variable_shape,
     **dict.fromkeys(("Shape", "ShapeN"), _shapes),
-    "BroadcastGradientArgs": _numbers,
+    "BroadcastGradientArgs": nothing,
     "AssignVariableOp": _assign,
     **dict.fromkeys(("AssignAddVariableOp", "AssignSubVariableOp"), _update),
 }

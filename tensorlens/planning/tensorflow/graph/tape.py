@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import backprop
 from tensorflow.python.framework import ops
 
-from tensorlens.frameworks.tensorflow.graphs.bodies import calls_of
+from tensorlens.frameworks.tensorflow.attribution.eager_gradients import follow_gradients
+from tensorlens.frameworks.tensorflow.graphs.functions import calls_of
 
 _LOGITS = "_keras_logits"
 """Attribute by which Keras has the result of a sigmoid or a softmax refer to what it was computed
@@ -41,21 +40,18 @@ class GradientCall:
 @contextmanager
 def noting_gradients(found: list[GradientCall]) -> Iterator[None]:
     """Take note of gradient functions while it is entered; they do what they always do."""
-    original = backprop._gradient_function
 
-    def call(*args: Any) -> Any:
-        result = original(*args)
+    def note(begin: int, arguments: tuple[Any, ...]) -> None:
         graph = tf.compat.v1.get_default_graph()
-        tensors = [each for group in args[3:6] for each in group or ()]
+        tensors = [each for group in arguments[3:6] for each in group or ()]
         kept = [each.op.name for each in tensors if getattr(each, "graph", None) is graph]
         found.append(GradientCall(graph, kept, graph.version))
-        return result
 
-    pywrap_tfe.TFE_Py_RegisterGradientFunction(call)
+    end = follow_gradients(note)
     try:
         yield
     finally:
-        pywrap_tfe.TFE_Py_RegisterGradientFunction(original)
+        end()
 
 
 def forget_gradients(graph: Any) -> None:

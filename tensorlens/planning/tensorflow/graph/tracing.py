@@ -267,35 +267,23 @@ def _note_gradients(optimizer: Any, found: dict[str, str], outer: StepGraph) -> 
 
 
 def _variables(graph: Any, twin: Any, model: Any) -> list[StepInput]:
-    known: dict[int, tuple[str, str, Any]] = {}
-    optimizers = [each for one in _optimizers(twin) for each in one.variables]
+    """Return all variables: those that the step reads first, as it captured them."""
     trainable = {id(each) for each in model.trainable_variables}
+    optimizers = [each for one in _optimizers(twin) for each in one.variables]
     metrics = [each for metric in twin.metrics for each in metric.variables]
-    groups = (
-        (optimizers, "optimizer"),
-        (metrics, "other"),
-        (model.variables, None),
-    )
-    for variables, role in groups:
-        for each in variables:
-            what = role or ("parameter" if id(each) in trainable else "buffer")
-            known[id(each.value.handle)] = (each.path, what, each)
-    found, seen = [], set()
-    for outer, inner in graph.captures:
-        entry = known.get(id(outer))
-        if entry is not None:
-            path, role, variable = entry
-            seen.add(id(outer))
-            found.append(_held(inner.op.name, path, role, variable))
-    for handle, (path, role, variable) in known.items():
-        if handle not in seen:
-            found.append(_held("", path, role, variable))
+    roles = [
+        *(("optimizer", each) for each in optimizers),
+        *(("other", each) for each in metrics),
+        *(("parameter" if id(each) in trainable else "buffer", each) for each in model.variables),
+    ]
+    known = {id(variable.value.handle): (role, variable) for role, variable in roles}
+    captured = {id(outer): inner.op.name for outer, inner in graph.captures if id(outer) in known}
+    found = []
+    for handle in dict.fromkeys([*captured, *known]):
+        role, variable = known[handle]
+        dtype, shape = tf.as_dtype(variable.dtype).name, tuple(map(int, variable.shape))
+        found.append(StepInput(captured.get(handle, ""), variable.path, role, dtype, shape))
     return found
-
-
-def _held(placeholder: str, path: str, role: str, variable: Any) -> StepInput:
-    dtype = tf.as_dtype(variable.dtype).name
-    return StepInput(placeholder, path, role, dtype, tuple(int(size) for size in variable.shape))
 
 
 def _feeds(graph: Any, batch: Any, names: Any) -> list[StepInput]:

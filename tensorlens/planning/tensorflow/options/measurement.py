@@ -10,8 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.frameworks.tensorflow import context
-from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices
+from tensorlens.frameworks.tensorflow.counters import device_counter, is_initialized, used_devices
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
 from tensorlens.planning.tensorflow.keras_training import Training, intercepted, step_of, traced
@@ -131,7 +130,7 @@ class Meter:
 
     def wait(self) -> None:
         """Return when devices have done all that they were asked to."""
-        if context.is_initialized() and used_devices():
+        if is_initialized() and used_devices():
             tf.test.experimental.sync_devices()
 
     def figures(self) -> Measured:
