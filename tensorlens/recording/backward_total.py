@@ -58,6 +58,7 @@ def reset_backward() -> None:
 
 
 def _lines(recording: Recording) -> BackwardLines:
+    recording = recording.still()  # its threads go on while it is read
     nbytes = {
         device: {(line.filename, line.lineno): n for line, n in sums.items()}
         for device in recording.devices
