@@ -31,5 +31,8 @@ def write(text: str, stream: TextIO | None) -> None:
         return
     errors = stream.errors if stream.errors not in (None, "strict") else "backslashreplace"
     rest = text.replace("\n", os.linesep).encode(stream.encoding, errors)
-    while rest and (written := raw.write(rest)):
+    while rest:
+        written = raw.write(rest)
+        if not written:
+            raise BlockingIOError("it takes nothing more without waiting")
         rest = rest[written:]

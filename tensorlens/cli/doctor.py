@@ -225,13 +225,11 @@ def _of_tensorflow() -> dict[str, Any] | str:
     return found
 
 
-def _with_version(name: str, *packages: str) -> str:
-    for package in packages:
-        try:
-            return f"{name} {metadata.version(package)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return name
+def _with_version(name: str, package: str) -> str:
+    try:
+        return f"{name} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return name
 
 
 def _table(findings: list[Finding]) -> str:

@@ -22,7 +22,7 @@ from tensorlens.planning.tensorflow.graph.nodes import BRANCHES, ITEM_SIZES, LOO
 from tensorlens.planning.tensorflow.graph.optimizing import as_traced, optimized
 from tensorlens.planning.tensorflow.graph.tape import kept_until
 from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep, TraceRequest, trace
-from tensorlens.planning.tensorflow.ledger import Ledger, Places
+from tensorlens.planning.tensorflow.trace_writer import OperationPlaces, TraceWriter
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label
 
@@ -63,13 +63,13 @@ def run(model: Any, asked: TraceRequest) -> Trace:
         },
     )
     variables = {each.placeholder: _label(each) for each in traced.variables if each.placeholder}
-    places = Places(found.log, traced.graph)
-    ledger = Ledger(found, "cpu" if on_host else "cuda:0", places.of, variables)
-    _label_gradients(traced, graph.nodes, ledger)
-    execute(traced, graph, asked, ledger, _teller_of_unknown(found))
-    ledger.mark("end")
+    places = OperationPlaces(found.log, traced.graph)
+    writer = TraceWriter(found, "cpu" if on_host else "cuda:0", places.of, variables)
+    _label_gradients(traced, graph.nodes, writer)
+    execute(traced, graph, asked, writer, _teller_of_unknown(found))
+    writer.mark("end")
     if on_host:
-        found.spread = _band(asked, ledger.peak, batch)
+        found.spread = _band(asked, writer.peak, batch)
     found.log.sources = sources_of(found.log, linecache.getlines)
     return found
 
@@ -78,7 +78,7 @@ def execute(
     traced: TracedStep,
     graph: Graph,
     asked: TraceRequest,
-    ledger: Ledger,
+    writer: TraceWriter,
     unknown: Callable[[Node], None],
 ) -> None:
     """Run a step once.
@@ -87,7 +87,7 @@ def execute(
         traced: the step.
         graph: of it, as it runs.
         asked: how it runs, and where.
-        ledger: takes note of every request.
+        writer: takes note of every request.
         unknown: told an operation whose results have no shape.
     """
     on_host = asked.device == "cpu"
@@ -95,12 +95,12 @@ def execute(
         add_positions(graph.nodes)
     variables: dict[str, Value] = {}
     for number, each in enumerate(traced.variables):
-        variables[each.placeholder or f"unread {number}"] = _there(each, ledger)
-    feeds = {each.placeholder: _there(each, ledger) for each in traced.feeds}
-    ledger.mark("step 1")
+        variables[each.placeholder or f"unread {number}"] = _there(each, writer)
+    feeds = {each.placeholder: _there(each, writer) for each in traced.feeds}
+    writer.mark("step 1")
     scratch = host_scratch if on_host else scratch_of(asked.card)
     overlap = _OVERLAP if on_host and not asked.eager else 0
-    machine = Machine(ledger, variables, scratch, unknown, not asked.eager, overlap)
+    machine = Machine(writer, variables, scratch, unknown, not asked.eager, overlap)
     names = {node.number: node.name for node in graph.nodes}
     arguments = [
         Value(variable=name) if name in variables else keep(feeds.get(name, NOTHING))
@@ -127,9 +127,9 @@ def _bytes_of(each: StepInput) -> int:
     return prod(each.shape) * ITEM_SIZES.get(each.dtype, 0)
 
 
-def _there(each: StepInput, ledger: Ledger) -> Value:
+def _there(each: StepInput, writer: TraceWriter) -> Value:
     nbytes = _bytes_of(each)
-    return keep(Value(Buffer(nbytes, ledger.hold(nbytes, _label(each))), each.shape))
+    return keep(Value(Buffer(nbytes, writer.hold(nbytes, _label(each))), each.shape))
 
 
 def _teller_of_unknown(trace: Trace) -> Callable[[Node], None]:
@@ -155,13 +155,13 @@ def _label(each: StepInput) -> Label:
     return Label(each.name, each.role, each.dtype, each.shape)
 
 
-def _label_gradients(traced: TracedStep, nodes: Sequence[Node], ledger: Ledger) -> None:
+def _label_gradients(traced: TracedStep, nodes: Sequence[Node], writer: TraceWriter) -> None:
     for node in nodes:
         path = traced.gradients.get(node.name)
         if path is not None and node.outputs:
             output = node.outputs[0]
             label = Label(f"{path}.grad", "gradient", output.dtype, output.shape)
-            ledger.labels[node.number] = label
+            writer.labels[node.number] = label
 
 
 _NAME = "weights + layer outputs"

@@ -31,7 +31,7 @@ from tensorlens.planning.tensorflow.execution.live_values import (
 )
 from tensorlens.planning.tensorflow.execution.scratch import Scratch, ScratchOf
 from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Output, Shape
-from tensorlens.planning.tensorflow.ledger import Ledger
+from tensorlens.planning.tensorflow.trace_writer import TraceWriter
 
 _FORWARDS = (FORWARDS, FORWARDS_SECOND)
 """Of each result."""
@@ -70,7 +70,7 @@ class Machine:
 
     def __init__(
         self,
-        memory: Ledger,
+        memory: TraceWriter,
         variables: dict[str, Value],
         scratch: ScratchOf,
         unknown: Callable[[Node], None],

@@ -27,7 +27,7 @@ def _lines_of_user(frame: FrameType | None) -> Sequence[SourceLine]:
     return found[::-1]
 
 
-class Places:
+class OperationPlaces:
     """Looks operations of an optimized graph up in the traced one.
 
     Args:
@@ -100,22 +100,22 @@ PlaceOf = Callable[[Node, str | None], tuple[int, Context]]
 """Gives the stack and the context of an operation, and of what it takes under a name."""
 
 
-class Ledger:
+class TraceWriter:
     """Rows of one device.
 
     Args:
         trace: to write into.
         device: whose memory it is.
-        place: says where an operation comes from.
+        locate: says where an operation comes from.
         variables: the name that the graph has for a variable to what its value is.
     """
 
     def __init__(
-        self, trace: Trace, device: str, place: PlaceOf, variables: Mapping[str, Label]
+        self, trace: Trace, device: str, locate: PlaceOf, variables: Mapping[str, Label]
     ) -> None:
         self._variables = variables
         self._trace, self._log, self._device = trace, trace.log, device
-        self._place = place
+        self._locate = locate
         self._numbers = 0
         self.labels: dict[int, Label] = {}
         """Number of an operation to what its first result is."""
@@ -131,15 +131,15 @@ class Ledger:
         self._log.name(row, label)
         return row
 
-    def take(self, nbytes: int, place: Node | None, name: str | None = None) -> int:
+    def take(self, nbytes: int, operation: Node | None, name: str | None = None) -> int:
         """Return the row of what an operation takes."""
-        stack, context = (-1, None) if place is None else self._place(place, name)
+        stack, context = (-1, None) if operation is None else self._locate(operation, name)
         row = self._append(nbytes, stack, context)
         if name is not None:
             self._trace.hidden[row] = name
-        elif place is not None and place.number in self.labels:
-            label = self.labels[place.number]
-            if place.outputs and place.outputs[0].nbytes == nbytes:
+        elif operation is not None and operation.number in self.labels:
+            label = self.labels[operation.number]
+            if operation.outputs and operation.outputs[0].nbytes == nbytes:
                 self._log.name(row, label)
         return row
 
@@ -149,26 +149,26 @@ class Ledger:
         self._now += likely - self._log.size[row]
         self._log.size[row] = likely
 
-    def give(self, row: int, place: Any) -> None:
+    def give(self, row: int, operation: Node | None) -> None:
         """Note that a row's bytes went."""
         log = self._log
         self._now -= log.size[row]
-        stack, context = (-1, None) if place is None else self._place(place, None)
+        stack, context = (-1, None) if operation is None else self._locate(operation, None)
         log.append(FREE, self._device, log.address[row], log.size[row], len(log), stack, context)
 
-    def assign(self, variable: str, row: int, old: int, place: Any) -> None:
+    def assign(self, variable: str, row: int, old: int, operation: Node | None) -> None:
         """Note that a row is a variable's value now, and another one, or -1, no longer is."""
         label = self._variables.get(variable)
         if label is None:
             return
         if old >= 0:
             replaced = replace(label, name=f"{label.name} before its update", role="temporary")
-            self._hand_over(old, replaced, place)
-        self._hand_over(row, label, place)
+            self._hand_over(old, replaced, operation)
+        self._hand_over(row, label, operation)
 
-    def _hand_over(self, row: int, label: Label, place: Any) -> None:
+    def _hand_over(self, row: int, label: Label, operation: Node | None) -> None:
         log = self._log
-        stack, context = (-1, None) if place is None else self._place(place, None)
+        stack, context = (-1, None) if operation is None else self._locate(operation, None)
         self._trace.handovers.append(Handover(len(log), log.address[row], label, stack, context))
 
     def _append(self, nbytes: int, stack: int, context: Context | None) -> int:
