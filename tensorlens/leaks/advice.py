@@ -38,6 +38,8 @@ class Facts:
     role: str = "other"
     variable: str | None = None
     """The variable that the line assigns to which made it."""
+    carried: str | None = None
+    """The variable that this line takes from the step before, and replaces."""
     words: Words = TORCH
 
 
@@ -252,7 +254,8 @@ def _graph(way: _Way, example: Example) -> str | None:
         return "set .grad to None after use: gradients made with create_graph=True keep a graph"
     name = _name(above[-1])
     if len(above) == 1 and above[0].kind in _VARIABLES:
-        return f"detach() {name} after each step: it keeps the graphs of all steps before"
+        carried = way.facts.carried or name
+        return f"detach() {carried} after each step: it keeps the graphs of all steps before"
     if inside is None and _is_number(example):
         calls = f"{name}.item() or {name}.detach()"
     elif inside is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import linecache
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -230,6 +231,7 @@ def _leak(found: RetainedGroup, watched: LoopSamples) -> Leak:
         is_replaced=found.is_replaced,
         role=found.role,
         variable=_variable(source),
+        carried=_carried(source),
         words=found.words,
     )
     certainty, reason = _certainty(found, watched)
@@ -275,6 +277,15 @@ def _variable(source: str) -> str | None:
     name, equals, value = source.partition("=")
     name = name.strip()
     return name if equals and not value.startswith("=") and name.isidentifier() else None
+
+
+def _carried(source: str) -> str | None:
+    """Return the variable that a line takes and replaces: ``h`` of ``out, h = rnn(x, h)``."""
+    targets, equals, value = source.partition("=")
+    if not equals or value.startswith("="):
+        return None
+    both = set(re.findall(r"[A-Za-z_]\w*", targets)) & set(re.findall(r"[A-Za-z_]\w*", value))
+    return both.pop() if len(both) == 1 else None
 
 
 def _rate(judgement: Judgement, nbytes: float) -> str:

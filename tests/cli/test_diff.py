@@ -40,7 +40,7 @@ def test_it_writes_what_show_shows_again(folder, capsys):
 
 def test_it_takes_a_view(folder, capsys):
     assert main(["diff", "a.json", "b.json", "--top", "0", "--device", "cpu"]) == 0
-    assert "3 more tensors, +3.00 KiB (top=None or --top all shows them)" in capsys.readouterr().out
+    assert "3 more tensors, +3.00 KiB (all: show --top all, or top=None)" in capsys.readouterr().out
 
 
 NO_JSON = (

@@ -28,7 +28,7 @@ Memory per line
   counter    cpu  counting allocator, exact
 
 ▲ highest peak   ● most that stayed
-Net sum: bytes left by all hits together; it rises in a loop that leaks nothing.
+Net sum: what a line left, all hits added; other lines may free it.
 
 step  train.py:1  1 call  peak 3.91 KiB
 Line  Hits     Time  Allocated        Peak  Reserved      Net sum  │ Source

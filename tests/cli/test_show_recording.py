@@ -51,7 +51,7 @@ def test_another_instant(saved, monkeypatch, capsys):
     when = 'after 2.00 ms, event 3, in forward, after "forward"'
     assert f"cpu  168.00 KiB (172,032 B) in 4 blocks, {when}" in out
     # the input and the two activations: 20 + 40 + 8 KiB
-    assert "  … 3 more blocks, 68.00 KiB (top=None or --top all shows them)\n" in out
+    assert "  … 3 more blocks, 68.00 KiB (all: show --top all, or top=None)\n" in out
     assert main(["show", "run.tlens", "--at", "7", "-o", "at.html"]) == 0
     assert "250.00 KiB (256,000 B) in 4 blocks, after 6.00 ms, event 7" in Path(
         "at.html"

@@ -76,7 +76,7 @@ _OF_REPEATS = ("Net max", "Net first")
 _OF_THE_OVERVIEW = ("Device", "Peak", "Net sum", "Backward")
 _MOST_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
-_NET = "Net sum: bytes left by all hits together; it rises in a loop that leaks nothing."
+_NET = "Net sum: what a line left, all hits added; other lines may free it."
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -124,9 +124,9 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
 
 
 def _before(peak: Place, found: LineReport) -> Iterator[Fact]:
-    """Give what a backward pass took to reach the peak, and who had left most before it.
+    """Give what a backward pass took to reach the peak, who had left most before it, and the rest.
 
-    The bytes of lines are part of their net, no shares of the peak: others may have freed them.
+    The bytes of lines are part of their net, and others may have freed some: then there is no rest.
     """
     memory = peak.entry.memory
     residents = (memory.residents or ())[:_MOST_RESIDENTS]
@@ -143,6 +143,9 @@ def _before(peak: Place, found: LineReport) -> Iterator[Fact]:
         where = place(replace(each, function=name), function=True)
         label = "" if number else "before it"
         yield Fact(label, f"{size(each.nbytes)} left by {where}", source)
+    rest = peak.peak - (memory.rise or 0) - sum(each.nbytes for each in residents)
+    if rest > 0:
+        yield Fact("", f"{size(rest)} more: weights, optimizer states, other lines")
 
 
 def _group(
@@ -212,7 +215,7 @@ def _others(functions: Sequence[FunctionLayout]) -> Table:
             (size(highest(each)), f"{each.function.calls:,}", each.title, each.place)
             for each in functions
         ),
-        rest=(f"the lines of these {len(functions)} functions: top=None or --top all shows them",),
+        rest=(f"the lines of these {len(functions)} functions: all: show --top all, or top=None",),
     )
 
 

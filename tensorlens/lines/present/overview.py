@@ -13,6 +13,8 @@ _FEWEST = 2
 """Lines that each of many devices has."""
 _FOR_PEAKS = 0.6
 """Share of the lines that are there for their peaks; the others are for what they left."""
+_LEAST_RISE = 0.01
+"""Share of the highest peak that a line has to add to be there for its own."""
 _FEW_ROWS = 12
 """A single function of so few rows is its own overview."""
 FEW_FUNCTIONS = 6
@@ -95,10 +97,11 @@ def overview(functions: Sequence[FunctionLayout]) -> Overview:
     places: list[Place] = []
     for found in devices.values():
         own = [*_without_callers(found)]
-        risen = sorted((e for e in own if e.peak and _rise(e) > 0), key=lambda each: -each.peak)
-        grown = sorted((e for e in own if e.growth > 0), key=lambda each: -each.growth)
         # a level that no line rose to was there before
         top = max(each.peak for each in found)
+        taking = (each for each in own if each.peak and _rise(each) > _LEAST_RISE * top)
+        risen = sorted(taking, key=lambda each: -each.peak)
+        grown = sorted((e for e in own if e.growth > 0), key=lambda each: -each.growth)
         peaks += [each for each in risen[:1] if each.peak == top]
         growths += grown[:1]
         half = round(most * _FOR_PEAKS)

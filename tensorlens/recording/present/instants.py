@@ -352,7 +352,7 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[LeftO
     if count:
         nbytes = moment.bytes - other_roles[1] - sum(row.nbytes for row in shown)
         full = len(shown) < len(rows) or not small
-        why = "top=None or --top all shows them" if full else "smaller than min_size"
+        why = "all: show --top all, or top=None" if full else "smaller than min_size"
         hidden.append(LeftOut(count, nbytes, why))
     return shown, tuple(hidden)
 

@@ -21,6 +21,10 @@ _TREE = (
     ("named", 4, "named"),
     ("unnamed", 4, "unnamed"),
 )
+_OF_THE_HOST = {
+    "other": "other processes and the kernel",
+    "reserved": "the process's resident set",
+}
 _FREE = "What the driver has not handed out to anyone: driver total less in use."
 _BLOCKS = 5
 
@@ -55,7 +59,7 @@ def balance(ledger: Ledger) -> tuple[LedgerRow, ...]:
     found = []
     remarks = {"unnamed": _unnamed(ledger)}
     if ledger.device.rpartition("/")[2] == "cpu":
-        remarks["reserved"] = "the process's resident set"
+        remarks |= _OF_THE_HOST
     for field, depth, label in _TREE:
         if field == "free":
             nbytes = _free(ledger)

@@ -238,7 +238,7 @@ def _chosen(
     sized.sort(key=lambda each: each[0])
     top = len(sized) if view.top is None else view.top
     for _, nbytes, family in sized[top:]:
-        leave("top=None or --top all shows them", family, nbytes)
+        leave("all: show --top all, or top=None", family, nbytes)
     return [family for _, _, family in sized[:top]], tuple(
         LeftOut(count, nbytes, why) for why, (count, nbytes) in hidden.items()
     )

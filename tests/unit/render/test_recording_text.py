@@ -47,7 +47,7 @@ cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, event 4, in
     train.py:2 (140.00 KiB)
 
 cpu  backward memory, by the forward line that caused it: 100.00 KiB
-  Handed out  Of it kept  Most at once  Line        Source
+  Handed out  Left after  Most at once  Line        Source
   ────────────────────────────────────────────────────────────
   100.00 KiB  100.00 KiB    100.00 KiB  train.py:2  h = net(x)
 
@@ -163,7 +163,7 @@ def test_equal_blocks_are_one_row_and_the_rest_is_summed() -> None:
     # at the last peak 40 blocks of 256 B and one of 4 KiB
     text = text_of(recordings.steps(), top=1)
     assert "step() at train.py:3 x 40  other  10.00 KiB  39.00 ms  train.py:3\n" in text
-    assert "  … 1 more block, 4.00 KiB (top=None or --top all shows them)\n" in text
+    assert "  … 1 more block, 4.00 KiB (all: show --top all, or top=None)\n" in text
     text = text_of(recordings.steps(), top=2)
     assert "  fc1: train.py:2            temporary   4.00 KiB" in text
     assert "more block" not in text

@@ -46,7 +46,7 @@ def test_cells() -> None:
 
 
 def test_what_is_hidden_is_summed() -> None:
-    assert "… 60 more tensors, 1.79 MiB (top=None or --top all shows them)" in fragment(
+    assert "… 60 more tensors, 1.79 MiB (all: show --top all, or top=None)" in fragment(
         snapshots.many()
     )
     assert "more tensor" not in HtmlRenderer().render(snapshots.many())

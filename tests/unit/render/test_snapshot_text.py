@@ -74,11 +74,11 @@ def test_one_tensor() -> None:
         "  x     other  float32  (256, 1024)  1.00 MiB\n"
         "\n"
         "  Ledger                  Size\n"
-        "  " + "─" * 56 + "\n"
+        "  " + "─" * 60 + "\n"
         "  driver total        1.00 GiB\n"
         "    free           1023.00 MiB\n"
         "    in use            1.00 MiB\n"
-        "      other                0 B\n"
+        "      other                0 B  other processes and the kernel\n"
         "      reserved        1.00 MiB  the process's resident set\n"
         "        cached             0 B\n"
         "        allocated     1.00 MiB\n"
@@ -219,7 +219,7 @@ def test_what_is_hidden_is_summed() -> None:
     text = text_of(snapshots.many())
     assert "cpu  4.93 MiB in 100 tensors" in text
     assert len(lines_with(text, "float32")) == 40
-    assert "\n  … 60 more tensors, 1.79 MiB (top=None or --top all shows them)\n" in text
+    assert "\n  … 60 more tensors, 1.79 MiB (all: show --top all, or top=None)\n" in text
     assert (
         len(lines_with(TextRenderer(80, "utf-8", View(top=None)).render(snapshots.many()), "f"))
         >= 100
@@ -229,7 +229,7 @@ def test_what_is_hidden_is_summed() -> None:
     text = text_of(snapshots.many(), top=1, min_size=98 * 1024)
     assert lines_with(text, "more") == [
         "… 97 more tensors, 4.64 MiB (smaller than min_size)",
-        "… 2 more tensors, 197.00 KiB (top=None or --top all shows them)",
+        "… 2 more tensors, 197.00 KiB (all: show --top all, or top=None)",
     ]
 
 
@@ -345,7 +345,7 @@ def test_no_change_says_so() -> None:
 def test_hidden_changes_are_summed() -> None:
     text = text_of(snapshots.many() - snapshots.empty(), top=1)
     assert lines_with(text, "more") == [
-        "… 99 more tensors, +4.83 MiB (top=None or --top all shows them)"
+        "… 99 more tensors, +4.83 MiB (all: show --top all, or top=None)"
     ]
     text = text_of(snapshots.grown(), devices=("cuda",))
     assert text.endswith("\nNot shown: cpu (+8.00 KiB)\n")
