@@ -24,7 +24,7 @@ _STUDENT = (
 """Two-sided 95 % points of Student's t with 1 to 20 degrees of freedom."""
 _NORMAL = 1.96
 
-_LOST = 0.5
+_LOST = 0.25
 """From this part of a ratio on its noise hides it."""
 _NOTABLE = 0.01
 """A hundredth is no difference, however sure it is."""
@@ -60,7 +60,7 @@ class Ratio:
 
     @property
     def is_known(self) -> bool:
-        """Whether repeats tell the ratio: there are several, and it is off by less than half."""
+        """Whether repeats tell the ratio: there are several, and it is off by less than a quarter."""
         return self.noise is not None and self.noise < _LOST
 
 
@@ -320,7 +320,7 @@ class Comparison(Document):
     def _largest(self) -> Winner:
         known = [each for each in self._running() if each.largest_batch is not None]
         if not known:
-            why = "give a capacity and a make_step(batch)" if self.capacity is None else "not known"
+            why = "give a capacity, and a make_step(batch)" if self.capacity is None else "not known"
             return Winner(BATCH, (), why)
         most = max(each.largest_batch or 0 for each in known)
         names = tuple(each.name for each in known if each.largest_batch == most)
@@ -337,7 +337,12 @@ class Comparison(Document):
         if not any(ratios.values()):
             why = "an estimate has no times" if self.provenance == "estimated" else "no times known"
             return Winner(QUICK, (), why)
-        known = {name: each for name, each in ratios.items() if each and each.is_known}
+        # what is told no better than to 10 % cannot be said to be within 10 %
+        known = {
+            name: each
+            for name, each in ratios.items()
+            if each is not None and each.noise is not None and each.noise <= WITHIN - 1
+        }
         if self.repeats < 2 or not known.keys() - {self.baseline}:
             why = ONE_RUN if self.repeats < 2 else _NOISE
             return Winner(QUICK, (), why)

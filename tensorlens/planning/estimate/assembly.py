@@ -109,7 +109,10 @@ def _found(trace: Trace, device: str) -> str:
     """Return the device as the trace has it: ``cuda:0`` for ``cuda``."""
     names = [name for name in trace.log.devices if f"{name}:".startswith(f"{device}:")]
     if not names:
-        raise TensorlensError(f"the program puts nothing on {device}: there is nothing to estimate")
+        raise TensorlensError(
+            f"the program puts nothing on {device}: there is nothing to estimate; "
+            "a function of it that makes the step is named as file.py:make_step"
+        )
     return names[0]
 
 
