@@ -29,6 +29,8 @@ from tensorlens.planning.estimate.result import REMAINDER, Estimate, Term
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
 
+_UNIT = 512
+"""Bytes that an allocator of cards rounds a request to at least."""
 _SLOTS = 6
 """So many slots of an optimizer are named."""
 _SHARE = 0.05
@@ -132,7 +134,8 @@ def _slots(optimizer: PeakPart, whole: int) -> str:
 
 
 def _an_item(estimate: Estimate, part: PeakPart) -> str:
-    if not estimate.batch:
+    # blocks no larger than an allocator's unit do not grow with the batch
+    if not estimate.batch or part.nbytes <= _UNIT * part.blocks:
         return ""
     items = counted(estimate.batch, "item")
     return f", {size(part.nbytes // estimate.batch)} for each of the {items} of the batch"
