@@ -54,9 +54,10 @@ def test_the_same_program_again(program):
 
 def test_a_program_that_changed(program):
     small = ask(program)
-    program.write_text(program.read_text().replace("256", "512"))
-    # the weights alone: 512 x 512 floats for 256 x 256
-    assert ask(program) - small >= 4 * (512 * 512 - 256 * 256)
+    # of another length: Python takes a file's bytecode for its own by second and length
+    program.write_text(program.read_text().replace("256", "1024"))
+    # the weights alone: 1024 x 1024 floats for 256 x 256
+    assert ask(program) - small >= 4 * (1024 * 1024 - 256 * 256)
     assert len({*pids(program)}) == 2
 
 
