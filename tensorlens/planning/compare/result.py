@@ -60,7 +60,7 @@ class Ratio:
 
     @property
     def is_known(self) -> bool:
-        """Whether repeats tell the ratio: there are several, and it is off by less than a quarter."""
+        """Whether repeats tell the ratio: several that leave it off by less than a quarter."""
         return self.noise is not None and self.noise < _LOST
 
 
@@ -320,8 +320,8 @@ class Comparison(Document):
     def _largest(self) -> Winner:
         known = [each for each in self._running() if each.largest_batch is not None]
         if not known:
-            why = "give a capacity, and a make_step(batch)" if self.capacity is None else "not known"
-            return Winner(BATCH, (), why)
+            asks = "give a capacity, and a make_step(batch)"
+            return Winner(BATCH, (), asks if self.capacity is None else "not known")
         most = max(each.largest_batch or 0 for each in known)
         names = tuple(each.name for each in known if each.largest_batch == most)
         if not most:

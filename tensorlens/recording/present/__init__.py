@@ -128,7 +128,7 @@ def _table(
         Column(
             "Handed out", tip="Sum of the bytes handed out while the line's nodes ran, in all steps"
         ),
-        Column("Left after", tip="Of these, what was there when its backward pass ended, in all steps"),
+        Column("Left after", tip="Of these, what was there when its backward pass ended"),
         Column("Most at once", tip="The most of it that was resident at one instant"),
         *line_columns(any(source for _, source in lines)),
     )
