@@ -57,8 +57,8 @@ class LineMemory:
     """How far ``peak`` is above what was handed out when that hit began; 0 where the line only ran
     while others' blocks were there."""
     growth: int | None = field(default=None, compare=False)
-    """Part of ``net`` that can have stayed, by what the device grew between the starts of hits. The
-    rest was given back elsewhere."""
+    """Part of ``net`` that can have stayed: by the next hit's start the device had grown by no less
+    than is counted of a hit. The rest was given back elsewhere."""
     residents: tuple[ResidentLine, ...] | None = field(default=None, compare=False)
     """Of a line that runs a backward pass: the lines that had left most when the one with ``peak``
     began, since the end of the one before it; None of all others."""

@@ -217,16 +217,20 @@ def _bound(account: Account, slot: int, seen: tuple[Account, ...] = ()) -> int |
         if caller is None or stats is None or slot >= len(stats.cells):
             return None
         above = _bound(caller[0], slot, (*seen, account))
-        grown = stats.cells[slot].growth
+        grown = _growth(stats.cells[slot])
         total += grown if above is None else min(grown, above)
     return total
+
+
+def _growth(cell: Cell) -> int:
+    return max(0, min(cell.net, cell.survived + max(0, cell.last_net)))
 
 
 def _memory(
     cell: Cell, residents: tuple[ResidentLine, ...] | None = None, bound: int | None = None
 ) -> LineMemory:
-    grown = cell.growth if bound is None else min(cell.growth, bound)
-    unread = cell.unread or cell.net_first is None or cell.allocated < 0
+    grown = _growth(cell) if bound is None else min(_growth(cell), bound)
+    unread = cell.unread or cell.net_max is None or cell.allocated < 0
     return LineMemory(
         allocated=_known(cell.allocated),
         peak=_known(cell.peak),

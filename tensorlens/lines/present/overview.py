@@ -99,14 +99,14 @@ def overview(functions: Sequence[FunctionLayout]) -> Overview:
         own = [*_without_callers(found)]
         # a level that no line rose to was there before
         top = max(each.peak for each in found)
-        taking = (each for each in own if each.peak and _rise(each) > _LEAST_RISE * top)
-        risen = sorted(taking, key=lambda each: -each.peak)
+        risen = sorted((e for e in own if e.peak and _rise(e) > 0), key=lambda each: -each.peak)
         grown = sorted((e for e in own if e.growth > 0), key=lambda each: -each.growth)
         peaks += [each for each in risen[:1] if each.peak == top]
         growths += grown[:1]
         half = round(most * _FOR_PEAKS)
-        chosen: list[Place] = risen[:half]
-        for each in (*grown, *risen[half:]):
+        taking = [e for at, e in enumerate(risen) if not at or _rise(e) > _LEAST_RISE * top]
+        chosen: list[Place] = taking[:half]
+        for each in (*grown, *taking[half:]):
             if len(chosen) < most and all(each.entry is not one.entry for one in chosen):
                 chosen.append(each)
         places += sorted(chosen, key=lambda each: -each.peak)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.traced_code import TracedCode
@@ -26,6 +26,12 @@ _STOPS = frozenset({"_StopRecomputationError"})
 """The same of a framework, by name: how torch.utils.checkpoint ends its second forward."""
 _NO_MEMORY = "there was no memory to measure a line with"
 
+_Marks: TypeAlias = "tuple[int, int, _Marks | None, int]"
+"""The start of a hit, what had survived before it, the marks below, and how many there are.
+
+Tuples, since a change of a list is a call."""
+_MOST_MARKS = 8
+
 WIDTH = 3
 """Figures a slot: allocated, peak, reserved."""
 
@@ -34,8 +40,8 @@ class Cell:
     """The running figures of one line on one device, in bytes."""
 
     __slots__ = (
-        "allocated", "first_start", "inner", "last_net", "last_start", "net", "net_first",
-        "net_max", "peak", "reserved", "rise", "second_start", "unread",
+        "allocated", "first_start", "inner", "last_net", "last_start", "marks", "net",
+        "net_first", "net_max", "peak", "reserved", "rise", "survived", "unread",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -45,34 +51,21 @@ class Cell:
         self.net = 0
         self.inner = 0
         """Part of ``net`` that lines of profiled functions have that it called."""
-        self.net_max = 0
+        self.net_max: int | None = None
         self.net_first: int | None = None
         self.rise = 0
         """How far the highest peak is above the start of its hit."""
         self.first_start = 0
         """Bytes handed out when the first hit began."""
-        self.second_start: int | None = None
         self.last_start = 0
         self.last_net = 0
+        self.marks: _Marks | None = None
+        """The starts of hits whose net may be there still: it is gone where a level as low comes
+        again."""
+        self.survived = 0
+        """Of each hit's net, what can have been there still when the next one began."""
         self.unread = False
         """A read failed at a start or an end: the sum of nets is not known."""
-
-    @property
-    def growth(self) -> int:
-        """Part of ``net`` that can have stayed, by what the device grew between hits.
-
-        Of the first hit no more counts than what it grew by until the second one, of those after it
-        no more than until the last one. The last one counts where all before it stayed.
-        """
-        if self.second_start is None:
-            return max(0, self.net)
-        first = min(self.net_first or 0, self.second_start - self.first_start)
-        later = self.net - (self.net_first or 0) - self.last_net
-        grown = max(0, first) + max(0, min(later, self.last_start - self.second_start))
-        grown = max(0, min(grown, self.last_start - self.first_start))
-        if grown >= self.net - self.last_net:
-            grown += max(0, self.last_net)
-        return max(0, min(grown, self.net))
 
 
 class LineStats:
@@ -91,44 +84,6 @@ class LineStats:
         with lock:  # two threads at once would make too much of it
             while len(self.cells) < slots:
                 self.cells.append(Cell())
-
-    def add(self, start: Sequence[int], figures: Sequence[int], high: list[int]) -> None:
-        """Add a hit by the figures at its start and end; raise the peaks in ``high``.
-
-        The updates of a cell make no call: CPython switches threads only at calls and at the ends
-        of loops, so that no update by another thread is lost.
-        """
-        at = 0
-        for cell in self.cells:
-            allocated, peak = figures[at], figures[at + 1]
-            begun = start[at]
-            if allocated > cell.allocated:
-                cell.allocated = allocated
-            if peak >= cell.peak:
-                rise = peak - begun
-                if peak > cell.peak or rise > cell.rise:
-                    cell.rise = rise
-                cell.peak = peak
-            if peak > high[at + 1]:
-                high[at + 1] = peak
-            if figures[at + 2] > cell.reserved:
-                cell.reserved = figures[at + 2]
-            net = allocated - begun
-            if net:
-                cell.net += net
-                if allocated < 0 or begun < 0:
-                    cell.unread = True
-            if cell.second_start is None:
-                if cell.net_first is None:
-                    cell.net_first = cell.net_max = net
-                    cell.first_start = begun
-                else:
-                    cell.second_start = begun
-            if net > cell.net_max:
-                cell.net_max = net
-            cell.last_start = begun
-            cell.last_net = net
-            at += WIDTH
 
 
 class Switch:
@@ -207,8 +162,8 @@ class Activation:
     """
 
     __slots__ = (
-        "accounts", "began", "code", "entered", "frame", "high", "inner", "lineno", "pending",
-        "resumed", "start", "thread",
+        "accounts", "began", "called", "code", "entered", "frame", "high", "inner", "lineno",
+        "pending", "resumed", "start", "thread",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, accounts: tuple[Account, ...], thread: ThreadState) -> None:
@@ -226,10 +181,12 @@ class Activation:
         self.began = 0
         self.resumed = False
         """The running line was counted as a hit already, before a yield."""
+        self.called = False
+        """Another profiled frame of the thread called it."""
         self.pending: list[int] = []
         """Peaks, a slot each, that other reads took away from the running line."""
         self.high: list[int] = []
-        """Figures with the highest peak of the lines so far: the caller's line must know it."""
+        """The highest peak, a slot each, of the lines so far: the caller's line must know it."""
         for account in accounts:
             account.calls += 1
 
@@ -238,7 +195,12 @@ class Activation:
         self.thread.push(self)
 
     def line(self, lineno: int) -> None:
-        """The frame starts to execute ``lineno``: charge what came before to the line before."""
+        """The frame starts to execute ``lineno``: charge what came before to the line before.
+
+        The hot path, and so one straight piece. The updates of a cell make no call: CPython
+        switches threads only at calls and at the ends of loops, so that no update by another
+        thread is lost.
+        """
         now = perf_counter_ns()
         thread = self.thread
         if len(thread.busy) > 1:
@@ -253,11 +215,11 @@ class Activation:
             thread.tell_caller(self, figures)
             self.entered = figures
         else:
+            if self.called:
+                raise_peaks(self.high, figures[1::WIDTH])
             if len(figures) != len(start):
                 # a device that was first used during this line held nothing when it began
                 start = (*start, *(0,) * (len(figures) - len(start)))
-            if len(figures) != len(self.high):
-                self.high += figures[len(self.high) :]
             for account in self.accounts:
                 stats = account.lines.get(self.lineno) or account.line(self.lineno)
                 if len(stats.cells) * WIDTH < len(figures):
@@ -265,7 +227,47 @@ class Activation:
                 stats.time_ns += now - self.began
                 if not self.resumed:
                     stats.hits += 1
-                stats.add(start, figures, self.high)
+                at = 0
+                for cell in stats.cells:
+                    allocated = figures[at]
+                    if allocated > cell.allocated:
+                        cell.allocated = allocated
+                    peak = figures[at + 1]
+                    if peak >= cell.peak:
+                        rise = peak - start[at]
+                        if peak > cell.peak or rise > cell.rise:
+                            cell.rise = rise
+                        cell.peak = peak
+                    if figures[at + 2] > cell.reserved:
+                        cell.reserved = figures[at + 2]
+                    net = allocated - start[at]
+                    if net:
+                        cell.net += net
+                        if allocated < 0 or start[at] < 0:
+                            cell.unread = True
+                    if cell.net_max is None:
+                        cell.net_max = cell.net_first = net
+                        cell.first_start = start[at]
+                    elif net > cell.net_max:
+                        cell.net_max = net
+                    if cell.last_net > 0 or cell.survived:
+                        marks = cell.marks
+                        while marks is not None and start[at] <= marks[0]:
+                            cell.survived = marks[1]
+                            marks = marks[2]
+                        grown = start[at] - cell.last_start
+                        if cell.last_net > 0 and grown > 0:
+                            if marks is None or marks[3] < _MOST_MARKS:
+                                depth = 1 if marks is None else marks[3] + 1
+                                marks = cell.last_start, cell.survived, marks, depth
+                            cell.survived += grown if grown < cell.last_net else cell.last_net
+                        cell.marks = marks
+                        grown = start[at] - cell.first_start
+                        if cell.survived > grown:
+                            cell.survived = grown if grown > 0 else 0
+                    cell.last_start = start[at]
+                    cell.last_net = net
+                    at += WIDTH
                 if self.inner:
                     for cell, nbytes in zip(stats.cells, self.inner, strict=False):
                         cell.inner += nbytes
@@ -273,8 +275,7 @@ class Activation:
                 self.inner = []
             self.resumed = False
         for account in self.accounts:
-            passes = account.passes
-            if passes and (lineno in passes or self.lineno in passes):
+            if account.passes:
                 self._look_at_passes(account, lineno, start, figures)
         self.lineno = lineno
         self.began = perf_counter_ns()
@@ -345,12 +346,7 @@ class Activation:
 
     def fold(self, peaks: Sequence[int]) -> None:
         """Note peaks that a read by someone else ended, for the line that is running."""
-        pending = self.pending
-        for slot, peak in enumerate(peaks):
-            if slot >= len(pending):
-                pending.append(peak)
-            elif peak > pending[slot]:
-                pending[slot] = peak
+        raise_peaks(self.pending, peaks)
 
     def charge(self, first: Sequence[int], last: Sequence[int]) -> None:
         """Note what a profiled call of the running line has left, by its first and last figures."""
@@ -384,6 +380,15 @@ def note_failure(accounts: tuple[Account, ...], what: str, failure: Exception) -
         told = _NO_MEMORY
     for account in accounts:
         account.failure = told
+
+
+def raise_peaks(highest: list[int], peaks: Sequence[int]) -> None:
+    """Raise each slot of ``highest`` to that of ``peaks`` where this is higher."""
+    for slot, peak in enumerate(peaks):
+        if slot >= len(highest):
+            highest.append(peak)
+        elif peak > highest[slot]:
+            highest[slot] = peak
 
 
 def _line_in(error: BaseException, code: CodeType) -> int | None:

@@ -67,6 +67,7 @@ class ThreadState:
 
     def push(self, activation: Activation) -> None:
         """Make ``activation`` the innermost of this thread."""
+        activation.called = bool(self.stack)
         if not self.stack:
             self.renew()
             self.busy[self.ident] = self
@@ -82,9 +83,8 @@ class ThreadState:
         with self.lock:
             stack.pop()
             if stack:
-                stack[-1].fold(activation.high[1::WIDTH])
-                if activation.pending:
-                    stack[-1].fold(activation.pending)
+                stack[-1].fold(activation.high)
+                stack[-1].fold(activation.pending)
             else:
                 self.busy.pop(self.ident, None)
         activation.high = []

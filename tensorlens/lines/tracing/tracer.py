@@ -177,20 +177,17 @@ class Tracer:
             except AttributeError:  # nothing was profiled in this thread so far
                 return
             frame = frame_at(1)
-            key = id(frame)
-            top = stack[-1] if stack else None
-            if top is None or top.frame != key:
-                if key not in self._suspended:
+            if not (stack and stack[-1].frame == id(frame)):
+                if id(frame) not in self._suspended:
                     return
                 self._go_on(code, frame)
-                top = stack[-1] if stack else None
-                if top is None or top.frame != key:
-                    return
-            try:
-                if not moved or top.lineno != lineno:
-                    top.line(lineno)
-            except Exception as failure:
-                top.fail(failure)
+            top = stack[-1] if stack else None
+            if top is not None and top.frame == id(frame):
+                try:
+                    if not moved or top.lineno != lineno:
+                        top.line(lineno)
+                except Exception as failure:
+                    top.fail(failure)
 
         return on_line
 
