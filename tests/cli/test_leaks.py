@@ -10,7 +10,7 @@ import pytest
 from commands import environment, own_lines, program_lines
 from commands import quick_tensorlens as tensorlens
 
-from tensorlens.cli.leaks import LoopJudge
+from tensorlens.leaks.loop_judge import LoopJudge
 from tensorlens.leaks.report import LeakReport
 from tensorlens.loading import load
 from tests import warm
