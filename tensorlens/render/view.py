@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from tensorlens.errors import UsageError
 from tensorlens.roles import BLOCK_ROLES
 
+SHOW_ALL = "all: show --top all, or top=None"
+"""How to see the rows that :attr:`View.top` leaves out."""
+
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -47,7 +47,7 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import device_names, duration, size
 from tensorlens.render.source import place
-from tensorlens.render.view import View
+from tensorlens.render.view import SHOW_ALL, View
 
 _TIPS = {
     "Line": "Line number",
@@ -215,7 +215,7 @@ def _others(functions: Sequence[FunctionLayout]) -> Table:
             (size(highest(each)), f"{each.function.calls:,}", each.title, each.place)
             for each in functions
         ),
-        rest=(f"the lines of these {len(functions)} functions: all: show --top all, or top=None",),
+        rest=(f"the lines of these {len(functions)} functions ({SHOW_ALL})",),
     )
 
 

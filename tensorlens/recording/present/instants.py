@@ -19,7 +19,7 @@ from tensorlens.records.names import common_name, without_indices
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import counted, duration, exact_size
 from tensorlens.render.source import model_place, place, printable
-from tensorlens.render.view import View
+from tensorlens.render.view import SHOW_ALL, View
 from tensorlens.roles import BLOCK_ROLES
 from tensorlens.tensors.present.inventory import LeftOut
 
@@ -352,7 +352,7 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[LeftO
     if count:
         nbytes = moment.bytes - other_roles[1] - sum(row.nbytes for row in shown)
         full = len(shown) < len(rows) or not small
-        why = "all: show --top all, or top=None" if full else "smaller than min_size"
+        why = SHOW_ALL if full else "smaller than min_size"
         hidden.append(LeftOut(count, nbytes, why))
     return shown, tuple(hidden)
 

@@ -10,7 +10,7 @@ from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorRecord, TensorTable
 from tensorlens.render.figures import counted, device_names, size
 from tensorlens.render.source import printable
-from tensorlens.render.view import View
+from tensorlens.render.view import SHOW_ALL, View
 from tensorlens.roles import ROLES
 from tensorlens.tensors.difference import Changes, Difference
 from tensorlens.tensors.snapshot import Snapshot
@@ -238,7 +238,7 @@ def _chosen(
     sized.sort(key=lambda each: each[0])
     top = len(sized) if view.top is None else view.top
     for _, nbytes, family in sized[top:]:
-        leave("all: show --top all, or top=None", family, nbytes)
+        leave(SHOW_ALL, family, nbytes)
     return [family for _, _, family in sized[:top]], tuple(
         LeftOut(count, nbytes, why) for why, (count, nbytes) in hidden.items()
     )
