@@ -274,18 +274,21 @@ def _source(line: SourceLine | None) -> str:
 
 def _variable(source: str) -> str | None:
     """Return the variable that a line assigns to: ``loss`` of ``loss = criterion(y)``."""
-    name, equals, value = source.partition("=")
-    name = name.strip()
-    return name if equals and not value.startswith("=") and name.isidentifier() else None
+    targets, _ = _assignment(source)
+    return targets if targets.isidentifier() else None
 
 
 def _carried(source: str) -> str | None:
     """Return the variable that a line takes and replaces: ``h`` of ``out, h = rnn(x, h)``."""
-    targets, equals, value = source.partition("=")
-    if not equals or value.startswith("="):
-        return None
-    both = set(re.findall(r"[A-Za-z_]\w*", targets)) & set(re.findall(r"[A-Za-z_]\w*", value))
+    names = (set(re.findall(r"[A-Za-z_]\w*", side)) for side in _assignment(source))
+    both = set.intersection(*names)
     return both.pop() if len(both) == 1 else None
+
+
+def _assignment(source: str) -> tuple[str, str]:
+    """Return what is left and right of a line's ``=``; both are empty where it has none."""
+    targets, equals, value = source.partition("=")
+    return (targets.strip(), value) if equals and not value.startswith("=") else ("", "")
 
 
 def _rate(judgement: Judgement, nbytes: float) -> str:

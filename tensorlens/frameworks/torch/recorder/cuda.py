@@ -21,10 +21,10 @@ from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
+from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.records.torch_files.snapshots import from_snapshot
 
 _SOURCE = "CUDA memory history"
-_ROUNDING = 512
 
 
 def is_possible() -> bool:
@@ -80,7 +80,7 @@ class CudaRecorder:
         censuses = ((self._before, early), (self._census(), unfreed(log)))
         for number, device in enumerate(log.devices):
             found = [
-                (Names(table, device, _ROUNDING), rows)
+                (Names(table, device, MIN_BLOCK), rows)
                 for table, rows in censuses
                 if table is not None
             ]

@@ -26,11 +26,10 @@ from tensorlens.planning.estimate.present.verdict import (
     verdict,
 )
 from tensorlens.planning.estimate.result import REMAINDER, Estimate, Term
+from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
 
-_UNIT = 512
-"""Bytes that an allocator of cards rounds a request to at least."""
 _SLOTS = 6
 """So many slots of an optimizer are named."""
 _SHARE = 0.05
@@ -135,7 +134,7 @@ def _slots(optimizer: PeakPart, whole: int) -> str:
 
 def _an_item(estimate: Estimate, part: PeakPart) -> str:
     # blocks no larger than an allocator's unit do not grow with the batch
-    if not estimate.batch or part.nbytes <= _UNIT * part.blocks:
+    if not estimate.batch or part.nbytes <= MIN_BLOCK * part.blocks:
         return ""
     items = counted(estimate.batch, "item")
     return f", {size(part.nbytes // estimate.batch)} for each of the {items} of the batch"

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.tracker import Scratch
+from tensorlens.records.torch_files.sizes import MIN_BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,6 @@ scratch = Scratch.exactly
 
 INDEX_BYTES = 8
 WARP = 32
-_BLOCK = 512
 HALVES = (torch.float16, torch.bfloat16)
 _RESIDENT_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
 
@@ -124,7 +124,7 @@ def heaviest(*phases: Sequence[Scratch]) -> Sequence[Scratch]:
 
 def total(phase: Iterable[Scratch]) -> int:
     """Return what an allocator sets aside for a phase."""
-    return sum(ceil_div(each.nbytes, _BLOCK) * _BLOCK for each in phase)
+    return sum(ceil_div(each.nbytes, MIN_BLOCK) * MIN_BLOCK for each in phase)
 
 
 def radix_sort(count: int, key: int, value: int, *, before: bool = False) -> Scratch:
