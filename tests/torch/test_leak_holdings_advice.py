@@ -64,6 +64,16 @@ def test_a_sum_that_goes_on(kind, text):
     assert found == "detach() total after each step: it keeps the graphs of all steps before"
 
 
+def test_a_state_that_is_carried_on_is_named_and_not_what_comes_with_it():
+    # out, h = rnn(x, h): out is the variable that holds the graph, h what carries it on
+    found = advice(
+        [way(attribute("out", "global"))],
+        example((4, 16), "TransposeBackward0", 400),
+        Facts(carried="h"),
+    )
+    assert found == "detach() h after each step: it keeps the graphs of all steps before"
+
+
 def test_the_latest_in_a_variable_does_not_count():
     paths = [way(attribute("train(): loss", "local")), way(TRAINER, HISTORY, item(9))]
     assert advice(paths, example()) == CLEAR

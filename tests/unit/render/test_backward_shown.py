@@ -8,7 +8,14 @@ import pytest
 
 from tensorlens.cli.program.block_reports import MergedReport
 from tensorlens.lines.present import COLUMNS
-from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import (
+    DeviceSource,
+    FunctionLines,
+    Line,
+    LineMemory,
+    LineReport,
+    ResidentLine,
+)
 from tensorlens.render.flat import CsvRenderer, to_pandas
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
@@ -56,6 +63,18 @@ def test_html():
     idle = next(line for line in page.split("<tr") if "def step" in line)
     assert idle.count("<td") == 9
     assert "Backward" not in HtmlRenderer().render(NOT_RECORDED)
+
+
+def test_the_parts_of_a_peak_in_backward_add_up_to_it():
+    kept = (ResidentLine("m.py", 1, "step", 3 * MIB), ResidentLine("m.py", 2, "step", 2 * MIB))
+    memory = LineMemory(MIB, 20 * MIB, 9 * MIB, 0, 0, 0, None, rise=4 * MIB, residents=kept)
+    line = Line(3, "    loss.backward()", 1, 1000, {"cpu": memory})
+    function = FunctionLines("step", "step", "m", "m.py", 1, 1, (line,))
+    found = LineReport((function,), (DeviceSource("cpu", "counter", "exact"),))
+    text = TextRenderer(120, "utf-8").render(found)
+    assert "of this    4.00 MiB taken by the backward pass" in text
+    # 20 - 4 - 3 - 2
+    assert "             11.00 MiB more: weights, optimizer states, other lines\n" in text
 
 
 def test_csv_and_pandas():

@@ -106,6 +106,17 @@ def test_a_time_that_noise_hides_is_no_result():
     assert found.pareto == ()
 
 
+def test_what_is_told_no_better_than_to_a_tenth_is_not_within_a_tenth():
+    # logarithms -0.06, 0 and 0.06: half of the interval is 4.303 * 0.06 / sqrt(3) = 0.149
+    e = 2.718281828459045
+    unsure = outcome("unsure", 40 * MIB, (e**-0.06, 1.1, 0.9 * e**0.06))
+    found = comparison(BASE, unsure)
+    assert answers(found)[QUICK] == ()
+    assert found.pareto == ("unsure",)
+    sure = outcome("sure", 60 * MIB, (1.01, 1.111, 0.909))
+    assert answers(comparison(BASE, unsure, sure))[QUICK] == ("sure",)
+
+
 def test_names_in_a_picture_are_not_written_over_each_other():
     names = ["one", "two", "three"]
     found = comparison(BASE, *(outcome(name, 50 * MIB, (1.0, 1.1, 0.9)) for name in names))
