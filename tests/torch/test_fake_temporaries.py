@@ -155,8 +155,10 @@ def test_embeddings_are_summed_by_sorted_indices(answers: dict[str, Any]) -> Non
         [3073 * 8, True],
         [3073 * 8, True],
         [3073 * 8, False],
+        [8, False],
         [1000 * 8, False],
         [1000 * 8, False],
+        [8, False],
         [1307 * 8, False],
         [1307 * 8 * 4, False],
     ]

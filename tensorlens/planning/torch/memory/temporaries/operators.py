@@ -118,7 +118,7 @@ def _embedding(call: Call) -> Iterator[Scratch]:
     parts = count // 10 + segments
     for name in ("sorted indices", "original indices"):
         yield scratch(count * index, name, before=True)
-    for number in (count, segments, segments, parts):
+    for number in (count, 1, segments, segments, 1, parts):
         yield scratch(number * index, "places of segments")
     yield scratch(parts * width * _wide(grad.dtype), "sums of parts")
 
