@@ -136,10 +136,7 @@ def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:
         folder = Path.cwd()
     except FileNotFoundError:
         folder = None
-    given = job.program
-    program = replace(
-        given, caller=None, arguments=tuple(given.arguments), carried=tuple(given.carried)
-    )
+    program = replace(job.program, global_settings=None, arguments=tuple(job.program.arguments))
     # the device that fake tensors are on is made ready once in a process
     device = (job.device, job.card) if is_fake else None
     return program, device, os.getpid(), folder, *interpreter(), *sorted(environment.items())

@@ -17,9 +17,9 @@ from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.processes import ProgramFailed, Runner, progress
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.caller import caller
+from tensorlens.planning.trials.global_settings import settings
 from tensorlens.planning.trials.jobs import Choice, Job, Mode, Program, Reason, Trouble
-from tensorlens.planning.trials.pickling import carried, pack
+from tensorlens.planning.trials.pickling import pack
 
 MakeStep = Callable[..., Any] | str
 
@@ -31,7 +31,7 @@ def program(make_step: MakeStep, arguments: Sequence[str] = ()) -> Program:
         UsageError: it is none of these, there is no such file or module, or the function cannot
             go to another process.
     """
-    return replace(_program(make_step, arguments), caller=caller())
+    return replace(_program(make_step, arguments), global_settings=settings())
 
 
 def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
@@ -48,12 +48,7 @@ def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
                 f"make_step is {what}: give a function that builds model, optimizer and data and "
                 "returns step()"
             )
-        return Program(
-            _name_of(make_step),
-            parcel=pack(make_step),
-            arguments=tuple(arguments),
-            carried=carried(make_step),
-        )
+        return Program(_name_of(make_step), parcel=pack(make_step), arguments=tuple(arguments))
     place, separator, function = make_step.rpartition(":")
     if not separator or place in ("", ".") or "/" in function or "\\" in function:
         place, function = make_step, ""
@@ -73,7 +68,7 @@ def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
 
 def packed(make_step: Callable[..., Any], name: str) -> Program:
     """Return the program of a function by another name than its own."""
-    return Program(name, parcel=pack(make_step), caller=caller())
+    return Program(name, parcel=pack(make_step), global_settings=settings())
 
 
 def search_path() -> tuple[str, ...]:

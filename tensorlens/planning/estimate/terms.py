@@ -14,29 +14,17 @@ from tensorlens.records.events import EventLog
 
 _WHY = {
     "attention workspace": "the kernel of fused attention takes it while it runs (flash_api.cpp)",
-    "cast copy": "a reduction or a scan first casts its input (ReduceOpsUtils.h, ScanUtils.cuh)",
+    "cast copy": "a sum first casts its input (ReduceOpsUtils.h)",
     "contiguous copy": "a kernel makes its own copy of an argument whose layout it cannot read",
-    "copy before it is cast": "a copy that does not block is cast on the card (Copy.cu)",
-    "copy before it is laid out": "what comes from the host is laid out on the card (Copy.cu)",
-    "copy in the input's layout": (
-        "pooling and batch norm copy what is in another layout than the input (BatchNorm.cpp)"
-    ),
-    "copy of a matrix": (
-        "a product copies a matrix whose rows and columns both run with gaps "
-        "(cuBlasCommonArgs.h, prepare_matrix_for_cublas)"
-    ),
-    "copy of matrices": "a batched product copies matrices that run with gaps (Blas.cpp)",
     "copies with channels first": (
         "cuDNN reads these kernels' tensors with channels first only (TensorFlow's "
         "cudnn_pooling_gpu.cc, conv_ops_impl.h)"
     ),
     "copy of the pooled tensor": "pooled again for the positions (TensorFlow's maxpooling_op.cc)",
-    "copy to sort": "a sort wants its dimension last, without gaps (Sort.cpp)",
     "cuBLAS workspace": (
         "torch keeps one for each thread and stream that multiplies matrices: 8,519,680 B, or "
         "32 MiB on Hopper and, from torch 2.12 on, Blackwell (CublasHandlePool.cpp)"
     ),
-    "cuBLASLt workspace": "as cuBLAS's, where the two do not share one (CUDABlas.cpp)",
     "cuDNN RNN workspace": "cuDNN takes it while a recurrent network runs; only the card tells",
     "cuDNN workspace": (
         "the algorithm that cuDNN picks for a convolution takes it while it runs; only the card "
@@ -50,31 +38,17 @@ _WHY = {
         "a decomposition works on a copy of its input (BatchLinearAlgebraLib.cpp), with a work "
         "area that only the card can tell"
     ),
-    "expanded mask": "a mask in the shape of what it selects from, 1 B each (IndexKernel.cpp)",
-    "indices": "the places that are sorted with the keys, 8 B each (Sort.cpp)",
-    "indices in 64 bits": "indexing casts indices of 32 bits (Indexing.cu)",
-    "linear index": "the places of an accumulating write, 8 B each (Indexing.cu)",
     "loss of each element": "written out before they are summed (Loss.cpp)",
     "own memory of the kernel": "oneDNN's on this processor, found by a run of it on zeros",
-    "partial gradients": "each block sums its rows of a layer norm (layer_norm_kernel.cu)",
-    "places of a mask": (
-        "a mask becomes the places it selects, 8 B for each and dimension, which are known only "
-        "when it has run (Nonzero.cu, IndexKernel.cpp)"
-    ),
     "position of each maximum": "8 B each, to send gradients to (TensorFlow's maxpooling_op.cc)",
     "product of gradient and output": "of a softmax's backward (SoftMax.cu)",
     "reduction buffer": "blocks that share an output of a reduction meet in it (Reduce.cuh)",
-    "running count of the mask": "of a masked write, 8 B for each element (IndexKernel.cpp)",
     "softmax": "before rows that are -inf throughout become zeros (attention.cpp)",
-    "sorted copy": "values and places of a sort along another dimension (Sort.cpp)",
     "sorted indices": "indices in their order, which are summed by it (Embedding.cu, UniqueCub.cu)",
-    "sorted keys": "keys in their order, 4 or 8 B each (Sort.cpp, Randperm.cu)",
-    "sorted values": "values in their order (Sorting.cpp, UniqueCub.cu)",
     "sorting": (
         "a sort goes to and fro between its buffers and second ones, with counters "
         "(CUB's dispatch_radix_sort.cuh)"
     ),
-    "unfolded image": "a convolution without cuDNN unfolds the image into a matrix",
 }
 
 

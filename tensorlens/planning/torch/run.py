@@ -91,9 +91,8 @@ def _run(
         enter = stage.enter_context
         enter(collecting(cautions))
         enter(_defaults())
-        if job.program.caller is not None:
-            # tensors have no data: no numbers are drawn
-            enter(applied(job.program.caller.settings, leave=(SEED,)))
+        # tensors have no data: no numbers are drawn
+        enter(applied(job.program.global_settings or {}, leave=(SEED,)))
         host = HostKernels.here() if job.device == "cpu" else None
         hidden: ScratchRule | None = host
         if host is not None:

@@ -1,4 +1,4 @@
-"""GlobalSettings of a whole process: read in one process, and set in another.
+"""Settings of a whole process: read in the one that asks, and set in those of its trials.
 
 A framework is looked up in ``sys.modules`` and asked by its public functions; where it is not
 imported it has no settings. Values are plain ones, which can be pickled without the framework.

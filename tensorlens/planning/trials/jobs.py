@@ -16,7 +16,7 @@ from typing import Any
 from tensorlens.errors import TensorlensError
 from tensorlens.planning.card import Card
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.caller import Caller
+from tensorlens.planning.trials.global_settings import GlobalSettings
 
 OPTIONS = {
     "torch": "tensorlens.planning.torch.options",
@@ -65,10 +65,8 @@ class Program:
     function: str | None = None
     arguments: Sequence[str] = ()
     """A script's ``sys.argv[1:]``."""
-    caller: Caller | None = None
-    """The process that asks; None: nothing of it matters."""
-    carried: Sequence[str] = ()
-    """Names of the caller's main module whose values the parcel has."""
+    global_settings: GlobalSettings | None = None
+    """Of the process that asks; None: nothing of it matters."""
 
 
 @dataclass(frozen=True, slots=True)

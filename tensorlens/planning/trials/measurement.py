@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from tensorlens.planning.trials.caller import restore
 from tensorlens.planning.trials.full_queues import held_ahead
+from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.jobs import Job, Measured, Reason, Result, Trouble
 from tensorlens.planning.trials.losses import loss_of
 from tensorlens.planning.trials.stage import Optioned
@@ -65,10 +65,11 @@ class Bench(Protocol):
 def run_job(job: Job, bench: Bench) -> Result:
     """Run a job and return what it came to."""
     _seed(bench)
-    restore(job.program.caller, job.program.carried)
+    settings = job.program.global_settings or {}
+    apply(settings)
     if job.limit is not None and job.rehearsal is not None and bench.rehearses():
         _rehearse(job, bench)
-        restore(job.program.caller)
+        apply(settings)
     meter = bench.meter(job.device)
     losses: list[float | None] = []
     optioned = bench.optioned(job)

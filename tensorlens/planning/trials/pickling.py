@@ -5,13 +5,12 @@ What has a place that the other process can import from goes by its name, anythi
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import io
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -48,27 +47,6 @@ def unpack(parcel: bytes) -> Callable[..., Any]:
     """Return the function; its tensors are fake where a mode of fake tensors is on."""
     function: Callable[..., Any] = cloudpickle.loads(parcel)
     return function
-
-
-def carried(function: Callable[..., Any]) -> Sequence[str]:
-    """Return the names of the main module whose values a parcel has: those that it refers to."""
-    main = vars(sys.modules["__main__"])
-    waiting: list[Any] = [function]
-    names: dict[str, None] = {}
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, functools.partial):
-            waiting.append(item.func)
-        elif isinstance(item, MethodType):
-            waiting.append(item.__func__)
-        elif isinstance(item, type) and item.__module__ == "__main__":
-            waiting += vars(item).values()
-        elif isinstance(item, FunctionType) and item.__globals__ is main:
-            for name in names_in(item.__code__):
-                if name in main and name not in names:
-                    names[name] = None
-                    waiting.append(main[name])
-    return tuple(names)
 
 
 def names_in(code: CodeType) -> Iterator[str]:

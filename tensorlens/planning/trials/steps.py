@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.planning.trials.caller import adopt
 from tensorlens.planning.trials.jobs import Job, Program
 from tensorlens.planning.trials.pickling import unpack
 
@@ -63,9 +62,7 @@ def _takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
 
 def _function(program: Program) -> Callable[..., Any]:
     if program.parcel is not None:
-        unpacked = unpack(program.parcel)
-        adopt(getattr(unpacked, "__globals__", {}))
-        return unpacked
+        return unpack(program.parcel)
     module = _module(program)
     found: Any = module
     assert program.function is not None

@@ -23,7 +23,7 @@ from tensorlens.planning.tensorflow.options.settings import (
 )
 from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.caller import restore
+from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.host_limits import host_limited, peak_resident
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
 from tensorlens.planning.trials.losses import NotATensor
@@ -184,7 +184,7 @@ def trace(job: Job) -> Trace:
         CannotApply: the option, or the step, cannot be estimated.
     """
     keras("an estimate")
-    restore(job.program.caller, job.program.carried)
+    apply(job.program.global_settings or {})
     made = _optioned(job, estimated=True)
     step = made.begin()
     if step is None:

@@ -3,7 +3,7 @@
 Without a device torch always takes the kernel that keeps the scores. Here the steps of
 ``scaled_dot_product_attention`` of ``aten/src/ATen/native/transformers/attention.cpp`` (torch 2.13)
 are taken in Python, and those of ``select_sdp_backend`` of ``cuda/sdp_utils.cpp`` beside it. What
-the kernels take for themselves is in :mod:`.temporaries.attention`.
+the kernels take for themselves is in :mod:`.temporaries.operators`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.cautions import caution
-from tensorlens.planning.torch.memory.temporaries.rules import HALVES, is_deterministic
+from tensorlens.planning.torch.memory.temporaries.rules import HALVES
 
 _aten = torch.ops.aten
 _LOWEST_OF_HALF = -65504.0
@@ -165,7 +165,7 @@ class Chooser:
             torch._C._get_cudnn_sdp_enabled()
             and (asked.dropout * 16).is_integer()
             and asked.is_plain
-            and not is_deterministic()
+            and not _is_deterministic()
             and (8, 0) <= self.card.capability <= _NEWEST
             and asked.dtype in HALVES
             and _has_plain_mask(asked)
@@ -175,6 +175,13 @@ class Chooser:
             and asked.key.size(-2) != 1
             and (asked.dropout == 0 or asked.query.size(-2) != 1)
         )
+
+
+def _is_deterministic() -> bool:
+    return (
+        torch.are_deterministic_algorithms_enabled()
+        and not torch.is_deterministic_algorithms_warn_only_enabled()
+    )
 
 
 def _has_plain_mask(asked: Attention) -> bool:

@@ -237,6 +237,15 @@ def test_whole_units_of_expandable_segments_are_unmapped():
     assert allocator.malloc(25 * MIB) == BASE + 180 * MIB
 
 
+def test_blocks_at_the_growing_end_of_an_expandable_segment_are_spared():
+    allocator = CachingAllocator(Settings(expandable_segments=True), total=160 * MIB)
+    first, _, last = (allocator.malloc(size * MIB) for size in (25, 15, 20))
+    allocator.free(first)
+    allocator.free(last)
+    # 20 MiB fit exactly at the end, which has 120 MiB of address space to grow into
+    assert allocator.malloc(20 * MIB) == first
+
+
 def test_expandable_segments_without_room():
     allocator = CachingAllocator(Settings(expandable_segments=True), capacity=60 * MIB)
     place = allocator.malloc(50 * MIB)

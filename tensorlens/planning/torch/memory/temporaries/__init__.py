@@ -13,14 +13,7 @@ from typing import Any
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory.temporaries import (
-    attention,
-    copies,
-    indexing,
-    norms,
-    reductions,
-    workspaces,
-)
+from tensorlens.planning.torch.memory.temporaries import operators, workspaces
 from tensorlens.planning.torch.memory.temporaries.rules import (
     Call,
     Rule,
@@ -30,8 +23,6 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
 from tensorlens.planning.torch.tracker import Scratch
 
 __all__ = ["Temporaries"]
-
-_FAMILIES = (attention, copies, indexing, norms, reductions, workspaces)
 
 
 class Temporaries:
@@ -45,10 +36,9 @@ class Temporaries:
         self._card = card
         self._rules: dict[int, Rule] = {}
         """By address of the operator, which lives as long as torch: its own hash is slow."""
-        for family in _FAMILIES:
-            for name, rule in family.RULES.items():
-                for overload in _overloads(name):
-                    self._rules[id(overload)] = rule
+        for name, rule in (operators.RULES | workspaces.RULES).items():
+            for overload in _overloads(name):
+                self._rules[id(overload)] = rule
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, thread: int
@@ -57,19 +47,14 @@ class Temporaries:
         rule = self._rules.get(id(func))
         if rule is None or not (_is_on_cuda(args) or _is_on_cuda((result,))):
             return ()
-        call = Call(self._card, args, kwargs, result)
+        call = Call(self._card, func.overloadpacket.__name__, args, kwargs, result)
         return [each for each in rule(call) if each.most]
 
 
 def _overloads(name: str) -> Iterator[Any]:
-    packet_name, _, overload = name.partition(".")
-    packet = getattr(torch.ops.aten, packet_name, None)
-    if packet is None:
-        return
-    names: Iterable[str] = packet.overloads()
-    for each in names:
-        if each == overload or not (overload or each.endswith("out")):
-            yield getattr(packet, each)
+    packet = getattr(torch.ops.aten, name, None)
+    names: Iterable[str] = () if packet is None else packet.overloads()
+    yield from (getattr(packet, each) for each in names if not each.endswith("out"))
 
 
 def _is_on_cuda(values: Sequence[Any]) -> bool:

@@ -1,0 +1,212 @@
+"""Scratch of single operators: copies of arguments, and multiples of what an operator is given.
+
+Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13. Left out is what is small
+beside the tensors of a step: semaphores, partial sums of norms, counters of sorts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from tensorlens.planning.card import Card
+from tensorlens.planning.torch.memory.temporaries.rules import (
+    HALVES,
+    Call,
+    Rule,
+    ceil_div,
+    is_dense,
+    is_tensor,
+    nbytes,
+    resident_threads,
+    scratch,
+)
+from tensorlens.planning.torch.tracker import Scratch
+
+_INDEX_BYTES = 8
+_WARP = 32
+
+
+def _wide(dtype: torch.dtype) -> int:
+    """Return the bytes of the type that sums of ``dtype`` are kept in: ``at::opmath_type``."""
+    return 4 if dtype in HALVES else int(dtype.itemsize)
+
+
+def _copied(*places: int) -> Rule:
+    """Return the rule of a kernel that makes these arguments dense, if they are not."""
+
+    def rule(call: Call) -> Iterator[Scratch]:
+        for tensor in (call.args[place] for place in places if place < len(call.args)):
+            if is_tensor(tensor) and not is_dense(tensor):
+                yield scratch(nbytes(tensor), "contiguous copy", before=True)
+
+    return rule
+
+
+def _as_large(place: int, name: str, times: int = 1) -> Rule:
+    """Return the rule of a kernel that writes so many tensors as large as an argument."""
+
+    def rule(call: Call) -> Iterator[Scratch]:
+        yield scratch(times * nbytes(call.args[place]), name)
+
+    return rule
+
+
+def _within(name: str, most: int, besides: int) -> Rule:
+    """Return the rule of a library that tells nothing: likely a copy of the larger side."""
+
+    def rule(call: Call) -> Iterator[Scratch]:
+        sides = [each for each in (call.args[0], call.result) if is_tensor(each)]
+        size = max(map(nbytes, sides))
+        yield Scratch(size, 0, most * size + besides, name)
+
+    return rule
+
+
+def _loss(call: Call) -> Iterator[Scratch]:
+    # PointwiseOps and Loss.cpp: what is reduced is written out first
+    if call.argument(2, "reduction") != 0:
+        yield scratch(nbytes(call.args[0]), "loss of each element")
+
+
+def _sum(call: Call) -> Iterator[Scratch]:
+    """Give the cast copy of a sum (ReduceOpsUtils.h), and the buffer of one down the columns."""
+    source, dtype = call.args[0], call.result.dtype
+    if dtype != source.dtype and not (source.dtype in HALVES and dtype == torch.float32):
+        yield scratch(source.numel() * dtype.itemsize, "cast copy")
+    dims = call.argument(1, "dim")
+    is_first = isinstance(dims, (list, tuple)) and sorted(dims) == [*range(len(dims))]
+    if dims and is_first and source.is_contiguous() and source.numel():
+        columns = source.shape[len(dims) :].numel()
+        size = _column_sums(call.card, source.numel() // columns, columns, _wide(dtype))
+        if size:
+            yield scratch(size, "reduction buffer")
+
+
+def _column_sums(card: Card, rows: int, columns: int, wide: int) -> int:
+    """Return the bytes in which blocks that share columns meet: a bias has such a gradient.
+
+    ``setReduceConfig`` of Reduce.cuh: about two float32 for each number that is summed, but no more
+    than 1 MiB for each multiprocessor of 2048 threads.
+    """
+    vector = next(each for each in (4, 2, 1) if columns % each == 0)
+    across = columns // vector
+    width = min(1 << (across.bit_length() - 1), _WARP)
+    height = 512 // vector // width
+    values, grid = ceil_div(rows, height), ceil_div(across, width)
+    target = card.multiprocessors * (resident_threads(card) // (width * height))
+    if values < 256 or grid > target:
+        return 0
+    blocks = max(min(ceil_div(target, grid), ceil_div(values, 16)), ceil_div(values, 256))
+    return wide * columns * blocks * width * vector if blocks > 1 else 0
+
+
+def _embedding(call: Call) -> Iterator[Scratch]:
+    """Give what summing rows of a gradient by their sorted indices takes.
+
+    Embedding.cu, embedding_dense_backward_cuda, and EmbeddingBackwardKernel.cu: rows of one index
+    are a segment, summed in parts of ten rows; there can be no more segments than rows of the
+    table, nor than indices.
+    """
+    grad, indices = call.args[:2]
+    count, index = indices.numel(), indices.dtype.itemsize
+    if count <= 3072:
+        return
+    rows, width = call.result.shape
+    segments = min(count, rows)
+    parts = count // 10 + segments
+    for name in ("sorted indices", "original indices"):
+        yield scratch(count * index, name, before=True)
+    for number in (count, 1, segments, segments, 1, parts):
+        yield scratch(number * index, "places of segments")
+    yield scratch(parts * width * _wide(grad.dtype), "sums of parts")
+
+
+def _put(call: Call) -> Iterator[Scratch]:
+    """Give the six lists of indices of an accumulating write (Indexing.cu, with_sort_kernel)."""
+    places = [each for each in call.args[1] if is_tensor(each)]
+    if call.argument(3, "accumulate") and all(each.dtype != torch.bool for each in places):
+        count = torch.broadcast_shapes(*(each.shape for each in places)).numel()
+        yield scratch(6 * count * _INDEX_BYTES, "sorted indices")
+
+
+def _sort(call: Call) -> Iterator[Scratch]:
+    # Sort.cpp: up to 4096 are sorted where they are; of more, keys and places twice
+    source = call.args[0]
+    dim = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", -1)
+    if source.dim() and source.shape[dim] > 4096:
+        likely = source.numel() * (source.dtype.itemsize + 2 * _INDEX_BYTES)
+        yield Scratch(likely, likely, 2 * likely, "sorting")
+
+
+def _attention_backward(call: Call) -> Iterator[Scratch]:
+    """Give the query's gradient in float32, and a number for each of its rows.
+
+    Flash attention (``flash_attn/flash_api.cpp``) takes just that, and gradients of key and value
+    for each head of a group. The memory-efficient kernel (``attention_backward.cu``) takes its like
+    in most cases; cuDNN does not say.
+    """
+    grad, query, key, _, out = call.args[:5]
+    is_flash = call.name == "_scaled_dot_product_flash_attention_backward"
+    for tensor in (grad, out) if is_flash else (grad,):
+        if not tensor.transpose(1, 2).is_contiguous():
+            yield scratch(nbytes(tensor), "contiguous copy", before=True)
+    batch, heads, length, dimension = query.shape
+    rows = batch * heads * ceil_div(length, 128) * 128 * 4
+    sums = rows * ceil_div(dimension, _WARP) * _WARP
+    yield scratch(rows, ATTENTION)
+    yield Scratch(sums, sums if is_flash else 0, sums if is_flash else 3 * sums, ATTENTION)
+    if key.size(1) != heads:
+        expanded = batch * key.size(2) * heads * dimension * query.element_size()
+        yield from [scratch(expanded, ATTENTION)] * 2
+
+
+ATTENTION = "attention workspace"
+_COPIED: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("_softmax", "_log_softmax", "topk", "cumsum", "cumprod", "roll"), (0,)),
+    **dict.fromkeys(("native_layer_norm", "native_group_norm", "_fused_rms_norm"), (0,)),
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d"), (0,)),
+    **dict.fromkeys(("upsample_bilinear2d", "upsample_nearest2d"), (0,)),
+    **dict.fromkeys(("upsample_bilinear2d_backward", "upsample_nearest2d_backward"), (0,)),
+    **dict.fromkeys(("_log_softmax_backward_data", "_adaptive_avg_pool2d_backward"), (0, 1)),
+    **dict.fromkeys(("native_layer_norm_backward", "native_group_norm_backward"), (0, 1)),
+    **dict.fromkeys(("native_batch_norm_backward", "cudnn_batch_norm_backward"), (0, 1)),
+    **dict.fromkeys(("max_pool2d_with_indices_backward", "avg_pool2d_backward"), (0, 1)),
+    "_fused_rms_norm_backward": (0, 1),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), (0, 1)),
+}
+"""Operators to the arguments that their kernels want without gaps."""
+_DECOMPOSITIONS = (
+    *("linalg_cholesky_ex", "_linalg_eigh", "_linalg_svd", "linalg_qr"),
+    *("linalg_lu_factor_ex", "_linalg_solve_ex", "_linalg_det", "linalg_inv_ex"),
+)
+RULES: dict[str, Rule] = {
+    **{name: _copied(*places) for name, places in _COPIED.items()},
+    # SoftMax.cu: gradient * output
+    "_softmax_backward_data": _as_large(1, "product of gradient and output"),
+    # aten/src/ATen/native/transformers/attention.cpp: rows that are all -inf become zeros
+    "_safe_softmax": _as_large(0, "softmax"),
+    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), _loss),
+    # Loss.cpp: log-sigmoid, and (1 - target) made the loss
+    "binary_cross_entropy_with_logits": _as_large(0, "loss of each element", 2),
+    # aten/src/ATen/native/ReduceOps.cpp: exp(self - maxima)
+    "logsumexp": _as_large(0, "exponentials"),
+    # LossCTC.cu: log_beta is as large as log_alpha
+    "_ctc_loss_backward": _as_large(6, "log beta"),
+    **dict.fromkeys(("sum", "mean"), _sum),
+    "embedding_dense_backward": _embedding,
+    **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"), _put),
+    "sort": _sort,
+    # BatchLinearAlgebraLib.cpp: a copy to work on; SpectralOps.cpp, _exec_fft: the input in order
+    **dict.fromkeys(_DECOMPOSITIONS, _within("cuSOLVER workspace", 4, 16 << 20)),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _within("cuFFT workspace", 2, 1 << 20)),
+    **dict.fromkeys(
+        (
+            "_scaled_dot_product_flash_attention_backward",
+            "_scaled_dot_product_efficient_attention_backward",
+            "_scaled_dot_product_cudnn_attention_backward",
+        ),
+        _attention_backward,
+    ),
+}
