@@ -124,7 +124,7 @@ def _likely(body: Body, node: Node, inside: Sequence[Node]) -> Sequence[Node]:
     read = _values(body, node, 4)
     reads = [each for each in inside if read and read <= {each.name, *each.inputs}]
     both = [each for each in reads if each in named]
-    return both or reads or named or inside
+    return both or named or reads or inside
 
 
 def _values(body: Body, node: Node, depth: int) -> set[str]:
