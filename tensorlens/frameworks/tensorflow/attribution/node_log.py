@@ -19,7 +19,7 @@ Without bytes it was freed, without an address the calls ended there.
 class NodeGroup:
     """What some nodes were handed, over all calls."""
 
-    __slots__ = ("figures", "handed", "most", "now")
+    __slots__ = ("_handed", "_most", "_now", "figures")
 
     def __init__(self) -> None:
         self.clear()
@@ -27,20 +27,30 @@ class NodeGroup:
     def clear(self) -> None:
         """Forget what was counted."""
         self.figures = NodeFigures(0, 0, 0, 0, 0, 0)
-        self.now = self.handed = self.most = 0
+        self._now = self._handed = self._most = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count what one of them was handed."""
+        self._handed += nbytes
+        self._now += nbytes
+        self._most = max(self._most, self._now)
+
+    def give(self, nbytes: int) -> None:
+        """Count what was freed of it."""
+        self._now -= nbytes
 
     def end_call(self) -> None:
         """Add the call to those before it."""
-        before, net = self.figures, self.now
+        before, net = self.figures, self._now
         self.figures = NodeFigures(
             hits=before.hits + 1,
-            allocated=max(before.allocated, self.handed),
-            peak=max(before.peak, self.most),
+            allocated=max(before.allocated, self._handed),
+            peak=max(before.peak, self._most),
             net=before.net + net,
             net_max=max(before.net_max, net) if before.hits else net,
             net_first=before.net_first if before.hits else net,
         )
-        self.now = self.handed = self.most = 0
+        self._now = self._handed = self._most = 0
 
 
 _MOST_KNOWN = 1 << 16
@@ -88,7 +98,7 @@ class NodeLog:
         if len(self._groups) > _MOST_KNOWN:
             self._groups.clear()
         known, there = self._groups, dict[int, tuple[Sequence[NodeGroup], int]]()
-        touched: dict[int, Sequence[NodeGroup]] = {}
+        touched: set[NodeGroup] = set()
         for address, nbytes, function, node in _ENTRY.iter_unpack(data):
             if nbytes:
                 groups = known.get((function, node))
@@ -98,18 +108,15 @@ class NodeLog:
                     )
                 if groups:
                     there[address] = groups, nbytes
-                    touched[id(groups)] = groups
+                    touched.update(groups)
                     for group in groups:
-                        group.handed += nbytes
-                        group.now += nbytes
-                        if group.now > group.most:
-                            group.most = group.now
+                        group.take(nbytes)
             elif address in there:
                 groups, given = there.pop(address)
                 for group in groups:
-                    group.now -= given
+                    group.give(given)
             elif not address:
-                for group in {each for groups in touched.values() for each in groups}:
+                for group in touched:
                     group.end_call()
                 touched.clear()
                 there.clear()
