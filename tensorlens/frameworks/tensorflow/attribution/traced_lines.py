@@ -6,17 +6,16 @@ nothing else is: a function is looked at once, when it is called first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Literal
 
 from tensorlens import locks
-from tensorlens.frameworks.tensorflow.attribution.node_log import NodeGroup, NodeLog
 from tensorlens.frameworks.tensorflow.graphs import Functions, NodeOrigin, Nodes, follow_calls
 from tensorlens.frameworks.tensorflow.graphs.functions import Frames
 from tensorlens.frameworks.tensorflow.graphs.layers import Layers
-from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
+from tensorlens.frameworks.tensorflow.native import NodeLog, TensorflowAllocator
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 
 _MOST_KNOWN = 4096
@@ -40,8 +39,8 @@ class FollowedCode:
         self._filename = code.co_filename
         self._lines = range(code.co_firstlineno, _last_line(code) + 1)
         self._calls = calls
-        self._groups: dict[tuple[_Way, int], NodeGroup] = {}
-        self._whole = NodeGroup()
+        self._groups: dict[tuple[_Way, int], int] = {}
+        self._whole = calls.log.group()
         self._of_models: set[int] = set()
         """Lines that run all layers of a functional or Sequential model."""
         self.times = 0
@@ -61,29 +60,28 @@ class FollowedCode:
 
     def clear(self) -> None:
         """Forget what was counted."""
-        self._calls.add_up()
         self.times = 0
         self.plain = self.compiled = False
         self.levels = None
         self._of_models.clear()
         for group in (self._whole, *self._groups.values()):
-            group.clear()
+            self._calls.log.clear(group)
 
     def figures(self) -> TracedFigures | None:
         """Return what was counted; None where no graph with such nodes was called."""
         if not self.times:
             return None
-        self._calls.add_up()
         found: dict[_Way, dict[int, NodeFigures]] = {"forward": {}, "backward": {}}
         for (way, lineno), group in self._groups.items():
-            if group.figures.hits:
-                found[way][lineno] = group.figures
+            figures = self._calls.log.figures(group)
+            if figures.hits:
+                found[way][lineno] = figures
         return TracedFigures(
             device="cpu",
             calls=self.times,
             lines=found["forward"],
             backward=found["backward"],
-            whole=self._whole.figures,
+            whole=self._calls.log.figures(self._whole),
             growth=self.levels[1] - self.levels[0] if self.levels else 0,
             compiler="XLA" if self.compiled and not self.plain else None,
             notes=(*self._notes_of_models(), *_notes(self._calls.log.lost())),
@@ -112,7 +110,7 @@ class FollowedCode:
                 return depth
         return None
 
-    def groups_of(self, origin: NodeOrigin | None) -> list[NodeGroup]:
+    def groups_of(self, origin: NodeOrigin | None) -> list[int]:
         """Return the groups that a node is in."""
         groups = [self._whole]
         if origin is not None:
@@ -121,14 +119,17 @@ class FollowedCode:
                 groups += self._group("backward", origin.forward.frames or origin.forward.stack)
         return groups
 
-    def _group(self, way: _Way, frames: Frames) -> list[NodeGroup]:
+    def _group(self, way: _Way, frames: Frames) -> list[int]:
         depth = self._depth(frames)
         if depth is None or any(_INPUTS in frame.filename for frame in frames[:depth]):
             return []
         lineno = frames[depth].lineno
         if any(frame.filename.endswith(_WHOLE_MODELS) for frame in frames[:depth]):
             self._of_models.add(lineno)
-        return [self._groups.setdefault((way, lineno), NodeGroup())]
+        key = way, lineno
+        if key not in self._groups:
+            self._groups[key] = self._calls.log.group()
+        return [self._groups[key]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class GraphCalls:
 
     def __init__(self, allocator: TensorflowAllocator) -> None:
         self._allocator = allocator
-        self.log = NodeLog(allocator, self._groups)
+        self.log = NodeLog(allocator)
         self._lock = locks.reentrant()
         self._codes: tuple[FollowedCode, ...] = ()
         self._known: dict[str, _Known | None] = {}
@@ -158,7 +159,8 @@ class GraphCalls:
         """Follow the graphs with nodes of this code as well."""
         with self._lock:
             if code not in self._codes:
-                self._look_for((*self._codes, code))
+                self._codes = (*self._codes, code)
+                self._look_anew()
             if self._unfollow is None:
                 self._unfollow = follow_calls(self._begin)
 
@@ -166,21 +168,15 @@ class GraphCalls:
         """Undo :meth:`add`."""
         with self._lock:
             if code in self._codes:
-                self._look_for(tuple(each for each in self._codes if each is not code))
+                self._codes = tuple(each for each in self._codes if each is not code)
+                self._look_anew()
             if not self._codes and self._unfollow is not None:
                 self._unfollow()
                 self._unfollow = None
 
-    def add_up(self) -> None:
-        """Add up the calls that are over."""
-        with self._lock:
-            self.log.add_up()
-
-    def _look_for(self, codes: tuple[FollowedCode, ...]) -> None:
-        self.log.add_up()
-        self._codes = codes
+    def _look_anew(self) -> None:
         self._known = {}
-        self.log.forget_groups()
+        self.log.forget_places()
 
     def _begin(self, name: str) -> Callable[[], None] | None:
         known = self._known.get(name)
@@ -194,7 +190,9 @@ class GraphCalls:
         def end() -> None:
             self._allocator.end(call)
             if self._allocator.end(logged):
-                self.add_up()
+                with self._lock:
+                    self._place_fresh()
+                    self.log.settle()
             after = self._allocator.allocated()
             for code in known.codes:
                 code.levels = (code.levels or (before,))[0], after
@@ -237,16 +235,23 @@ class GraphCalls:
         nodes = self._nodes[name] = Nodes(functions, Layers())
         return nodes
 
-    def _groups(self, function: str | None, node: str | None) -> list[NodeGroup]:
-        known = self._known.get(function or "")
-        try:
-            return self._groups_of(known, function, node)
-        except Exception:  # of a TensorFlow with other internals: it is in no line
-            return []
+    def _place_fresh(self) -> None:
+        for key, function, node in self.log.fresh():
+            known = self._known.get(function or "")
+            codes = known.codes if known is not None else self._codes
+            try:
+                groups = self._groups(codes, function, node, known)
+            except Exception:  # of a TensorFlow with other internals: it is in no line
+                groups = []
+            self.log.place(key, groups)
 
-    def _groups_of(
-        self, known: _Known | None, function: str | None, node: str | None
-    ) -> list[NodeGroup]:
+    def _groups(
+        self,
+        codes: Sequence[FollowedCode],
+        function: str | None,
+        node: str | None,
+        known: _Known | None,
+    ) -> list[int]:
         origin, named, within = None, False, False
         if function is not None and node is not None and node != function:
             named = True
@@ -257,7 +262,7 @@ class GraphCalls:
             # what runs without a name is what XLA compiled
             origin = NodeOrigin(frames=known.compiled_at)
         groups = []
-        for code in known.codes if known is not None else self._codes:
+        for code in codes:
             whole, *lines = code.groups_of(origin)
             # what runs without a name is what XLA compiled; else the preparation of a call, and
             # input pipelines beside it
