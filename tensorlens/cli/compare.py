@@ -30,7 +30,7 @@ _USUAL = {
     "tensorflow": {
         "baseline": "",
         "mixed_bfloat16": "policy=mixed_bfloat16",
-        "RematScope": "recompute=full",
+        "recompute": "recompute=blocks",
         "jit_compile": "jit_compile=True",
         "sgd": "optimizer=sgd",
     },

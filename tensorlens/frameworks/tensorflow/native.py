@@ -16,10 +16,8 @@ from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.traced_code import NodeFigures
 from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 
-__all__ = ["BUILDING", "NativeUnavailable", "TensorflowAllocator", "install"]
+__all__ = ["NativeUnavailable", "TensorflowAllocator", "install"]
 
-BUILDING = "built: "
-"""In front of the name of a graph that a block was allocated for, where no node did."""
 GENERATED = "__autograph_generated_file"
 """Part of the names of files that autograph makes."""
 _LABEL = "the native CPU counter of TensorFlow"
@@ -99,13 +97,6 @@ class TensorflowAllocator(NativeAllocator):
         """
         return self._call_begins(function.encode())
 
-    def building(self, graph: str) -> object:
-        """Say that this thread adds to a graph; what no node allocates is then named after it.
-
-        Returns what :meth:`end` takes. It also ends when nobody refers to that any more.
-        """
-        return self._building_begins(f"{BUILDING}{graph}".encode())
-
     def end(self, begun: object) -> int:
         """Say that it has ended, on the thread where it began; the second time does nothing."""
         return int(self._end_begun(begun))
@@ -122,17 +113,14 @@ class TensorflowAllocator(NativeAllocator):
 
     def _declare(self) -> None:
         super()._declare()
-        begins = ctypes.py_object, (ctypes.c_char_p,)
         declare(
             self.library,
             {
                 "tl_adopt": (ctypes.c_int64, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
-                "tl_building_begins": begins,
-                "tl_call_begins": begins,
+                "tl_call_begins": (ctypes.py_object, (ctypes.c_char_p,)),
                 "tl_end": (ctypes.c_int64, (ctypes.py_object,)),
             },
         )
-        self._building_begins = self.library.tl_building_begins
         self._call_begins = self.library.tl_call_begins
         self._end_begun = self.library.tl_end
 

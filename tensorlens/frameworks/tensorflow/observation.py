@@ -1,8 +1,8 @@
-"""Counts host memory, notes births and gradients, follows functions while someone wants to know."""
+"""Counts host memory, notes births, follows functions while someone wants to know."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tensorlens import locks
 from tensorlens.frameworks.tensorflow import cpu
@@ -11,7 +11,7 @@ from tensorlens.frameworks.tensorflow.wrapping import nothing
 
 _lock = locks.reentrant()
 _watchers = 0
-_ends: Sequence[Callable[[], None]] = ()
+_end: Callable[[], None] = nothing
 
 
 def watch() -> Callable[[], None]:
@@ -20,7 +20,7 @@ def watch() -> Callable[[], None]:
     Raises:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
     """
-    global _watchers, _ends
+    global _watchers, _end
     counter = cpu.cpu_counter()
     if not isinstance(counter, cpu.CpuCounter):
         return nothing
@@ -36,13 +36,13 @@ def watch() -> Callable[[], None]:
         return nothing
     with _lock:
         if _watchers == 0:
-            _ends = _follow(allocator)
+            _end = _follow(allocator)
         _watchers += 1
     ended = False
 
     def unwatch() -> None:
         nonlocal ended
-        global _watchers, _ends
+        global _watchers
         if ended:
             return
         ended = True
@@ -50,33 +50,24 @@ def watch() -> Callable[[], None]:
         with _lock:
             _watchers -= 1
             if _watchers == 0:
-                for end in _ends:
-                    end()
-                _ends = ()
+                _end()
 
     return unwatch
 
 
-def _follow(allocator: TensorflowAllocator) -> Sequence[Callable[[], None]]:
+def _follow(allocator: TensorflowAllocator) -> Callable[[], None]:
     """Have the native part told of calls of graph functions, whose nodes run on other threads.
 
-    And have the gradients noted that tapes give. Returns what ends it.
+    Returns what ends it.
     """
-    from tensorlens.frameworks.tensorflow.attribution.tape_gradients import (
-        function_begins,
-        function_ends,
-        watch_tapes,
-    )
-    from tensorlens.frameworks.tensorflow.graphs.calls import follow_added_nodes, follow_calls
+    from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
 
     def begin(name: str) -> Callable[[], None]:
-        call, first = allocator.call(name), function_begins()
+        call = allocator.call(name)
 
         def end() -> None:
             allocator.end(call)
-            function_ends(first)
 
         return end
 
-    graphs = follow_added_nodes(allocator.building, allocator.end)
-    return follow_calls(begin), watch_tapes(), graphs
+    return follow_calls(begin)

@@ -389,16 +389,6 @@ TL_EXPORT PyObject* tl_call_begins(const char* function) {
   }
 }
 
-// Something is being built on this thread, and what no node allocates is its; gives what tl_end()
-// ends.
-TL_EXPORT PyObject* tl_building_begins(const char* name) {
-  try {
-    return begun(begin_building(g_op_names.number(name)), end_building);
-  } catch (const std::bad_alloc&) {
-    return not_begun();
-  }
-}
-
 TL_EXPORT int64_t tl_end(PyObject* held) {
   return end_begun(held);
 }

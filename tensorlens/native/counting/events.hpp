@@ -200,7 +200,7 @@ struct Here {
       running();
       context = context_now(now, call.function);
       if (g_node_here.load(std::memory_order_relaxed) != nullptr) {
-        node = now.key.op >= 0 ? now.key.op : t_building;
+        node = now.key.op;
         function = call.function;
       }
     } catch (const std::bad_alloc&) {

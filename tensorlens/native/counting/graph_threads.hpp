@@ -16,36 +16,6 @@ namespace {
 // framework tells of operators by hooks.
 std::atomic<int32_t (*)()> g_node_here{nullptr};
 
-// Number of the name of what is being built on this thread, for what no node allocates.
-thread_local int32_t t_building = -1;
-
-struct Building {
-  int64_t token;
-  int32_t name;
-};
-
-// All that is being built on this thread, the innermost last.
-thread_local std::vector<Building> t_buildings;
-std::atomic<int64_t> g_last_building{0};
-
-int64_t begin_building(int32_t name) {
-  t_buildings.push_back(Building{++g_last_building, name});
-  t_building = name;
-  return t_buildings.back().token;
-}
-
-// With it ends what was begun within it and was interrupted, whose own end may come later.
-int64_t end_building(int64_t token) {
-  const auto own = std::find_if(
-      t_buildings.begin(), t_buildings.end(),
-      [&](const Building& each) { return each.token == token; });
-  if (own != t_buildings.end()) {
-    t_buildings.erase(own, t_buildings.end());
-    t_building = t_buildings.empty() ? -1 : t_buildings.back().name;
-  }
-  return 0;
-}
-
 struct Call {
   int64_t token;
   uintptr_t thread;
@@ -126,9 +96,6 @@ Origin origin_here() {
   }
   if (const auto node_here = g_node_here.load(std::memory_order_relaxed)) {
     origin.node = node_here();
-    if (origin.node < 0) {
-      origin.node = t_building;
-    }
   }
   return origin;
 }

@@ -63,7 +63,7 @@ def run(model: Any, asked: TraceRequest) -> Trace:
         },
     )
     variables = {each.placeholder: _label(each) for each in traced.variables if each.placeholder}
-    places = OperationPlaces(found.log, traced.graph)
+    places = OperationPlaces(found.log, traced.function.name.decode())
     writer = TraceWriter(found, "cpu" if on_host else "cuda:0", places.of, variables)
     _label_gradients(traced, graph.nodes, writer)
     execute(traced, graph, asked, writer, _teller_of_unknown(found))

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
-from typing import Any
 
 from tensorlens.frameworks.tensorflow.graphs import NodeOrigin, Nodes
 from tensorlens.planning.tensorflow.graph.nodes import Node
@@ -32,13 +31,13 @@ class OperationPlaces:
 
     Args:
         log: whose stacks are added to.
-        graph: the traced ``FuncGraph``.
+        function: the name that the traced step has in TensorFlow's runtime, where it lives.
     """
 
-    def __init__(self, log: EventLog, graph: Any) -> None:
+    def __init__(self, log: EventLog, function: str) -> None:
         self._stacks = log.stacks
         self._asking = _lines_of_user(sys._getframe(1))
-        self._operations = {op.name: op for op in graph.get_operations()}
+        self._function = function
         self._nodes = Nodes()
         self._known: dict[str, tuple[int, Context]] = {}
         self._named: dict[tuple[str, str], tuple[int, Context]] = {}
@@ -61,21 +60,12 @@ class OperationPlaces:
         return self._named[key]
 
     def _find(self, node: Node) -> tuple[int, Context]:
-        origin = self._origin(node.name)
+        origin = self._nodes.find(node.name, self._function)
         if origin is None:
             return -1, Context(op=node.op)
         forward = -1 if origin.forward is None else self._stack(origin.forward)
         context = Context(op=node.op, forward=forward, phase=origin.phase, module=origin.layer)
         return self._stack(origin), context
-
-    def _origin(self, name: str) -> NodeOrigin | None:
-        """Return what is known of a name, or of the scopes around it: a loop's, say."""
-        while name:
-            op = self._operations.get(name)
-            if op is not None:
-                return self._nodes.of(op)
-            name = name.rpartition("/")[0]
-        return None
 
     def _stack(self, origin: NodeOrigin) -> int:
         number = self._numbers.get(origin.stack)

@@ -1,9 +1,8 @@
-"""Finds gradients: what tapes gave as such, else lists of tensors that go with a model's weights.
+"""Finds gradients: lists of tensors that go with a model's weights.
 
-TensorFlow keeps nothing that leads from a gradient to its weight. What tapes give is noted only
-while someone watches, and not what graph functions return. Of what was made else, a list whose
-tensors have the shapes of a model's weights, one for one, is taken for their gradients, since
-``tape.gradient`` returns a list in the order of the variables it was given.
+TensorFlow keeps nothing that leads from a gradient to its weight. A list whose tensors have the
+shapes of a model's weights, one for one, is taken for their gradients, since ``tape.gradient``
+returns a list in the order of the variables it was given.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from tensorflow.python.framework.indexed_slices import IndexedSlices
 from tensorflow.python.framework.ops import EagerTensor
 
 from tensorlens.frameworks.keras.layers import walk
-from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGradients, parts_of
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
 from tensorlens.heap.attributes import content_of, items_of
 from tensorlens.heap.fallback import dict_of
@@ -38,16 +36,17 @@ class Gradient:
     """The row of the weight's value."""
     suffix: str
     """Suffix of the weight's name."""
-    note: str | None
 
 
-def noted(rows: Rows, known: NotedGradients) -> Iterator[Gradient]:
-    """Give the gradients that are known from tapes, of weights that still live."""
-    for row, each in enumerate(rows.all):
-        handle, suffix = known.of.get(each.number, (-1, ""))
-        weight = rows.by_number.get(handle)
-        if weight is not None and rows.is_value(weight):
-            yield Gradient(row, weight, suffix, None)
+def _parts_of(gradient: Any) -> list[tuple[Any, str]]:
+    """Return the tensors of a gradient, and what is added to the weight's name for each."""
+    if type(gradient) is EagerTensor:
+        return [(gradient, "grad")]
+    if type(gradient) is not IndexedSlices:
+        return []
+    content = content_of(gradient)
+    found = [(content.get(f"_{part}"), part) for part in ("values", "indices", "dense_shape")]
+    return [(each, f"grad.{part}") for each, part in found if type(each) is EagerTensor]
 
 
 def _items(found: list[Any]) -> list[Any]:
@@ -59,8 +58,8 @@ def _items(found: list[Any]) -> list[Any]:
 class Weights:
     """The lists of variables that gradients may have been asked for, by their shapes."""
 
-    def __init__(self, heap: Heap, rows: Rows, known: NotedGradients) -> None:
-        self._rows, self._known = rows, known
+    def __init__(self, heap: Heap, rows: Rows) -> None:
+        self._rows = rows
         self.contents: list[Any] = []
         """The ``__dict__`` of the sparse gradients that were looked into."""
         self._lists: dict[int, dict[_Shapes, list[int]]] = {}
@@ -83,7 +82,7 @@ class Weights:
             alike.setdefault(tuple(self._rows.all[row].fact.shape for row in rows), rows)
 
     def likely(self, heap: Heap) -> Iterator[Gradient]:
-        """Give what is taken for a gradient, of that of which tapes tell nothing."""
+        """Give what is taken for a gradient."""
         for each in heap.lists:
             items = _items(each)
             # one tensor alone has the shape of a weight too often
@@ -110,15 +109,11 @@ class Weights:
         return found[1:] == shape[1:] if is_sparse else found == shape
 
     def _paired(self, items: Sequence[Any], weights: Sequence[int]) -> Iterator[Gradient]:
-        found = [
-            Gradient(self._rows.of[id(part)], weight, suffix, NOTE)
-            for item, weight in zip(items, weights, strict=True)
-            for part, suffix in parts_of(item)
-            if id(part) in self._rows.of
-        ]
-        if not any(self._known.tells(self._rows.all[each.row].number) for each in found):
-            self.contents += [dict_of(each) for each in items if type(each) is IndexedSlices]
-            yield from found
+        self.contents += [dict_of(each) for each in items if type(each) is IndexedSlices]
+        for item, weight in zip(items, weights, strict=True):
+            for part, suffix in _parts_of(item):
+                if id(part) in self._rows.of:
+                    yield Gradient(self._rows.of[id(part)], weight, suffix)
 
 
 def _trainable(model: Any) -> list[Any]:

@@ -18,8 +18,7 @@ from tensorlens.frameworks.tensorflow.census.rows import Row, append
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Fact
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
 from tensorlens.frameworks.tensorflow.graphs import Nodes
-from tensorlens.frameworks.tensorflow.graphs.titles import Title, title, title_of_built
-from tensorlens.frameworks.tensorflow.native import BUILDING
+from tensorlens.frameworks.tensorflow.graphs.titles import Title, title
 from tensorlens.records.ledger import Block, Ledger
 from tensorlens.records.tensors import TensorTable
 
@@ -73,8 +72,6 @@ class RuntimeBlocks:
     def _find(self, number: int, calling: int, nbytes: int, by_python: bool) -> Title | None:
         node = self._allocator.node_name(number)
         function = self._allocator.node_name(calling) if calling >= 0 else None
-        if node.startswith(BUILDING):
-            return title_of_built(node.removeprefix(BUILDING))
         return title(self._nodes, node, function, nbytes, by_python=by_python)
 
 

@@ -18,7 +18,6 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
-from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGradients
 from tensorlens.frameworks.tensorflow.census import gradients
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows, contents
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
@@ -75,9 +74,8 @@ class NamedRows:
         self._layers = LayerNames(self.names, self._given.give)
         self._optimizers = self._name_owned(roots)
         self._name_replicas()
-        known = NotedGradients()
-        weights = gradients.Weights(heap, rows, known)
-        self._gradients = [*gradients.noted(rows, known), *weights.likely(heap)]
+        weights = gradients.Weights(heap, rows)
+        self._gradients = [*weights.likely(heap)]
         # Python makes the dict of an instance when it is first asked for
         heap.objects.extend(weights.contents)
         heap.objects.extend(contents(heap))
@@ -124,7 +122,7 @@ class NamedRows:
             found, parent = self._rows.all[each.row], self._rows.all[each.weight].name
             if found.name < 0 and parent >= 0:
                 found.name, found.role = self.names.attribute(parent, each.suffix), "gradient"
-                found.note = each.note or found.note
+                found.note = gradients.NOTE
 
     def _ask_holders(self, roots: Sequence[Root]) -> None:
         """Name what is left by the variable, attribute or container that holds it."""

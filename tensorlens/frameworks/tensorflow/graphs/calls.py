@@ -1,4 +1,4 @@
-"""Follows calls of graph functions, and what is added to graphs while they are traced.
+"""Follows calls of graph functions.
 
 All calls of a concrete function from Python, those of gradient functions and of Keras's ``fit``
 included, go through ``Context.call_function`` of tensorflow/python/eager/context.py, and calls
@@ -11,14 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.eager import context
-from tensorflow.python.framework.func_graph import FuncGraph
 
 from tensorlens import locks
 from tensorlens.frameworks.tensorflow.wrapping import has_parameters, nothing, wrap
 from tensorlens.signals import is_from_a_handler
 
 _METHOD = "call_function"
-_ADDING = "_create_op_internal"
 _End = Callable[[], None]
 _lock = locks.reentrant()
 _calls: _Calls | None = None
@@ -111,40 +109,3 @@ def _end(end: _End) -> None:
     except Exception as error:
         if is_from_a_handler(error):
             raise
-
-
-def follow_added_nodes(begin: Callable[[str], object], end: Callable[[Any], object]) -> _End:
-    """Call ``begin`` with a function graph's name when it is added to, ``end`` with what it gave.
-
-    What is allocated meanwhile is the graph's own: the values of constants that shapes are inferred
-    from are kept with it (``core/common_runtime/shape_refiner.cc``, TensorFlow 2.21). Both run on
-    the thread that traces, and must not raise.
-
-    Returns:
-        What ends it. Where another TensorFlow adds operations in a way that is not known, nothing
-        is called.
-    """
-    if not has_parameters(vars(FuncGraph).get(_ADDING), "self"):
-        return nothing
-    is_on = True
-
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _create_op_internal(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_on:
-                return original(self, *args, **kwargs)
-            building = begin(str(self.name))
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                end(building)
-
-        return _create_op_internal
-
-    undo = wrap(FuncGraph, _ADDING, wrapper)
-
-    def stop() -> None:
-        nonlocal is_on
-        is_on = False
-        undo()
-
-    return stop

@@ -62,28 +62,6 @@ def from_debug_info(info: Any) -> dict[str, Frames]:
     return found
 
 
-def of_operations(traces: Mapping[str, Any]) -> dict[str, Frames]:
-    """Return the frames of operations of a live graph.
-
-    Args:
-        traces: each operation's ``traceback`` by its name.
-    """
-    try:
-        builder = tf_stack.GraphDebugInfoBuilder()
-        different = {id(trace): trace for trace in traces.values() if trace is not None}
-        for key, trace in different.items():
-            builder.AccumulateStackTrace("", str(key), trace)
-        found = from_debug_info(builder.Build())
-        return {name: found.get(str(id(trace)), ()) for name, trace in traces.items()}
-    except Exception:  # another TensorFlow: slower, and always there
-        return {name: _listed(trace) for name, trace in traces.items() if trace is not None}
-
-
-def _listed(trace: Any) -> Frames:
-    lines = [SourceLine(frame.filename, frame.lineno, frame.name) for frame in trace]
-    return _outside(reversed(lines))
-
-
 def _outside(frames: Iterable[SourceLine]) -> Frames:
     return tuple(frame for frame in frames if not frame.filename.startswith(_OWN_CODE))
 
@@ -148,17 +126,6 @@ def from_definition(definition: Any, frames: LazyFrames) -> Body:
         _backward_of(name, attributes),
         "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b,
     )
-
-
-def from_graph(graph: Any) -> Body:
-    """Return the body of a live ``FuncGraph``, as it is now."""
-    nodes, traces = {}, {}
-    for place, op in enumerate(graph.get_operations()):
-        inputs = tuple(each.op.name for each in op.inputs)
-        nodes[op.name] = Node(op.name, op.type, inputs, calls_of(op), place)
-        traces[op.name] = op.traceback
-    name = str(getattr(graph, "name", ""))
-    return Body(name, nodes, LazyFrames(lambda: of_operations(traces)), _backward_of(name, {}))
 
 
 def calls_of(op: Any) -> tuple[tuple[str, str], ...]:

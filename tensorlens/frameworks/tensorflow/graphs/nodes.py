@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tensorlens.frameworks.tensorflow.graphs.functions import (
     Body,
     Frames,
     Functions,
     Node,
-    from_graph,
     is_of_dataset,
 )
 from tensorlens.frameworks.tensorflow.graphs.gradients import (
@@ -128,7 +125,6 @@ class Nodes:
         self._alone: dict[tuple[Body, str], NodeOrigin] = {}
         self._made: dict[int, _Made] = {}
         self._found: dict[tuple[str, str | None], NodeOrigin | None] = {}
-        self._graphs: weakref.WeakKeyDictionary[Any, Body] = weakref.WeakKeyDictionary()
         self._others: dict[str | None, list[Body]] = {}
 
     def find(self, node_name: str, function_name: str | None = None) -> NodeOrigin | None:
@@ -166,14 +162,6 @@ class Nodes:
         called = {body.name for body in self.functions.called_by(function_name)}
         places = self._places(node_name, function_name)
         return any(body.name in called for body, _ in places)
-
-    def of(self, op: Any) -> NodeOrigin:
-        """Return where an operation of a live graph comes from."""
-        graph = op.graph
-        body = self._graphs.get(graph)
-        if body is None or op.name not in body.nodes:
-            body = self._graphs[graph] = from_graph(graph)
-        return self._origin(body, body.nodes[op.name])
 
     def _find(self, name: str, function: str | None) -> NodeOrigin | None:
         if not name:

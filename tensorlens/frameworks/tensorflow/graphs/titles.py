@@ -125,16 +125,6 @@ def title_of_kept(
     return Title(f"constants of {text}", short_node(node), "other", KEPT)
 
 
-def title_of_built(graph: str) -> Title:
-    """Return what a block is from which shapes were inferred while a function was traced."""
-    plain = plain_name(graph)
-    if _APPLIED.fullmatch(plain):
-        return Title(_CONSTANTS_OF_DATA, None, "input", KEPT)
-    return Title(
-        f"shapes of {'a Keras step' if plain in _OF_KERAS else plain}", None, "other", KEPT
-    )
-
-
 def is_folded(node: str) -> bool:
     """Tell whether a node's name says that the runtime has computed it once and for all."""
     return _FOLDED.search(node) is not None

@@ -51,34 +51,12 @@ FORWARDS: Mapping[str, Sequence[int]] = {
 }
 """Operation to the inputs whose buffer it can take, in the order in which it tries them."""
 
-FORWARDS_SECOND: Mapping[str, Sequence[int]] = dict.fromkeys(
-    ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), (0,)
-)
-"""The same for the second result: the gradient of the logits is written over them."""
-
 _ALIGNMENT = 64
 """Bytes at whose multiples a tensor has to begin (``EIGEN_MAX_ALIGN_BYTES``)."""
 
 
 _SOURCES = {"Split": 1, "SplitV": 0, "Unpack": 0, "Slice": 0, "StridedSlice": 0}
 """Operation whose results may be rows of an input, to the place of that input."""
-
-
-def is_alias(node: Node, values: Sequence[Value]) -> bool:
-    """Return whether a kernel that computes has nothing to compute here."""
-    if not values or len(node.outputs) != 1 or values[0].held is None:
-        return False
-    made, given = node.outputs[0].shape, values[0].shape
-    if node.op == "Cast":
-        return node.attrs.get("SrcT") == node.attrs.get("DstT")
-    if made is None or given is None:
-        return False
-    if node.op in ("Sum", "Mean", "Max", "Min", "Prod"):
-        return prod(made) == prod(given)
-    if node.op == "Transpose":
-        # extents of 1 alone change places (``core/kernels/transpose_op.cc``)
-        return made != given and [each for each in made if each > 1] == [e for e in given if e > 1]
-    return node.op in ("Tile", "BroadcastTo", "Slice") and made == given
 
 
 def rows_of(node: Node, values: Sequence[Value]) -> Value | None:

@@ -14,8 +14,6 @@ import tensorflow as tf
 from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
     ALIASES,
     FORWARDS,
-    FORWARDS_SECOND,
-    is_alias,
     rows_of,
 )
 from tensorlens.planning.tensorflow.execution.live_values import (
@@ -33,8 +31,6 @@ from tensorlens.planning.tensorflow.execution.scratch import Scratch, ScratchOf
 from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Output, Shape
 from tensorlens.planning.tensorflow.trace_writer import TraceWriter
 
-_FORWARDS = (FORWARDS, FORWARDS_SECOND)
-"""Of each result."""
 _TWO: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("Add", "AddV2"), operator.add),
     "Sub": operator.sub,
@@ -156,7 +152,7 @@ class Machine:
             return special(self, node, values)
         if node.outputs and node.outputs[0].shape is None:
             node = self._with_shapes(node, values)
-        if op in ALIASES or is_alias(node, values):
+        if op in ALIASES:
             return [
                 value.shaped(output.shape)
                 for value, output in zip(values, node.outputs, strict=False)
@@ -184,8 +180,8 @@ class Machine:
                 shape = ()
             nbytes = prod(shape) * ITEM_SIZES.get(output.dtype, 0)
             held: Buffer | None = None
-            if slot < len(_FORWARDS) and self._forwards:
-                held = self._forwarded(_FORWARDS[slot].get(node.op, ()), values, nbytes)
+            if slot == 0 and self._forwards:
+                held = self._forwarded(FORWARDS.get(node.op, ()), values, nbytes)
             if held is None:
                 held = self.allocate(nbytes)
             made.append(Value(held, shape, number if slot == 0 else None, part=nbytes))

@@ -69,8 +69,8 @@ class StepInput:
 class TracedStep:
     """A step's graph and what it needs to be read."""
 
-    graph: Any
-    """A ``FuncGraph``."""
+    function: Any
+    """A ``ConcreteFunction``."""
     variables: Sequence[StepInput]
     feeds: Sequence[StepInput]
     gradients: Mapping[str, str]
@@ -81,6 +81,11 @@ class TracedStep:
     """Of gradient functions, in their order."""
     held: Mapping[str, str] = field(default_factory=dict)
     """Name of an operation to that of another, whose results its own refer to in Python."""
+
+    @property
+    def graph(self) -> Any:
+        """The ``FuncGraph``."""
+        return self.function.graph
 
 
 def trace(model: Any, asked: TraceRequest) -> TracedStep:
@@ -117,10 +122,11 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
         calls: list[GradientCall] = []
         steps = unrolled(made) if asked.eager else nullcontext()
         with steps:
-            batch, graph = _graph(twin, batches, calls)
+            batch, function = _concrete(twin, batches, calls)
+    graph = function.graph
     forget_gradients(graph)
     return TracedStep(
-        graph=graph,
+        function=function,
         variables=_variables(graph, twin, made),
         feeds=_feeds(graph, batch, names),
         gradients=gradients,
@@ -168,8 +174,8 @@ def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
         yield inputs, _targets_of(twin, inputs, "mse")
 
 
-def _graph(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tuple[Any, Any]:
-    """Return the batch that the train step takes, and its graph.
+def _concrete(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tuple[Any, Any]:
+    """Return the batch that the train step takes, and the function that is made for it.
 
     Raises:
         UsageError: it takes none of them, or fails with all.
@@ -180,7 +186,7 @@ def _graph(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tupl
         del calls[:]
         try:
             with noting_gradients(calls):
-                return batch, step.get_concrete_function(batch).graph
+                return batch, step.get_concrete_function(batch)
         except Exception as error:
             first = first or error
     assert first is not None

@@ -17,7 +17,6 @@ from tensorlens.planning.trials.jobs import Catalogue, Job, Mode, Result, Settin
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adafactor", "lion")
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 BLOCKS = "blocks"
-SCOPES = ("full", "activations")
 
 
 def catalogue() -> Catalogue:
@@ -49,14 +48,6 @@ def _one_of(*known: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in known
 
 
-def _is_recompute(value: Any) -> bool:
-    if isinstance(value, str):
-        return value in (BLOCKS, *SCOPES)
-    if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(each, str) for each in value)
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 _FLAG = "True or False"
 _SETTINGS = (
     Setting(
@@ -73,9 +64,9 @@ _SETTINGS = (
     ),
     Setting(
         "recompute",
-        f"one of {', '.join((BLOCKS, *SCOPES))}; a number of elements; names of layers",
-        _is_recompute,
-        "layers are computed again in backward: tf.recompute_grad, keras.RematScope",
+        BLOCKS,
+        _one_of(BLOCKS),
+        "repeated blocks are computed again in backward: tf.recompute_grad",
     ),
     Setting("jit_compile", _FLAG, _is_flag, "XLA for compiled models and every tf.function"),
     Setting("run_eagerly", _FLAG, _is_flag, "operation by operation, or as graphs"),

@@ -18,8 +18,8 @@ from tensorlens.planning.tensorflow.options.settings import (
     JitCompile,
     Optimizer,
     Policy,
+    RecomputeBlocks,
     RunEagerly,
-    recompute,
 )
 from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras
 from tensorlens.planning.trace import Trace
@@ -36,7 +36,7 @@ _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|fail
 _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
     "policy": Policy,
     "optimizer": Optimizer,
-    "recompute": recompute,
+    "recompute": RecomputeBlocks,
     "jit_compile": JitCompile,
     "run_eagerly": RunEagerly,
 }

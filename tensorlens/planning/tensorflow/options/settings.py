@@ -12,7 +12,6 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from tensorlens.planning.patches import accepted, exchanging, wrapped
-from tensorlens.planning.tensorflow.options import BLOCKS
 from tensorlens.planning.tensorflow.options.stage import (
     Option,
     Stage,
@@ -105,9 +104,6 @@ class Policy(Option):
             raise CannotApply(f"policy={self.value} changes nothing: no layer has it ({has})")
 
 
-_NO_KEYWORDS = "supports keywords arguments only when eager"
-
-
 class RecomputeBlocks(Option):
     """``tf.recompute_grad`` of each repeated block: its inputs are kept alone.
 
@@ -160,70 +156,6 @@ class RecomputeBlocks(Option):
             return tf.recompute_grad(on_tensors)(*(items[at] for at in places))
 
         block.call = again
-
-
-class RematScope(Option):
-    """``keras.RematScope`` around the making of the model, in one of its modes.
-
-    A number is its mode ``larger_than``, in elements of a layer's output; names are
-    ``list_of_layers``.
-    """
-
-    def __init__(self, value: Any, stage: Stage) -> None:
-        super().__init__(value, stage)
-        self._calls = 0
-        library = keras("recompute")
-        if not hasattr(library, "RematScope"):
-            raise CannotApply(f"recompute={value} needs keras.RematScope: Keras 3.9 or later")
-
-    @contextlib.contextmanager
-    def building(self) -> Iterator[None]:
-        """Enter it."""
-        scope = keras("recompute").RematScope
-        if isinstance(self.value, str):
-            entered = scope(mode=self.value)
-        elif isinstance(self.value, int):
-            entered = scope(mode="larger_than", output_size_threshold=self.value)
-        else:
-            entered = scope(mode="list_of_layers", layer_names=list(self.value))
-        with entered, self.stepping():
-            yield
-
-    @contextlib.contextmanager
-    def stepping(self) -> Iterator[None]:
-        """Count what is computed again."""
-
-        def counting(recompute_grad: Any) -> Any:
-            @functools.wraps(recompute_grad)
-            def counted(*args: Any, **kwargs: Any) -> Any:
-                self._calls += 1
-                return recompute_grad(*args, **kwargs)
-
-            return counted
-
-        try:
-            with wrapped(tf, "recompute_grad", counting):
-                yield
-        except ValueError as error:
-            if _NO_KEYWORDS not in str(error):
-                raise
-            raise CannotApply(
-                f"recompute={self.value}: Keras gives a layer keyword arguments (training=), with"
-                " which tf.recompute_grad works in eager code only: run_eagerly=True, or blocks"
-            ) from None
-
-    def finished(self) -> None:
-        """Say so where no layer was."""
-        if not self._calls:
-            raise CannotApply(
-                f"recompute={self.value} changes nothing: keras.RematScope meets no layer of Keras"
-                " that it applies to"
-            )
-
-
-def recompute(value: Any, stage: Stage) -> Option:
-    """Return the option for a value."""
-    return (RecomputeBlocks if value == BLOCKS else RematScope)(value, stage)
 
 
 _OF_XLA = ("XLA", "tf2xla", "jit_compile", "compile-time constant", "xla")
