@@ -249,7 +249,7 @@ def _graph(way: _Way, example: Example) -> str | None:
         _ATTACHED.match(above[-1].text) or above[-1].text.startswith("tuple[")
     ):
         above = above[:-1]
-    carried = way.facts.carried
+    carried = None if way.facts.is_replaced else way.facts.carried
     if carried is not None and len(above) == 1 and _name(above[0]) == carried:
         return _DETACH.format(carried)
     if inside is None and not example.below:
@@ -260,7 +260,7 @@ def _graph(way: _Way, example: Example) -> str | None:
         return "set .grad to None after use: gradients made with create_graph=True keep a graph"
     name = _name(above[-1])
     if len(above) == 1 and above[0].kind in _VARIABLES:
-        return _DETACH.format(carried or name)
+        return _DETACH.format(way.facts.carried or name)
     if inside is None and _is_number(example):
         calls = f"{name}.item() or {name}.detach()"
     elif inside is None:
