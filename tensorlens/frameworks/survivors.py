@@ -42,8 +42,6 @@ class Survivor:
     """The tensors that Python holds and that show a part of it: itself, views, aliases."""
     arrays: tuple[Any, ...] = ()
     """NumPy arrays with memory in it."""
-    storages: tuple[Any, ...] = ()
-    """Storage objects that Python holds."""
     holders: tuple[Holder, ...] = ()
     """Other objects that Python holds and the block hangs below, nearest first: the tensor whose
     gradient or part it is, the root of a graph that saved it."""
@@ -60,16 +58,13 @@ class Survivor:
     """Bytes of the largest tensor or array that shows it, less than ``size`` for views alone."""
     grad_fn: str | None = None
     """The node that made one of ``tensors``."""
-    capsules: tuple[Any, ...] = ()
-    """DLPack capsules with it that nobody has taken."""
     words: Words = TORCH
     """How those write who made it."""
 
     @property
     def is_held_unseen(self) -> bool:
         """Whether nothing is known to hold it: something outside of Python does."""
-        seen = self.tensors, self.arrays, self.capsules, self.storages, self.holders, self.cycle
-        return not any(seen)
+        return not any((self.tensors, self.arrays, self.holders, self.cycle))
 
 
 @dataclass(frozen=True, slots=True)

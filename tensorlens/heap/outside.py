@@ -1,18 +1,16 @@
-"""Memory that the collector does not look at: NumPy arrays and DLPack capsules, who holds them."""
+"""Memory that the collector does not look at: NumPy arrays, and who holds them."""
 
 from __future__ import annotations
 
 import bisect
-import ctypes
-import datetime
 import gc
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, filterfalse, repeat
+from itertools import compress, filterfalse, repeat
 from operator import is_not
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorlens.heap import select
 from tensorlens.heap.reference_names import type_name
@@ -22,31 +20,9 @@ from tensorlens.records.names import key_text
 _AT_ONCE = 20_000
 """Objects that are asked for their referents in one go."""
 
-# dlpack.h: a tensor begins with its data; a versioned one after the version, two pointers, flags
-_STARTS = {b"dltensor": 0, b"dltensor_versioned": 32}
-_OFFSET = 40
-"""Of ``byte_offset`` in a tensor: data, device, ndim, dtype, shape, strides come before."""
 
-_CAPSULE: type = type(datetime.datetime_CAPI)
-
-_name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
-    ("PyCapsule_GetName", ctypes.pythonapi)
-)
-_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-
-
-class Outside(NamedTuple):
-    """Holders of a framework's memory that the collector does not know, by the block's address."""
-
-    arrays: dict[int, list[Any]]
-    capsules: dict[int, list[Any]]
-    """DLPack's, that nobody has taken."""
-
-
-def outside(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> Outside:
-    """Return the arrays and capsules whose memory lies in blocks.
+def arrays_in(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> dict[int, list[Any]]:
+    """Return the arrays whose memory lies in blocks, by the block's address.
 
     Found are those that an object of the heap refers to, or a tuple in one; not those that only a
     variable of a running function holds.
@@ -55,26 +31,23 @@ def outside(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> Outside:
         blocks: ``(address, bytes)`` of each.
         objects: the heap.
     """
-    found = Outside({}, {})
-    if not blocks:
-        return found
+    found: dict[int, list[Any]] = {}
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
-    kinds = (kind, _CAPSULE) if isinstance(kind, type) else (_CAPSULE,)
+    if not blocks or not isinstance(kind, type):
+        return found
     ordered = sorted(blocks)
     starts = [address for address, _ in ordered]
-    for holder in _holders(kinds, objects):
-        is_capsule = type(holder) is _CAPSULE
-        data = _memory_of(holder) if is_capsule else __memory_of_array(holder)
+    for array in _arrays_below(kind, objects):
+        data = _memory_of(array)
         if data is None:
             continue
         place = bisect.bisect_right(starts, data) - 1
         if place >= 0 and data < starts[place] + max(ordered[place][1], 1):
-            into = found.capsules if is_capsule else found.arrays
-            into.setdefault(starts[place], []).append(holder)
+            found.setdefault(starts[place], []).append(array)
     return found
 
 
-def __memory_of_array(array: Any) -> int | None:
+def _memory_of(array: Any) -> int | None:
     """Return where an array's memory lies; None if it has memory of its own."""
     kind = sys.modules["numpy"].ndarray
     if kind.base.__get__(array) is None:
@@ -102,23 +75,23 @@ def bases_of(arrays: Iterable[Any]) -> list[Any]:
     return [*owners.values()]
 
 
-def _holders(kinds: tuple[type, ...], objects: list[Any]) -> Iterator[Any]:
-    wanted = (*kinds, tuple)
+def _arrays_below(kind: type, objects: list[Any]) -> Iterator[Any]:
+    wanted = (kind, tuple)
     seen: set[int] = set()
     for start in range(0, len(objects), _AT_ONCE):
         some = objects[start : start + _AT_ONCE]
         # _asyncio of Python 3.12 shows freed objects, and a module's dict is an object by itself
         objects_of_some = compress(some, map(is_not, map(type, some), repeat(MODULES)))
-        *found, tuples, dicts = select(gc.get_referents(*objects_of_some), wanted, (dict,))
+        found, tuples, dicts = select(gc.get_referents(*objects_of_some), wanted, (dict,))
         # tuples may share tuples many times over
         known: dict[int, Any] = {}
         while inside := _fresh(tuples, dicts, known):
-            *inner, tuples, dicts = select(gc.get_referents(*inside), wanted, (dict,))
+            inner, tuples, dicts = select(gc.get_referents(*inside), wanted, (dict,))
             found += inner
-        for holder in chain.from_iterable(found):
-            if id(holder) not in seen:
-                seen.add(id(holder))
-                yield holder
+        for array in found:
+            if id(array) not in seen:
+                seen.add(id(array))
+                yield array
 
 
 def _fresh(tuples: list[Any], dicts: list[Any], known: dict[int, Any]) -> list[Any]:
@@ -128,17 +101,6 @@ def _fresh(tuples: list[Any], dicts: list[Any], known: dict[int, Any]) -> list[A
     fresh = [met[place] for place in met.keys() - known.keys()]
     known.update(met)
     return fresh
-
-
-def _memory_of(capsule: Any) -> int | None:
-    """Return the address of a capsule's memory; None once it was taken, or if it is another."""
-    name = _name_of(capsule)
-    start = _STARTS.get(name) if name is not None else None
-    if start is None:
-        return None
-    place = _pointer_of(capsule, name) + start
-    data = ctypes.c_uint64.from_address(place).value
-    return int(data + ctypes.c_uint64.from_address(place + _OFFSET).value)
 
 
 _UNTRACKED = (tuple, dict)

@@ -114,6 +114,7 @@ def _of_way(way: _Way, example: Example | None) -> str | None:
     return text or (_larger(way) if way.facts.is_replaced else _container(way))
 
 
+_DETACH = "detach() {} after each step: it keeps the graphs of all steps before"
 _CYCLE = (
     "use torch.autograd.grad(..., create_graph=True), or set .grad to None after use: "
     "backward(create_graph=True) makes a cycle that the collector cannot free"
@@ -242,20 +243,24 @@ def _graph(way: _Way, example: Example) -> str | None:
     inside = way.place(*_OF_GRAPH)
     if inside is None and example.grad_fn is None:
         return None
+    above = way.references[:inside]
+    # what a library has attached to a tensor goes with it, the parts of a state with its variable
+    while len(above) > 1 and (
+        _ATTACHED.match(above[-1].text) or above[-1].text.startswith("tuple[")
+    ):
+        above = above[:-1]
+    carried = None if way.facts.is_replaced else way.facts.carried
+    if carried is not None and len(above) == 1 and _name(above[0]) == carried:
+        return _DETACH.format(carried)
     if inside is None and not example.below:
         return _number(way, example)
-    above = way.references[:inside]
-    # what a library has attached to a tensor goes with it
-    while len(above) > 1 and _ATTACHED.match(above[-1].text):
-        above = above[:-1]
     if not above:
         return None
     if above[-1].text == "grad":
         return "set .grad to None after use: gradients made with create_graph=True keep a graph"
     name = _name(above[-1])
     if len(above) == 1 and above[0].kind in _VARIABLES:
-        carried = way.facts.carried or name
-        return f"detach() {carried} after each step: it keeps the graphs of all steps before"
+        return _DETACH.format(way.facts.carried or name)
     if inside is None and _is_number(example):
         calls = f"{name}.item() or {name}.detach()"
     elif inside is None:

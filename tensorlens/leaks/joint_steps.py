@@ -274,9 +274,7 @@ def _with(survivor: Survivor, other: Survivor) -> Survivor:
         size=survivor.size or other.size,
         tensors=_union(survivor.tensors, other.tensors),
         arrays=_union(survivor.arrays, other.arrays),
-        storages=_union(survivor.storages, other.storages),
         holders=(*survivor.holders, *other.holders),
-        capsules=_union(survivor.capsules, other.capsules),
         # a cycle that alone holds it: it is not alone
         cycle=other.cycle if survivor.is_held_unseen else (),
         shown=max(survivor.shown, other.shown),

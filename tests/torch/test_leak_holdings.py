@@ -40,7 +40,7 @@ class TestTensors:
         assert (found.size, found.shown, found.shape, found.dtype) == (80, 80, (5, 4), "float32")
         assert (found.device, found.role, found.grad_fn) == ("cpu", "other", None)
         assert found.name.endswith("kept[0]")
-        assert (found.holders, found.saved, found.arrays, found.storages) == ((), (), (), ())
+        assert (found.holders, found.saved, found.arrays) == ((), (), ())
 
     def test_in_the_order_of_the_addresses(self):
         kept = [torch.zeros(size) for size in (1, 2, 3)]
@@ -93,12 +93,6 @@ class TestTensors:
         found = survivor(where)
         assert found.is_held_unseen
         assert found.size == 0
-
-    def test_a_storage_object(self):
-        storage = torch.zeros(5).untyped_storage()
-        found = survivor(storage.data_ptr())
-        assert [each is storage for each in found.storages] == [True]
-        assert (found.tensors, found.size) == ((), 20)
 
 
 class TestGraph:

@@ -28,13 +28,10 @@ class Step:
     """Whether it says where it is, so that the name of what holds it adds nothing."""
     begins_at: int = 0
     """Which of the objects is what it begins with."""
-    begins_anew: bool = False
-    """Whether nothing that came before adds anything."""
 
 
 _BUILTIN_NAME = BuiltinFunctionType.__dict__["__name__"].__get__
 _TYPE_NAME = type.__dict__["__name__"].__get__
-_MODULE = type.__dict__["__module__"].__get__
 _QUALIFIED = type.__dict__["__qualname__"].__get__
 _MAXLEN = collections.deque.__dict__["maxlen"].__get__
 
@@ -47,15 +44,6 @@ def kind_name(node: Node) -> str:
 def owner_name(node: Node) -> str:
     """Return how the type of an object with attributes is called: ``Trainer``."""
     return str(_QUALIFIED(type(node.object))).rpartition("<locals>.")[2]
-
-
-def qualified(kind: type) -> tuple[str, str]:
-    """Return the module and the name of a class, empty where they are no texts."""
-    try:
-        module, name = _MODULE(kind), _QUALIFIED(kind)
-    except AttributeError:
-        return "", ""
-    return (module, name) if type(module) is str and type(name) is str else ("", "")
 
 
 def is_of(node: Node, kind: type) -> bool:

@@ -1,13 +1,11 @@
-"""References of the standard library's holders: caches, queues, futures, callbacks, contexts."""
+"""References of the standard library's holders: caches, queues, methods and partial calls."""
 
 from __future__ import annotations
 
-import _thread
 import contextvars
 import functools
 import gc
 import queue
-import weakref
 from collections.abc import Sequence
 from types import BuiltinFunctionType, MethodType
 from typing import Any
@@ -15,13 +13,11 @@ from typing import Any
 from tensorlens.heap.paths import inspection
 from tensorlens.heap.paths.inspection import Step
 from tensorlens.heap.paths.nodes import Node
-from tensorlens.heap.rows import mro
 from tensorlens.records.references import Reference
 
 _LRU: Any = functools._lru_cache_wrapper
-_INFO: Any = weakref.finalize.__dict__["_Info"]
 _BUILTIN_NAME = BuiltinFunctionType.__dict__["__name__"].__get__
-_CALL_PARTS = ("func", "args", "keywords")
+_PARTIAL = tuple(vars(functools.partial)[part].__get__ for part in ("func", "args", "keywords"))
 
 
 def _of_lru_cache(nodes: Sequence[Node]) -> Step | None:
@@ -61,24 +57,10 @@ def _of_builtin_method(nodes: Sequence[Node]) -> Step:
 
 
 def _of_partial(nodes: Sequence[Node]) -> Step | None:
-    return _of_call(nodes, "partial", functools.partial, _CALL_PARTS)
-
-
-def _of_finalizer(nodes: Sequence[Node]) -> Step | None:
-    step = _of_call(nodes, "weakref.finalize", _INFO, ("func", "args", "kwargs"))
-    if step is None or step.reference is None:
-        return step
-    text = step.reference.text
-    return Step(Reference("weakref callback", text), step.taken, begins=True, begins_anew=True)
-
-
-def _of_call(
-    nodes: Sequence[Node], word: str, kind: type, parts: tuple[str, str, str]
-) -> Step | None:
-    """Return which argument of a stored call refers to the next."""
-    func, args, keywords = (vars(kind)[part].__get__(nodes[0].object) for part in parts)
-    name = f"{word}({inspection.callable_name(func)})"
-    child = nodes[1]
+    """Return which argument of a partial call refers to the next."""
+    partial, child = nodes[0].object, nodes[1]
+    func, args, keywords = (getter(partial) for getter in _PARTIAL)
+    name = f"partial({inspection.callable_name(func)})"
     if child.object is func and func is not None:
         return Step(Reference("partial", name))
     if len(nodes) > 2 and child.address == id(args):
@@ -88,12 +70,6 @@ def _of_call(
         key = inspection.key_of(child, nodes[2])
         return Step(Reference("partial", f"{name} argument {key if type(key) is str else '?'}"), 2)
     return None
-
-
-def _of_weakref(nodes: Sequence[Node]) -> Step | None:
-    if inspection.is_dict_of(nodes[0], nodes[1]):
-        return None
-    return Step(Reference("weakref callback", "weakref callback"))
 
 
 def _of_context(nodes: Sequence[Node]) -> Step:
@@ -108,18 +84,6 @@ def _of_context(nodes: Sequence[Node]) -> Step:
     return Step(Reference("context variable", f"{name} (context variable)"), taken)
 
 
-def _of_thread_local(nodes: Sequence[Node]) -> Step | None:
-    taken = 0
-    while taken < len(nodes) - 2 and type(nodes[taken + 1].object) is dict:
-        taken += 1
-    if not taken:
-        return None
-    key = inspection.key_of(nodes[taken], nodes[taken + 1])
-    owner = "local" if type(nodes[0].object) is _thread._local else inspection.owner_name(nodes[0])
-    name = key if type(key) is str else "?"
-    return Step(Reference("thread-local", f"{owner}.{name} (thread-local)"), taken + 1)
-
-
 def _of_simple_queue(nodes: Sequence[Node]) -> Step:
     holder, child = nodes[:2]
     length = queue.SimpleQueue.qsize(holder.object)
@@ -127,42 +91,21 @@ def _of_simple_queue(nodes: Sequence[Node]) -> Step:
     return Step(Reference("queue", "SimpleQueue", "", length), 1 + is_inside)
 
 
-def _of_queue(nodes: Sequence[Node], name: str, most: str) -> Step | None:
+def _of_queue(nodes: Sequence[Node]) -> Step | None:
     """Return the item of a queue, which is an instance with a deque, a list or a heap."""
     taken = 1 + inspection.is_dict_of(nodes[0], nodes[1])
     if len(nodes) <= taken + 1:
         return None
     attributes = inspection.attributes_of(nodes[0])
     items = nodes[taken]
-    if inspection.entry(attributes, name) is not items.object:
+    if inspection.entry(attributes, "queue") is not items.object:
         return None
     place = inspection.index_of(items, nodes[taken + 1])
-    limit = inspection.entry(attributes, most)
+    limit = inspection.entry(attributes, "maxsize")
     limit = limit if type(limit) is int and limit > 0 else None
     text = f"{inspection.owner_name(nodes[0])}[{'…' if place is None else place}]"
     return Step(Reference("queue", text, "", inspection.length(items), limit), taken + 1)
 
-
-def _of_threads_queue(nodes: Sequence[Node]) -> Step | None:
-    return _of_queue(nodes, "queue", "maxsize")
-
-
-def of_asyncio(nodes: Sequence[Node]) -> Step | None:
-    """Return what asyncio's queues, futures and tasks refer to; None for others."""
-    for kind in mro(type(nodes[0].object)):
-        known = _ASYNCIO.get(inspection.qualified(kind))
-        if known == "queue":
-            return _of_queue(nodes, "_queue", "_maxsize")
-        if known is not None:
-            return Step(Reference("future", inspection.owner_name(nodes[0])))
-    return None
-
-
-_ASYNCIO = {
-    ("asyncio.queues", "Queue"): "queue",
-    ("_asyncio", "Future"): "future",
-    ("_asyncio", "Task"): "future",
-}
 
 RULES: tuple[tuple[Any, Any], ...] = (
     (_LRU, _of_lru_cache),
@@ -170,14 +113,11 @@ RULES: tuple[tuple[Any, Any], ...] = (
     (BuiltinFunctionType, _of_builtin_method),
     (contextvars.Context, _of_context),
     (queue.SimpleQueue, _of_simple_queue),
-    (_INFO, _of_finalizer),
 )
 """Rules for exactly these types."""
 
 DERIVED: tuple[tuple[Any, Any], ...] = (
     (functools.partial, _of_partial),
-    (weakref.ReferenceType, _of_weakref),
-    (_thread._local, _of_thread_local),
-    (queue.Queue, _of_threads_queue),
+    (queue.Queue, _of_queue),
 )
 """Rules for these types and those that derive from them."""

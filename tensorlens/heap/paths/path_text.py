@@ -81,7 +81,7 @@ class _Writer:
         while self.place < len(self.nodes) - 1:
             before = self.references[-1] if self.references else None
             step = next_step(self.nodes[self.place :], before)
-            if step.begins and (self.is_bare or step.begins_anew):
+            if step.begins and self.is_bare:
                 self.references.clear()
                 self.beginning = self.nodes[self.place + step.begins_at].address
             elif not step.begins and step.reference is not None:

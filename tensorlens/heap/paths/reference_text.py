@@ -49,7 +49,7 @@ def next_step(nodes: Sequence[Node], before: Reference | None) -> Step:
             step = derived(nodes)
             if step is not None:
                 return step
-    return library_holders.of_asyncio(nodes) or _of_instance(nodes, before)
+    return _of_instance(nodes, before)
 
 
 def _transparent(nodes: Sequence[Node]) -> Step:

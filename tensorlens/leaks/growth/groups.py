@@ -45,17 +45,14 @@ class HeldBlock:
     @property
     def is_itself(self) -> bool:
         """Whether Python holds what shows it, and not only something that it hangs below."""
-        survivor = self.survivor
-        return any((survivor.tensors, survivor.arrays, survivor.capsules, survivor.storages))
+        return bool(self.survivor.tensors or self.survivor.arrays)
 
     @property
     def item(self) -> Any:
         """The object whose holders are to be found; None where there is none."""
         survivor = self.survivor
-        for items in (survivor.tensors, survivor.arrays, survivor.capsules, survivor.storages):
-            if items:
-                return items[0]
-        return survivor.holders[0].item if survivor.holders else None
+        held = (*survivor.tensors, *survivor.arrays, *(each.item for each in survivor.holders))
+        return next(iter(held), None)
 
 
 def latest_of(held: Sequence[HeldBlock]) -> HeldBlock:

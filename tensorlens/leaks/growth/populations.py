@@ -8,13 +8,22 @@ from dataclasses import dataclass, field, replace
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.survivors import Holdings, Retained
 from tensorlens.leaks.growth.balance import KnownGrowth, Levels, total
-from tensorlens.leaks.growth.groups import Group, HeldBlock, LeftBlock, latest_of, names, sampled
+from tensorlens.leaks.growth.groups import (
+    Group,
+    HeldBlock,
+    LeftBlock,
+    latest_of,
+    left_by_step,
+    names,
+    sampled,
+)
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
     NONE,
     UNCLEAR,
     Judgement,
     climbs,
+    judge,
     may_climb,
     may_enlarge,
 )
@@ -100,9 +109,26 @@ def populations(
         certainty = _certainty(levels, shrinking)
         is_kept = len(population.steps() & set(watched.judged)) > 1
         if certainty == CERTAIN or (certainty == UNCLEAR and is_kept):
-            found.append(_described(population, ways, own, certainty, holdings, left, watched))
+            each = _described(population, ways, own, certainty, holdings, left, watched)
+            found.append(_as_leak(each, [b for b in blocks if b.birth in own], levels, watched))
             births |= own.keys()
     return found, births
+
+
+def _as_leak(
+    found: RetainedGroup, blocks: Sequence[LeftBlock], levels: Levels, watched: LoopSamples
+) -> RetainedGroup:
+    """Judge lines again of which each step left as much as they grew by: nothing was freed.
+
+    So it is with a state that is carried on while a cache holds its graph, too.
+    """
+    left = left_by_step(blocks)
+    judgement = judge(left, watched.span)
+    kept = sum(left[step].tensors for step in watched.judged if step in left)
+    if judgement.certainty != CERTAIN or kept != levels.blocks_growth:
+        return found
+    known = replace(found.judgement, certainty=CERTAIN, reason=judgement.reason)
+    return replace(found, judgement=known, is_population=False)
 
 
 def _certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:

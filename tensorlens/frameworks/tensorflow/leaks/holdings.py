@@ -15,7 +15,7 @@ from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows, look
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIABLE, Reader, reader
-from tensorlens.heap.outside import outside, shown
+from tensorlens.heap.outside import arrays_in, shown
 from tensorlens.heap.paths import paths
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
@@ -71,7 +71,7 @@ class _Look:
             self._uses = Tapes(wrappers, tensors)
             self._names = NamedRows(heap, self._rows, self._uses, ()).names
             self._sizes = _sizes(addresses)
-            arrays = outside([*self._sizes.items()], heap.objects).arrays
+            arrays = arrays_in([*self._sizes.items()], heap.objects)
             self._arrays = {address: _outermost(each) for address, each in arrays.items()}
             self._at: dict[int, list[int]] = {}
             for number, row in enumerate(self._rows.all):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,19 +16,17 @@ from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
-from tensorlens.frameworks.torch.census.tensors.scan import Scan
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.heap import Heap, live_objects, select
-from tensorlens.heap.outside import bases_of, outside, shown
+from tensorlens.heap.outside import arrays_in, bases_of, shown
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
 
 MOST_ROOTS = 5
 """Of the roots that a block hangs below the nearest are given."""
 
-_TORCHS = (torch.Tensor, torch._C._FunctionBase, torch.UntypedStorage)
-_OWNERS = (torch.nn.Module, torch.optim.Optimizer)
+_KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
 
 
 def survivors(addresses: Sequence[int]) -> list[Survivor]:
@@ -53,7 +51,7 @@ class Holdings:
             self._role = look.names.role
             self._roots = [vertex for vertex in look.roots if look.graph.holds_anything(vertex)]
             self._shown = {address for address, _ in look.graph.storages(look.roots)}
-            self._shown.update(look.arrays, look.capsules, look.storages)
+            self._shown.update(look.arrays)
             self.survivors = _Survivors(look, self._roots).at(addresses)
             """One for each address, in order."""
             self._vertex_of = self._numbered(look.roots)
@@ -140,15 +138,13 @@ class _Look:
 
     def __init__(self, addresses: Sequence[int], can_read: Callable[[], bool]) -> None:
         objects = live_objects()
-        heap = select(objects, (*_TORCHS, *_OWNERS), node_types())
-        tensors, functions, storages, modules, optimizers, nodes = heap
+        heap = select(objects, _KINDS, node_types())
+        tensors, functions, modules, optimizers, nodes = heap
         # before anything else here refers to them
         counts = references.tensor_references(tensors, objects)
         nodes += functions
         functions.clear()
         node_counts = references.node_references(nodes, objects)
-        of_storages = references.storage_references(storages, objects)
-        held_storages = [each for each, count in zip(storages, of_storages, strict=True) if count]
         in_heap = list(tensors)
         owners = Owners(())
         owners.add_keras(objects)
@@ -159,8 +155,7 @@ class _Look:
         self.graph = HoldGraph(self.found)
         rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))
         self.sizes = _sizes(addresses, self.graph)
-        self.arrays, self.capsules = outside([*self.sizes.items()], objects)
-        self.storages = storages_in(self.sizes, held_storages)
+        self.arrays = arrays_in([*self.sizes.items()], objects)
         inner = self.graph.inner
         for arrays in self.arrays.values():
             inner.update(map(id, bases_of(arrays)))
@@ -230,17 +225,13 @@ class _Survivors:
         look, rows = self._look, self._rows.get(address, [])
         held = [row for row in rows if row in look.roots]
         arrays = tuple(look.arrays.get(address, ()))
-        capsules = tuple(look.capsules.get(address, ()))
-        storages = tuple(look.storages.get(address, ()))
         holders = self._holders(rows)
-        is_seen = any((held, arrays, capsules, storages, holders))
+        is_seen = any((held, arrays, holders))
         size = look.sizes[address]
         bytes_shown = min(shown(arrays), size) if arrays else 0
         best = self._best(held or rows)
         if best is None:
-            return Survivor(
-                address, size, (), arrays, storages, shown=bytes_shown, capsules=capsules
-            )
+            return Survivor(address, size, (), arrays, shown=bytes_shown)
         scan, names = look.found.scan, look.names
         made = (look.found.nonleaf.get(row) for row in held)
         node = next((each for each in made if each is not None), None)
@@ -254,8 +245,6 @@ class _Survivors:
             size=size,
             tensors=tuple(look.roots[row] for row in held),
             arrays=arrays,
-            storages=storages,
-            capsules=capsules,
             holders=holders,
             saved=self._saved(rows),
             cycle=() if is_seen else self._cycle(rows),
@@ -301,26 +290,3 @@ class _Survivors:
             graph = self._look.graph
             self._cycles = graph.cycles(graph.reach(self._look.roots))
         return next((self._cycles[row] for row in rows if row in self._cycles), ())
-
-
-def storages_in(addresses: Collection[int], storages: Sequence[Any]) -> dict[int, list[Any]]:
-    """Return those of the storages that begin at one of the addresses, by address."""
-    # a storage asked by itself would make a copy that was put off
-    shown = [(each, tensor) for each in storages if (tensor := _shown(each)) is not None]
-    scan, found = Scan(), dict[int, list[Any]]()
-    rows = scan.add([tensor for _, tensor in shown])
-    for row, (storage, _) in zip(rows, shown, strict=True):
-        if row >= 0 and scan.storage[row] in addresses:
-            found.setdefault(scan.storage[row], []).append(storage)
-    scan.close()
-    return found
-
-
-def _shown(storage: Any) -> Any:
-    """Return a tensor that shows a storage, or None where there can be none."""
-    try:
-        device = torch._C.StorageBase.device.__get__(storage)
-        with torch.no_grad():
-            return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
-    except Exception:
-        return None

@@ -38,16 +38,6 @@ def node_references(nodes: list[Any], objects: list[Any]) -> array[int]:
     return _counts(nodes, objects)
 
 
-def storage_references(storages: list[Any], objects: list[Any]) -> array[int]:
-    """Return the same for storages, as for tensors."""
-    counts = _counts(storages, objects)
-    use_count = getattr(torch._C, "_storage_Use_Count", None)
-    for index, storage in enumerate(storages):
-        if use_count is not None:
-            counts[index] -= use_count(torch._C.StorageBase._cdata.__get__(storage)) > 1
-    return counts
-
-
 def is_kept(node: Any) -> bool:
     """Return whether torch holds the Python object of a node for as long as it needs the node.
 
