@@ -33,7 +33,7 @@ from tensorlens import errors
 from tensorlens.errors import TensorlensError
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import LineReport
-from tensorlens.render import renderer_for, save
+from tensorlens.render import renderer_for, save, write_whole
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _SHOW = "__tensorlens_show__"
@@ -267,7 +267,8 @@ def _save(report: LineReport, path: Path) -> Path:
         return save(report, path, overwrite=True)
     except errors.UsageError:  # an ending that says nothing: text, as %mlrun and %lprun write
         try:
-            path.write_text(renderer_for("txt").render(report), "utf-8")  # type: ignore[arg-type]
+            text = str(renderer_for("txt").render(report))
+            write_whole(path, text.encode("utf-8", "backslashreplace"))
         except OSError as error:
             raise TensorlensError(f"cannot write {path}: {error.strerror}") from None
         return path

@@ -33,10 +33,11 @@ _INSTRUCTIONS = """\
 Reports on the memory of PyTorch, TensorFlow and Keras programs, exact to the byte. A program makes
 them with `tensorlens run -p train.py -o lines.json train.py` (which line), `run --record run.tlens`
 (which moment), `MemReporter(model, optimizer).snapshot().save("tensors.json")` (which tensor),
-`tensorlens leaks train.py -o leaks.json` (what grows), `tensorlens estimate train.py:make_step
---card "rtx 3090" -o fits.json` (will it fit), `tensorlens suggest ... -o helps.json` (what helps).
-Torch's memory snapshots (.pickle) are read as recordings, without running code in them.
-A training that runs with TENSORLENS_LIVE=1 is looked at by `job`."""
+`tensorlens leaks -o leaks.json train.py` (what grows), `tensorlens estimate train.py:make_step
+--card "rtx 3090" -o fits.json` (will it fit), `tensorlens suggest train.py:make_step -o helps.json`
+(what helps). `show` answers from each of these files, with the lines of the program. Torch's memory
+snapshots (.pickle) are read as recordings, without running code in them. A training that runs with
+TENSORLENS_LIVE=1 is looked at by `job`."""
 
 
 def server() -> MCPServer:

@@ -20,7 +20,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tensorlens import ranks
-from tensorlens.errors import TensorlensError
 from tensorlens.guards import guarded
 from tensorlens.lines.device_levels import FIGURES, DeviceLevels
 from tensorlens.lines.region import DeviceLevel
@@ -66,19 +65,15 @@ class MemoryCollector(Collector):  # type: ignore[misc]
 def write_textfile(path: str | os.PathLike[str], collector: MemoryCollector | None = None) -> None:
     """Write the metrics into a file for the node exporter, whole or not at all.
 
+    Where it cannot be written one line says so, and the program goes on.
+
     Args:
         path: its name ends in ``.prom``.
         collector: gives peaks since its last reading; without one the peak is what is allocated.
-
-    Raises:
-        TensorlensError: it could not be written.
     """
     registry, own = CollectorRegistry(), MemoryCollector() if collector is None else None
     registry.register(collector or own)
-    try:
+    with guarded(f"{path} was not written"):
         write_to_textfile(os.fspath(path), registry)
-    except OSError as error:
-        raise TensorlensError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        if own is not None:
-            own.close()
+    if own is not None:
+        own.close()

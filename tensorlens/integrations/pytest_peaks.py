@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.guards import warn
 from tensorlens.integrations.assertions import Peaks
+from tensorlens.render import write_whole
 from tensorlens.render.figures import size
 from tensorlens.signals import is_from_a_handler
 from tensorlens.units import format_bytes
@@ -97,10 +97,8 @@ class PeakPlugin:
             return
         tests = {**self._before, **self._found}
         content = {"version": _VERSION, "tests": dict(sorted(tests.items()))}
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         try:
-            temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-            temporary.replace(self._path)
+            write_whole(self._path, f"{json.dumps(content, indent=1)}\n".encode())
         except OSError as error:
             warn(f"{self._path} was not written", error)
 
@@ -171,7 +169,9 @@ def _read(path: Path, *, may_be_missing: bool = False) -> dict[str, dict[str, in
         if may_be_missing:
             return {}
         raise UsageError(f"there is no file {path}; --tensorlens-update writes it") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(
             f"{path} is no baseline of this tensorlens; delete it, and --tensorlens-update"
             " writes it anew"

@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from tensorlens import ranks, render
-from tensorlens.errors import UsageError
+from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.guards import quiet, warn
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
@@ -160,12 +160,7 @@ class StepMonitor:
     @quiet
     def end(self) -> None:
         """The training has ended."""
-        if self._recording is not None:
-            self._save_recording()
-        if self._watch is not None:
-            self.leak_report = self._watch.stop()
-            self._save(self.leak_report, "leaks.json")
-        self._leave()
+        self._finish()
         rank = ranks.current_rank()
         if self._show and (rank is None or rank.number == 0) and self._steps:
             size, step = format_bytes(self._highest[0]), self._highest[1]
@@ -188,8 +183,15 @@ class StepMonitor:
                     beside = os.environ.get(_ERROR_FILE)
                     if beside:
                         self._save(found, "oom.txt", Path(beside).parent)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Write what is on, however the training ends, and let go of it."""
         if self._recording is not None:
             self._save_recording()
+        if self._watch is not None and self._steps and self._region.thread is not None:
+            self.leak_report = self._watch.stop()
+            self._save(self.leak_report, "leaks.json")
         self._leave()
 
     def _leave(self) -> None:
@@ -237,7 +239,10 @@ class StepMonitor:
     def _save(self, report: Any, name: str, folder: Path | None = None) -> None:
         target = folder or self._target
         try:
-            target.mkdir(parents=True, exist_ok=True)
+            try:
+                target.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise TensorlensError(f"cannot make {target}: {error.strerror}") from None
             path = target / render.tagged(name, ranks.tag())
             number = 1
             while path.exists():

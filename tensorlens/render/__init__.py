@@ -164,7 +164,7 @@ def save(
         # a file name that is no valid text reaches the report as lone surrogates
         content = content.encode("utf-8", "backslashreplace")
     try:
-        _replace(target, content)
+        write_whole(target, content)
     except OSError as error:
         raise TensorlensError(f"cannot write {target}: {error.strerror or error}") from None
     return target
@@ -177,7 +177,12 @@ def text_of_blocks(blocks: Sequence[Block]) -> str:
     return TextRenderer().render_blocks(blocks)
 
 
-def _replace(target: Path, content: bytes) -> None:
+def write_whole(target: Path, content: bytes) -> None:
+    """Write a file whole or not at all: a process that is killed leaves the one that was there.
+
+    Raises:
+        OSError: it could not be written; nothing is left behind.
+    """
     # through a symbolic link, as an ordinary write would go
     target = target.resolve()
     if target.is_dir():

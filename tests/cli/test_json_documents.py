@@ -270,7 +270,7 @@ def content(path: Path) -> str:
     return data.decode("latin-1")
 
 
-@pytest.mark.parametrize("name", ["run", "leaks", "cards"])
+@pytest.mark.parametrize("name", ["run", "leaks", "suggest", "cards"])
 def test_no_source_is_printed_or_written(
     folder: Path, printed: Callable[[str], Any], tmp_path: Path, name: str
 ) -> None:
@@ -293,7 +293,7 @@ def test_a_recording_is_written_without_source(folder: Path) -> None:
     assert "grow" in content(folder / "clean.tlens") and MARK not in content(folder / "clean.tlens")
 
 
-@pytest.mark.parametrize("name", ["run", "leaks", "estimate", "compare", "run.tlens"])
+@pytest.mark.parametrize("name", ["run", "leaks", "estimate", "compare", "suggest", "run.tlens"])
 def test_files_with_source_lines_say_so_and_are_cleaned(
     folder: Path, printed: Callable[[str], Any], main_in: Callable[..., str], name: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,7 @@ mcp = pytest.importorskip("mcp")
 pytest.importorskip("mcp.server.mcpserver")
 
 import tensorlens  # noqa: E402
+from tensorlens.integrations.mcp import MOST_CHARACTERS, server, show  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,9 +99,28 @@ def test_an_assistant_looks_at_a_training_that_runs(monkeypatch):
     assert none.is_error and "process 1" in none.content[0].text
 
 
-def test_answers_are_bounded(tmp_path):
-    from tensorlens.integrations.mcp import MOST_CHARACTERS, show
+def test_an_assistant_gets_to_the_line_of_a_leak(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "weight = torch.nn.Parameter(torch.ones(10))\n"
+        "optimizer = torch.optim.SGD([weight], 0.1)\n"
+        "kept = []\n"
+        "for _ in range(8):\n"
+        "    weight.sum().backward()\n"
+        "    kept.append(torch.zeros(250))\n"
+        "    optimizer.step()\n"
+    )
+    given = re.findall(r"`(tensorlens leaks [^`]*)`", server().instructions)
+    (command,) = (shlex.split(each)[1:] for each in given)
+    subprocess.run(
+        [sys.executable, "-m", "tensorlens", *command], cwd=tmp_path, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    text = show(str(tmp_path / command[command.index("-o") + 1]))
+    assert "train.py:7" in text and "kept.append(torch.zeros(250))" in text and "1000 B" in text
 
+
+def test_answers_are_bounded(tmp_path):
     kept = {f"tensor {number}": torch.zeros(number + 1) for number in range(2000)}
     tensorlens.MemReporter(kept=kept).snapshot().save(tmp_path / "many.json")
     text = show(str(tmp_path / "many.json"), top=5000)

@@ -186,7 +186,21 @@ def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path, capfd):
     run.train()
     assert run.state.global_step == 8
     assert callback.monitor.files == []
-    assert "leaks.json was not written" in capfd.readouterr().err
+    assert "leaks.json was not written: cannot make " in capfd.readouterr().err
+
+
+def test_a_leak_is_told_of_a_training_that_fails(tmp_path):
+    class Failing(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **given):
+            if state.global_step == 7:
+                raise RuntimeError("its own")
+
+    callback = MemoryCallback(leaks=True)
+    with pytest.raises(RuntimeError, match="its own"):
+        trainer(gpt2(), tmp_path, Hoarder(), callback, Failing(), steps=10).train()
+    (path,) = callback.monitor.files
+    (leak,) = tensorlens.load(path).leaks
+    assert (leak.tensors_per_step, leak.bytes_per_step) == (1, 4000)
 
 
 def test_options_that_mean_nothing_are_refused():

@@ -238,6 +238,7 @@ def _told(
         peak=record.peak,
         moment=record.moment(record.peak_row),
         line=largest_line(lines, record.peak),
+        source=next((each.source for each in lines if each.line is not None), ""),
         tensor=largest_tensors(record.recording, record.device, record.peak_row, record.peak),
         program=program,
         others=tuple(_in_short(record, each) for each in others),

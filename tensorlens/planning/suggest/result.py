@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -120,6 +120,8 @@ class Suggestions(Document):
     notes: tuple[str, ...] = ()
     line: str = ""
     """The line that has most of the peak, with its bytes and source."""
+    source: str = ""
+    """Its source, as ``line`` ends with it."""
     tensor: str = ""
     """The tensors that have most of the peak, with their bytes."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
@@ -138,6 +140,12 @@ class Suggestions(Document):
                 return each
         known = ", ".join(dict.fromkeys(each.kind for each in self.suggestions)) or "none"
         raise UsageError(f"there is no suggestion of the kind {key!r}: there is {known}")
+
+    def without_source(self) -> Suggestions:
+        """Return them without the source of the largest line: themselves where there is none."""
+        if not self.source:
+            return self
+        return replace(self, line=self.line.removesuffix(f": {self.source}"), source="")
 
     def _trouble(self) -> str | None:
         strange = next((each.kind for each in self.suggestions if each.kind not in KINDS), None)
