@@ -24,7 +24,9 @@ def largest_batch(estimate: Estimate) -> str:
         return f"{answer}, the largest that was tried"
     if found.next_batch is None:
         return answer
-    return f"{answer}; {found.next_batch:,} would {likely}need {needed}"
+    jumps = "; steps are uneven, as TensorFlow's allocator doubles its regions"
+    uneven = jumps if estimate.framework == "tensorflow" else ""
+    return f"{answer}; {found.next_batch:,} would {likely}need {needed}{uneven}"
 
 
 def title(estimate: Estimate) -> str:
