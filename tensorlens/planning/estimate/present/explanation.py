@@ -210,7 +210,7 @@ def _growth(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
         )
     return (
         f"With the batch: {text} a batch of {double:,} would need about"
-        f" {size(found.needed(double))}. tensorlens.max_batch(), or --max-batch, tells how many fit."
+        f" {size(found.needed(double))}. tensorlens.max_batch() or --max-batch tells how many fit."
     )
 
 
