@@ -144,7 +144,11 @@ def _enter_device(
         card = job.card or H100
         hidden = _scratch_on(card)
         enter(FusedAttention(card))
-    for patch in (answering, loading, compiling, copying, random_states, not_tracing, in_threads):
+    patches: tuple[Setting, ...] = (
+        *(answering, loading, compiling, copying),
+        *(random_states, not_tracing, in_threads),
+    )
+    for patch in patches:
         enter(patch())
     enter(distributed(job.world_size if job.world_size > 1 else None))
     return hidden

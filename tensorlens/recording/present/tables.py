@@ -150,6 +150,8 @@ def module_table(
 
 _ON_PAGES: tuple[Medium, ...] = ("cell", "page")
 
+_NAMES = "fc1: AddmmBackward0.mat1 is a tensor that autograd saved in fc1, as mat1 of that node"
+
 
 def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
     """Return the table; what most names begin with is told above it, unless a script fills it."""
@@ -160,7 +162,7 @@ def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
     has_lines = any(row.first.charged for row in rows)
     where_lines_are = () if has_lines else _ON_PAGES
     columns = (
-        Column("Name", "name", key="name", in_full=is_verbose),
+        Column("Name", "name", key="name", in_full=is_verbose, tip=_NAMES),
         Column("Role", "text", key="role"),
         Column("Size", key="size", tip="Bytes"),
         Column("Age", rank=0, key="age", tip="How long it had been there"),
