@@ -159,8 +159,9 @@ def _verified(found: Suggestions) -> dict[Column, tuple[str, ...]]:
         Column("error"): tuple(map(_off, found)),
         **_memory(found),
         Column("after", rank=1): tuple(map(size, after)),
-        Column("cost", "text"): tuple(map(_cost, found)),
-        **({Column("time", rank=0): texts} if any(times) else {}),
+        # the cost of each is told below the table too
+        Column("cost", "text", rank=0 if any(times) else None): tuple(map(_cost, found)),
+        **({Column("time"): texts} if any(times) else {}),
     }
 
 
