@@ -1,4 +1,4 @@
-"""Programs in processes of their own, seen from the one that asks, which shows a bar meanwhile."""
+"""Programs in processes of their own, seen from the one that asks, which shows how far they are."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tqdm import tqdm
 
@@ -301,36 +302,68 @@ def ending(code: int) -> str:
 
 
 _LONGEST = 24
-_bar: ContextVar[tqdm[NoReturn] | None] = ContextVar("_bar", default=None)
+_PAUSE = 30.0
+"""Seconds between two lines where there is no terminal."""
+
+Done = Callable[[int | None, str], None]
+"""Is told how many are done, None for as many as before, and what runs now."""
+_shown: ContextVar[Done | None] = ContextVar("_shown", default=None)
 
 
 @contextlib.contextmanager
-def progress(
-    name: str, unit: str, total: int | None = None
-) -> Iterator[Callable[[int, str], None]]:
-    """Show on a terminal how much is done: the function is told how many are, and what runs now.
+def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
+    """Show how much is done: a bar on a terminal, else now and then a line on standard error.
 
-    Inside of another one no second bar is shown: what runs now stands in that one.
+    Inside of another one no second is shown: what runs now stands in that one.
     """
-    outer = _bar.get()
+    outer = _shown.get()
     if outer is not None:
-        yield lambda count, now: outer.set_postfix_str(_short(now)) if now else None
+        yield lambda count, now: outer(None, now) if now else None
         return
-    with tqdm(
-        total=total, desc=name, unit=unit, leave=False, disable=not sys.stderr.isatty()
-    ) as bar:
-        token = _bar.set(bar)
+    with _bar(name, unit, total) if sys.stderr.isatty() else _lines(name, unit, total) as done:
+        token = _shown.set(done)
+        try:
+            yield done
+        finally:
+            _shown.reset(token)
 
-        def done(count: int, now: str) -> None:
+
+@contextlib.contextmanager
+def _bar(name: str, unit: str, total: int | None) -> Iterator[Done]:
+    with tqdm(total=total, desc=name, unit=unit, leave=False) as bar:
+
+        def done(count: int | None, now: str) -> None:
+            if count is None:
+                bar.set_postfix_str(_short(now))
+                return
             bar.set_description_str(f"{name} {_short(now)}".rstrip(), False)
             bar.set_postfix_str("", False)
             bar.update(count - bar.n)
             bar.refresh()
 
-        try:
-            yield done
-        finally:
-            _bar.reset(token)
+        yield done
+
+
+@contextlib.contextmanager
+def _lines(name: str, unit: str, total: int | None) -> Iterator[Done]:
+    begin = last = time.monotonic()
+    number, outer = 1, ""
+
+    def done(count: int | None, now: str) -> None:
+        nonlocal last, number, outer
+        if count is not None:
+            number, outer = count + 1, _short(now)
+        if time.monotonic() - last < _PAUSE:
+            return
+        last = time.monotonic()
+        place = f"{unit} {number:,}" if total is None else f"{unit} {min(number, total)} of {total}"
+        parts = [place, outer, "" if count is not None else _short(now)]
+        text = ", ".join(filter(None, parts))
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"tensorlens: {name}: {text}, after {last - begin:.0f} s\n")
+            sys.stderr.flush()
+
+    yield done
 
 
 def _short(text: str) -> str:

@@ -32,6 +32,8 @@ class BFCAllocator(SimulatedAllocator):
     Args:
         limit: bytes that all regions together may have; None: no end, which TensorFlow never has
             and an estimate for an unknown card needs.
+        collects: free regions go back where a request finds no room otherwise, as a GPU's do
+            unless ``TF_ENABLE_GPU_GARBAGE_COLLECTION=false``; the CPU's stay.
         log: where every event is written; None: nowhere.
         device: the device's name in the log, and in errors.
         place: told a region's bytes, returns the address where it is put; by default each follows
@@ -42,6 +44,7 @@ class BFCAllocator(SimulatedAllocator):
         self,
         limit: int | None = None,
         *,
+        collects: bool = False,
         log: EventLog | None = None,
         device: str = "cuda:0",
         place: Callable[[int], int] | None = None,
@@ -51,6 +54,7 @@ class BFCAllocator(SimulatedAllocator):
         first = _FIRST_REGION if limit is None else min(limit, _FIRST_REGION)
         self._region = -(-first // _GRAIN) * _GRAIN
         """Bytes of the next region."""
+        self._collects = collects
 
     def empty_cache(self, *, stack: int = -1) -> None:
         """Do nothing: TensorFlow keeps its regions."""
@@ -68,7 +72,7 @@ class BFCAllocator(SimulatedAllocator):
         if memory.capacity is not None:
             available = (memory.capacity - memory.reserved) // _GRAIN * _GRAIN
             if size > available:
-                raise OutOfMemory(self.device, size)
+                available += self._release_regions(size, available)
         larger = False
         while size > self._region:
             self._region *= 2
@@ -81,3 +85,13 @@ class BFCAllocator(SimulatedAllocator):
         if not larger:
             self._region *= 2
         return chunk
+
+    def _release_regions(self, size: int, available: int) -> int:
+        """Give free regions back and return their bytes (``DeallocateFreeRegions``)."""
+        regions = [each for each in self._memory.free_blocks(self._pool) if not each.split]
+        nbytes = sum(region.size for region in regions)
+        if not self._collects or size > available + nbytes:
+            raise OutOfMemory(self.device, size)
+        for region in regions:
+            self._memory.release(region)
+        return nbytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.errors import UsageError
@@ -163,23 +163,17 @@ def compare(
     checked_options = checked(
         options, framework=framework, arguments=arguments or {}, with_data=measured
     )
-    for option in checked_options:
-        Settings.parse(option.choice.settings.get("alloc_conf", ""))
     baseline = _baseline(checked_options, baseline)
     if batch is None and spec.capacity is not None:
         batch = lowest
+    job = Job("", asked, Choice(), framework, search_path(), device=device, batch=batch)
+    job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
+    limits = _Limits(spec, lowest, highest)
     if measured:
-        job = Job("", asked, Choice(), framework, search_path(), device=device, batch=batch)
-        job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
-        works = _trials(job, checked_options, repeats, spec, lowest, highest)
+        works = _trials(job, checked_options, repeats, limits)
     else:
         repeats = 1
-        works = []
-        for option in checked_options:
-            request = option_request(
-                asked, option.choice, framework, spec, steps=max(steps, 2), batch=batch
-            )
-            works.append(Estimation(option.name, request, lowest, highest))
+        works = [_estimation(job, option, limits) for option in checked_options]
     found = _results(works, executor)
     known = [each for each in found if isinstance(each, Measured | Estimated)]
     return Comparison(
@@ -200,25 +194,43 @@ def compare(
     )
 
 
-def _trials(
-    first: Job,
-    options: Sequence[Option],
-    repeats: int,
-    spec: DeviceSpec,
-    lowest: int,
-    highest: int | None,
-) -> list[Work]:
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """The device, and the batches that are looked for where it has a capacity."""
+
+    spec: DeviceSpec
+    lowest: int
+    highest: int | None
+
+
+def _estimation(job: Job, option: Option, limits: _Limits) -> Estimation:
+    """Return the estimate of an option."""
+    request = option_request(
+        job.program,
+        option.choice,
+        job.framework,
+        limits.spec,
+        steps=max(job.steps, 2),
+        batch=job.batch,
+    )
+    return Estimation(option.name, request, limits.lowest, limits.highest)
+
+
+def _trials(job: Job, options: Sequence[Option], repeats: int, limits: _Limits) -> list[Work]:
     """Return the runs of every option, in turns, then the searches for the largest batch."""
     jobs = []
     for option in options:
         conf = option.choice.settings.get("alloc_conf")
+        Settings.parse(conf or "")
         environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
-        jobs.append(replace(first, name=option.name, choice=option.choice, environment=environment))
+        jobs.append(replace(job, name=option.name, choice=option.choice, environment=environment))
     works: list[Work] = [*jobs] * repeats
-    if spec.capacity is not None:
-        for job in jobs:
-            multiple = job.choice.settings.get("accumulate", 1)
-            works.append(BatchSearch(job, spec.capacity, lowest, highest, multiple))
+    if limits.spec.capacity is not None:
+        for each in jobs:
+            multiple = each.choice.settings.get("accumulate", 1)
+            works.append(
+                BatchSearch(each, limits.spec.capacity, limits.lowest, limits.highest, multiple)
+            )
     return works
 
 

@@ -33,7 +33,7 @@ _TITLES = (
     *("option", "peak", "against", "reserved", "minimum that fits", "largest batch"),
     *("held ahead", "time", "loss"),
 )
-_STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+_STEPS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 _MOST_TICKS = 8
 _GIVES_WAY = ("reserved", "minimum that fits", "loss", "against", "held ahead")
 """Columns in the order in which they go where the page is too narrow."""
@@ -140,15 +140,21 @@ def _plane(found: Comparison) -> Iterator[Plane]:
     ends = [end for _, _, ratio in known for end in (ratio.point, ratio.low, ratio.high) if end]
     # an interval of two runs may reach far beyond the picture
     last = min(max(ends), 2 * max(ratio.point for _, _, ratio in known))
+    step = _ratio_step(last - min(ends))
+    first = max(step * (int(min(ends) / step) - 1), 0.0)
+
+    def across(end: float | None, ratio: Ratio) -> float:
+        return min((ratio.point if end is None else end) - first, last - first) / (last - first)
+
     highest = max(peak for _, peak, _ in known) or 1
     points = (
         Point(
             each.name,
             f"{each.name}: {size(peak)}, {_time_text(ratio)}",
-            min(ratio.point / last, 1.0),
+            across(ratio.point, ratio),
             peak / highest,
-            min((ratio.point if ratio.low is None else ratio.low) / last, 1.0),
-            min((ratio.point if ratio.high is None else ratio.high) / last, 1.0),
+            across(ratio.low, ratio),
+            across(ratio.high, ratio),
             each.name in found.pareto,
         )
         for each, peak, ratio in known
@@ -159,7 +165,10 @@ def _plane(found: Comparison) -> Iterator[Plane]:
         "peak",
         tuple(points),
         "Green: of the Pareto set. The line is the 95 % interval of the time.",
-        tuple((each / last, f"x{each:g}") for each in _ratios(last)),
+        tuple(
+            ((each - first) / (last - first), f"x{each:.4g}")
+            for each in (first + step * number for number in range(int((last - first) / step) + 1))
+        ),
         tuple(
             (each / highest, size(each).replace(".00 ", " "))
             for each in range(0, highest + 1, byte_step(highest))
@@ -167,10 +176,9 @@ def _plane(found: Comparison) -> Iterator[Plane]:
     )
 
 
-def _ratios(last: float) -> list[float]:
-    """Return round ratios up to ``last``."""
-    step = next((each for each in _STEPS if last / each <= _MOST_TICKS), last)
-    return [step * number for number in range(int(last / step) + 1)]
+def _ratio_step(span: float) -> float:
+    """Return a round ratio, of which few make up the whole."""
+    return next((each for each in _STEPS if span / each <= _MOST_TICKS), span)
 
 
 def _conditions(found: Comparison) -> str:
@@ -216,12 +224,12 @@ def _time_text(ratio: Ratio | None, *, is_baseline: bool = False) -> str:
     """Return a ratio of times as text: ``x1.31 ±0.04``, ``same ±0.02``."""
     if is_baseline and ratio is not None:
         return "x1"
-    if ratio is None or ratio.low is None or ratio.high is None:
+    if ratio is None or ratio.half_width is None:
         return UNKNOWN
     if not ratio.is_known:
         return _NOISY
     change = "same" if ratio.verdict == "no difference" else f"x{ratio.point:.2f}"
-    return f"{change} ±{(ratio.high - ratio.low) / 2:.2f}"
+    return f"{change} ±{ratio.half_width:.2f}"
 
 
 def _loss_text(found: Comparison, outcome: Outcome) -> str:

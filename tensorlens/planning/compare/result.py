@@ -52,11 +52,14 @@ class Ratio:
         return "no difference"
 
     @property
+    def half_width(self) -> float | None:
+        """Half of the interval."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+    @property
     def noise(self) -> float | None:
         """Half of the interval, as a part of the ratio."""
-        if self.low is None or self.high is None:
-            return None
-        return (self.high - self.low) / 2 / self.point
+        return None if self.half_width is None else self.half_width / self.point
 
     @property
     def is_known(self) -> bool:

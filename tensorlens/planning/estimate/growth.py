@@ -13,9 +13,6 @@ from tensorlens.planning.estimate.peak_parts import kinds_by_row
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.simulation import block_changes
 
-FAR = 16
-"""Beyond so many times the items that were run a line through one run is only a hint."""
-
 
 @dataclass(frozen=True, slots=True)
 class Instant:
@@ -58,12 +55,6 @@ class BatchGrowth:
             if each.growing < instant.growing
         )
         return int(self.batch * max(ratios, default=1.0)) + 1
-
-    def room(self, capacity: int) -> int:
-        """Return about how many items fit."""
-        room = capacity - self.besides
-        growing = (each for each in self.instants if each.growing)
-        return min((room - each.fixed) * self.batch // each.growing for each in growing)
 
 
 def batch_growth(estimate: Estimate) -> BatchGrowth | None:

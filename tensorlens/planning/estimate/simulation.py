@@ -226,7 +226,7 @@ def least_capacity(
     def fits(steps: int | None) -> SimulatedAllocator | None:
         capacity = None if steps is None else steps * step
         allocator: SimulatedAllocator = (
-            BFCAllocator(capacity)
+            BFCAllocator(capacity, collects=True)
             if is_tensorflow
             else CachingAllocator(settings, capacity=capacity)
         )

@@ -128,11 +128,7 @@ def suggest(
     if isinstance(step, Recording):
         if verify:
             raise UsageError("verify=True runs the program: give make_step in place of a recording")
-        record = RecordedSteps(step.still(), device=device, framework=framework or "")
-        found = [*_candidates(record)]
-        if record.framework == TENSORFLOW:
-            found += without_state(record)
-        return _told(record, found, top, "")
+        return _of_recording(step, top, device, framework)
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
     framework = framework or framework_of(step, program(step))
@@ -163,6 +159,16 @@ def suggest(
             repeats = _GRAPH_REPEATS if facts.is_graph else 1
         run = partial(run, warmup=warmup, steps=steps, repeats=repeats)
         return verified(told, run, acts, by_step=facts.is_graph)
+
+
+def _of_recording(
+    recording: Recording, top: int, device: str | None, framework: str | None
+) -> Suggestions:
+    record = RecordedSteps(recording.still(), device=device, framework=framework or "")
+    found = [*_candidates(record)]
+    if record.framework == TENSORFLOW:
+        found += without_state(record)
+    return _told(record, found, top, "")
 
 
 def _simulated(

@@ -114,8 +114,10 @@ def _remarks(found: Suggestions) -> tuple[str, ...]:
         said.append(f"less than these: {', '.join(found.others)}")
     said += [text for how, text in _HOW.items() if any(each.how == how for each in found)]
     if any(each.measured_time is not None for each in found):
+        lost = any(each.measured_peak and each.measured_time is None for each in found)
         said.append(
-            "time: of a step, as a ratio to the program as it is; compare() tells its noise"
+            "time: of a step, as a ratio to the program as it is, ± half of its 95 % interval"
+            + ("; n/a: lost in noise, ask for more --repeats" if lost else "")
         )
     elif any(each.measured_peak is not None for each in found):
         said.append(f"time: n/a, {ONE_RUN}")
@@ -147,7 +149,7 @@ def _verified(found: Suggestions) -> dict[Column, tuple[str, ...]]:
         each.predicted_peak if each.measured_peak is None else each.measured_peak for each in found
     )
     times = [each.measured_time for each in found]
-    texts = tuple(UNKNOWN if each is None else f"x{each:.2f}" for each in times)
+    texts = tuple(map(_time, found))
     return {
         Column("change", "name"): tuple(each.change for each in found),
         Column("predicted"): tuple(size(each.predicted_saving) for each in found),
@@ -157,8 +159,9 @@ def _verified(found: Suggestions) -> dict[Column, tuple[str, ...]]:
         Column("error"): tuple(map(_off, found)),
         **_memory(found),
         Column("after", rank=1): tuple(map(size, after)),
-        Column("cost", "text"): tuple(map(_cost, found)),
-        **({Column("time", rank=0): texts} if any(times) else {}),
+        # the cost of each is told below the table too
+        Column("cost", "text", rank=0 if any(times) else None): tuple(map(_cost, found)),
+        **({Column("time"): texts} if any(times) else {}),
     }
 
 
@@ -171,6 +174,12 @@ def _memory(found: Suggestions) -> dict[Column, tuple[str, ...]]:
 
 def _cost(each: Suggestion) -> str:
     return _FREE if each.is_free else _COSTS.get(each.kind, UNKNOWN)
+
+
+def _time(each: Suggestion) -> str:
+    if each.measured_time is None or each.measured_noise is None:
+        return UNKNOWN
+    return f"x{each.measured_time:.2f} ±{each.measured_noise:.2f}"
 
 
 def _off(each: Suggestion) -> str:

@@ -69,6 +69,8 @@ class Suggestion:
     measured_time: float | None = None
     """Time per step as a ratio to that of the program as it is; None after one run, and where
     noise hides it."""
+    measured_noise: float | None = None
+    """Half of the 95 % interval of :attr:`measured_time`."""
     missing: str = ""
     """Why nothing is measured."""
 

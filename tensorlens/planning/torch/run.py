@@ -93,22 +93,7 @@ def _run(
         enter(_defaults())
         # tensors have no data: no numbers are drawn
         enter(applied(job.program.global_settings or {}, leave=(SEED,)))
-        host = HostKernels.here() if job.device == "cpu" else None
-        hidden: ScratchRule | None = host
-        if host is not None:
-            enter(host.rnn_workspaces())
-        if job.device == "cuda":
-            card = job.card or H100
-            hidden = _scratch_on(card)
-            enter(FusedAttention(card))
-        enter(answering())
-        enter(loading())
-        enter(compiling())
-        enter(copying())
-        enter(random_states())
-        enter(not_tracing())
-        enter(in_threads())
-        enter(distributed(job.world_size if job.world_size > 1 else None))
+        hidden = _enter_device(job, enter)
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(stacks)
         enter(noting_nodes(stacks))
@@ -144,6 +129,28 @@ def _run(
     trace.cautions = cautions.found
     trace.log.sources = sources_of(trace.log, linecache.getlines)
     return trace
+
+
+def _enter_device(
+    job: Job, enter: Callable[[AbstractContextManager[Any]], Any]
+) -> ScratchRule | None:
+    """Put what stands in for the device and for data on stage; return the rule of scratch."""
+    hidden: ScratchRule | None = None
+    if job.device == "cpu":
+        hidden = host = HostKernels.here()
+        enter(host.rnn_workspaces())
+    elif job.device == "cuda":
+        card = job.card or H100
+        hidden = _scratch_on(card)
+        enter(FusedAttention(card))
+    patches: tuple[Setting, ...] = (
+        *(answering, loading, compiling, copying),
+        *(random_states, not_tracing, in_threads),
+    )
+    for patch in patches:
+        enter(patch())
+    enter(distributed(job.world_size if job.world_size > 1 else None))
+    return hidden
 
 
 def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]], None]) -> Any:

@@ -14,6 +14,7 @@ import importlib
 import io
 import os
 import pickle
+import re
 import select
 import signal
 import sys
@@ -24,6 +25,7 @@ from os import _exit
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from tensorlens.config import is_on
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.trials.jobs import (
     OPTIONS,
@@ -48,6 +50,12 @@ _PATIENCE = 60.0
 """Seconds that it waits for the next job."""
 _LAST = 2000
 """Characters of the program's own output that a failure shows."""
+_LOGGED = re.compile(r"[EW]\d{4} .*\btorch/_subclasses/")
+"""Lines in which torch logs what an operator on fake tensors raises."""
+_ADVICE = (
+    "call the step without tensorlens: if it fails there too, mend the program; if not, it needs"
+    " the values of a tensor, and an estimate runs on tensors without data"
+)
 _SEVERAL_DEVICES = ("two different devices", "at least two devices")
 """How torch's fake tensors say that an operator has operands on several devices."""
 
@@ -155,7 +163,7 @@ def _result(job: Job, send: Send) -> Result:
                 result = importlib.import_module(OPTIONS[job.framework]).run(job)
         return result
     except BaseException as error:
-        return _trouble(error, output.getvalue())
+        return _trouble(error, output.getvalue(), is_fake=job.mode is Mode.FAKE)
 
 
 def _end_with(source: BinaryIO) -> None:
@@ -168,30 +176,44 @@ def _taken(descriptor: int, mode: str) -> Any:
     return os.fdopen(os.dup(descriptor), mode)
 
 
-def _trouble(error: BaseException, output: str) -> Trouble:
+def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
     """Return what is told of an error: one line, the program's traceback, what it wrote last."""
     if isinstance(error, TensorlensError):
         is_usage = isinstance(error, UsageError)
         return Trouble(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
     kind = type(error).__name__
-    lines = [*_own_frames(error), f"{kind}: {error}"]
-    last = output[-_LAST:].strip()
+    whole = f"{kind}: {error}"
+    text = f"{kind}: {' '.join(str(error).split())[:300]}"
+    lines = _own_frames(error)
+    if whole != text:
+        lines.append(whole)
+    last = "".join(each for each in output.splitlines(True) if not _LOGGED.match(each))
+    last = last[-_LAST:].strip()
     if last:
         lines += ["it wrote last:", last]
-    text = " ".join(str(error).split())[:300]
     if any(each in text for each in _SEVERAL_DEVICES):
-        reason = (
+        text = (
             "an operator has tensors on different devices: make_step must build everything that the"
             " step uses, model and optimizer included, and put it on the device"
         )
-    else:
-        reason = f"{kind}: {text}"
-    return Trouble(Reason.FAILED, reason, "\n".join(lines))
+    elif is_fake:
+        lines.append(_ADVICE)
+    return Trouble(Reason.FAILED, text, "\n".join(lines))
 
 
-def _own_frames(error: BaseException) -> Iterator[str]:
-    """Give the traceback from where the program begins, without our own frames."""
+def _own_frames(error: BaseException) -> list[str]:
+    """Return the traceback from where the program begins: its own frames, where it has any.
+
+    With ``TENSORLENS_TRACEBACK`` those of libraries too.
+    """
     entries: list[Any] = traceback.extract_tb(error.__traceback__)
     begins = next((at + 1 for at, each in enumerate(entries) if each.name == "call_program"), 0)
-    own = [each for each in entries[begins:] if not each.filename.startswith(_PACKAGE)]
-    yield from (line.rstrip() for line in traceback.format_list(own))
+    entries = [each for each in entries[begins:] if not each.filename.startswith(_PACKAGE)]
+    own = [each for each in entries if not is_foreign(each.filename)]
+    if not own or is_on(os.environ.get("TENSORLENS_TRACEBACK", "0")):
+        own = entries
+    lines = [line.rstrip() for line in traceback.format_list(own)]
+    if len(own) < len(entries):
+        count = len(entries) - len(own)
+        lines.append(f"  library frames left out: {count} (TENSORLENS_TRACEBACK=1 shows them)")
+    return lines

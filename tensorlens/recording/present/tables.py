@@ -150,6 +150,8 @@ def module_table(
 
 _ON_PAGES: tuple[Medium, ...] = ("cell", "page")
 
+_NAMES = "fc1: AddmmBackward0.mat1 is a tensor that autograd saved in fc1, as mat1 of that node"
+
 
 def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
     """Return the table; what most names begin with is told above it, unless a script fills it."""
@@ -160,7 +162,7 @@ def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
     has_lines = any(row.first.charged for row in rows)
     where_lines_are = () if has_lines else _ON_PAGES
     columns = (
-        Column("Name", "name", key="name", in_full=is_verbose),
+        Column("Name", "name", key="name", in_full=is_verbose, tip=_NAMES),
         Column("Role", "text", key="role"),
         Column("Size", key="size", tip="Bytes"),
         Column("Age", rank=0, key="age", tip="How long it had been there"),
@@ -195,7 +197,7 @@ def _row(row: BlockRow, function: str | None, largest: int, *, is_verbose: bool)
         first.module or "",
         first.op or "",
     )
-    return Row(cells, tuple(_everything(first)) if is_verbose else ())
+    return Row(cells, tuple(_everything(first, row.count)) if is_verbose else ())
 
 
 def _common_function(names: Sequence[str]) -> str | None:
@@ -211,10 +213,10 @@ def _common_function(names: Sequence[str]) -> str | None:
     return head if is_common and are_told_apart else None
 
 
-def _everything(block: Resident) -> Iterator[str]:
+def _everything(block: Resident, count: int) -> Iterator[str]:
     if block.dtype or block.shape is not None:
         shape = "" if block.shape is None else str(block.shape)
-        yield " ".join(filter(None, (block.dtype, shape)))
+        yield " ".join(filter(None, ("each" if count > 1 else "", block.dtype, shape)))
     made = [block.op or "", f"in {block.module}" if block.module else "", block.phase]
     yield "made by " + ", ".join(filter(None, made))
     if block.born:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.render.blocks import Block, Levels, Medium, Plane, of_medium, tables_of
@@ -19,8 +19,10 @@ _PLANE = (720, 300, 64)
 """Width and height of a plane, in its own units, and the room for its labels."""
 _LETTER, _LINE_HEIGHT, _NAME_LENGTH = 6.5, 12, 40
 """Of a plane's names, in its own units."""
-_NAME_STEPS = (-7, 15, -20, 28, -33, 41)
-"""How far from its point a name stands, the nearest first."""
+_NAME_STEPS = (4, -9, 17, -22, 30, -35, 43, -48, 56, -61, 69, -74, 82, -87, 95, -100)
+"""How far below its point a name's line stands, the nearest first."""
+_DOT = 7
+"""Half of the room of a point."""
 
 
 def fragment(blocks: Sequence[Block]) -> str:
@@ -81,26 +83,31 @@ def _upward(part: float) -> float:
 def _plane(plane: Plane) -> list[dict[str, Any]]:
     """Return where the points of a plane are drawn, and where their names have room."""
     found: list[dict[str, Any]] = []
-    for point in plane.points:
-        x, y = _across(point.x), _upward(point.y)
+    places = [(_across(point.x), _upward(point.y)) for point in plane.points]
+    # left, right and middle of what nothing is written over: points, then names
+    taken = [(x - _DOT, x + _DOT, y) for x, y in places]
+    for point, (x, y) in zip(plane.points, places, strict=True):
         name = clipped(point.name, _NAME_LENGTH, "…")
-        left = min(x + 7, _PLANE[0] - _LETTER * width(name))
-        free = (y + step for step in _NAME_STEPS if not _is_taken(left, y + step, name, found))
+        wide = _LETTER * width(name)
+        left = min(x + _DOT + 1, _PLANE[0] - wide)
+        lines = [y + step for step in _NAME_STEPS if _LINE_HEIGHT < y + step < _upward(0)]
+        line = next((each for each in lines if _is_free(left, left + wide, each, taken)), lines[0])
+        taken.append((left, left + wide, line - 4))
         found.append(
             {
                 **{"point": point, "x": x, "y": y},
                 **{"low": _across(point.low), "high": _across(point.high)},
-                **{"name": name, "name_x": round(left, 1), "name_y": next(free, y - 7)},
+                **{"name": name, "name_x": round(left, 1), "name_y": round(line, 1)},
             }
         )
     return found
 
 
-def _is_taken(left: float, y: float, name: str, others: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether a name would be written over another one."""
-    return any(
-        abs(y - each["name_y"]) < _LINE_HEIGHT
-        and left < each["name_x"] + _LETTER * width(each["name"])
-        and each["name_x"] < left + _LETTER * width(name)
-        for each in others
+def _is_free(
+    left: float, right: float, line: float, taken: Sequence[tuple[float, float, float]]
+) -> bool:
+    """Tell whether a name has room on a line, whose middle is 4 above it."""
+    return not any(
+        abs(line - 4 - middle) < _LINE_HEIGHT and left < end and begin < right
+        for begin, end, middle in taken
     )

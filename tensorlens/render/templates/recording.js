@@ -394,7 +394,8 @@
       const rough = Math.max(span / TICKS, 1), unit = 10 ** Math.floor(Math.log10(rough));
       const step = [1, 2, 5, 10].map((factor) => factor * unit).find((each) => each >= rough);
       ticks.textContent = "";
-      for (let tick = Math.ceil(from / step) * step; tick <= from + span; tick += step) {
+      // + 0: of -0 a text would say so
+      for (let tick = Math.ceil(from / step) * step + 0; tick <= from + span; tick += step) {
         const label = data.byTime ? duration(tick).replace(".00 ", " ")
           : "event " + tick.toLocaleString("en-US");
         add(ticks, "span", label).style.left = 100 * (tick - from) / span + "%";

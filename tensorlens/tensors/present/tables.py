@@ -116,7 +116,7 @@ def tensor_table(
     cells = (
         (
             Cell(printable(row.name) or _NAMELESS, count=row.count),
-            *(row.first.role, row.first.dtype, row.shape),
+            *(row.first.role, row.first.dtype, _shape(row)),
             *_sizes(row, kind, largest),
             *(() if view.verbose else _births(row)),
         )
@@ -180,6 +180,11 @@ def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
         # more is shown than there is where one element stands for many (expand)
         text = f"{size(row.nbytes)} {'of' if row.nbytes < row.after else 'from'} {text}"
     yield Cell(text, bar=_bar(abs(row.change), largest), tone=tone)
+
+
+def _shape(row: TensorRow) -> str:
+    """Return the shape, ``4 x (512, 512)`` of several tensors, whose bytes the row sums."""
+    return f"{row.count:,} x {row.shape}" if row.count > 1 and row.shape else row.shape
 
 
 def _births(row: TensorRow) -> tuple[str, str, str]:

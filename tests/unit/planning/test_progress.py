@@ -1,4 +1,4 @@
-"""The bar that long verbs show on a terminal."""
+"""The bar that long verbs show on a terminal, and the lines elsewhere."""
 
 import io
 
@@ -43,7 +43,25 @@ def test_a_search_inside_of_another_bar_shows_its_batch_there(
     assert "search" not in terminal.getvalue()
 
 
-def test_nothing_is_shown_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_runs_show_nothing_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sys.stderr", file := io.StringIO())
     search()
     assert file.getvalue() == ""
+
+
+def test_long_runs_write_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", file := io.StringIO())
+    seconds = iter([0.0, 29.0, 31.0, 31.0, 45.0, 62.0, 62.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    with progress("compare", "trial", 2) as done:
+        done(0, "adam")
+        with progress("search", "run") as tried:
+            tried(0, "batch 1")
+            tried(1, "batch 16")
+        done(1, "sgd")
+    assert file.getvalue() == (
+        "tensorlens: compare: trial 1 of 2, adam, batch 1, after 31 s\n"
+        "tensorlens: compare: trial 2 of 2, sgd, after 62 s\n"
+    )

@@ -49,26 +49,24 @@ def test_the_verdict_and_the_figures() -> None:
 
 
 def test_the_bar_is_the_card() -> None:
-    # 33.5 allocated, 6.5 cached, 410 outside: 450 of 1024 MiB
+    # 33.5 allocated, 2.5 more of the 36 that are enough, 410 outside: 446 of 1024 MiB
     ((stripes, limit),) = stacks_of("training")
-    assert [*stripes.values()][-3:] == ["6.50 MiB", "410.00 MiB", "574.00 MiB"]
-    assert [*stripes][-3:] == ["cached", "outside of torch", "free"]
+    assert [*stripes.values()][-3:] == ["2.50 MiB", "410.00 MiB", "578.00 MiB"]
+    assert [*stripes][-3:] == ["unused in segments", "outside of torch", "free"]
     assert limit is None
 
 
-def test_what_is_cached_goes_back_when_there_is_no_room() -> None:
-    # the minimum that fits is 36: 2.5 beside 33.5, and 410 outside
+def test_the_bar_of_what_does_not_fit_shows_where_the_card_ends() -> None:
     ((stripes, limit),) = stacks_of("too large")
-    assert stripes["cached"] == "2.50 MiB"
     assert "free" not in stripes
     assert limit == (400 / 446, "400.00 MiB")
 
 
-def test_a_small_used_part_has_a_bar_of_its_own() -> None:
-    # 450 MiB of 79 GiB
+def test_a_small_needed_part_has_a_bar_of_its_own() -> None:
+    # 446 MiB of 79 GiB
     (whole, _), (used, _) = stacks_of("unasked")
-    assert [*whole] == ["used", "free"]
-    assert whole["used"] == "450.00 MiB"
+    assert [*whole] == ["needed", "free"]
+    assert whole["needed"] == "446.00 MiB"
     assert "free" not in used and len(used) == 11
 
 

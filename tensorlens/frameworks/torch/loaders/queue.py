@@ -262,6 +262,10 @@ class _Look:
 
 
 _UNSEEN = "no batch to measure: pass one, inputs(loader, batch=batch)"
+_UNMADE = (
+    "no batch is made yet, and making one runs the dataset's code: call"
+    " inputs(loader, batch=next(iter(loader)))"
+)
 _UNCOUNTED = "this system does not tell how much is in a queue between processes"
 
 
@@ -278,9 +282,9 @@ def _nothing(name: str, workers: int, prefetch: int, example: Any) -> Queue:
     one = None if example is None else batch_bytes(example)
     limit = workers * prefetch
     most = 0 if not limit else None if one is None else limit * one
-    missing = {} if most is not None else {"max_nbytes": _UNSEEN}
+    missing = {} if most is not None else {"max_nbytes": _UNMADE}
     if one is None:
-        missing["batch_nbytes"] = _UNSEEN
+        missing["batch_nbytes"] = _UNMADE
     return Queue(
         name=named(name, workers, prefetch),
         framework="torch",

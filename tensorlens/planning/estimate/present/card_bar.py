@@ -25,7 +25,7 @@ _COLOURS = {
     UNATTRIBUTED: "#8c8c8c",
 }
 _SMALL = 3
-"""The used part has a bar of its own where the whole is more than so many times as large."""
+"""The needed part has a bar of its own where the whole is more than so many times as large."""
 _USED, _OUTSIDE = "#7a6fae", "#5b6470"
 
 
@@ -46,19 +46,20 @@ class _Piece:
 def card_stacks(
     estimate: Estimate, parts: Mapping[str, PeakPart], fit: Fit | None, label: str
 ) -> Iterator[blocks.Stack]:
-    """Give the memory of the card when most is allocated: used, cached and free.
+    """Give the memory of the card when most is allocated: what is needed, and what is free.
 
-    What is cached is what the peak of reserved memory has beyond it, or as much of it as the
-    capacity leaves; it goes back when it must. Where the used part is small, it has a bar of its
+    Cache that goes back when it must is free. Where the needed part is small, it has a bar of its
     own.
     """
-    reserved, outside = estimate.peak_reserved, estimate.apart.point
-    if fit is not None:
-        reserved = max(min(reserved, fit.capacity - outside), estimate.least_capacity.point)
     pieces = [_Piece(part.label, part.nbytes, colour(part.kind)) for part in parts.values()]
     pieces += [
-        _Piece("cached", reserved - estimate.peak_allocated, "", "cached"),
-        _Piece(f"outside of {estimate.framework}", outside, _OUTSIDE),
+        _Piece(
+            "unused in segments",
+            estimate.least_capacity.point - estimate.peak_allocated,
+            "",
+            "cached",
+        ),
+        _Piece(f"outside of {estimate.framework}", estimate.apart.point, _OUTSIDE),
     ]
     pieces = [piece for piece in pieces if piece.nbytes > 0]
     used = sum(piece.nbytes for piece in pieces)
@@ -66,8 +67,8 @@ def card_stacks(
     whole = max(used, capacity)
     free = (_Piece("free", whole - used, "", "free"),) if used < whole else ()
     if 0 < used * _SMALL < whole:
-        yield _stack(label, (_Piece("used", used, _USED), *free), whole, None)
-        yield _stack("the used part", pieces, used, None)
+        yield _stack(label, (_Piece("needed", used, _USED), *free), whole, None)
+        yield _stack("the needed part", pieces, used, None)
     elif pieces or free:
         yield _stack(label, (*pieces, *free), whole, capacity if used > capacity else None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorlens.planning.estimate.growth import FAR, batch_growth
+from tensorlens.planning.estimate.growth import batch_growth
 from tensorlens.planning.estimate.peak_parts import (
     ACTIVATION_GRADIENT,
     GROWING,
@@ -19,7 +19,6 @@ from tensorlens.planning.estimate.present.figures import sum_rows
 from tensorlens.planning.estimate.present.peak import peak_block, peak_place
 from tensorlens.planning.estimate.present.verdict import (
     caution_text,
-    fit_of,
     largest_batch,
     spread,
     title,
@@ -32,6 +31,8 @@ from tensorlens.render.figures import counted, exact_size, size
 
 _SLOTS = 6
 """So many slots of an optimizer are named."""
+_FAR = 16
+"""So many times the items that were run are looked at for another peak."""
 _SHARE = 0.05
 """Where activations are less of the peak, sums of them are of no use."""
 
@@ -192,12 +193,11 @@ def _outside(estimate: Estimate) -> str:
 
 
 def _growth(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
-    found, fit = batch_growth(estimate), fit_of(estimate)
+    found = batch_growth(estimate)
     if found is None:
         return ""
-    double, room = 2 * found.batch, 0 if fit is None else found.room(fit.capacity)
-    first = found.instants[0]
-    later = found.instants[-1] if fit is None else found.highest(max(double, room))
+    double = 2 * found.batch
+    first, later = found.instants[0], found.highest(_FAR * found.batch)
     cost = first.growing // found.batch
     if later is first:
         text = f"{_grown(parts)} Each further item costs about {size(cost)};"
@@ -208,15 +208,10 @@ def _growth(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
             f" {size(later.growing // found.batch)} {_when(estimate, later.row)}, which is the"
             f" peak from about {counted(found.begins(later), 'item')} on;"
         )
-    text += f" a batch of {double:,} would need about {size(found.needed(double))}"
-    if fit is not None and room > 0:
-        text += f", and {size(fit.capacity)} have room for about {counted(room, 'item')}"
-        if room > FAR * found.batch:
-            text += (
-                f". That is far from the {found.batch:,} of this run:"
-                " tensorlens.scaling() runs others too"
-            )
-    return f"With the batch: {text}. tensorlens.max_batch() tells it exactly."
+    return (
+        f"With the batch: {text} a batch of {double:,} would need about"
+        f" {size(found.needed(double))}. tensorlens.max_batch() or --max-batch tells how many fit."
+    )
 
 
 def _grown(parts: Mapping[str, PeakPart]) -> str:

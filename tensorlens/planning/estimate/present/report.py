@@ -139,10 +139,7 @@ def _figures(estimate: Estimate) -> Iterator[Block]:
     remark = ""
     if sum_of_card and estimate.lower is not None and not estimate.taken.is_exact:
         low, high = size(estimate.taken.low), size(estimate.taken.high)
-        remark = (
-            f"The allocator total may be {low} to {high}; the two peaks have no bounds of their"
-            " own."
-        )
+        remark = f"The allocator total may be {low} to {high}."
         if estimate.least_capacity.point < estimate.peak_reserved:
             remark += " It has unused cache, which goes back when the card is full."
     title = "As tools show it" if sum_of_card else ""

@@ -7,6 +7,9 @@ from tensorlens.planning.trace import Caution
 from tensorlens.render.figures import size
 from tensorlens.render.source import place, printable
 
+_JUMP = 50
+"""A jump of more than one part in so many of the capacity is explained."""
+
 
 def largest_batch(estimate: Estimate) -> str:
     """Return which batch is the largest that fits, in one line; empty where it was not asked."""
@@ -24,7 +27,11 @@ def largest_batch(estimate: Estimate) -> str:
         return f"{answer}, the largest that was tried"
     if found.next_batch is None:
         return answer
-    return f"{answer}; {found.next_batch:,} would {likely}need {needed}"
+    answer += f"; {found.next_batch:,} would {likely}need {needed}"
+    jump = (found.next_needed or 0) - estimate.needed.point
+    if estimate.framework == "tensorflow" and jump * _JUMP > found.capacity:
+        answer += f", {size(jump)} more: TensorFlow's allocator takes memory in ever larger regions"
+    return answer
 
 
 def title(estimate: Estimate) -> str:

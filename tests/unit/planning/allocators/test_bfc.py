@@ -154,6 +154,20 @@ def test_the_last_region_is_what_the_limit_leaves():
         made.malloc(9 * MIB)
 
 
+def test_a_gpu_gives_free_regions_back_before_there_is_no_room():
+    made = BFCAllocator(16 * MIB, collects=True)
+    free, kept = made.malloc(6 * MIB), made.malloc(5 * MIB)
+    assert sizes(made) == [[(8 * MIB, True)], [(8 * MIB, True)]]
+    made.free(free)
+    with pytest.raises(OutOfMemory, match=r"no room for 9\.00 MiB"):
+        made.malloc(9 * MIB)
+    assert reserved(made) == 16 * MIB
+    made.free(kept)
+    made.malloc(9 * MIB)
+    # the region of 16 MiB after those of 2, 4 and 8
+    assert sizes(made) == [[(16 * MIB, True)]]
+
+
 def test_less_than_a_first_region():
     made = allocator(MIB)
     made.malloc(4)

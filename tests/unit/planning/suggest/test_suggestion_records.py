@@ -73,20 +73,21 @@ def test_line_and_tensor_of_the_peak_come_first():
 
 def test_what_is_measured():
     fields = {"measured_peak": 62 * MIB, "measured_saving": 38 * MIB, "measured_time": 1.25}
+    fields["measured_noise"] = 0.04
     found = made(
         replace(CHECKPOINT, **fields),
         replace(KEPT, missing="only your code"),
         verified=True,
         measured_peak=100 * MIB,
     )
-    text = TextRenderer(width=80).render(found)
+    text = TextRenderer(width=90).render(found)
     row = next(line for line in text.splitlines() if line.startswith("  1  checkpoint"))
-    assert row.split()[4:] == "40.00 MiB 38.00 MiB +5.3 % 62.00 MiB time x1.25".split()
+    assert row.split()[4:] == "40.00 MiB 38.00 MiB +5.3 % 62.00 MiB time x1.25 ±0.04".split()
     (row,) = [line for line in text.splitlines() if line.startswith("  2  release <b>")]
     assert row.split()[3:] == "10.00 MiB unmeasured n/a 90.00 MiB free n/a".split()
     assert "   a variable\n   not measured: only your code\n" in text
     beside = made(replace(CHECKPOINT, **fields), QUEUE, verified=True, measured_peak=100 * MIB)
-    text = TextRenderer(width=90).render(beside)
+    text = TextRenderer(width=100).render(beside)
     (row,) = [line for line in text.splitlines() if line.startswith("  2  a smaller queue")]
     assert row.split()[4:] == "6.00 MiB n/a n/a queue 2.00 MiB waiting n/a".split()
     once = made(replace(CHECKPOINT, **{**fields, "measured_time": None}), verified=True)
