@@ -27,13 +27,14 @@ class MergedReport:
         self._devices.update({device.name: device for device in report.devices})
         self._notes.update(dict.fromkeys(report.notes))
 
-    def report(self, process: str | None = None) -> LineReport:
-        """Return all that was added."""
+    def report(self, last: LineReport) -> LineReport:
+        """Return all that was added, of the process and with the ending of the last report."""
         return LineReport(
             functions=tuple(self._functions.values()),
             devices=tuple(self._devices.values()),
-            process=process,
+            process=last.process,
             notes=tuple(self._notes),
+            ending=last.ending,
         )
 
 

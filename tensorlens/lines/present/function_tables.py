@@ -77,6 +77,7 @@ _OF_THE_OVERVIEW = ("Device", "Peak", "Net sum", "Backward")
 _MOST_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
 _NET = "Net sum: what a line left, all hits added; other lines may free it."
+_CUT = "what stayed is judged without the last hit of each line: its step may not have ended"
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -115,12 +116,21 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
     nothing = () if functions else (Note("no function was profiled"),)
     return Section(
         (
-            Heading("Memory per line", found.provenance, found.process),
+            Heading(_title(found), found.provenance, found.process),
             facts,
+            *((Note(_CUT, label="note"),) if found.ending else ()),
             *(Note(note, label="note") for note in found.notes),
             *nothing,
         )
     )
+
+
+def _title(found: LineReport) -> str:
+    ending = found.ending
+    if ending is None:
+        return "Memory per line"
+    where = f" at {place(ending.line)}" if ending.line else ""
+    return f"Memory per line: {ending.cause} ended the program{where}"
 
 
 def _before(peak: Place, found: LineReport) -> Iterator[Fact]:
