@@ -155,6 +155,21 @@ def test_mark_of_what_stayed_is_not_of_a_step_that_did_not_end(
     assert lines["kept.append(torch.zeros(16))"].memory["cpu"].growth == 3 * 64
 
 
+@pytest.mark.parametrize(("named", "notes"), [("import sys", 1), ("own = ['-o']", 0)])
+def test_option_after_a_program_that_does_not_name_it_is_noted(
+    tmp_path: Path, named: str, notes: int
+) -> None:
+    (tmp_path / "program.py").write_text(f"{STEP}{named}\nprint(sys.argv[1:])\n")
+    words = ("-m", "tensorlens", "run", "program.py", "-o", "out.json")
+    done = python(tmp_path, *words)
+    assert done.stdout.startswith("['-o', 'out.json']\n")
+    note = (
+        "tensorlens: note: -o after program.py goes to program.py; for tensorlens, put it before "
+        "program.py"
+    )
+    assert own_lines(done.stderr).count(note) == notes
+
+
 def test_program_that_ends_by_itself_has_no_ending(saved: Path) -> None:
     assert load(saved / "lines.json").ending is None
 
