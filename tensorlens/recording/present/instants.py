@@ -89,7 +89,7 @@ class Instant:
     moment: Moment
     is_peak: bool
     when: str
-    """``after 1.20 ms, event 512, in backward, after "epoch 2"``."""
+    """``after 1.20 ms, in backward of train.py:12, after "epoch 2"``."""
     roles: tuple[tuple[str, int], ...]
     """Role and bytes, in the order of ``BLOCK_ROLES``."""
     rows: tuple[BlockRow, ...]
@@ -151,17 +151,26 @@ def when(recording: Recording, moment: Moment) -> str:
         return start_text(recording)
     kind = recording.log.kind[moment.row]
     timed = kind != START and has_times(recording.log)
-    parts = [after if timed else "", f"event {moment.row:,}"]
+    # a log without times has no other name for it
+    parts = [after if timed else f"event {moment.row:,}"]
     if kind == START:
-        parts.insert(0, start_text(recording))
+        parts = [start_text(recording)]
     elif kind == ALLOC:
         (block,) = recording.blocks((moment.row,))
-        if block.phase != "other":
-            parts.append(f"in {printable(block.phase)}")
+        parts.append(_made(block))
     mark = mark_before(recording.marks, moment.row)
     if mark is not None:
         parts.append(f"after {instant_text(recording.marks, mark)}")
     return ", ".join(filter(None, parts))
+
+
+def _made(block: Resident) -> str:
+    """Return ``in forward at train.py:12``, ``in backward of train.py:12``; what is known of it."""
+    where = "" if block.charged is None else place(block.charged)
+    if block.phase == "other":
+        return where and f"at {where}"
+    joint = "of" if block.phase == "backward" else "at"
+    return f"in {printable(block.phase)}" + (f" {joint} {where}" if where else "")
 
 
 def start_text(recording: Recording) -> str:
