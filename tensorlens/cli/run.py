@@ -304,7 +304,7 @@ class Session:
         report = profiler.result(profiler.pending(process), process)
         if process is None:
             self._merged.add(report)
-            report = self._merged.report(report)
+            report = self._merged.report(report.process, report.ending)
         if self._document is not None and process is None:
             self._document.write(report)
         if report.functions and output is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorlens.leaks.report import Balance, BelowLine, Example, Growth, Leak, LeakKind, LeakReport
+from tensorlens.records.names import readable_name
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
@@ -193,7 +194,7 @@ def _with_arrows(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _example(example: Example, leak: Leak) -> tuple[str, ...]:
-    name = printable(example.name) or "a tensor without a name"
+    name = printable(readable_name(example.name)) or "a tensor without a name"
     shape = f"({', '.join(map(str, example.shape))}{',' if len(example.shape) == 1 else ''})"
     facts = [f"{example.dtype} {shape}" if example.dtype else UNKNOWN, size(example.nbytes)]
     if example.nbytes < example.storage_nbytes:

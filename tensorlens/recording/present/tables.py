@@ -195,7 +195,7 @@ def _row(row: BlockRow, function: str | None, largest: int, *, is_verbose: bool)
         first.module or "",
         first.op or "",
     )
-    return Row(cells, tuple(_everything(first)) if is_verbose else ())
+    return Row(cells, tuple(_everything(first, row.count)) if is_verbose else ())
 
 
 def _common_function(names: Sequence[str]) -> str | None:
@@ -211,10 +211,10 @@ def _common_function(names: Sequence[str]) -> str | None:
     return head if is_common and are_told_apart else None
 
 
-def _everything(block: Resident) -> Iterator[str]:
+def _everything(block: Resident, count: int) -> Iterator[str]:
     if block.dtype or block.shape is not None:
         shape = "" if block.shape is None else str(block.shape)
-        yield " ".join(filter(None, (block.dtype, shape)))
+        yield " ".join(filter(None, (block.dtype, shape, "each" if count > 1 else "")))
     made = [block.op or "", f"in {block.module}" if block.module else "", block.phase]
     yield "made by " + ", ".join(filter(None, made))
     if block.born:

@@ -128,7 +128,10 @@ def test_blocks_without_a_line_from_before_and_from_later() -> None:
 def test_the_start_and_what_was_dropped() -> None:
     assert "cpu  peak 512 B in 2 blocks, at the start\n" in text_of(recordings.only_start())
     text = text_of(recordings.dropped(), 120)
-    assert "  2 allocations and frees in the last 2.00 ms of 9.00 ms; 1,234 earlier ones dropped\n" in text
+    assert (
+        "  2 allocations and frees in the last 2.00 ms of 9.00 ms; 1,234 earlier ones dropped\n"
+        in text
+    )
     when = "after 2.00 ms, before the first event that was kept"
     assert f"cpu  peak 510 B in 2 blocks, {when}\n" in text
     # 20 B handed out, at most 35 B resident
@@ -222,7 +225,11 @@ def test_verbose_tells_how_each_block_came_to_be() -> None:
 @pytest.mark.parametrize(
     ("at", "bytes_", "headline"),
     [
-        ("3", 168, '(172,032 B) in 4 blocks, after 2.00 ms, in forward at train.py:3, after "forward"'),
+        (
+            "3",
+            168,
+            '(172,032 B) in 4 blocks, after 2.00 ms, in forward at train.py:3, after "forward"',
+        ),
         ("backward", 168, None),
         ("forward", 120, "(122,880 B) in 2 blocks, at the start"),
         ("8", 220, '(225,280 B) in 3 blocks, after 7.00 ms, after "backward"'),
