@@ -132,7 +132,7 @@ def _signed(value: float) -> str:
 
 
 def _rate(tensors: float, nbytes: float) -> str:
-    """Return ``2 tensors, 8.00 KiB a step``, ``about 6 tensors, ...``; without tensors it is one that gets larger."""
+    """Return ``2 tensors, 8.00 KiB a step``; without tensors it is one that gets larger."""
     amount = f"{size(round(nbytes))} a step"
     if not tensors:
         return f"one tensor that grows, {amount}"

@@ -222,7 +222,7 @@ def line_place(line: SourceLine | None, nowhere: str = UNKNOWN) -> str:
 
 def nowhere(recording: Recording, device: str) -> str:
     """Return what the row of a device's blocks without a line is called."""
-    return recording.once(("nowhere", device), lambda: _nowhere(recording, device))
+    return recording.once(("nowhere", device), lambda now: _nowhere(now, device))
 
 
 def _nowhere(recording: Recording, device: str) -> str:
