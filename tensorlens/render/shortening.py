@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from tensorlens.render.source import shortened, width
 
 _PART_OF_NAME = re.compile(
-    r"(?:: |[./ ])?(?:saved by )?[^./\[: ]*:*[^./\[: ]*(?:\.\d+(?=[./:]|$)|\[[^\]]*\])*"
+    r"(?:: | )?saved by \w+(?: \(\w+\))?"
+    r"|(?:: |[./ ])?[^./\[: ]*:*[^./\[: ]*(?:\.\d+(?=[./:]|$)|\[[^\]]*\])*"
 )
 _PART_OF_PATH = re.compile(r"[/\\]*[^/\\]+|[/\\]+")
 _PLACE = re.compile(r"^[/\\]|\\|\.(?:py|ipynb|so)\b|:\d+(?: in |$)")
