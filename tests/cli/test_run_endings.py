@@ -142,11 +142,13 @@ def test_mark_of_what_stayed_is_not_of_a_step_that_did_not_end(
     tmp_path: Path, ends: str, cause: str
 ) -> None:
     (tmp_path / "program.py").write_text(CUT.replace("ENDS", ends))
-    words = ("-m", "tensorlens", "run", "-p", "program.py", "-o", "out.json", "program.py")
-    python(tmp_path, *words, interpreter=[sys.executable])
+    words = ("run", "-p", "program.py", "-o", "out.json", "--record", "run.tlens", "program.py")
+    python(tmp_path, "-m", "tensorlens", *words, interpreter=[sys.executable])
     report = load(tmp_path / "out.json")
     assert f"{cause} ended the program at " in str(report).splitlines()[0]
     assert report.ending.line.lineno == 18
+    (note,) = load(tmp_path / "run.tlens").origin.notes
+    assert note.startswith(f"{cause} ended the program at ") and note.endswith("program.py:18")
     # of 12 KiB of activations 9 KiB were freed, and 3 KiB are of the step that did not end
     marked = {line for line in str(report).splitlines() if "● +" in line}
     assert all("weight = " in line and "+1.00 KiB" in line for line in marked) and marked

@@ -25,7 +25,7 @@ from tensorlens.lines.present.overview import (
     highest,
     overview,
 )
-from tensorlens.lines.report import LineReport
+from tensorlens.lines.report import Ending, LineReport
 from tensorlens.render import blocks
 from tensorlens.render.blocks import (
     Block,
@@ -126,11 +126,13 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
 
 
 def _title(found: LineReport) -> str:
-    ending = found.ending
-    if ending is None:
-        return "Memory per line"
+    return "Memory per line" + (f": {ending_text(found.ending)}" if found.ending else "")
+
+
+def ending_text(ending: Ending) -> str:
+    """Return ``SIGTERM ended the program at train.py:305``."""
     where = f" at {place(ending.line)}" if ending.line else ""
-    return f"Memory per line: {ending.cause} ended the program{where}"
+    return f"{ending.cause} ended the program{where}"
 
 
 def _before(peak: Place, found: LineReport) -> Iterator[Fact]:
