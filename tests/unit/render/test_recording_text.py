@@ -277,6 +277,18 @@ def test_a_crowd_of_equal_blocks_is_summed() -> None:
     assert [row.count for row in found.rows] == [20_500] and not found.hidden
 
 
+def test_items_of_one_list_are_one_row_whatever_lines_made_them() -> None:
+    log = EventLog()
+    for number in range(6):
+        stack = log.stacks.add([Frame("train.py", 2 + number % 2, "step")])
+        log.append(ALLOC, "cpu", number + 1, 512, number, stack)
+        log.name(number, Label(f"history[{number}]", "other"))
+    (found,) = instants(Recording(log), View())
+    assert [(row.name, row.count, row.nbytes, row.place) for row in found.rows] == [
+        ("history[0..5]", 6, 6 * 512, "2 lines")
+    ]
+
+
 def test_the_rows_follow_the_sizes_whatever_their_number() -> None:
     log = EventLog()
     for number in range(1000):
