@@ -35,16 +35,15 @@ def adapters() -> list[Adapter]:
     One whose adapter cannot be made is left out; :func:`left_out` says why.
     """
     for name, adapter in _FRAMEWORKS.items():
-        if _is_new(name):
+        if name in sys.modules and name not in _loaded and name not in _left_out:
             _load(name, adapter)
-    return [_loaded[name] for name in _FRAMEWORKS if name in _loaded]
-
-
-def _is_new(name: str) -> bool:
-    return name not in _loaded and name not in _left_out and _is_imported(name)
+    # each profiled call asks: no more Python frames than needed
+    return [*filter(None, map(_loaded.get, _FRAMEWORKS))]
 
 
 def _load(name: str, adapter: str) -> None:
+    if not _is_imported(name):
+        return
     try:
         _loaded.setdefault(name, importlib.import_module(adapter).Adapter())
     except Exception as error:

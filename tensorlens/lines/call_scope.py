@@ -88,7 +88,7 @@ class AroundCall:
     def leave(self, entered: Entered | None, error: BaseException | None) -> None:
         """Switch off."""
         try:
-            thread = self._engine.threads.current()
+            thread = self._engine.threads.current() if entered is None else entered.thread
         except Exception as failure:
             # the counters are not to be had: nothing was switched on
             note_failure((self._entry.account,), "a call", failure)
@@ -98,14 +98,15 @@ class AroundCall:
         if entered is not None:
             _, height, whole = entered
             self._switch.off()
-            thread.give_back(height)
+            if height:
+                thread.give_back(height)
             try:
                 if whole is not None and (whole.start is not None or error is not None):
                     whole.finish(error)
             except Exception as failure:
                 note_failure((self._entry.account,), "a line", failure)
             finally:
-                self._engine.disable()
+                thread.depth -= 1
                 if len(thread.stack) > height:
                     thread.unwind(height)
         thread.interrupted = interrupted
@@ -116,7 +117,8 @@ class AroundCall:
 
     def over(self, error: BaseException | None) -> None:
         """A call has ended."""
-        self._engine.explain(error)
+        if error is not None:
+            self._engine.explain(error)
         try:
             self._call_ended(self._entry, error)
         except Exception as failure:
@@ -127,7 +129,8 @@ class AroundCall:
         thread = self._engine.enable()
         self._switch.on()
         height = len(thread.stack)
-        thread.lend()
+        if height:
+            thread.lend(height)
         whole = None
         if self._entry.compiler is not None:
             account = self._entry.account

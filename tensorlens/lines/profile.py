@@ -196,7 +196,7 @@ class DecoratorProfiler(LineProfiler):
     def _report(
         self, entries: list[ProfiledFunction], options: Options, process: str | None
     ) -> None:
-        engine.attach(entry.account for entry in entries)
+        engine.attach([entry.account for entry in entries])
         devices = self.devices if options.devices is None else options.devices
         report = build_report(entries, engine.meters, devices, process, self.ending)
         kept = self.receiver is not None and self.receiver(report)

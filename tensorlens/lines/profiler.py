@@ -152,7 +152,7 @@ class LineProfiler(WrappingMixin):
     ) -> LineReport:
         """Return what was seen so far; the profiler may go on. ``process`` names a child."""
         chosen = list(self._entries.values() if functions is None else functions)
-        self._engine.attach(entry.account for entry in chosen)
+        self._engine.attach([entry.account for entry in chosen])
         return build_report(chosen, self._engine.meters, self.devices, process, self.ending)
 
     def print_stats(self, function: Any = None, columns: Any = None, stream: Any = None) -> None:
@@ -282,11 +282,11 @@ class WatchingSwitch(Switch):
         if not self.count:
             for account, function in self._functions:
                 self._engine.watch(account, function)
-        super().on()
+        self.count += 1
 
     def off(self) -> None:
         """Undo one :meth:`on`."""
-        super().off()
+        self.count -= 1
         if not self.count:
             for account, function in self._functions:
                 self._engine.unwatch(account, function)

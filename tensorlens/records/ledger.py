@@ -67,17 +67,17 @@ class Ledger:
     """Handed out by the allocator."""
     named: int
     """Of it, what belongs to the tensors of the snapshot, each storage once."""
-    unnamed: int | None
+    unnamed: int | None = None
     """Of it, what no known tensor accounts for."""
-    reserved: int | None
+    reserved: int | None = None
     """Held by the allocator from the driver; on the CPU the process's resident set."""
-    cached: int | None
+    cached: int | None = None
     """Of it, what is not handed out; on the CPU everything else that is resident."""
-    other: int | None
+    other: int | None = None
     """In use on the device besides what is reserved here."""
-    driver_used: int | None
+    driver_used: int | None = None
     """In use on the whole device, as the driver tells; on the CPU the machine's."""
-    driver_total: int | None
+    driver_total: int | None = None
     """Memory of the device."""
     parts: tuple[Term, ...] = ()
     explanations: Mapping[str, str] = field(default_factory=dict)

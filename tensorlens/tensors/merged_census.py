@@ -122,7 +122,7 @@ def _joined_ledger(own: Sequence[Owned]) -> Ledger:
             missing.pop(name, None)
     blocks = sorted((block for each in ledgers for block in each.blocks), key=lambda b: -b.nbytes)
     cached = difference(reserved, allocated)
-    return balanced(
+    ledger = Ledger(
         first.device,
         " and ".join(dict.fromkeys(each.source for each in ledgers)),
         "; ".join(dict.fromkeys(each.precision for each in ledgers)),
@@ -132,12 +132,12 @@ def _joined_ledger(own: Sequence[Owned]) -> Ledger:
         driver_used=used,
         driver_total=total,
         missing=missing,
-        reasons=REASONS if is_host else {},
         parts=fitted(_host_parts(ledgers, cached), cached) if is_host else _device_parts(own),
         explanations={**ledgers[-1].explanations, **first.explanations},
         blocks=tuple(blocks),
         block_count=sum(each.block_count for each in ledgers),
     )
+    return balanced(ledger, REASONS if is_host else {})
 
 
 def _total(own: Sequence[Owned], field: str, missing: dict[str, str]) -> int | None:
@@ -171,7 +171,7 @@ def _host_parts(ledgers: Sequence[Ledger], cached: int | None) -> list[Term]:
     return [*own.values(), *parts]
 
 
-def _device_parts(own: Sequence[Owned]) -> list[Term]:
+def _device_parts(own: Sequence[Owned]) -> tuple[Term, ...]:
     """Return each pool's parts, with whose they are; what is outside of all pools once."""
     found: list[Term] = []
     outside = next((ledger for _, ledger in own if any(_is_outside(t) for t in ledger.parts)), None)
@@ -185,7 +185,7 @@ def _device_parts(own: Sequence[Owned]) -> list[Term]:
                 is_own = term.key == "context" and term.nbytes is not None
                 left = (term.nbytes or 0) - more if is_own else term.nbytes
                 found.append(replace(term, nbytes=left))
-    return found
+    return tuple(found)
 
 
 def _is_outside(term: Term) -> bool:

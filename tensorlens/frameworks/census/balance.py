@@ -7,10 +7,11 @@ its whole, the remainder is not known, and the reason says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from tensorlens.records.ledger import BALANCE, Block, Ledger, Term
+from tensorlens.records.ledger import BALANCE, Ledger
 
 _REASONS = {
     "unnamed": "the tensors have more bytes than the allocator has handed out: some are not its "
@@ -22,81 +23,32 @@ _REASONS = {
 _MOVED = "it changed while it was read"
 
 
-def balanced(
-    device: str,
-    source: str,
-    precision: str,
-    *,
-    named: int,
-    allocated: int | None = None,
-    reserved: int | None = None,
-    driver_used: int | None = None,
-    driver_total: int | None = None,
-    missing: Mapping[str, str],
-    reasons: Mapping[str, str] = {},
-    parts: Sequence[Term] = (),
-    explanations: Mapping[str, str],
-    blocks: tuple[Block, ...] = (),
-    block_count: int = 0,
-) -> Ledger:
-    """Return a ledger with ``unnamed``, ``cached`` and ``other`` worked out.
+def balanced(ledger: Ledger, reasons: Mapping[str, str] = {}) -> Ledger:
+    """Return the ledger with ``unnamed``, ``cached`` and ``other`` worked out.
 
     Args:
-        device: its name.
-        source: what counted.
-        precision: how exactly.
-        named: bytes of the tensors.
-        allocated: bytes handed out; this and the figures below are None where they are unknown.
-        reserved: bytes held from the driver.
-        driver_used: bytes in use on the whole device.
-        driver_total: bytes that the device has.
-        missing: figure to the reason why it is None.
+        ledger: all its other figures, and why those are unknown that are None. A part of it that
+            came out negative becomes unknown.
         reasons: remainder to the reason why a part may read larger than its whole, where it is not
             that of an accelerator.
-        parts: terms below the figures; one that came out negative is unknown.
-        explanations: figure to a line that says what it is.
-        blocks: the largest unnamed ones.
-        block_count: how many unnamed ones there are.
     """
-    figures: dict[str, int | None] = {
-        "named": named,
-        "allocated": allocated,
-        "reserved": reserved,
-        "driver_used": driver_used,
-    }
-    why = dict(missing)
-    found: dict[str, int | None] = {}
+    missing = dict(ledger.missing)
+    remainders: dict[str, Any] = {}
     for whole, (part, remainder) in BALANCE:
-        unknown = next((each for each in (whole, part) if figures[each] is None), None)
-        found[remainder] = difference(figures[whole], figures[part])
+        figures = {name: getattr(ledger, name) for name in (whole, part)}
+        unknown = next((name for name, figure in figures.items() if figure is None), None)
+        remainders[remainder] = difference(*figures.values())
         if unknown is not None:
-            why.setdefault(remainder, why.get(unknown, f"{unknown} is not known"))
-        elif found[remainder] is None:
-            why[remainder] = {**_REASONS, **reasons}[remainder]
-    terms = []
-    for term in parts:
-        negative = term.nbytes is not None and term.nbytes < 0
-        if negative:
-            why.setdefault(term.key, _MOVED)
-        terms.append(replace(term, nbytes=None) if negative else term)
-    return Ledger(
-        device=device,
-        source=source,
-        precision=precision,
-        allocated=allocated,
-        named=named,
-        unnamed=found["unnamed"],
-        reserved=reserved,
-        cached=found["cached"],
-        other=found["other"],
-        driver_used=driver_used,
-        driver_total=driver_total,
-        parts=tuple(terms),
-        explanations=explanations,
-        missing=why,
-        blocks=blocks,
-        block_count=block_count,
-    )
+            missing.setdefault(remainder, missing.get(unknown, f"{unknown} is not known"))
+        elif remainders[remainder] is None:
+            missing[remainder] = {**_REASONS, **reasons}[remainder]
+    parts = []
+    for term in ledger.parts:
+        if term.nbytes is not None and term.nbytes < 0:
+            missing.setdefault(term.key, _MOVED)
+            term = replace(term, nbytes=None)
+        parts.append(term)
+    return replace(ledger, parts=tuple(parts), missing=missing, **remainders)
 
 
 def difference(whole: int | None, part: int | None) -> int | None:

@@ -101,7 +101,7 @@ def host_ledger(handed: AllocatorFigures) -> Ledger:
     if used is not None and total is not None:
         # the kernel could give pages of files again, which are resident all the same
         used = min(total, used + resident.get("RssFile", 0))
-    return balanced(
+    ledger = Ledger(
         "cpu",
         handed.source,
         handed.precision,
@@ -111,12 +111,12 @@ def host_ledger(handed: AllocatorFigures) -> Ledger:
         driver_used=used,
         driver_total=total,
         missing=missing,
-        reasons=REASONS,
         parts=fitted(parts, difference(reserved, handed.allocated)),
         explanations=_EXPLANATIONS,
         blocks=handed.blocks,
         block_count=handed.block_count,
     )
+    return balanced(ledger, REASONS)
 
 
 def fitted(parts: Sequence[Term], cached: int | None) -> tuple[Term, ...]:

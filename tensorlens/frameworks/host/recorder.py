@@ -30,6 +30,8 @@ from tensorlens.units import format_bytes
 
 _MOST = 1 << 14
 """Marks that nobody asked for."""
+_mark_numbers = itertools.count()
+"""Of all recordings: they share the native log, which knows a mark by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,6 @@ class HostRecorder:
         self._options = options
         self._marks: dict[int, tuple[str, int]] = {}
         """Name and time of each, by number."""
-        self._numbers = itertools.count()
         self._latest: deque[int] = deque()
         """Numbers of the marks of :meth:`note`."""
         self._native = native
@@ -103,9 +104,9 @@ class HostRecorder:
             self._marks.pop(self._latest.popleft(), None)
 
     def _mark(self, name: str) -> int:
-        number = next(self._numbers)
+        number = next(_mark_numbers)
         self._marks[number] = name, time.monotonic_ns() - self._started
-        self._native.mark(self._key(number))
+        self._native.mark(number)
         return number
 
     def read(self, end: bool) -> tuple[EventLog, Origin]:
@@ -122,7 +123,7 @@ class HostRecorder:
             maker=LogMaker(self._native, found.path, taken.thread, self._hooks.origins),
             taken=taken,
             names=found,
-            marks={self._key(number): mark for number, mark in [*self._marks.items()]},
+            marks=dict(self._marks),
             started=self._started,
             amend=self._hooks.amend,
         )
@@ -137,10 +138,6 @@ class HostRecorder:
             notes=gaps(taken, self._native.no_ops if self._options.ops else None),
         )
 
-    def _key(self, number: int) -> int:
-        # the log is shared: a mark's number tells whose it is
-        return (id(self) << 20 | number) & (2**63 - 1)
-
 
 @dataclass(frozen=True)
 class LogParts:
@@ -150,7 +147,7 @@ class LogParts:
     taken: LogRows
     names: FoundNames
     marks: dict[int, tuple[str, int]]
-    """Name and time of each, by its key."""
+    """Name and time of each, by number."""
     started: int
     amend: Callable[[EventLog, Amendment], None] | None
 
@@ -159,8 +156,8 @@ class LogParts:
         rows = self.taken.rows
         log = self._made(rows, event_lifetimes(rows))
         places = dict(self.taken.marks)
-        for key, (name, moment) in self.marks.items():
-            row = places.get(key)
+        for number, (name, moment) in self.marks.items():
+            row = places.get(number)
             if row is not None:
                 log.marks.append(Mark(name, row, moment))
             elif self.taken.dropped and not name.startswith(OWN_MARK):

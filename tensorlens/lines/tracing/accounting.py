@@ -6,7 +6,7 @@ read, reserved), in the order of the process's slots; see :mod:`tensorlens.lines
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import CodeType
@@ -275,22 +275,27 @@ class Activation:
                 self.inner = []
             self.resumed = False
         for account in self.accounts:
-            if account.passes:
-                self._look_at_passes(account, lineno, start, figures)
+            passes = account.passes
+            if passes and (lineno in passes or self.lineno in passes):
+                self._look_at_passes(passes, lineno, start, figures)
         self.lineno = lineno
         self.began = perf_counter_ns()
         self.start = figures
 
     def _look_at_passes(
-        self, account: Account, lineno: int, start: Sequence[int] | None, figures: Sequence[int]
+        self,
+        passes: Mapping[int, BackwardPass],
+        lineno: int,
+        start: Sequence[int] | None,
+        figures: Sequence[int],
     ) -> None:
-        ended, begun = account.passes.get(self.lineno), account.passes.get(lineno)
+        ended, begun = passes.get(self.lineno), passes.get(lineno)
         if ended is not None and start is not None:
             peaks = figures[1::WIDTH]
             rises = [peak - level for peak, level in zip(peaks, start[::WIDTH], strict=True)]
-            ended.end(self.thread.accounts(), peaks, rises)
+            ended.end(self.thread.accounts, peaks, rises)
         if begun is not None:
-            begun.begin(self.thread.accounts())
+            begun.begin(self.thread.accounts)
 
     def resume(self, lineno: int) -> None:
         """The frame goes on inside ``lineno``, whose hit was counted before it was suspended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType, FunctionType
 
@@ -28,15 +28,16 @@ class Engine:
         self._followed_since = -1
         """The generation of the meters when graphs were last asked for."""
 
-    def attach(self, reported: Iterable[Account] = ()) -> None:
+    def attach(self, reported: Sequence[Account] = ()) -> None:
         """Take up frameworks imported since, unless a line is open that they would disturb.
 
         Nor while the figures of ``reported``, which came from the counters before, are wanted.
         """
-        if self.threads.busy or any(account.lines for account in reported):
+        if self.threads.busy or (reported and any(account.lines for account in reported)):
             return
         exchanged = self.meters.refresh()
-        self._follow_graphs()
+        if self._followed_since != self.meters.generation:
+            self._follow_graphs()
         if exchanged:
             for account in self.watched.all():
                 calls = account.calls
@@ -74,10 +75,9 @@ class Engine:
 
     def _follow_graphs(self) -> None:
         """Follow the graphs of a framework that was imported since."""
-        if self._followed_since != self.meters.generation:
-            self._followed_since = self.meters.generation
-            for account in self.watched.all():
-                self._follow(account)
+        self._followed_since = self.meters.generation
+        for account in self.watched.all():
+            self._follow(account)
 
     def _follow(self, account: Account) -> None:
         try:
@@ -89,19 +89,13 @@ class Engine:
         except Exception as failure:
             note_failure((account,), "a graph", failure)
 
-    def ready(self) -> ThreadState:
-        """Return the calling thread's state, with the counters that are the best now."""
+    def enable(self) -> ThreadState:
+        """Switch the tracer on in the calling thread, with the best counters; calls nest."""
         thread = self.threads.current()
         if thread.interrupted:
             self._recover(thread)
         if not thread.stack and not thread.depth:
             self.attach()
-            thread.renew()
-        return thread
-
-    def enable(self) -> ThreadState:
-        """Switch the tracer on in the calling thread; calls nest."""
-        thread = self.ready()
         thread.depth += 1
         return thread
 
@@ -111,8 +105,9 @@ class Engine:
 
     def let_go(self) -> None:
         """Undo one :meth:`hold`."""
-        self.threads.current().held -= 1
-        self.disable()
+        thread = self.threads.current()
+        thread.held -= 1
+        thread.depth -= 1
 
     def _recover(self, thread: ThreadState) -> None:
         """Drop what calls left behind that an interrupt ended between two of our own steps."""
@@ -122,10 +117,6 @@ class Engine:
         thread.unwind(0)
         thread.give_back_all()
         thread.depth = 0
-
-    def disable(self) -> None:
-        """Undo one :meth:`enable` of the calling thread."""
-        self.threads.current().depth -= 1
 
     def adopt(self, account: Account, frame: FrameType) -> Activation:
         """Charge a frame that is running already to ``account``, from its next line on."""

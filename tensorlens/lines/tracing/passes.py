@@ -7,7 +7,7 @@ activations are there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,13 +44,15 @@ class BackwardPass:
         pass before, and their bytes, without those of the profiled functions that they called.
         None where no look was taken at that pass."""
 
-    def begin(self, accounts: Iterable[Account]) -> None:
+    def begin(self, accounts: Callable[[], Iterable[Account]]) -> None:
         """Note that the line begins."""
         self._count += 1
         if _is_looked_at(self._count):
-            self._at_begin = dict(_own_nets(accounts))
+            self._at_begin = dict(_own_nets(accounts()))
 
-    def end(self, accounts: Iterable[Account], peaks: Sequence[int], rises: Sequence[int]) -> None:
+    def end(
+        self, accounts: Callable[[], Iterable[Account]], peaks: Sequence[int], rises: Sequence[int]
+    ) -> None:
         """Note that the line has ended, with its peak of each slot and how far it rose to it."""
         is_looked_at = _is_looked_at(self._count)
         for slot, peak in enumerate(zip(peaks, rises, strict=True)):
@@ -65,7 +67,7 @@ class BackwardPass:
                 grown = self._grown(slot) if is_looked_at else ()
                 self.residents[slot] = sorted(grown, key=lambda each: -each[1])[:_MOST]
         if _is_looked_at(self._count + 1):
-            self._at_end = dict(_own_nets(accounts))
+            self._at_end = dict(_own_nets(accounts()))
 
     def clear(self) -> None:
         """Start afresh."""

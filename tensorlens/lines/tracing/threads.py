@@ -60,16 +60,16 @@ class ThreadState:
         """The one that was there before."""
 
     def renew(self) -> None:
-        """Make a new reader if the counters were exchanged since the last one."""
-        if self.generation != self.meters.generation or self.generation < 0:
-            self.read = self.meters.reader()
-            self.generation = self.meters.generation
+        """Make a new reader: the counters were exchanged since the last one."""
+        self.read = self.meters.reader()
+        self.generation = self.meters.generation
 
     def push(self, activation: Activation) -> None:
         """Make ``activation`` the innermost of this thread."""
         activation.called = bool(self.stack)
         if not self.stack:
-            self.renew()
+            if self.generation != self.meters.generation:
+                self.renew()
             self.busy[self.ident] = self
         self.stack.append(activation)
 
@@ -110,20 +110,19 @@ class ThreadState:
         for account in activation.accounts:
             account.callers.update(callers)
 
-    def lend(self) -> None:
-        """Raise the recursion limit if the wrapped call that begins now begins a new step.
+    def lend(self, height: int) -> None:
+        """Raise the recursion limit if the wrapped call that begins at ``height`` begins a step.
 
         A wrapper adds frames to a function that calls itself, so that a recursion 1,000 deep
         would end at 333. The limit is raised by what the wrappers have taken, a step at a time,
         and lowered again on the way back.
         """
-        height = len(self.stack)
-        if height and height % STEP == 0:
+        if height % STEP == 0:
             self._raise_limit(_room(height))
 
     def give_back(self, height: int) -> None:
         """Undo :meth:`lend` when the call that began at ``height`` is over."""
-        if height and height % STEP == 0:
+        if height % STEP == 0:
             self._raise_limit(-min(_room(height), self.lent))
 
     def give_back_all(self) -> None:

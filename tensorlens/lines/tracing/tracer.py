@@ -196,8 +196,9 @@ class Tracer:
             stack: list[Activation] = self.threads.local.state.stack
         except AttributeError:  # nothing was profiled in this thread so far
             return None
-        if not (stack and stack[-1].frame == id(frame)):
-            self._go_on(code, frame)
+        if stack and stack[-1].frame == id(frame):
+            return stack[-1]
+        self._go_on(code, frame)
         for at in range(len(stack) - 1, -1, -1):
             if stack[at].frame == id(frame):
                 # what it called had no room on the stack to report its end

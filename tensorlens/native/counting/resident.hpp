@@ -73,8 +73,8 @@ int64_t read_resident() {
 
 // Asking the kernel costs more than all else of a read: a microsecond, or ten where its code has
 // left the processor's cache. The answer moves with page faults, not with single lines, so it is
-// asked again only when a hundred times what the last time took has gone by: at most one percent.
-constexpr int64_t kShare = 100;
+// asked again only when three hundred times what the last time took has gone by.
+constexpr int64_t kShare = 300;
 
 std::atomic<int64_t> g_resident{-1};
 std::atomic<int64_t> g_ask_again{0};

@@ -7,7 +7,7 @@ import pytest
 import tensorlens.frameworks.census.host_ledger as hosts
 from tensorlens.frameworks.census.balance import balanced
 from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
-from tensorlens.records.ledger import Term
+from tensorlens.records.ledger import Ledger, Term
 from tensorlens.tensors.present.balance import unknown
 from tests.ledger_terms import check_ledger
 
@@ -80,8 +80,8 @@ def test_no_remainder_is_negative_on_any_device(named):
         known = dict(zip(names, figures, strict=True))
         missing = {name: "not told" for name, nbytes in known.items() if nbytes is None}
         parts = (Term("other", "context", "context", (known["driver_used"] or 0) - 900, ""),)
-        given = {"named": named, **known, "missing": missing, "parts": parts, "explanations": {}}
-        check_ledger(balanced("cuda:0", "an allocator", "exact bytes", **given))
+        given = {"named": named, **known, "missing": missing, "parts": parts}
+        check_ledger(balanced(Ledger("cuda:0", "an allocator", "exact bytes", **given)))
 
 
 @pytest.mark.parametrize("allocated", SIZES)

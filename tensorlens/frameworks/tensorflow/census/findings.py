@@ -55,7 +55,7 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
     if allocated is None:
         missing["allocated"] = "TensorFlow keeps no figures of this device"
     rounding = Term("named", "rounding", "rounding of chunks", named - exact, _ROUNDING)
-    return balanced(
+    ledger = Ledger(
         device,
         "TensorFlow BFC allocator",
         f"chunks of the allocator, multiples of {UNIT} B",
@@ -65,6 +65,7 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
         parts=(rounding,) if sizes else (),
         explanations=_EXPLANATIONS,
     )
+    return balanced(ledger)
 
 
 _adopted: list[bool] = []

@@ -196,7 +196,7 @@ class _Device:
             self._add_process()
         account = self._account
         source, precision = self._described()
-        return balanced(
+        ledger = Ledger(
             self._name,
             source,
             precision,
@@ -206,11 +206,12 @@ class _Device:
             driver_used=self._used,
             driver_total=self._total,
             missing=self._missing,
-            parts=self._parts,
+            parts=tuple(self._parts),
             explanations=explanations(self._kind, self._no_blocks),
             blocks=() if account is None else account.blocks,
             block_count=0 if account is None else account.block_count,
         )
+        return balanced(ledger)
 
     def _lack(self, reason: str, *names: str) -> None:
         """Note why figures cannot be had; the first reason stays."""
