@@ -8,27 +8,22 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
-from tabulate import tabulate
-
 from tensorlens.cli.options import add_json
 from tensorlens.cli.output import show
 from tensorlens.errors import TensorlensError
-from tensorlens.render.text.page import output_width
+from tensorlens.render import text_of_blocks
+from tensorlens.render.blocks import Block, Column, Heading, Section, Table
 
 _EXTRAS = (
     ("pandas", "pandas", "pandas", "report.to_pandas()"),
     ("IPython", "ipython", "ipython", "%tlrun and tables in Jupyter"),
 )
-_NAME_WIDTH = 20
-_BESIDE = 6
-"""Columns of the mark and between the others."""
-_NARROWEST = 40
 _PATIENCE = 300.0
 """Seconds that an import and two compilations may take."""
 
@@ -73,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
             indent=1,
         )
     else:
-        text = _table(findings)
-    show(f"{text}\n")
+        text = text_of_blocks(_blocks(findings))
+    show(f"{text.rstrip()}\n")
     return 0 if measurable else 1
 
 
@@ -232,18 +227,21 @@ def _with_version(name: str, package: str) -> str:
         return name
 
 
-def _table(findings: list[Finding]) -> str:
+def _blocks(findings: Sequence[Finding]) -> list[Block]:
+    """Return what can be measured, and a table of all that was looked at."""
+    devices: dict[str, list[str]] = {}
+    for each in findings:
+        if each.measures:
+            devices.setdefault(each.part_of or "this process", []).append(each.name)
+    measured = "; ".join(f"{part} on {', '.join(names)}" for part, names in devices.items())
+    answer = f"Memory can be measured here: {measured}" if measured else "Nothing can be measured"
     yes, no = ("\N{CHECK MARK}", "\N{BALLOT X}") if _can_print("✓✗") else ("ok", "--")
-    rows = [
-        [yes if f.ok else no, f"- {f.name}" if f.part_of else f.name, f.detail] for f in findings
-    ]
-    table = tabulate(
-        rows,
-        tablefmt="plain",
-        disable_numparse=True,
-        maxcolwidths=[None, _NAME_WIDTH, max(output_width(), _NARROWEST) - _NAME_WIDTH - _BESIDE],
+    columns = (Column("", "text"), Column("Part", "text"), Column("Source, precision", "prose"))
+    rows = (
+        (yes if each.ok else no, f"- {each.name}" if each.part_of else each.name, each.detail)
+        for each in findings
     )
-    return "\n".join(line.rstrip() for line in table.splitlines())
+    return [Section((Heading(answer), Table(columns, tuple(rows))))]
 
 
 def _can_print(text: str) -> bool:

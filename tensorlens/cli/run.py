@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.guards import reason
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
-from tensorlens.lines.report import LineReport
+from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.worker_files import set_workers_output
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for
 
@@ -197,14 +198,20 @@ class RecordedRun:
         except Exception as failure:
             self._refusal = reason(failure)
 
-    def write(self) -> None:
+    def write(self, ending: Ending | None) -> None:
         """Write the recording and say so, or say why there is none."""
-        output, recording = self._output, self._recording
+        from tensorlens.lines.present.function_tables import ending_text
+        from tensorlens.recording.recordings import Recording
+
+        output, recording = self._output, self._recording.still()
         if not self._has_begun and self._refusal is None:
             self._refusal = f"the program never imported {' or '.join(_FRAMEWORKS)}"
         if self._refusal is not None:
             say(f"--record: {self._refusal}, so {output.typed} was not written")
             return
+        if ending is not None:
+            notes = (*recording.origin.notes, ending_text(ending))
+            recording = Recording(recording.log, replace(recording.origin, notes=notes))
         count, dropped = len(recording.log), recording.origin.dropped
         text = f"{count:,} event" if count == 1 else f"{count:,} events"
         if dropped:
@@ -292,7 +299,7 @@ class Session:
         try:
             self._report_lines(process)
         finally:
-            recorded.write()
+            recorded.write(profile.profiler.ending)
 
     def _report_lines(self, process: str | None) -> None:
         profiler, output = profile.profiler, self.output
@@ -304,7 +311,7 @@ class Session:
         report = profiler.result(profiler.pending(process), process)
         if process is None:
             self._merged.add(report)
-            report = self._merged.report(report.process)
+            report = self._merged.report(report.process, report.ending)
         if self._document is not None and process is None:
             self._document.write(report)
         if report.functions and output is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorlens.jobs.report import ItemDifference, JobReport, OddRank
+from tensorlens.records.names import readable_name
 from tensorlens.render.blocks import Block, Cell, Column, Heading, Note, Row, Rows, Section, Table
 from tensorlens.render.figures import size
 from tensorlens.render.view import View
@@ -99,7 +100,7 @@ def _items(report: JobReport, odd: OddRank) -> Table:
 
 def _item(item: ItemDifference) -> tuple[str | Cell, ...]:
     sizes = size(item.difference, signed=True), size(item.nbytes), size(item.other_nbytes)
-    return *sizes, Cell(item.name, count=item.count), item.line or "(no line known)"
+    return *sizes, Cell(readable_name(item.name), count=item.count), item.line or "(no line known)"
 
 
 def _ranks(report: JobReport) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorlens.leaks.report import Balance, BelowLine, Example, Growth, Leak, LeakKind, LeakReport
+from tensorlens.records.names import readable_name
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
@@ -21,7 +22,7 @@ from tensorlens.render.blocks import (
     Section,
     labelled,
 )
-from tensorlens.render.figures import UNKNOWN, counted, size
+from tensorlens.render.figures import UNKNOWN, counted, counted_about, size
 from tensorlens.render.source import place, printable
 from tensorlens.render.view import View
 
@@ -29,6 +30,7 @@ _ARROW = "-> "
 _NOT_SEEN = "nothing that can be seen from Python"
 _MOST_BELOW = 8
 """Lines of what hangs below that are shown, those with the most bytes."""
+_UNKNOWN = "unknown: in use at the end, made once, or no tensor that is known to stay"
 _FURTHER = "... "
 """Beginning of a path whose root is not known."""
 
@@ -120,7 +122,8 @@ def _balance(balance: Balance) -> str:
         return f"{_signed(balance.growth)} over {counted(steps, 'step')}, at no steady rate"
     known = [f"{name} {_signed(value / steps)}" for name, value in parts.items() if value]
     growth = f"{_signed(balance.growth / steps)} a step"
-    return f"{growth}: {', '.join(known)}" if known else growth
+    why = f" ({_UNKNOWN})" if balance.unknown else ""
+    return f"{growth}: {', '.join(known)}{why}" if known else growth
 
 
 def _signed(value: float) -> str:
@@ -133,8 +136,7 @@ def _rate(tensors: float, nbytes: float) -> str:
     amount = f"{size(round(nbytes))} a step"
     if not tensors:
         return f"one tensor that grows, {amount}"
-    count = f"{tensors:,.0f}" if tensors == round(tensors) else f"{tensors:,.2f}"
-    return f"{count} tensor{'' if tensors == 1 else 's'}, {amount}"
+    return f"{counted_about(tensors)}, {amount}"
 
 
 def _item(number: int, count: int, leak: Leak) -> Item:
@@ -193,7 +195,7 @@ def _with_arrows(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _example(example: Example, leak: Leak) -> tuple[str, ...]:
-    name = printable(example.name) or "a tensor without a name"
+    name = printable(readable_name(example.name)) or "a tensor without a name"
     shape = f"({', '.join(map(str, example.shape))}{',' if len(example.shape) == 1 else ''})"
     facts = [f"{example.dtype} {shape}" if example.dtype else UNKNOWN, size(example.nbytes)]
     if example.nbytes < example.storage_nbytes:

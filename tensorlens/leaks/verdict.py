@@ -42,6 +42,7 @@ from tensorlens.leaks.report import (
 )
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.figures import counted_about
 from tensorlens.render.source import place
 from tensorlens.units import format_bytes
 
@@ -292,9 +293,7 @@ def _assignment(source: str) -> tuple[str, str]:
 
 
 def _rate(judgement: Judgement, nbytes: float) -> str:
-    tensors = judgement.tensors_per_step
-    count = f"{round(tensors, 2):g} tensors" if tensors != 1 else "1 tensor"
-    return f"{count}, {format_bytes(round(nbytes))} a step"
+    return f"{counted_about(judgement.tensors_per_step)}, {format_bytes(round(nbytes))} a step"
 
 
 def _reserved(watched: LoopSamples) -> list[Growth]:
@@ -345,11 +344,10 @@ def _sentence(watched: LoopSamples, leaks: Sequence[Leak], others: Sequence[Grow
     count = watched.span.steps
     if leaks:
         tensors = sum(leak.tensors_per_step for leak in leaks)
-        each = "tensor" if tensors == 1 else "tensors"
         likely = "" if any(leak.certainty == CERTAIN for leak in leaks) else "likely a "
         kinds = {leak.kind for leak in leaks}
         kind = kinds.pop() if len(kinds) == 1 else LeakKind.LEAK
-        number, nbytes = f"{round(tensors, 2):g} {each}", _sum_of(leaks)
+        number, nbytes = counted_about(tensors), _sum_of(leaks)
         graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
         if graphs:
             its = "it keeps" if tensors == 1 else "they keep"

@@ -10,13 +10,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from tensorlens.guards import warn
+from tensorlens.lines.report import Ending
+from tensorlens.records.tensors import SourceLine
+from tensorlens.user_code import is_foreign
 
 _FATAL = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
 """Signals that others send and whose default action ends the process."""
@@ -35,6 +39,8 @@ class ExitReport:
         self._installed_in: int | None = None
         self._done = False
         self._reporting = False
+        self.ending: Ending | None = None
+        """How this process ended, unless by itself; a worker is ended by others as a rule."""
         self._fatal: int | None = None
         """The signal that arrived while the report was being made."""
 
@@ -83,7 +89,10 @@ class ExitReport:
         if not self._done:
             self._done = True
             self._reporting = True
-            interrupted = _ended_by_interrupt()
+            error = _last_error()
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if error is not None:
+                self._end(_cause(error), _frames_of(error))
             try:
                 with _one_interrupt_later() as interrupts:
                     self._report(self._process())
@@ -109,10 +118,21 @@ class ExitReport:
         if self._reporting:  # a pool ends its workers so, which may be at their exit already
             self._fatal = number
             return
+        self._end(signal.Signals(number).name, _callers(frame))
         try:
             self._run()
         finally:
             _die_by(number)
+
+    def _end(self, cause: str, frames: Iterable[tuple[FrameType, int]]) -> None:
+        """Note what ends this process, and in which of its frames, the innermost first."""
+        if self.ending is not None or self._process() is not None:
+            return
+        self.ending = Ending(cause, None)
+        with suppress(Exception):
+            own = ((each.f_code, at) for each, at in frames if not is_foreign(_file(each)))
+            code, lineno = next(own)
+            self.ending = Ending(cause, SourceLine(code.co_filename, lineno, code.co_qualname))
 
 
 def _is_program(path: Any, *_: Any, **__: Any) -> bool:
@@ -161,9 +181,28 @@ def _one_interrupt_later() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, default)
 
 
-def _ended_by_interrupt() -> bool:
+def _last_error() -> BaseException | None:
+    """Return the exception that ends the process."""
     # at an interactive prompt it is only the last thing that failed
-    return getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
+    return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+
+
+def _cause(error: BaseException) -> str:
+    return "SIGINT" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename
+
+
+def _callers(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+    while frame is not None:
+        yield frame, frame.f_lineno
+        frame = frame.f_back
+
+
+def _frames_of(error: BaseException) -> list[tuple[FrameType, int]]:
+    return [*traceback.walk_tb(error.__traceback__)][::-1]
 
 
 def _die_by(number: int) -> None:

@@ -22,7 +22,7 @@ from tensorlens.guards import guarded
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
-from tensorlens.lines.report import LineReport
+from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.results import build_report
 from tensorlens.lines.tracing.accounting import Account, Activation, Switch, one_line
 from tensorlens.lines.tracing.engine import Engine, engine
@@ -141,6 +141,11 @@ class DecoratorProfiler(LineProfiler):
             block.close(frame, error)
             engine.explain(error)
 
+    @property
+    def ending(self) -> Ending | None:
+        """How the program ended, where it did not come to its end."""
+        return self.exit_report.ending
+
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
         """Print the figures of a function with ``every=N`` after N calls, or when it raises."""
         options = self._options.get(id(entry))
@@ -193,7 +198,7 @@ class DecoratorProfiler(LineProfiler):
     ) -> None:
         engine.attach([entry.account for entry in entries])
         devices = self.devices if options.devices is None else options.devices
-        report = build_report(entries, engine.meters, devices, process)
+        report = build_report(entries, engine.meters, devices, process, self.ending)
         kept = self.receiver is not None and self.receiver(report)
         if kept and options.every is None:
             return

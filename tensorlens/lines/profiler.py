@@ -20,7 +20,7 @@ from tensorlens.lines.functions import (
     python_function,
     why_not,
 )
-from tensorlens.lines.report import LineReport
+from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.results import build_report
 from tensorlens.lines.tracing.accounting import Account, Switch
 from tensorlens.lines.tracing.engine import Engine, engine
@@ -111,6 +111,11 @@ class LineProfiler(WrappingMixin):
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
         """A call of a wrapped function has ended; the decorators report here."""
 
+    @property
+    def ending(self) -> Ending | None:
+        """How the program ended, where it did not come to its end."""
+        return None
+
     def enable_by_count(self) -> None:
         """Switch on in the calling thread; calls nest."""
         self._switch.on()
@@ -148,7 +153,7 @@ class LineProfiler(WrappingMixin):
         """Return what was seen so far; the profiler may go on. ``process`` names a child."""
         chosen = list(self._entries.values() if functions is None else functions)
         self._engine.attach([entry.account for entry in chosen])
-        return build_report(chosen, self._engine.meters, self.devices, process)
+        return build_report(chosen, self._engine.meters, self.devices, process, self.ending)
 
     def print_stats(self, function: Any = None, columns: Any = None, stream: Any = None) -> None:
         """Print the tables (pytorch_memlab's name for it), of one function or of all.

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
+from tensorlens.records.tensors import SourceLine
 
 SCHEMA = "tensorlens.lines"
 VERSION = 1
@@ -129,6 +130,16 @@ class DeviceSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """End of a program before its last line."""
+
+    cause: str
+    """A signal (``SIGTERM``), or the type of an exception that nobody caught."""
+    line: SourceLine | None
+    """The innermost line of the user's code that ran then."""
+
+
+@dataclass(frozen=True, slots=True)
 class LineReport(Document):
     """Line tables of one process; prints itself as text and, in a notebook, as HTML.
 
@@ -147,6 +158,9 @@ class LineReport(Document):
     """Set when it is not of the only process: ``rank 1 of 2, process 4711 (SpawnProcess-1)``."""
     notes: tuple[str, ...] = ()
     """Notes on the whole report: a fallback in use, a tracer that cut in."""
+    ending: Ending | None = None
+    """Set where the program did not come to its end: then the last hit of a line is no part of its
+    :attr:`~LineMemory.growth`, as it may be of a step that had not ended."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     @property

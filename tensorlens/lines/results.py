@@ -14,13 +14,14 @@ from tensorlens.lines.counters import CounterSlots
 from tensorlens.lines.functions import ProfiledFunction, signature
 from tensorlens.lines.report import (
     DeviceSource,
+    Ending,
     FunctionLines,
     Line,
     LineMemory,
     LineReport,
     ResidentLine,
 )
-from tensorlens.lines.tracing.accounting import Account, Cell
+from tensorlens.lines.tracing.accounting import Account, Cell, LineStats
 from tensorlens.lines.tracing.passes import BackwardPass
 
 if TYPE_CHECKING:
@@ -40,11 +41,13 @@ def build_report(
     meters: CounterSlots,
     devices: Sequence[str] | None = None,
     process: str | None = None,
+    ending: Ending | None = None,
 ) -> LineReport:
     """Return the record of what the accounts hold now.
 
     ``devices`` limits it to those names, in that order; one that was never used is listed with
-    the reason instead of figures. ``process`` names a child process.
+    the reason instead of figures. ``process`` names a child process, ``ending`` tells how the
+    program ended where it did not come to its end.
     """
     functions = tuple(functions)
     slots = _chosen(meters.counters, devices)
@@ -54,11 +57,14 @@ def build_report(
     sources += [_unused(name) for name in devices or () if name not in seen]
     return LineReport(
         functions=tuple(
-            table for function in functions for table in _tables(function, slots, backward, devices)
+            table
+            for function in functions
+            for table in _tables(function, slots, backward, devices, is_cut=ending is not None)
         ),
         devices=tuple(sources),
         process=ranks.label(process),
         notes=tuple(meters.notes()),
+        ending=ending,
     )
 
 
@@ -99,6 +105,8 @@ def _tables(
     slots: Sequence[tuple[int, Counter]],
     backward: BackwardLines | None,
     devices: Sequence[str] | None,
+    *,
+    is_cut: bool,
 ) -> Iterator[FunctionLines]:
     """Give what ran line by line, and what graphs did that its lines had built."""
     graphs = function.account.graphs
@@ -109,7 +117,7 @@ def _tables(
     if figures is None or set(function.account.lines) - (
         {function.first_line} if function.compiler else set()
     ):
-        yield _function(function, slots, backward)
+        yield _function(function, slots, backward, is_cut=is_cut)
     if figures is not None:
         yield graph_table(function, figures)
 
@@ -118,6 +126,8 @@ def _function(
     function: ProfiledFunction,
     slots: Sequence[tuple[int, Counter]],
     backward: BackwardLines | None,
+    *,
+    is_cut: bool,
 ) -> FunctionLines:
     account = function.account
     if backward is not None and not backward.covers(account.code.co_filename, account.lines):
@@ -135,7 +145,7 @@ def _function(
         calls=account.calls,
         lines=tuple(
             _with_backward(
-                _line(number, source.get(number, ""), account, slots),
+                _line(number, source.get(number, ""), account, slots, is_cut=is_cut),
                 account.code.co_filename,
                 backward,
             )
@@ -176,12 +186,21 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
     return "; ".join(notes) or None
 
 
-def _line(number: int, source: str, account: Account, slots: Sequence[tuple[int, Counter]]) -> Line:
+def _line(
+    number: int,
+    source: str,
+    account: Account,
+    slots: Sequence[tuple[int, Counter]],
+    *,
+    is_cut: bool,
+) -> Line:
     stats, passes = account.lines.get(number), account.passes.get(number)
     if stats is None:
         return Line(number, source)
     memory = {
-        counter.device: _memory(stats.cells[at], _residents(passes, at), _bound(account, at))
+        counter.device: _memory(
+            stats.cells[at], _growth(account, stats, at, is_cut=is_cut), _residents(passes, at)
+        )
         for at, counter in slots
         if at < len(stats.cells)
     }
@@ -204,8 +223,31 @@ def _residents(passes: BackwardPass | None, slot: int) -> tuple[ResidentLine, ..
     return tuple(ResidentLine(*line, nbytes) for line, nbytes in passes.residents[slot]) or None
 
 
-def _bound(account: Account, slot: int, seen: tuple[Account, ...] = ()) -> int | None:
-    """Return the most that a function's lines can have left for good: no more than its callers'.
+def _growth(
+    account: Account,
+    stats: LineStats,
+    slot: int,
+    seen: tuple[Account, ...] = (),
+    *,
+    is_cut: bool,
+) -> int:
+    """Return the most that a line can have left for good: no more than its callers' lines have.
+
+    Where the program was cut short, the last hit may be of a step that had not ended: it does not
+    count, but for a line that ran once beside a loop that came round. Nor does a loop of layers in
+    a step then, whose hits survive each other in that step.
+    """
+    cell = stats.cells[slot]
+    counts = not is_cut or (stats.hits == 1 and any(e.hits > 1 for e in account.lines.values()))
+    grown = max(0, min(cell.net, cell.survived + (max(0, cell.last_net) if counts else 0)))
+    bound = _bound(account, slot, seen, is_cut=is_cut)
+    if bound is not None:
+        return min(grown, bound)
+    return 0 if is_cut and stats.hits > account.calls > 1 else grown
+
+
+def _bound(account: Account, slot: int, seen: tuple[Account, ...], *, is_cut: bool) -> int | None:
+    """Return the most that the lines that called a function can have left for good.
 
     None where that is not known: a line called it that was not profiled, or still runs.
     """
@@ -214,22 +256,16 @@ def _bound(account: Account, slot: int, seen: tuple[Account, ...] = ()) -> int |
     total = 0
     for caller in account.callers:
         stats = None if caller is None else caller[0].lines.get(caller[1])
-        if caller is None or stats is None or slot >= len(stats.cells):
+        if caller is not None and stats is not None and slot < len(stats.cells):
+            total += _growth(caller[0], stats, slot, (*seen, account), is_cut=is_cut)
+        elif caller is None or not is_cut:
             return None
-        above = _bound(caller[0], slot, (*seen, account))
-        grown = _growth(stats.cells[slot])
-        total += grown if above is None else min(grown, above)
     return total
 
 
-def _growth(cell: Cell) -> int:
-    return max(0, min(cell.net, cell.survived + max(0, cell.last_net)))
-
-
 def _memory(
-    cell: Cell, residents: tuple[ResidentLine, ...] | None = None, bound: int | None = None
+    cell: Cell, growth: int, residents: tuple[ResidentLine, ...] | None = None
 ) -> LineMemory:
-    grown = _growth(cell) if bound is None else min(_growth(cell), bound)
     unread = cell.unread or cell.net_max is None or cell.allocated < 0
     return LineMemory(
         allocated=_known(cell.allocated),
@@ -240,7 +276,7 @@ def _memory(
         net_first=None if unread else cell.net_first,
         rise=None if unread or cell.peak < 0 else cell.rise,
         residents=None if unread else residents,
-        growth=None if unread else grown,
+        growth=None if unread else growth,
     )
 
 

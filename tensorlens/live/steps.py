@@ -142,7 +142,7 @@ class StepRecording:
                 raise TensorlensError(f"the recording was lost: {failure}")
             if not self._seen:
                 raise TensorlensError("no step was recorded")
-            render.save(self._recording.still(), self._path)
+            render.save(self._recording, self._path)
             count = f"{self._seen} step" if self._seen == 1 else f"{self._seen} steps"
             self.state = f"wrote {self._path}: {count}"
         except Exception as error:

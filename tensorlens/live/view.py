@@ -12,6 +12,7 @@ from typing import Any
 from tensorlens.frameworks import base
 from tensorlens.live.client import Job
 from tensorlens.live.protocol import Ask, JobLevels, LineTotals, Sort, TensorTotals
+from tensorlens.records.names import readable_name
 from tensorlens.render.blocks import (
     NO_BREAK,
     Block,
@@ -236,7 +237,7 @@ def _tensor_table(tensors: TensorTotals, rows: int) -> Table:
             (
                 *(size(each.nbytes), each.role, each.shape),
                 *((each.device,) if several else ()),
-                Cell(each.name or "(no name)", count=each.count),
+                Cell(readable_name(each.name) or "(no name)", count=each.count),
             )
         )
         for each in tensors.rows[:rows]

@@ -58,7 +58,10 @@ def reset_backward() -> None:
 
 
 def _lines(recording: Recording) -> BackwardLines:
-    recording = recording.still()  # its threads go on while it is read
+    return recording.once("backward lines", _lines_of)
+
+
+def _lines_of(recording: Recording) -> BackwardLines:
     nbytes = {
         device: {(line.filename, line.lineno): n for line, n in sums.items()}
         for device in recording.devices

@@ -186,18 +186,23 @@ class Recording(Document):
 
     def _answer(self, analyse: Callable[..., _T], *arguments: Hashable) -> _T:
         """Return what an analysis makes of the recording as of now."""
-        now = self.still()
-        return now.once((analyse, *arguments), lambda: analyse(now, *arguments))
+        return self.once((analyse, *arguments), lambda now: analyse(now, *arguments))
 
-    def once(self, question: Hashable, make: Callable[[], _T]) -> _T:
-        """Return what ``make`` gave for a question; it is asked again if the log went on."""
+    def once(self, question: Hashable, make: Callable[[Recording], _T]) -> _T:
+        """Return what ``make`` gave for a question about the recording as of now.
+
+        It is asked again if the log went on.
+        """
+        now = self.still()
+        if now is not self:
+            return now.once(question, make)
         log = self.log
         extent = len(log), len(log.labels), len(log.stacks), len(log.marks), len(log.segments)
         if extent != self._extent:
             self._answers.clear()
             self._extent = extent
         if question not in self._answers:
-            self._answers[question] = make()
+            self._answers[question] = make(self)
         answer: _T = self._answers[question]
         return answer
 
@@ -227,9 +232,6 @@ class Recording(Document):
         from tensorlens.recording import tlens
 
         return tlens.unpacked(cls, data)
-
-    def _record(self) -> Recording:
-        return self.still()
 
     def __repr__(self) -> str:
         return f"<recording of {len(self.log)} events on {', '.join(self.devices) or 'no device'}>"

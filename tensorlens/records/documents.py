@@ -168,7 +168,7 @@ class Shown:
     def __str__(self) -> str:
         from tensorlens.render.text import TextRenderer
 
-        return TextRenderer().render(self._record())
+        return TextRenderer().render(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
@@ -192,8 +192,8 @@ class Shown:
         """Return the module that says what is shown of it."""
         return import_module(self.PRESENTER)
 
-    def _record(self) -> Any:
-        """Return itself, as one of the records that presenters know."""
+    def still(self) -> Self:
+        """Return it as of now: itself, unless it is of what goes on."""
         return self
 
 
@@ -216,7 +216,7 @@ class Document(Shown):
     def _repr_html_(self) -> str:
         from tensorlens.render import html
 
-        return html.fragment(self._record())
+        return html.fragment(self)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write it in the format that the file's ending names.
@@ -230,7 +230,7 @@ class Document(Shown):
         """
         from tensorlens import render
 
-        return render.save(self._record(), path, overwrite=overwrite)
+        return render.save(self, path, overwrite=overwrite)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes).
@@ -239,7 +239,7 @@ class Document(Shown):
         """
         from tensorlens.render.source_lines import permitted
 
-        record = permitted(self._record())
+        record = permitted(self)
         return {
             "schema": self.SCHEMA,
             "version": self.VERSION,
@@ -260,13 +260,13 @@ class Document(Shown):
         """Return a page that needs nothing else."""
         from tensorlens.render import html
 
-        return html.HtmlRenderer().render(self._record())
+        return html.HtmlRenderer().render(self)
 
     def to_csv(self) -> str:
         """Return the table as CSV text, sizes in bytes."""
         from tensorlens.render import flat
 
-        return flat.CsvRenderer().render(self._record())
+        return flat.CsvRenderer().render(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the table as a DataFrame, sizes in bytes.
@@ -276,7 +276,7 @@ class Document(Shown):
         """
         from tensorlens.render import flat
 
-        return flat.to_pandas(self._record())
+        return flat.to_pandas(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:

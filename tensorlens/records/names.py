@@ -201,6 +201,26 @@ def key_text(key: Any) -> str:
     return f"<{type.__getattribute__(kind, '__name__')}>"
 
 
+_SAVED = re.compile(r"([A-Za-z_]\w*?)Backward\d*\.(\w+)(?:\[[^\]]*\])?")
+"""What autograd calls a tensor that a node saved: node and argument."""
+_LONGEST_NODE = 200
+_MAIN = ("self", "input", "mat1", "result", "output", "saved_tensors")
+"""Arguments that a reader need not know the name of."""
+
+
+def readable_name(name: str) -> str:
+    """Return ``mlp: saved by Gelu`` for ``mlp: GeluBackward0.self``.
+
+    So tables call what autograd alone holds; in data it keeps its name, as do all others.
+    """
+    head, joint, tail = name.rpartition(": ")
+    match = _SAVED.fullmatch(tail) if len(tail) < _LONGEST_NODE else None
+    if match is None:
+        return name
+    argument = "" if match[2] in _MAIN else f" ({match[2]})"
+    return f"{head}{joint}saved by {match[1]}{argument}"
+
+
 _PART = r"(?<![^. ])\d+(?![^.:])"
 _OF_PATH = re.compile(_PART)
 _NUMBER = re.compile(rf"{_PART}|(?<=\[)\d+(?=\])")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from tensorlens.render.view import View
@@ -448,11 +448,14 @@ class Presentable(Protocol):
     SHOWS_SOURCE: ClassVar[bool]
     """Whether pages and texts show the lines of source code that it holds."""
 
+    def still(self) -> Presentable:
+        """Return it as of now: itself, unless it is of what goes on."""
+
     @property
     def contains_source(self) -> bool:
         """Whether it holds lines of source code."""
 
-    def without_source(self) -> Self:
+    def without_source(self) -> Presentable:
         """Return it without these; itself where there are none."""
 
     def presenter(self) -> Any:

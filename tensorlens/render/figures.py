@@ -69,6 +69,14 @@ def counted(number: int, word: str = "tensor") -> str:
     return f"{number:,} {word}{ending}"
 
 
+def counted_about(number: float, word: str = "tensor") -> str:
+    """Return ``2 tensors``; of a mean ``about 6 tensors``, ``less than 1 tensor``."""
+    if 0 < number < 1:
+        return f"less than 1 {word}"
+    about = "" if number == int(number) else "about "
+    return f"{about}{counted(int(number + 0.5), word)}"
+
+
 def byte_step(highest: int) -> int:
     """Return a round number of bytes of which some four make ``highest``."""
     power: int = 1024 ** max((highest.bit_length() - 1) // 10, 0)

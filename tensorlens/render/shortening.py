@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tensorlens.render.source import shortened, width
 
-_PART_OF_NAME = re.compile(r"(?:: |[./ ])?[^./\[: ]*:*[^./\[: ]*(?:\.\d+(?=[./:]|$)|\[[^\]]*\])*")
+_PART_OF_NAME = re.compile(
+    r"(?:: | )?saved by \w+(?: \(\w+\))?"
+    r"|(?:: |[./ ])?[^./\[: ]*:*[^./\[: ]*(?:\.\d+(?=[./:]|$)|\[[^\]]*\])*"
+)
 _PART_OF_PATH = re.compile(r"[/\\]*[^/\\]+|[/\\]+")
 _PLACE = re.compile(r"^[/\\]|\\|\.(?:py|ipynb|so)\b|:\d+(?: in |$)")
 """Marks that only names of files have: a Keras layer's path has slashes as well."""

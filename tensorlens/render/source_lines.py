@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tensorlens import config
 
 if TYPE_CHECKING:
     from tensorlens.render.blocks import Presentable
 
-    _Record = TypeVar("_Record", bound=Presentable)
-
 NOTICE = "contains source lines; --no-source leaves them out"
 
 
-def permitted(record: _Record) -> _Record:
-    """Return a record, without its source lines where the settings leave them out."""
+def permitted(record: Presentable) -> Any:
+    """Return a record as of now, without its source lines where the settings leave them out."""
+    record = record.still()
     return record if config.current().source else record.without_source()
 
 

@@ -67,7 +67,11 @@ def test_it_fits_eighty_columns(output):
 
 def test_it_survives_a_terminal_without_utf8(printed):
     assert printed[0].isascii()
-    assert printed[0].startswith(b"ok  Python")
+    assert b"\n  ok  Python" in printed[0]
+
+
+def test_it_begins_with_what_can_be_measured(output):
+    assert output.startswith("Memory can be measured here: torch on cpu")
 
 
 def test_json_holds_the_same_findings(printed):

@@ -106,6 +106,76 @@ def test_tables_are_printed_before_the_program_ends_at_once(tmp_path: Path) -> N
         assert done.returncode == 7 and "1 call" in done.stdout
 
 
+CUT = """
+import os, signal
+import torch, tensorlens
+kept = []
+def layer(x):
+    return torch.relu(x * 2)
+def forward(x):
+    for _ in range(3):
+        x = layer(x)
+    return x
+@tensorlens.profile
+def train():
+    weight = torch.zeros(256, requires_grad=True)
+    for step in range(4):
+        loss = forward(weight)
+        kept.append(torch.zeros(16))
+        if step == 3:
+            ENDS
+        loss.sum().backward()
+        del loss
+train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "cause"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", "SIGTERM"),
+        ("os.kill(os.getpid(), signal.SIGINT)", "SIGINT"),
+        ("raise ValueError", "ValueError"),
+    ],
+)
+def test_mark_of_what_stayed_is_not_of_a_step_that_did_not_end(
+    tmp_path: Path, ends: str, cause: str
+) -> None:
+    (tmp_path / "program.py").write_text(CUT.replace("ENDS", ends))
+    words = ("run", "-p", "program.py", "-o", "out.json", "--record", "run.tlens", "program.py")
+    python(tmp_path, "-m", "tensorlens", *words, interpreter=[sys.executable])
+    report = load(tmp_path / "out.json")
+    assert f"{cause} ended the program at " in str(report).splitlines()[0]
+    assert report.ending.line.lineno == 18
+    (note,) = load(tmp_path / "run.tlens").origin.notes
+    assert note.startswith(f"{cause} ended the program at ") and note.endswith("program.py:18")
+    # of 12 KiB of activations 9 KiB were freed, and 3 KiB are of the step that did not end
+    marked = {line for line in str(report).splitlines() if "● +" in line}
+    assert all("weight = " in line and "+1.00 KiB" in line for line in marked) and marked
+    lines = {line.source.strip(): line for line in report.functions[-1].lines}
+    # four hits of 64 B, and the last does not count
+    assert lines["kept.append(torch.zeros(16))"].memory["cpu"].growth == 3 * 64
+
+
+@pytest.mark.parametrize(("named", "notes"), [("import sys", 1), ("own = ['-o']", 0)])
+def test_option_after_a_program_that_does_not_name_it_is_noted(
+    tmp_path: Path, named: str, notes: int
+) -> None:
+    (tmp_path / "program.py").write_text(f"{STEP}{named}\nprint(sys.argv[1:])\n")
+    words = ("-m", "tensorlens", "run", "program.py", "-o", "out.json")
+    done = python(tmp_path, *words)
+    assert done.stdout.startswith("['-o', 'out.json']\n")
+    note = (
+        "tensorlens: note: -o after program.py goes to program.py; for tensorlens, put it before "
+        "program.py"
+    )
+    assert own_lines(done.stderr).count(note) == notes
+
+
+def test_program_that_ends_by_itself_has_no_ending(saved: Path) -> None:
+    assert load(saved / "lines.json").ending is None
+
+
 def test_thread_that_ends_the_process_does_not_wait_for_a_report(tmp_path: Path) -> None:
     code = f"{STEP}thread = threading.Thread(target=os._exit, args=(7,))\nthread.start()\n"
     (tmp_path / "program.py").write_text(f"{code}thread.join()\n")

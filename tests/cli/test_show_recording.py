@@ -48,12 +48,12 @@ def test_another_instant(saved, monkeypatch, capsys):
     monkeypatch.chdir(saved.parent)
     assert main(["show", "run.tlens", "--at", "backward", "--top", "1"]) == 0
     out = capsys.readouterr().out
-    when = 'after 2.00 ms, event 3, in forward, after "forward"'
+    when = 'after 2.00 ms, in forward at train.py:3, after "forward"'
     assert f"cpu  168.00 KiB (172,032 B) in 4 blocks, {when}" in out
     # the input and the two activations: 20 + 40 + 8 KiB
     assert "  … 3 more blocks, 68.00 KiB (all: show --top all, or top=None)\n" in out
     assert main(["show", "run.tlens", "--at", "7", "-o", "at.html"]) == 0
-    assert "250.00 KiB (256,000 B) in 4 blocks, after 6.00 ms, event 7" in Path(
+    assert "250.00 KiB (256,000 B) in 4 blocks, after 6.00 ms, in optimizer at train.py:5" in Path(
         "at.html"
     ).read_text("utf-8")
 

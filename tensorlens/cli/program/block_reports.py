@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import (
+    DeviceSource,
+    Ending,
+    FunctionLines,
+    Line,
+    LineMemory,
+    LineReport,
+)
 
 _Key = tuple[str, int, str]
 
@@ -27,13 +34,14 @@ class MergedReport:
         self._devices.update({device.name: device for device in report.devices})
         self._notes.update(dict.fromkeys(report.notes))
 
-    def report(self, process: str | None = None) -> LineReport:
+    def report(self, process: str | None = None, ending: Ending | None = None) -> LineReport:
         """Return all that was added."""
         return LineReport(
             functions=tuple(self._functions.values()),
             devices=tuple(self._devices.values()),
             process=process,
             notes=tuple(self._notes),
+            ending=ending,
         )
 
 

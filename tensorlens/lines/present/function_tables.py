@@ -25,7 +25,7 @@ from tensorlens.lines.present.overview import (
     highest,
     overview,
 )
-from tensorlens.lines.report import LineReport
+from tensorlens.lines.report import Ending, LineReport
 from tensorlens.render import blocks
 from tensorlens.render.blocks import (
     Block,
@@ -77,6 +77,7 @@ _OF_THE_OVERVIEW = ("Device", "Peak", "Net sum", "Backward")
 _MOST_RESIDENTS = 3
 """Lines that are named of what was there when a backward pass began."""
 _NET = "Net sum: what a line left, all hits added; other lines may free it."
+_CUT = "what stayed is judged without the last hit of each line: its step may not have ended"
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
@@ -115,12 +116,23 @@ def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overvi
     nothing = () if functions else (Note("no function was profiled"),)
     return Section(
         (
-            Heading("Memory per line", found.provenance, found.process),
+            Heading(_title(found), found.provenance, found.process),
             facts,
+            *((Note(_CUT, label="note"),) if found.ending else ()),
             *(Note(note, label="note") for note in found.notes),
             *nothing,
         )
     )
+
+
+def _title(found: LineReport) -> str:
+    return "Memory per line" + (f": {ending_text(found.ending)}" if found.ending else "")
+
+
+def ending_text(ending: Ending) -> str:
+    """Return ``SIGTERM ended the program at train.py:305``."""
+    where = f" at {place(ending.line)}" if ending.line else ""
+    return f"{ending.cause} ended the program{where}"
 
 
 def _before(peak: Place, found: LineReport) -> Iterator[Fact]:

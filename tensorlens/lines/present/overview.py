@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tensorlens.lines.present.layout import Entry, FunctionLayout, Row
 from tensorlens.render.source import printable, short_path
+from tensorlens.user_code import is_foreign
 
 MOST = 10
 _FEWEST = 2
@@ -48,8 +50,9 @@ class Place:
 
     @property
     def place(self) -> str:
-        """``nets/train.py:14``."""
-        name = short_path(self.function.function.filename)
+        """``nets/train.py:14``; of a library ``modeling_gpt2.py:703``, as paths there are long."""
+        filename = self.function.function.filename
+        name = Path(filename).name if is_foreign(filename) else short_path(filename)
         return printable(f"{name}:{self.row.line.lineno}")
 
     @property

@@ -139,7 +139,7 @@ class EventIndex:
 
 def event_index(recording: Recording) -> EventIndex:
     """Return the study of a recording's log, made once."""
-    return recording.once("study", lambda: EventIndex(recording.log))
+    return recording.once("study", lambda now: EventIndex(now.log))
 
 
 def _stretches(keys: Iterable[Key]) -> array[int]:

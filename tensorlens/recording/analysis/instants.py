@@ -105,7 +105,7 @@ class Residents(Sequence[Resident]):
 
 def roles_of(recording: Recording) -> Roles:
     """Return the roles of a recording's blocks, made once."""
-    return recording.once("roles", lambda: Roles(event_index(recording)))
+    return recording.once("roles", lambda now: Roles(event_index(now)))
 
 
 def peak(recording: Recording, device: str | None = None) -> Peak:
@@ -151,7 +151,7 @@ def _moment(
     ordered = sorted(rows, key=sizes.__getitem__, reverse=True)
     places = largest_sums((of.place(each), sizes[each]) for each in rows)
     dropped = log is not recording.log
-    reserved = recording.once(("reserved", device), lambda: reserved_levels(recording.log, device))
+    reserved = recording.once(("reserved", device), lambda now: reserved_levels(now.log, device))
     return Moment(
         device=device,
         bytes=sum(places.values()),

@@ -62,16 +62,15 @@ def residents(log: EventLog, device: int | None, row: int) -> list[int]:
 
 def device_levels(recording: Recording, device: str) -> array[int]:
     """Return the bytes handed out on a device after each event."""
-    log = recording.log
-    number = log.devices.index(device)
-    return recording.once(("levels", device), lambda: levels(log, number))
+    return recording.once(
+        ("levels", device), lambda now: levels(now.log, now.log.devices.index(device))
+    )
 
 
 def device_peak(recording: Recording, device: str) -> tuple[int, int]:
     """Return the highest bytes on a device among the events kept, and after which row."""
-    log = recording.log
     return recording.once(
-        ("highest", device), lambda: highest(log, device_levels(recording, device))
+        ("highest", device), lambda now: highest(now.log, device_levels(now, device))
     )
 
 

@@ -161,7 +161,7 @@ def _thinned(rows: Sequence[int], levels: Sequence[int], points: int) -> list[in
 
 def _by_role(recording: Recording, device: str, at: Sequence[int]) -> dict[str, list[int]]:
     """Return the bytes of each role after each of some rows, which rise."""
-    roles = recording.once("block roles", lambda: block_roles(roles_of(recording)))
+    roles = recording.once("block roles", lambda now: block_roles(roles_of(now)))
     found = _changes(recording, device, at, roles)
     points = range(len(at))
     sums = {

@@ -6,7 +6,7 @@ Rows are equal blocks together, largest first; what the view leaves out is summe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from tensorlens.errors import UsageError
@@ -15,7 +15,7 @@ from tensorlens.recording.analysis.roles import BEFORE
 from tensorlens.recording.moments import BackwardCost, Moment, Resident
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Mark
-from tensorlens.records.names import common_name, without_indices
+from tensorlens.records.names import common_name, readable_name, without_indices
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import counted, duration, exact_size
 from tensorlens.render.source import model_place, place, printable
@@ -43,15 +43,19 @@ class BlockRow:
     """
 
     name: str
-    """``layers[0-11].mlp: GeluBackward0.self`` where there are several layers."""
+    """``layers[0-11].mlp: saved by Gelu`` where there are several layers."""
     first: Resident
     count: int
     nbytes: int
     """Bytes of all of them."""
+    lines: int = 1
+    """How many lines made them: items of one list may be of several."""
 
     @property
     def place(self) -> str:
         """The line of the model that made them, else the line that they are counted for."""
+        if self.lines > 1:
+            return counted(self.lines, "line")
         model = self.first.model_line
         if model is not None:
             return model_place(model)
@@ -89,7 +93,7 @@ class Instant:
     moment: Moment
     is_peak: bool
     when: str
-    """``after 1.20 ms, event 512, in backward, after "epoch 2"``."""
+    """``after 1.20 ms, in backward of train.py:12, after "epoch 2"``."""
     roles: tuple[tuple[str, int], ...]
     """Role and bytes, in the order of ``BLOCK_ROLES``."""
     rows: tuple[BlockRow, ...]
@@ -151,17 +155,26 @@ def when(recording: Recording, moment: Moment) -> str:
         return start_text(recording)
     kind = recording.log.kind[moment.row]
     timed = kind != START and has_times(recording.log)
-    parts = [after if timed else "", f"event {moment.row:,}"]
+    # a log without times has no other name for it
+    parts = [after if timed else f"event {moment.row:,}"]
     if kind == START:
-        parts.insert(0, start_text(recording))
+        parts = [start_text(recording)]
     elif kind == ALLOC:
         (block,) = recording.blocks((moment.row,))
-        if block.phase != "other":
-            parts.append(f"in {printable(block.phase)}")
+        parts.append(_made(block))
     mark = mark_before(recording.marks, moment.row)
     if mark is not None:
         parts.append(f"after {instant_text(recording.marks, mark)}")
     return ", ".join(filter(None, parts))
+
+
+def _made(block: Resident) -> str:
+    """Return ``in forward at train.py:12``, ``in backward of train.py:12``; what is known of it."""
+    where = "" if block.charged is None else place(block.charged)
+    if block.phase == "other":
+        return where and f"at {where}"
+    joint = "of" if block.phase == "backward" else "at"
+    return f"in {printable(block.phase)}" + (f" {joint} {where}" if where else "")
 
 
 def start_text(recording: Recording) -> str:
@@ -209,7 +222,7 @@ def line_place(line: SourceLine | None, nowhere: str = UNKNOWN) -> str:
 
 def nowhere(recording: Recording, device: str) -> str:
     """Return what the row of a device's blocks without a line is called."""
-    return recording.once(("nowhere", device), lambda: _nowhere(recording, device))
+    return recording.once(("nowhere", device), lambda now: _nowhere(now, device))
 
 
 def _nowhere(recording: Recording, device: str) -> str:
@@ -335,13 +348,7 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[LeftO
             other_roles[0] += 1
             other_roles[1] += block.nbytes
             continue
-        key = (
-            block.nbytes,
-            without_indices(block.name),
-            block.role,
-            block.charged,
-            block.model_line,
-        )
+        key = block.nbytes, without_indices(block.name), block.role, _line_of(block)
         groups.setdefault(key, []).append(block)
     rows = sorted(_together(groups.values()), key=lambda row: -row.nbytes)
     shown = tuple(rows[: view.top])
@@ -359,13 +366,25 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[LeftO
 
 def _together(groups: Iterable[list[Resident]]) -> list[BlockRow]:
     """Return groups of blocks of equal size as rows; those that would look alike are one."""
-    rows: dict[tuple[object, ...], BlockRow] = {}
+    rows: dict[tuple[object, ...], tuple[str, list[Resident]]] = {}
     for alike in groups:
-        first, name = alike[0], common_name([block.name for block in alike])
+        first, name = alike[0], readable_name(common_name([block.name for block in alike]))
         # where no line is known the sizes say most
-        where = first.nbytes if first.charged is None else (first.charged, first.model_line)
-        key = (name, first.role, where)
-        row = rows.get(key, BlockRow(name, first, 0, 0))
-        nbytes = row.nbytes + sum(block.nbytes for block in alike)
-        rows[key] = replace(row, count=row.count + len(alike), nbytes=nbytes)
-    return [*rows.values()]
+        where = first.nbytes if first.charged is None else _line_of(first)
+        rows.setdefault((name, first.role, where), (name, []))[1].extend(alike)
+    return [
+        BlockRow(
+            name,
+            blocks[0],
+            len(blocks),
+            sum(block.nbytes for block in blocks),
+            len({(block.charged, block.model_line) for block in blocks}),
+        )
+        for name, blocks in rows.values()
+    ]
+
+
+def _line_of(block: Resident) -> object:
+    """Return the line that a block is told by; items of one list may be of any."""
+    is_item = block.known and block.name.endswith("]")
+    return None if is_item else (block.charged, block.model_line)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from tensorlens.recording.moments import Churn, Fragmentation, Moment
 from tensorlens.recording.present.instants import Instant, LineRow, has_times, instants
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import OOM
+from tensorlens.records.events import ALLOC, FREE, OOM
 from tensorlens.render.figures import counted, duration, exact_size, size
 from tensorlens.render.source import place, printable
 from tensorlens.render.view import View
@@ -37,18 +37,19 @@ def device_sources(recording: Recording) -> tuple[tuple[str, str], ...]:
 
 
 def extent(recording: Recording) -> str:
-    """Return how many events there are over how long, and how many there is no more of.
+    """Return over how long it is, of how many allocations and frees, and how many were dropped.
 
     What was there before the first one is no event. The time is that from the recording's
     beginning to its last event, unless events were dropped: then that of those kept comes first.
     """
     log, marks, dropped = recording.log, recording.marks, recording.origin.dropped
-    happened = len(log) - log.starts
-    text = counted(happened, "event") if happened else "no events"
+    happened = log.kind.count(ALLOC) + log.kind.count(FREE)
+    many = f"{happened:,} allocations and frees" if happened else "no allocations"
+    text = "1 allocation" if happened == 1 else many
     if happened and has_times(log):
         end = log.time[len(log) - 1]
         kept = end - log.time[log.starts]
-        text += f" over the last {duration(kept)} of" if dropped else " over"
+        text += f" in the last {duration(kept)} of" if dropped else " in"
         text += f" {duration(end)}"
     if dropped:
         text += f"; {counted(dropped, 'earlier one')} dropped"
@@ -130,7 +131,8 @@ def _failures(recording: Recording, device: str) -> list[str]:
     line = next((frame.line for frame in last.stack if frame.user), None)
     text = "a request failed" if len(rows) == 1 else f"{len(rows):,} requests failed, the last"
     at = f" at {place(line)}" if line else ""
-    return [f"out of memory: {text} for {size(last.nbytes)}{at}, event {last.row:,}"]
+    when = f", after {duration(last.time_ns)}" if has_times(log) else f", event {last.row:,}"
+    return [f"out of memory: {text} for {size(last.nbytes)}{at}{when}"]
 
 
 def largest_line(rows: Sequence[LineRow], whole: int) -> str:

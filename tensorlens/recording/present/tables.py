@@ -216,7 +216,7 @@ def _common_function(names: Sequence[str]) -> str | None:
 def _everything(block: Resident, count: int) -> Iterator[str]:
     if block.dtype or block.shape is not None:
         shape = "" if block.shape is None else str(block.shape)
-        yield " ".join(filter(None, ("each" if count > 1 else "", block.dtype, shape)))
+        yield " ".join(filter(None, (block.dtype, shape, "each" if count > 1 else "")))
     made = [block.op or "", f"in {block.module}" if block.module else "", block.phase]
     yield "made by " + ", ".join(filter(None, made))
     if block.born:

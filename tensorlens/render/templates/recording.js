@@ -177,7 +177,8 @@
     function at(where) {
       const time = figure("time", where);
       const timed = data.byTime && (where < 0 ? time > 0 : data.row[where] >= 0);
-      return timed ? "after " + duration(time) + ", " + event(where) : event(where);
+      if (!timed) return event(where);
+      return "after " + duration(time) + (where < 0 ? ", " + event(where) : "");
     }
 
     function age(block) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import FIELDS
 from tensorlens.render.blocks import (
     Block,
@@ -146,7 +147,7 @@ def treemap(snapshot: Snapshot, device: str, view: View) -> Treemap | None:
 
 
 def _box(row: TensorRow) -> Box:
-    name = printable(row.name) or "(no name)"
+    name = printable(readable_name(row.name)) or "(no name)"
     name = f"{name} x {row.count:,}" if row.count > 1 else name
     tip = f"{name}\n{size(row.after)}, {row.first.dtype} {row.shape}".rstrip()
     # the module's path is much the same in all of them

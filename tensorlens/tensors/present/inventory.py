@@ -31,7 +31,7 @@ class TensorRow:
     after: int
     """Bytes of their storages now."""
     shape: str = ""
-    """Empty where those of a family differ."""
+    """``(3, 4)``, of several ``(3, 4) each``; empty where those of a family differ."""
     aliases: tuple[TensorRecord, ...] = ()
     """Tensors that share the storage; only where there is one and the view is verbose."""
     lines: int = 1
@@ -206,10 +206,14 @@ def _row(
         nbytes=sum(table.nbytes[row] for row in rows),
         before=sum(sizes[row][0] for row in rows),
         after=sum(sizes[row][1] for row in rows),
-        shape=str(table.shapes[shapes.pop()]) if len(shapes) == 1 else "",
+        shape=_shape(str(table.shapes[shapes.pop()]), len(rows)) if len(shapes) == 1 else "",
         aliases=tuple(aliases) if len(rows) == 1 else (),
         lines=lines,
     )
+
+
+def _shape(shape: str, count: int) -> str:
+    return f"{shape} each" if count > 1 else shape
 
 
 def _chosen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorlens.records.ledger import Ledger
+from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine, TensorRecord
 from tensorlens.render.blocks import (
     NO_BREAK,
@@ -100,7 +101,7 @@ def tensor_table(
         Column("Name", "name", in_full=view.verbose),
         Column("Role", "text"),
         Column("Type", "text", rank=0),
-        Column("Shape", "text", rank=2, most=_SHAPE_ROOM),
+        Column("Shape", "text", rank=1, most=_SHAPE_ROOM),
     ]
     if kind == "grown":
         columns += [Column("Before"), Column("After")]
@@ -108,15 +109,15 @@ def tensor_table(
     if not view.verbose:
         # a verbose report has them below the row
         columns += [
-            Column("Born", "line", rank=1, most=_BORN_ROOM, only=("text",)),
+            Column("Born", "line", rank=2, most=_BORN_ROOM, only=("text",)),
             Column("Born", "line", rank=1, only=_PAGES, tip="The line that allocated it"),
             Column("Line of the model", "line", rank=1, only=_PAGES),
         ]
     largest = max((abs(row.change) for row in rows), default=0)
     cells = (
         (
-            Cell(printable(row.name) or _NAMELESS, count=row.count),
-            *(row.first.role, row.first.dtype, _shape(row)),
+            Cell(printable(readable_name(row.name)) or _NAMELESS, count=row.count),
+            *(row.first.role, row.first.dtype, row.shape),
             *_sizes(row, kind, largest),
             *(() if view.verbose else _births(row)),
         )
@@ -180,11 +181,6 @@ def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
         # more is shown than there is where one element stands for many (expand)
         text = f"{size(row.nbytes)} {'of' if row.nbytes < row.after else 'from'} {text}"
     yield Cell(text, bar=_bar(abs(row.change), largest), tone=tone)
-
-
-def _shape(row: TensorRow) -> str:
-    """Return the shape, ``4 x (512, 512)`` of several tensors, whose bytes the row sums."""
-    return f"{row.count:,} x {row.shape}" if row.count > 1 and row.shape else row.shape
 
 
 def _births(row: TensorRow) -> tuple[str, str, str]:

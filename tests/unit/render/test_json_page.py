@@ -15,7 +15,14 @@ import rendered_snapshots as snapshots
 import tensorlens
 from tensorlens.jobs.merge import job_report
 from tensorlens.jobs.rank_report import RankReport
-from tensorlens.lines.report import FunctionLines, Line, LineMemory, LineReport, ResidentLine
+from tensorlens.lines.report import (
+    Ending,
+    FunctionLines,
+    Line,
+    LineMemory,
+    LineReport,
+    ResidentLine,
+)
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.result import LargestBatch
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
@@ -24,6 +31,7 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.documents import Document
 from tensorlens.records.events import ALLOC, EventLog, Frame
 from tensorlens.records.queues import ObjectContainer, Queue, QueuePart, QueueWorker
+from tensorlens.records.tensors import SourceLine
 from tests.json_page import PAGE, Checker
 
 
@@ -70,7 +78,8 @@ def graph() -> LineReport:
     function = FunctionLines(
         *("step", "step", "m", "m.py", 1, 3, (line,)), execution="graph", whole={"cpu": memory}
     )
-    return reports.report(function)
+    ending = Ending("SIGTERM", SourceLine("m.py", 2, "step"))
+    return replace(reports.report(function), ending=ending)
 
 
 def test_the_page_has_every_field_of_every_record_and_no_other() -> None:

@@ -62,7 +62,7 @@ def test_a_path_takes_one_line_where_there_is_room() -> None:
 def test_what_is_not_known_is_said() -> None:
     text = text_of("several")
     assert (
-        "2  1.50 tensors, 1.50 KiB a step\n"
+        "2  about 2 tensors, 1.50 KiB a step\n"
         "   made at    a line that is not known\n"
         "   held by    nothing that can be seen from Python\n"
         "   likely     one step in 2 leaves the same behind, 3 times in 6 steps\n"
@@ -130,7 +130,7 @@ def test_what_hangs_below_and_the_balance_are_told() -> None:
     )
     assert "1  2 tensors, 5.00 KiB a step: queue that fills" in lines
     first = lines.index(
-        "   below it   0.50 tensors, 512 B a step, activation, made at net.py:1 in forward"
+        "   below it   less than 1 tensor, 512 B a step, activation, made at net.py:1 in forward"
     )
     assert lines[first + 1] == "                x = 1"
     # the eight with the most bytes

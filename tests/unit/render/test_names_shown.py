@@ -3,6 +3,7 @@ import itertools
 import pytest
 from rendered_snapshots import T, snapshot_of
 
+from tensorlens.records.names import readable_name
 from tensorlens.render.shortening import distinct_names
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
@@ -78,7 +79,7 @@ def test_rows_of_a_snapshot_differ(limit) -> None:
 
 def test_layers_fold_and_are_told_in_full() -> None:
     tensors = [T(name, (8, 64), "parameter") for name in LORA if not name.startswith("AdamW")]
-    text = TextRenderer(width=120).render(snapshot_of(tensors))
+    text = TextRenderer(width=125).render(snapshot_of(tensors))
     assert [line.split("  ")[1] for line in rows(text)] == [
         f"m.base_model.model.model.layers[0-3].self_attn.{proj}_proj.lora_{lora}.default.weight x 4"
         for proj, lora in itertools.product("qv", "AB")
@@ -91,6 +92,23 @@ def test_after_a_long_part_went_others_have_its_room() -> None:
     assert distinct_names(names, [32] * 3, "…") == [
         f"model.transformer.h.{layer}.attn:…key" for layer in range(3)
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("h[0-3].mlp: GeluBackward0.self", "h[0-3].mlp: saved by Gelu"),
+        ("LogSoftmaxBackward0.result", "saved by LogSoftmax"),
+        (
+            "net.norm: NativeLayerNormBackward0.result1",
+            "net.norm: saved by NativeLayerNorm (result1)",
+        ),
+        ("fc: AddmmBackward0", "fc: AddmmBackward0"),
+        ("fc.weight", "fc.weight"),
+    ],
+)
+def test_what_autograd_saved_is_said_in_words(name: str, shown: str) -> None:
+    assert readable_name(name) == shown
 
 
 def test_a_line_keeps_its_number_where_its_function_is_long() -> None:

@@ -153,7 +153,7 @@ def test_an_instant_between_the_points_becomes_one() -> None:
     full = HtmlRenderer(View(at="backward")).render(recording)
     (data,) = data_of(full)
     assert data["row"][data["shown"]] == 3 and data["peak"] == 3 - 1 + 1
-    assert "168.00 KiB (172,032 B) in 4 blocks, after 2.00 ms, event 3" in full
+    assert "168.00 KiB (172,032 B) in 4 blocks, after 2.00 ms, in forward at" in full
     (data,) = data_of(HtmlRenderer(View(at="1")).render(recordings.training()))
     assert data["row"][:3] == [-1, 1, 2] and data["shown"] == 1 and data["peak"] == 4
     assert data["total"][:3] == [120 * KIB, 120 * KIB, 160 * KIB]

@@ -15,11 +15,11 @@ from tensorlens.render.view import View
 TRAINING_80 = """\
 Memory over time
   cpu  torch CPU allocator
-  7 events over 7.00 ms; 3 marks
+  7 allocations and frees in 7.00 ms; 3 marks
   note: stacks are of Python alone
 
-cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, event 4, in
-    backward, after "backward"
+cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, in backward of
+    train.py:2, after "backward"
   Role              Size   Share
   ──────────────────────────────
   parameter   100.00 KiB  37.3 %
@@ -57,7 +57,7 @@ Growth from "forward" to "end": +100.00 KiB
   +100.00 KiB      +1  gradient  train.py:2  h = net(x)
 """
 TRAINING_120 = (
-    TRAINING_80.replace("in\n    backward", "in backward")
+    TRAINING_80.replace("backward of\n    ", "backward of ")
     .replace("allocator\n    counted", "allocator counted")
     .replace("most by\n    train.py", "most by train.py")
 )
@@ -96,7 +96,7 @@ def test_a_narrow_encoding_holds_it(kind: str, encoding: str) -> None:
 
 
 def test_nothing_was_recorded() -> None:
-    assert text_of(recordings.empty()) == "Memory over time\n  no events\n"
+    assert text_of(recordings.empty()) == "Memory over time\n  no allocations\n"
 
 
 def test_what_is_not_known_says_why() -> None:
@@ -112,7 +112,7 @@ def test_a_peak_that_is_reached_again_is_the_first() -> None:
         log.append(ALLOC, "cpu", 64, 512, time)
         log.append(FREE, "cpu", 64, 512, time + 1)
     text = text_of(Recording(log, Origin(source={"cpu": "torch CPU allocator"})), 120)
-    first = "after 1 ns, event 0; reached 3 times, this is the first"
+    first = "after 1 ns; reached 3 times, this is the first"
     assert f"cpu  peak 512 B in 1 block, {first}\n" in text
 
 
@@ -128,7 +128,10 @@ def test_blocks_without_a_line_from_before_and_from_later() -> None:
 def test_the_start_and_what_was_dropped() -> None:
     assert "cpu  peak 512 B in 2 blocks, at the start\n" in text_of(recordings.only_start())
     text = text_of(recordings.dropped(), 120)
-    assert "  2 events over the last 2.00 ms of 9.00 ms; 1,234 earlier ones dropped\n" in text
+    assert (
+        "  2 allocations and frees in the last 2.00 ms of 9.00 ms; 1,234 earlier ones dropped\n"
+        in text
+    )
     when = "after 2.00 ms, before the first event that was kept"
     assert f"cpu  peak 510 B in 2 blocks, {when}\n" in text
     # 20 B handed out, at most 35 B resident
@@ -136,7 +139,7 @@ def test_the_start_and_what_was_dropped() -> None:
         "churn of the events that were kept: 20 B handed out in 1 allocation, 0.6 times their"
         in text
     )
-    assert "  no events\n" in text_of(recordings.only_start())
+    assert "  no allocations\n" in text_of(recordings.only_start())
 
 
 def test_the_allocators_own_count() -> None:
@@ -149,7 +152,7 @@ def test_the_allocators_own_count() -> None:
         " (the largest piece 18.50 MiB), 18.50 MiB of it in segments partly in use\n"
         "  churn: 1.00 MiB handed out in 1 allocation, 1.0 times the peak;"
         " most by train.py:2 (1.00 MiB)\n"
-        "  out of memory: a request failed for 1.00 GiB at train.py:2, event 3\n"
+        "  out of memory: a request failed for 1.00 GiB at train.py:2, after 4 ns\n"
     ) in text
 
 
@@ -222,10 +225,14 @@ def test_verbose_tells_how_each_block_came_to_be() -> None:
 @pytest.mark.parametrize(
     ("at", "bytes_", "headline"),
     [
-        ("3", 168, '(172,032 B) in 4 blocks, after 2.00 ms, event 3, in forward, after "forward"'),
+        (
+            "3",
+            168,
+            '(172,032 B) in 4 blocks, after 2.00 ms, in forward at train.py:3, after "forward"',
+        ),
         ("backward", 168, None),
-        ("forward", 120, "(122,880 B) in 2 blocks, at the start, event 1"),
-        ("8", 220, '(225,280 B) in 3 blocks, after 7.00 ms, event 8, after "backward"'),
+        ("forward", 120, "(122,880 B) in 2 blocks, at the start"),
+        ("8", 220, '(225,280 B) in 3 blocks, after 7.00 ms, after "backward"'),
     ],
 )
 def test_another_instant(at: str, bytes_: int, headline: str | None) -> None:
@@ -240,7 +247,7 @@ def test_several_marks_of_a_name() -> None:
     recording.log.marks[1:] = [Mark("forward", 4, 0)]
     assert row_of(recording, "forward") == 3
     text = text_of(recording, 120)
-    assert 'event 4, in backward, after "forward" (2 of 2)\n' in text
+    assert 'after 3.00 ms, in backward of train.py:2, after "forward" (2 of 2)\n' in text
     # from 120 to 168 KiB
     assert 'Growth from "forward" (1 of 2) to "forward" (2 of 2): +48.00 KiB\n' in text
 
@@ -268,6 +275,18 @@ def test_a_crowd_of_equal_blocks_is_summed() -> None:
     assert [(each.count, each.nbytes) for each in found.hidden] == [(500, 500 * 512)]
     (found,) = instants(Recording(log), View(top=None))
     assert [row.count for row in found.rows] == [20_500] and not found.hidden
+
+
+def test_items_of_one_list_are_one_row_whatever_lines_made_them() -> None:
+    log = EventLog()
+    for number in range(6):
+        stack = log.stacks.add([Frame("train.py", 2 + number % 2, "step")])
+        log.append(ALLOC, "cpu", number + 1, 512, number, stack)
+        log.name(number, Label(f"history[{number}]", "other"))
+    (found,) = instants(Recording(log), View())
+    assert [(row.name, row.count, row.nbytes, row.place) for row in found.rows] == [
+        ("history[0..5]", 6, 6 * 512, "2 lines")
+    ]
 
 
 def test_the_rows_follow_the_sizes_whatever_their_number() -> None:

@@ -57,7 +57,7 @@ def test_what_is_hidden_is_summed() -> None:
 def test_changes() -> None:
     rows = Reader(fragment(snapshots.grown())).rows
     rows = [[" ".join(cell.split()) for cell in row] for row in rows]
-    assert ["history[10..19] x 10", "other", "float32", "(256,)", "+10.00 KiB"] in rows
+    assert ["history[10..19] x 10", "other", "float32", "(256,) each", "+10.00 KiB"] in rows
     assert ["allocated", "17.00 KiB", "30.00 KiB", "+13.00 KiB"] in rows
 
 
@@ -92,8 +92,8 @@ def test_equal_tensors_of_any_container_are_one_row_and_one_box() -> None:
     tensors += [snapshots.T("made at train.py", (256,))] * 300
     snapshot = snapshots.snapshot_of(tensors)
     rows = [[" ".join(cell.split()) for cell in row] for row in Reader(fragment(snapshot)).rows]
-    assert ["buf[*].state x 3,000", "other", "float32", "(256,)", "2.93 MiB"] in rows
-    assert ["made at train.py x 300", "other", "float32", "(256,)", "300.00 KiB"] in rows
+    assert ["buf[*].state x 3,000", "other", "float32", "(256,) each", "2.93 MiB"] in rows
+    assert ["made at train.py x 300", "other", "float32", "(256,) each", "300.00 KiB"] in rows
     (group,) = treemap(snapshot, "cpu", View()).groups
     assert (group.label, group.nbytes) == ("other", 3300 * 1024)
     assert [(box.label, box.nbytes) for box in group.boxes] == [

@@ -178,7 +178,7 @@ def test_ten_thousand_in_one_list_are_one_row() -> None:
     text = text_of(snapshots.list_of_ten_thousand())
     assert "cpu  39.06 KiB in 10,000 tensors, all of 39.06 KiB allocated" in text
     assert lines_with(text, "history") == [
-        "history[0..9999] x 10,000 other float32 () 39.06 KiB train.py:9"
+        "history[0..9999] x 10,000 other float32 () each 39.06 KiB train.py:9"
     ]
     assert "more" not in text
 
@@ -195,10 +195,10 @@ REPLAY = [
 
 def test_equal_tensors_of_any_container_are_one_row() -> None:
     assert lines_with(text_of(snapshot_of(REPLAY), 100), "float32") == [
-        "buf[*].state x 3,000 other float32 (256,) 2.93 MiB",
-        "rows[*]['x'] x 2,000 other float32 (256,) 1.95 MiB",
-        "made at train.py:12 in step x 300 activation float32 (256,) 300.00 KiB",
-        "cache[*] x 100 other float32 (256,) 100.00 KiB",
+        "buf[*].state x 3,000 other float32 (256,) each 2.93 MiB",
+        "rows[*]['x'] x 2,000 other float32 (256,) each 1.95 MiB",
+        "made at train.py:12 in step x 300 activation float32 (256,) each 300.00 KiB",
+        "cache[*] x 100 other float32 (256,) each 100.00 KiB",
         "batch['attention_mask'] input float32 (256,) 1.00 KiB",
         "batch['input_ids'] input float32 (256,) 1.00 KiB",
     ]
@@ -208,9 +208,9 @@ def test_equal_tensors_that_appeared_or_went_are_one_row() -> None:
     some, none = snapshot_of(REPLAY[:5300]), snapshot_of([], {"cpu": ledger_of("cpu", 0)})
     for difference, sign in ((some - none, "+"), (none - some, "-")):
         assert lines_with(text_of(difference, 100), "float32") == [
-            f"buf[*].state x 3,000 other float32 (256,) {sign}2.93 MiB",
-            f"rows[*]['x'] x 2,000 other float32 (256,) {sign}1.95 MiB",
-            f"made at train.py:12 in step x 300 activation float32 (256,) {sign}300.00 KiB",
+            f"buf[*].state x 3,000 other float32 (256,) each {sign}2.93 MiB",
+            f"rows[*]['x'] x 2,000 other float32 (256,) each {sign}1.95 MiB",
+            f"made at train.py:12 in step x 300 activation float32 (256,) each {sign}300.00 KiB",
         ]
 
 
@@ -262,10 +262,11 @@ def test_the_type_gives_way_to_the_name() -> None:
     assert "Left out to fit 80 characters: Type." in text
 
 
-def test_births_give_way_where_there_is_no_room() -> None:
+def test_births_give_way_last() -> None:
     tensors = [T("n" * 28, (64, 3, 7, 7), "activation", born=("training.py", 12))]
-    assert "Left out to fit 80 characters: Born." in text_of(snapshot_of(tensors), 80)
-    assert "training.py:12" in text_of(snapshot_of(tensors), 120)
+    text = text_of(snapshot_of(tensors), 80)
+    assert "Left out to fit 80 characters: Shape." in text and "training.py:12" in text
+    assert "Type, Shape, Born." in text_of(snapshot_of(tensors), 60)
     assert "born at training.py:12 in step" in text_of(snapshot_of(tensors), 80, verbose=True)
 
 
@@ -306,9 +307,9 @@ def test_changes() -> None:
         "  other       15.00 KiB  25.00 KiB  +10.00 KiB\n"
         "\n"
         "  10 tensors appeared, +10.00 KiB\n"
-        "  Name                  Role   Type     Shape       Change\n"
-        "  " + "─" * 56 + "\n"
-        "  history[10..19] x 10  other  float32  (256,)  +10.00 KiB\n"
+        "  Name                  Role   Type     Shape            Change\n"
+        "  " + "─" * 61 + "\n"
+        "  history[10..19] x 10  other  float32  (256,) each  +10.00 KiB\n"
         "\n"
         "  1 tensor gone, -2.00 KiB\n"
         "  Name  Role        Type     Shape      Change\n"

@@ -12,6 +12,7 @@ from tensorlens.recording.present.instants import LineRow, nowhere, source_of, s
 from tensorlens.recording.present.tables import module_families
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
+from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.colours import role_colour
 from tensorlens.render.pictures import WIDTH, Picture
@@ -105,7 +106,7 @@ def _next(following: list[int], point: int) -> int:
 
 
 _TEXTS: dict[str, Callable[[Resident], str]] = {
-    "name": lambda block: block.name,
+    "name": lambda block: readable_name(block.name),
     "role": lambda block: block.role,
     "module": lambda block: block.module or "",
     "op": lambda block: block.op or "",
