@@ -54,7 +54,7 @@ quick: $(VENV)/.ready
 # each room by itself: every look at the heap is as long as what its process has imported
 pytest: $(VENV)/.frameworks
 	$(BIN)/python $(PYTEST) tests/unit/frameworks tests/unit/heap
-	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks tests/unit/heap
+	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks --ignore=tests/unit/heap
 	$(BIN)/python $(PYTEST) tests/smoke
 	$(foreach file,$(wildcard tests/alone/test_*.py),$(BIN)/python -m pytest --tb=short $(file) &&) true
 	$(BIN)/python $(PYTEST) tests/trainers
