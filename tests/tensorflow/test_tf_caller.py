@@ -56,11 +56,11 @@ print(json.dumps([found.outcomes[0].losses[0], found.outcomes[1].losses[0], "bf1
 
 
 def test_option_replaces_a_policy_that_an_imported_module_sets(tmp_path):
-    program = asked(repr('model:make_step'))
+    program = asked(repr("model:make_step"))
     assert answer(tmp_path, program, model=STEP + SET) == [16, 32]
 
 
 def test_option_replaces_a_policy_that_make_step_sets(tmp_path):
     within = STEP.replace("    model = ", f"    {SET}    model = ")
-    program = asked(repr('model:make_step'))
+    program = asked(repr("model:make_step"))
     assert answer(tmp_path, program, model=within) == [16, 32]

@@ -17,6 +17,7 @@ from pathlib import Path
 import compare_programs as programs
 import psutil
 import pytest
+import torch
 
 import tensorlens
 from tensorlens.planning import processes
@@ -51,13 +52,13 @@ MODELS = {
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    yield
-    if before is None:
-        del os.environ["OMP_NUM_THREADS"]
-    else:
-        os.environ["OMP_NUM_THREADS"] = before
+    """Sums are of one order: trials take the threads of the process that asks."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(before)
 
 
 @functools.cache
