@@ -104,8 +104,7 @@ wheel: $(VENV)/.frameworks
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) "$(TORCH)"
-	$(BIN)/python $(PIP) -e ".[test]"
+	$(BIN)/python $(PIP) "$(TORCH)" -e ".[test]"
 	touch $@
 
 # what tests run under besides torch
