@@ -12,7 +12,7 @@ def copied_compiler(part: build.Part, folder: Path) -> str:
     build.load(part)
     cache = build.cache_folder()
     assert cache is not None
-    (library,) = cache.glob(f"{part.name}-{build._key(part)}-*.so")
+    library = next(cache.glob(f"{part.name}-{build._key(part)}-*.so"))
     script = folder / "compiler"
     script.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncat {library} > "$2"\n')
     script.chmod(0o755)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.warm.variables import TOLD, read_at_the_start
 
 _HERE = Path(__file__).parent
 _MOST_SECONDS = 120
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
 _servers: list[subprocess.Popen[bytes]] = []
 """They end with whoever runs the tests: nobody waits for them."""
 _IS_POSSIBLE = sys.platform.startswith("linux")
@@ -64,9 +66,8 @@ def _command(
     names: Sequence[str], device: bool, variables: Sequence[tuple[str, str]]
 ) -> tuple[str, ...]:
     """Return how a server is asked: one for each environment, whichever worker of xdist asks."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     kind = hashlib.sha256(repr((names, device, variables)).encode()).hexdigest()
-    folder = Path(tempfile.gettempdir(), f"warm-{run[:8]}-{kind[:8]}")
+    folder = Path(tempfile.gettempdir(), f"warm-{_RUN[:8]}-{kind[:8]}")
     try:
         folder.mkdir()
     except FileExistsError:
