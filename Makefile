@@ -25,12 +25,18 @@ unexport PYTHONDONTWRITEBYTECODE
 python = $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null \
     || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(1).*/bin/python$(1) 2>/dev/null | tail -n 1)
 NEWER := $(foreach version,3.12 3.13 3.14,$(if $(call python,$(version)),$(version)))
-# what only counts and renders is the same code on each of them: the newest does
+# what only counts and renders is the same code on each of them: it runs on the newest alone
 NEWEST := $(lastword $(NEWER))
+ON_NEWEST := $(addprefix tests/unit/,render records recording)
+
+# each in a process of its own, one on each core
+SINGLE := tests/alone/test_wheel.py $(filter-out %/test_wheel.py,$(wildcard tests/alone/test_*.py)) \
+    $(filter-out %/test_composer.py,$(wildcard tests/trainers/test_*.py))
 
 PURE := integrations leaks lines planning recording records render test_units.py
 
-.PHONY: demo test quick lint pytest bench wheel site clean test-torch test-composer $(NEWER:%=test-%)
+.PHONY: demo test quick lint pytest bench wheel site clean test-torch test-composer \
+    $(NEWER:%=test-%) $(SINGLE)
 
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
@@ -38,7 +44,7 @@ demo: $(VENV)/.ready
 # what runs in one process each goes side by side, installations too, then what fills all cores
 test:
 	$(MAKE) -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-	    $(VENV)/.ready $(NEWER:%=test-%) lint site $(VENV)/.frameworks
+	    $(VENV)/.ready $(VENV)/.frameworks $(SINGLE) $(NEWER:%=test-%) lint site
 	$(MAKE) pytest
 
 lint: $(VENV)/.ready
@@ -54,18 +60,17 @@ quick: $(VENV)/.ready
 # each room by itself: every look at the heap is as long as what its process has imported
 pytest: $(VENV)/.frameworks
 	$(BIN)/python $(PYTEST) tests/unit/frameworks tests/unit/heap
-	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks tests/unit/heap
-	$(BIN)/python $(PYTEST) tests/smoke
-	$(foreach file,$(wildcard tests/alone/test_*.py),$(BIN)/python -m pytest --tb=short $(file) &&) true
-	$(BIN)/python $(PYTEST) tests/trainers
+	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks --ignore=tests/unit/heap \
+	    $(if $(NEWEST),$(ON_NEWEST:%=--ignore=%))
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
 	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
+$(SINGLE): $(VENV)/.frameworks
+	$(BIN)/python -m pytest --tb=short $@
+
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/heap
-	$(VENV)-$*/bin/python -m pytest tests/unit/lines $(if $(filter $*,$(NEWEST)), \
-	    tests/unit/render tests/unit/records tests/unit/recording \
-	    --ignore=tests/unit/render/test_recording_browser.py)
+	$(VENV)-$*/bin/python -m pytest tests/unit/lines $(if $(filter $*,$(NEWEST)),$(ON_NEWEST))
 	$(VENV)-$*/bin/python -m pytest tests/cli/test_top.py -k not_prepared
 
 # every public call once, with one torch in an environment of its own: make test-torch VERSION=2.8.0
@@ -99,8 +104,7 @@ wheel: $(VENV)/.frameworks
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) "$(TORCH)"
-	$(BIN)/python $(PIP) -e ".[test]"
+	$(BIN)/python $(PIP) "$(TORCH)" -e ".[test]"
 	touch $@
 
 # what tests run under besides torch

@@ -9,7 +9,7 @@ import pytest
 from tests.aside import take_libraries_back
 
 HERE = Path(__file__).parent
-WITHOUT_LIBRARIES = [HERE / room for room in ("cli", "tensorflow", "torch")]
+WITHOUT_LIBRARIES = [HERE / room for room in ("alone", "cli", "tensorflow", "torch", "trainers")]
 
 # threads of a kernel that wait for the next one by spinning take the cores from other tests
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -12,6 +12,9 @@ from typing import Any
 from tests import warm
 
 ROOT = Path(__file__).parents[2]
+LAUNCHER = "import sys; from tensorlens.cli import main; sys.exit(main())"
+WITH_TRIALS = ("estimate", "compare", "suggest")
+"""Verbs that run a program in processes of their own."""
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -45,9 +48,14 @@ def tensorlens(
 ):
     """Run it as the installed command does: by a launcher that is no module.
 
-    Where no interpreter is given, the process is warm, with tensorlens alone.
+    Where no interpreter is given, the process is warm, with tensorlens alone. Processes of trials
+    are warm whatever is given.
     """
-    launcher = "import sys; from tensorlens.cli import main; sys.exit(main())"
+    launcher = LAUNCHER
+    if arguments and arguments[0] in WITH_TRIALS:
+        module = "from tensorlens.planning import processes"
+        trials = warm.python(device=True)
+        launcher = f"{module}; processes.interpreter = lambda: {trials!r}; {LAUNCHER}"
     given = interpreter or warm.python(bare=True)
     # -c leaves '' first in sys.path, where the launcher's folder stands for the command
     return python(folder, "-c", launcher, *arguments, interpreter=given, **options)

@@ -11,7 +11,9 @@ from commands import own_lines, warm_tensorlens
 
 from tensorlens import render
 from tensorlens.cli import VERBS, main
+from tensorlens.planning import processes
 from tensorlens.render.source import width
+from tests import warm
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "render"))
 
@@ -81,6 +83,7 @@ def in_folder(
     def run(*words: str, columns: str) -> str:
         monkeypatch.chdir(folder)
         monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=True))
         assert main(words) in (0, None)
         return capsys.readouterr().out
 
@@ -133,7 +136,6 @@ def test_what_a_file_gave_is_shown_as_it_was_printed(
 
 
 OTHERS = {
-    "doctor": ("doctor",),
     "cards": ("estimate", "train.py:make_step", "--card", "a100", "--card", "rtx 4090"),
     "explanation": ("estimate", "train.py:make_step", "--card", "a100", "--explain"),
     "largest batch": (

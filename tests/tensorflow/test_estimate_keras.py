@@ -98,15 +98,9 @@ _SCALARS = (2, 1)
     ("optimizer", "slots"),
     [
         ("sgd", _SCALARS),
-        ("adagrad", (*WEIGHTS, *_SCALARS)),
-        ("lion", (*WEIGHTS, *_SCALARS)),
-        ("rmsprop", (*WEIGHTS, *_SCALARS)),
         ("adam", (*WEIGHTS * 2, *_SCALARS)),
-        ("adadelta", (*WEIGHTS * 2, *_SCALARS)),
         ("nadam", (*WEIGHTS * 2, *_SCALARS, 1)),
-        (lambda: keras.optimizers.SGD(momentum=0.9), (*WEIGHTS, *_SCALARS)),
         (lambda: keras.optimizers.RMSprop(momentum=0.9, centered=True), (*WEIGHTS * 3, *_SCALARS)),
-        (lambda: keras.optimizers.Adam(amsgrad=True), (*WEIGHTS * 3, *_SCALARS)),
     ],
 )
 def test_optimizer_state_is_the_slots_that_exist(optimizer, slots):

@@ -2,6 +2,7 @@
 
 import json
 
+from tests import warm
 from tests.cli.commands import python
 
 STEP = """
@@ -18,14 +19,21 @@ def make_step():
 
     return step
 """
+HEAD = """
+import json, tensorlens, warm_trials
+from tensorlens.planning import processes
+processes.interpreter = lambda: warm_trials.INTERPRETER
+"""
 SET = 'keras.mixed_precision.set_global_policy("mixed_float16")\n'
 OPTIONS = '{"a": {}, "f32": {"policy": "float32"}}'
 
 
 def answer(folder, program, **modules):
-    for name, text in {"train": program, **modules}.items():
+    interpreter = warm.python(tensorflow=True)
+    own = {"train": HEAD + program, "warm_trials": f"INTERPRETER = {interpreter}\n"}
+    for name, text in {**own, **modules}.items():
         (folder / f"{name}.py").write_text(text)
-    ended = python(folder, "train.py", TF_CPP_MIN_LOG_LEVEL="3")
+    ended = python(folder, "train.py", interpreter=interpreter, TF_CPP_MIN_LOG_LEVEL="3")
     assert not ended.returncode, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
@@ -38,7 +46,7 @@ print(json.dumps([each.losses[0] if each.losses else each.why for each in found.
 
 
 def test_policy_of_the_main_script_holds_and_an_option_replaces_it(tmp_path):
-    text = f"import json, tensorlens\n{STEP}{SET}{asked('make_step')}"
+    text = f"{STEP}{SET}{asked('make_step')}"
     text += """
 kinds = [each.kind for each in tensorlens.suggest(make_step, top=9)]
 print(json.dumps([found.outcomes[0].losses[0], found.outcomes[1].losses[0], "bf16" in kinds]))
@@ -48,11 +56,11 @@ print(json.dumps([found.outcomes[0].losses[0], found.outcomes[1].losses[0], "bf1
 
 
 def test_option_replaces_a_policy_that_an_imported_module_sets(tmp_path):
-    program = f"import json, tensorlens\n{asked(repr('model:make_step'))}"
+    program = asked(repr("model:make_step"))
     assert answer(tmp_path, program, model=STEP + SET) == [16, 32]
 
 
 def test_option_replaces_a_policy_that_make_step_sets(tmp_path):
     within = STEP.replace("    model = ", f"    {SET}    model = ")
-    program = f"import json, tensorlens\n{asked(repr('model:make_step'))}"
+    program = asked(repr("model:make_step"))
     assert answer(tmp_path, program, model=within) == [16, 32]

@@ -1,5 +1,6 @@
-"""A job of a few gloo processes, started by torchrun: ``ranks_program.py KIND FOLDER``."""
+"""A job of a few gloo processes, started by torchrun: ``ranks_program.py FOLDER KIND ...``."""
 
+import gc
 import os
 import signal
 import sys
@@ -31,9 +32,7 @@ def sharded(model: torch.nn.Module, kind: str) -> torch.nn.Module:
     return parallelize_module(model, init_device_mesh("cpu", (size,)), plan)
 
 
-def main() -> None:
-    kind, folder = sys.argv[1], Path(sys.argv[2])
-    dist.init_process_group("gloo")
+def train(kind: str, folder: Path) -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)
     layers = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)]
@@ -54,8 +53,17 @@ def main() -> None:
     assert (report is None) == (rank != 0)
     if report is not None:
         report.save(folder / "gathered.json")
-    dist.destroy_process_group()
     assert len(kept) == (rank == 1)
+
+
+def main() -> None:
+    folder, *kinds = sys.argv[1:]
+    dist.init_process_group("gloo")
+    for kind in kinds:
+        train(kind, Path(folder, kind))
+        # of the next model this one is no part
+        gc.collect()
+    dist.destroy_process_group()
 
 
 main()

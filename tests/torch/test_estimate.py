@@ -107,7 +107,7 @@ def test_inputs_are_told():
     assert estimate.by_role["input"] >= 4096 * 1000 * 4
 
 
-def test_host_memory(fresh):
+def test_host_memory():
     def make_on_host():
         net = torch.nn.Linear(100, 7)
 

@@ -15,6 +15,7 @@ from tensorlens.frameworks.torch.native import build as torch_parts
 from tensorlens.frameworks.torch.native.build import COUNTER
 from tensorlens.native import build
 from tests import warm
+from tests.copied_compiler import copied_compiler
 
 ROOT = Path(__file__).parents[2]
 COUNT = """
@@ -48,7 +49,8 @@ def finish(process):
 def both(tmp_path_factory):
     """What two processes say that build at once, and the folder of their cache."""
     home = tmp_path_factory.mktemp("built")
-    processes = [start(COUNT, XDG_CACHE_HOME=str(home)) for _ in range(2)]
+    compiler = copied_compiler(COUNTER, home)
+    processes = [start(COUNT, XDG_CACHE_HOME=str(home), CXX=compiler) for _ in range(2)]
     return [finish(process) for process in processes], home / "tensorlens" / "native"
 
 

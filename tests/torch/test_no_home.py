@@ -10,7 +10,9 @@ import pytest
 
 from tensorlens import folders
 from tensorlens.cli import doctor
+from tensorlens.frameworks.torch.native.build import COUNTER
 from tests import warm
+from tests.copied_compiler import copied_compiler
 
 ROOT = Path(__file__).parents[2]
 NOBODY = """
@@ -58,7 +60,8 @@ def test_program_runs_without_home_and_keeps_its_parts_in_tmpdir(tmp_path):
     scratch.mkdir()
     # one part of those that are compiled
     counted, _, _ = PROGRAM.partition("with tensorlens.record")
-    done = run(tmp_path, NOBODY + counted, TMPDIR=str(scratch))
+    compiler = copied_compiler(COUNTER, tmp_path)
+    done = run(tmp_path, NOBODY + counted, TMPDIR=str(scratch), CXX=compiler)
     assert (done.returncode, done.stderr) == (0, "")
     assert "exact bytes" in done.stdout
     (own,) = scratch.iterdir()
@@ -216,9 +219,9 @@ def test_doctor_tells_of_a_tensorflow_that_works_and_cannot_be_read(monkeypatch,
 
 
 def test_doctor_without_home(tmp_path):
-    code = (
-        NOBODY + "import sys\nfrom tensorlens.cli import main\nsys.exit(main(['doctor', '--json']))"
-    )
+    # TensorFlow takes seconds
+    code = f"{NOBODY}\nfrom tensorlens.cli import doctor, main\ndoctor._tensorflow = list\n"
+    code += "raise SystemExit(main(['doctor', '--json']))"
     done = run(tmp_path, code, TMPDIR=str(tmp_path), PATH="/nowhere")
     report = json.loads(done.stdout)
     assert "reinstall" not in done.stdout

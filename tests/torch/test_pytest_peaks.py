@@ -65,7 +65,7 @@ def test_the_hungriest_are_listed(run):
     assert "test_none" not in result.stdout.str().partition("hungriest")[2]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
 def test_a_peak_above_the_baseline_fails(run, pytester, workers):
     plugins = ("xdist.plugin",) if workers else ()
     options = ("--tensorlens-baseline", "peaks.json", *workers)

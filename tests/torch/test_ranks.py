@@ -1,6 +1,5 @@
 """Ranks of a job under torchrun, gathered inside it and merged from their files."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -19,22 +18,30 @@ WEIGHT = 256 * 256 * 4
 KEPT = 25_000 * 4
 
 
-def torchrun(kind: str, ranks: int, folder: Path) -> int:
-    launcher = (*warm.python(), "-m", "torch.distributed.run", "--standalone", "--no-python")
-    done = subprocess.run(
-        [*launcher, f"--nproc-per-node={ranks}", *warm.python(), str(PROGRAM), kind, str(folder)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0 or kind == "killed", done.stderr.decode()
-    return done.returncode
+KINDS = ("ddp", "fsdp", "tensor parallel", "killed")
+"""One after the other, each in a folder of its own; in the last one a rank is killed."""
+RANKS = 2
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    for kind in KINDS:
+        (folder / kind).mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        python = warm.python()
+        launcher = (*python, "-m", "torch.distributed.run", "--standalone", "--no-python")
+        done = subprocess.run(
+            [*launcher, f"--nproc-per-node={RANKS}", *python, str(PROGRAM), str(folder), *KINDS],
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode != 0
+    assert "Signal 9 (SIGKILL)" in done.stderr.decode(), done.stderr.decode()
+    return folder
 
 
 def sizes(folder: Path, rank: int, role: str) -> dict[str, int]:
@@ -42,37 +49,37 @@ def sizes(folder: Path, rank: int, role: str) -> dict[str, int]:
     return {each.name: each.storage_nbytes for each in table if each.role == role}
 
 
-@pytest.mark.parametrize(("kind", "ranks"), [("ddp", 2), ("fsdp", 2), ("tensor parallel", 2)])
-def test_each_rank_has_global_names_and_local_bytes(kind, ranks, tmp_path):
-    torchrun(kind, ranks, tmp_path)
-    shard = WEIGHT if kind == "ddp" else WEIGHT // ranks
-    for rank in range(ranks):
-        found = sizes(tmp_path, rank, "parameter")
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_each_rank_has_global_names_and_local_bytes(kind, job):
+    folder = job / kind
+    shard = WEIGHT if kind == "ddp" else WEIGHT // RANKS
+    for rank in range(RANKS):
+        found = sizes(folder, rank, "parameter")
         assert {name[-len("0.weight") :]: nbytes for name, nbytes in found.items()} == {
             "0.weight": shard,
             "1.weight": shard,
         }
-        assert sorted(sizes(tmp_path, rank, "optimizer").values()) == [shard, shard]
+        assert sorted(sizes(folder, rank, "optimizer").values()) == [shard, shard]
 
-    report = tensorlens.load(tmp_path / "gathered.json")
-    assert [each.rank for each in report.ranks] == [*range(ranks)]
-    assert (report.world_size, report.missing) == (ranks, ())
+    report = tensorlens.load(folder / "gathered.json")
+    assert [each.rank for each in report.ranks] == [*range(RANKS)]
+    assert (report.world_size, report.missing) == (RANKS, ())
     assert (report.odd.rank, report.odd.difference) == (1, KEPT)
     (item,) = report.odd.items
     assert (item.nbytes, item.other_nbytes) == (KEPT, 0)
-    files = {str(each): tensorlens.load(each) for each in tmp_path.glob("run.rank*.json")}
+    files = {str(each): tensorlens.load(each) for each in folder.glob("run.rank*.json")}
     assert merged(files).odd == report.odd
 
 
-def test_a_rank_that_was_killed_is_missing(tmp_path, capsys):
-    assert torchrun("killed", 2, tmp_path) != 0
+def test_a_rank_that_was_killed_is_missing(job, capsys):
+    folder = job / "killed"
     # what it had written is whole
-    names = [str(tmp_path / f"run.rank{rank}.json") for rank in (0, 1)]
+    names = [str(folder / f"run.rank{rank}.json") for rank in (0, 1)]
     assert main(["merge", "--ranks", *names]) == 0
     assert "rank 1 has 97.66 KiB more allocated than rank 0" in capsys.readouterr().out
     assert main(["merge", "--ranks", names[0]]) == 0
     assert "There is no record of rank 1" in capsys.readouterr().out
-    assert not [each for each in tmp_path.iterdir() if each.suffix == ".tmp"]
+    assert not [each for each in folder.iterdir() if each.suffix == ".tmp"]
 
 
 def test_a_recording_that_is_still_at_hand_is_gathered_too():

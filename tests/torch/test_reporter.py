@@ -85,8 +85,7 @@ def test_none_is_no_tensor_holder():
         ({"min_size": "large"}, UsageError, "large"),
         ({"min_size": -1}, UsageError, "-1"),
         ({"top": -1}, UsageError, "-1"),
-        ({"devices": "gpu"}, DeviceError, "gpu"),
-        ({"device": "cuda:99"}, DeviceError, "cuda:99"),
+        ({"devices": "abacus"}, DeviceError, "abacus"),
     ],
     ids=str,
 )
@@ -320,6 +319,13 @@ def test_before_torch_is_imported():
     assert first == "False False ('no framework has been imported',)"
     assert second == "['m.bias', 'm.weight']"
     assert "  note: no framework has been imported" in printed
+
+
+def test_a_device_that_torch_does_not_have():
+    # in a process without TensorFlow, which has an answer of its own
+    done = run("import tensorlens, torch\ntensorlens.MemReporter().report(device='cuda:99')")
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("tensorlens.errors.DeviceError: ") and "cuda:99" in error
 
 
 def test_a_leaking_loop_of_reporters_leaks_nothing():

@@ -206,15 +206,6 @@ def test_requires_grad_is_of_leaves_and_of_results(scan):
     assert list(scan.flags) == [REQUIRES_GRAD, REQUIRES_GRAD, 0, 0]
 
 
-def test_rows_are_told_to_share_storages(scan):
-    tensors = [torch.zeros(4), torch.zeros(4), torch.empty(0), torch.empty(0)]
-    scan.add(tensors)
-    assert not scan.shares
-    tensors.append(tensors[0][1:])
-    scan.add(tensors)
-    assert scan.shares
-
-
 def test_gradient_of_a_result_is_read_without_a_warning(scan):
     leaf = torch.ones(2, requires_grad=True)
     plain, retained = leaf * 2, leaf * 3
@@ -351,44 +342,6 @@ def test_tensors_without_a_storage(scan, convert):
     )
 
 
-def test_fake_tensors_are_left_out(scan):
-    fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
-
-    class Mine(fake_tensor.FakeTensor):
-        pass
-
-    with fake_tensor.FakeTensorMode() as mode:
-        fakes = [torch.zeros(3), torch.zeros(3, device="meta")]
-    mine = Mine(mode, torch.zeros(2, device="meta"), torch.device("cpu"))
-    real = torch.zeros(3)
-    assert list(scan.add([*fakes, real, mine])) == [-1, -1, 0, -1]
-    assert (scan.fakes, len(scan)) == (3, 1)
-
-
-def test_storage_resized_to_nothing(scan):
-    tensor = torch.zeros(4, 5)
-    tensor.untyped_storage().resize_(0)
-    assert_row(
-        read(scan, tensor),
-        nbytes=80,
-        storage=0,
-        storage_nbytes=0,
-        shape=(4, 5),
-        stride=(5, 1),
-        flags=0,
-    )
-
-
-def test_lazy_clone_stays_lazy(scan):
-    tensor = torch.zeros(4)
-    clone = torch._lazy_clone(tensor)
-    scan.add([tensor, clone, clone[2:]])
-    assert list(scan.storage) == [tensor.const_data_ptr()] * 3
-    assert list(scan.first) == [0, 0, 0]
-    assert torch._C._is_cow_tensor(tensor)
-    assert torch._C._is_cow_tensor(clone)
-
-
 @contextlib.contextmanager
 def pointer(tensor, value):
     """Put another address where the Python object holds that of torch's."""
@@ -406,14 +359,6 @@ def test_half_made_object(scan):
     with pointer(tensor, 0):
         assert list(scan.add([tensor])) == [-1]
     assert list(scan.add([tensor])) == [0]
-
-
-def test_columns_stay_after_close(scan):
-    tensor = torch.zeros(3)
-    scan.add([tensor])
-    scan.close()
-    scan.close()
-    assert list(scan.nbytes) == [12]
 
 
 def test_nothing_is_kept_alive(scan):
@@ -471,16 +416,6 @@ def test_many_tensors():
     assert scan.shapes == [(4,), (1,)]
     assert scan.rows_of(scan.object) == rows
     scan.close()
-
-
-def test_many_shapes(scan):
-    kept = [torch.empty(size, 2) for size in range(1, 301)]
-    scan.add(kept)
-    more = [torch.empty(3, size, 1) for size in range(1, 301)]
-    scan.add(more)
-    found = [scan.shapes[number] for number in scan.shape]
-    assert found == [(s, 2) for s in range(1, 301)] + [(3, s, 1) for s in range(1, 301)]
-    assert len(scan.shapes) == len(set(scan.shapes))
 
 
 def storm():

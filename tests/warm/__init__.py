@@ -9,18 +9,24 @@ gets a fresh one.
 
 from __future__ import annotations
 
-import atexit
 import functools
+import hashlib
 import os
 import subprocess
 import sys
 import tempfile
+import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.warm.variables import TOLD, read_at_the_start
 
 _HERE = Path(__file__).parent
+_MOST_SECONDS = 120
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+_servers: list[subprocess.Popen[bytes]] = []
+"""They end with whoever runs the tests: nobody waits for them."""
 _IS_POSSIBLE = sys.platform.startswith("linux")
 
 
@@ -59,26 +65,38 @@ def python(
 def _command(
     names: Sequence[str], device: bool, variables: Sequence[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """Start a server, one for each environment that an interpreter would be started with."""
-    folder = tempfile.TemporaryDirectory(prefix="warm-", ignore_cleanup_errors=True)
-    address = Path(folder.name) / "socket"
+    """Return how a server is asked: one for each environment, whichever worker of xdist asks."""
+    kind = hashlib.sha256(repr((names, device, variables)).encode()).hexdigest()
+    folder = Path(tempfile.gettempdir(), f"warm-{_RUN[:8]}-{kind[:8]}")
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        _wait_for(folder / "ready")
+    else:
+        _start(folder, names, device)
+    if not (folder / "socket").exists():
+        return (sys.executable,)
+    return (sys.executable, "-IS", str(_HERE / "client.py"), str(folder / "socket"))
+
+
+def _start(folder: Path, names: Sequence[str], device: bool) -> None:
     # found as a program would find them, whatever the one that runs the tests was given
     kept = {key: value for key, value in os.environ.items() if key not in TOLD}
+    until = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    given = (str(folder / "socket"), str(until), "yes" if device else "no", *names)
     server = subprocess.Popen(
-        [sys.executable, str(_HERE / "server.py"), str(address), "yes" if device else "no", *names],
-        stdin=subprocess.PIPE,
+        [sys.executable, str(_HERE / "server.py"), *given],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         env={key: value for key, value in kept.items() if not key.startswith("TENSORLENS")},
     )
-    assert server.stdin is not None and server.stdout is not None
-    stdin = server.stdin
+    _servers.append(server)
+    assert server.stdout is not None
+    server.stdout.readline()
+    (folder / "ready").touch()
 
-    def end() -> None:
-        stdin.close()
-        server.wait()
-        folder.cleanup()
 
-    atexit.register(end)
-    if server.stdout.readline() != b"listening\n":
-        return (sys.executable,)
-    return (sys.executable, "-IS", str(_HERE / "client.py"), str(address))
+def _wait_for(file: Path) -> None:
+    end = time.monotonic() + _MOST_SECONDS
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Imports a framework, then forks for each program that a client asks for, until its input ends."""
+"""Imports a framework, then forks for each program that a client asks for, until a process ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import importlib.util
 import io
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -199,7 +200,7 @@ def _renew_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def serve(address: str) -> Program:
+def serve(address: str, until: int) -> Program:
     """Answer clients; this returns in the process of a program."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -209,14 +210,16 @@ def serve(address: str) -> Program:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(wakes)
+    ending = os.pidfd_open(until)
     selector = selectors.DefaultSelector()
-    for each in (0, woken, listener):
+    for each in (ending, woken, listener):
         selector.register(each, selectors.EVENT_READ)
     os.write(1, b"listening\n")
     running: dict[int, socket.socket] = {}
     while True:
         for key, _ in selector.select():
-            if key.fd == 0:
+            if key.fd == ending:
+                shutil.rmtree(Path(address).parent, ignore_errors=True)
                 os._exit(0)
             elif key.fd == woken:
                 os.read(woken, 100)
@@ -245,7 +248,7 @@ def serve(address: str) -> Program:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     signal.signal(signal.SIGINT, signal.default_int_handler)
                     selector.close()
-                    for each in (woken, wakes):
+                    for each in (ending, woken, wakes):
                         os.close(each)
                     for each in (listener, connection, *running.values()):
                         each.close()
@@ -322,6 +325,6 @@ def _tell(error: BaseException) -> None:
 
 
 if __name__ == "__main__":
-    address, has_device, *names = sys.argv[1:]
+    address, until, has_device, *names = sys.argv[1:]
     imported(names, device=has_device == "yes")
-    run(serve(address).enter())
+    run(serve(address, int(until)).enter())

@@ -116,7 +116,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 def test_functions_of_the_standard_library_assemble() -> None:
     events: Any = Lines()
-    sources = sorted(Path(dis.__file__).parent.glob("*.py"))[::2]
+    sources = sorted(Path(dis.__file__).parent.glob("*.py"))[::12]
     assembled = 0
     for source in sources:
         for code in codes_in(compile(source.read_text("utf-8"), str(source), "exec")):
@@ -127,7 +127,7 @@ def test_functions_of_the_standard_library_assemble() -> None:
                 assert getattr(made, name) == getattr(code, name)
             assert original(made) is code
             assembled += 1
-    assert assembled > 1500
+    assert assembled > 300
 
 
 def test_bytecode_that_cannot_be_assembled_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
