@@ -138,7 +138,8 @@ def _enter_device(
     hidden: ScratchRule | None = None
     if job.device == "cpu":
         hidden = host = HostKernels.here()
-        enter(host.rnn_workspaces())
+        if host is not None:
+            enter(host.rnn_workspaces())
     elif job.device == "cuda":
         card = job.card or H100
         hidden = _scratch_on(card)
