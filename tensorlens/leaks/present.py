@@ -119,7 +119,7 @@ def _balance(balance: Balance) -> str:
     steps = max(1, balance.steps)
     if not any((balance.leaks, balance.garbage, balance.filling)):
         # a rate would read as a leak: a state made once, or what is in use at the end
-        return f"{_signed(balance.growth)} over {counted(steps, 'step')}, at no steady rate"
+        return f"{_signed(balance.growth)} over {counted(steps, 'step')}, none in tensors that stay"
     known = [f"{name} {_signed(value / steps)}" for name, value in parts.items() if value]
     growth = f"{_signed(balance.growth / steps)} a step"
     why = f" ({_UNKNOWN})" if balance.unknown else ""

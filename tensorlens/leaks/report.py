@@ -44,6 +44,8 @@ class GrowthKind(StrEnum):
     """The allocator's cache."""
     GRAPH = "graph"
     """Memory of the host that nodes of autograd's graph explain, which a leak keeps."""
+    GONE = "gone"
+    """It grew while the loop ran, and was freed before the verdict."""
     HOST = "host"
     """Memory of the host that holds no tensors."""
     UNCLEAR = "unclear"

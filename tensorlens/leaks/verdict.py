@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import linecache
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorlens import collector
@@ -23,6 +23,7 @@ from tensorlens.leaks.growth.growth_test import (
     LIKELY,
     UNCLEAR,
     Judgement,
+    climbs,
     growing,
 )
 from tensorlens.leaks.growth.retained import RetainedGroup, end_of
@@ -96,8 +97,9 @@ def verdict(watched: LoopSamples) -> LeakReport:
     grown += unclear
     grown += _reserved(watched)
     grown += _host(watched, listed)
-    text = _sentence(watched, listed, grown)
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
+    grown += _gone(watched, sums)
+    text = _sentence(watched, listed, grown)
     return _report(watched, tuple(listed), tuple(grown), text, _left_out(seen), sums)
 
 
@@ -314,6 +316,25 @@ def _reserved(watched: LoopSamples) -> list[Growth]:
     return found
 
 
+def _gone(watched: LoopSamples, sums: Mapping[str, Balance]) -> list[Growth]:
+    """Return devices whose memory climbed while nothing that is left now tells why."""
+    found = []
+    now = watched.steps.figures().allocated
+    for device, each in sums.items():
+        levels = _levels(watched, device, reserved=False)
+        if 2 * each.unknown <= each.growth or not climbs(levels):
+            continue
+        if levels[-1] - now.get(device, 0) < each.unknown // 2:
+            continue
+        mean = each.unknown / each.steps
+        text = (
+            f"{device}: {format_bytes(round(mean))} a step stayed while the loop ran and is freed "
+            "now: what held it has ended"
+        )
+        found.append(Growth(GrowthKind.GONE, text, mean, "", device))
+    return found
+
+
 def _host(watched: LoopSamples, leaks: Sequence[Leak]) -> list[Growth]:
     """Return what of the host's memory grew without tensors."""
 
@@ -360,6 +381,12 @@ def _sentence(watched: LoopSamples, leaks: Sequence[Leak], others: Sequence[Grow
         amount = f"{_sum_of(unclear)} a step more, but not from each of them"
         more = _TIMES_MORE * (watched.made - watched.warmup_steps)
         return f"not clear after {count} steps: {amount}; watch {more} steps or more"
+    gone = [each for each in others if each.kind == GrowthKind.GONE]
+    if gone:
+        return (
+            f"memory grew by {_sum_of(gone)} a step while the loop ran, and is freed now: ask for "
+            "the verdict before the loop's function returns"
+        )
     if any(each.kind == GrowthKind.HOST for each in others):
         return f"no tensors stay behind in each of {count} steps, but host memory grows"
     grown = [

@@ -196,6 +196,25 @@ def test_a_tensor_that_gets_longer_has_its_advice():
     assert leak.advice.startswith("cap the size of longer, which ")
 
 
+def test_growth_that_ended_with_its_function_is_no_reason_to_say_no_leak():
+    watch = LeakWatch().start()
+
+    def train():
+        kept = []
+        for _ in range(12):
+            kept.append(torch.zeros(256))
+            watch.step()
+
+    train()
+    report = watch.stop()
+    assert report.verdict == (
+        "memory grew by 1.00 KiB a step while the loop ran, and is freed now: ask for the verdict "
+        "before the loop's function returns"
+    )
+    (gone,) = (other for other in report.others if other.kind == "gone")
+    assert (gone.bytes_per_step, gone.device) == (256 * 4, "cpu")
+
+
 def test_what_is_left_out_is_told():
     kept = [[] for _ in range(23)]
     code = [f"def make_{n}(size): return torch.zeros(size)" for n in range(23)]

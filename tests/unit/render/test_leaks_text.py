@@ -155,7 +155,7 @@ def test_names_that_do_not_fit_keep_what_tells_them_apart(columns: int) -> None:
 def test_what_comes_once_is_told_in_all_and_never_by_the_step() -> None:
     once = Balance(11, 196 * leaks.KIB, 0, unknown=196 * leaks.KIB)
     text = TextRenderer(width=80).render(leaks.report(balance={"cpu": once}))
-    assert "  growth     cpu  +196.00 KiB over 11 steps, at no steady rate\n" in text
+    assert "  growth     cpu  +196.00 KiB over 11 steps, none in tensors that stay\n" in text
     assert "a step" not in text.partition("growth")[2].partition("\n")[0]
 
 
