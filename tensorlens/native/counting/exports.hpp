@@ -47,7 +47,7 @@ struct Rows {
   }
 
   // Gives the bytes that are not listed, for want of memory, of all that were there: they are one
-  // row, at an address that no block has.
+  // row, at an address that no block has, and no event frees them.
   int64_t add_unlisted(int64_t level) {
     const int64_t bytes = std::accumulate(size.begin(), size.end(), level, std::minus<>());
     if (bytes <= 0) {
@@ -101,9 +101,6 @@ Span* begin_span(int64_t limit) {
       span->past.add(kStart, block.key, block.size, 0, kNoStack, -1);
       span->past.birth.back() = block.origin.birth.line;
     });
-    if (!g_log.take_room_to_fold()) {
-      throw std::bad_alloc();
-    }
   } catch (...) {
     end_span(*span);
     throw;
@@ -120,9 +117,7 @@ struct OpenBlock {
 class Pairing {
  public:
   explicit Pairing(Rows& rows) : rows_(rows) {
-    if (!open_.expect(rows.kind.size())) {
-      throw std::bad_alloc();
-    }
+    open_.expect(rows.kind.size());
     for (size_t row = 0; row < rows.kind.size(); ++row) {
       open(static_cast<int32_t>(row));
     }
@@ -193,32 +188,6 @@ void take_past(Rows& rows, const Table<Past>& past) {
   Pairing(rows).own(past);
 }
 
-// Adds blocks that could not be listed, but are known by the events that free them.
-void add_freed(Rows& past, int64_t from) {
-  struct Owned : Table<OpenBlock> {
-    ~Owned() {
-      release();
-    }
-  } open;
-  const auto begin = [&](uintptr_t address) {
-    if (open.put(address) == nullptr) {
-      throw std::bad_alloc();
-    }
-  };
-  for (const uint64_t address : past.address) {
-    begin(address);
-  }
-  for (int64_t number = from; number < g_log.count(); ++number) {
-    const Event& event = g_log.at(number);
-    OpenBlock block;
-    if (event.is_free() && !open.take(event.address, &block)) {
-      past.add(kStart, event.address, event.bytes(), -1, kNoStack, -1);
-    } else if (event.moves_bytes() && !event.is_free()) {
-      begin(event.address);
-    }
-  }
-}
-
 // Takes the events so far into the span's rows.
 void read_span(Span& span) {
   const bool known = span.generation == g_log.generation();
@@ -228,13 +197,8 @@ void read_span(Span& span) {
     span.lost = span.highest.dropped;
     take_past(span.past, g_log.past());
     take_past(span.dropped, span.highest.blocks);
-    if (!g_log.is_whole()) {
-      add_freed(span.past, from);
-      span.past_unlisted = span.past.add_unlisted(g_log.level());
-    }
-    if (!span.highest.is_whole) {
-      span.dropped_unlisted = span.dropped.add_unlisted(span.highest.level);
-    }
+    span.past_unlisted = span.past.add_unlisted(g_log.level());
+    span.dropped_unlisted = span.dropped.add_unlisted(span.highest.level);
   }
   span.rows = span.past;
   Pairing pairing(span.rows);

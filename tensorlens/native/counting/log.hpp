@@ -83,7 +83,6 @@ struct Highest {
   int64_t begin = 0;   // the number of the recording's first event
   int64_t dropped = 0;  // how many are folded, notes not counted
   int64_t level = -1;  // -1: none is folded
-  bool is_whole = true;  // whether there was memory to list all blocks
   int64_t instant = -1;  // while events are folded: where among them
   Table<Past> blocks;
 
@@ -95,7 +94,7 @@ struct Highest {
 // Whoever calls holds the lock.
 class Log {
  public:
-  static constexpr int64_t kChunk = 1 << 12;
+  static constexpr int64_t kChunk = 1 << 12, kMostChunks = 1 << 20;
 
   struct Reader {
     Highest* highest;
@@ -103,8 +102,10 @@ class Log {
   };
 
   // Gives whether it is the first who records. `limit` events are kept at least, notes counted.
-  // The first one calls remember() for each block then, all call take_room_to_fold().
+  // The first one calls remember() for each block then.
   bool begin(Highest* highest, int64_t limit) {
+    // so that nothing but a chunk is asked for while events come
+    chunks_.reserve(static_cast<size_t>(std::min(limit / kChunk + 3, kMostChunks)));
     if (chunks_.empty()) {
       chunks_.push_back(make_chunk());
       if (chunks_.back() == nullptr) {
@@ -145,10 +146,6 @@ class Log {
     }
     chunks_.back()[place] = event;
     ++count_;
-    if (event.moves_bytes()) {
-      blocks_ += event.is_free() ? -1 : 1;
-      most_blocks_ = std::max(most_blocks_, blocks_);
-    }
   }
 
   bool is_on() const {
@@ -169,10 +166,6 @@ class Log {
   int64_t level() const {
     return level_;
   }
-  // Whether there was memory to list all blocks of then.
-  bool is_whole() const {
-    return is_whole_;
-  }
 
   const Event& at(int64_t number) const {
     const int64_t index = number - first_;
@@ -187,17 +180,6 @@ class Log {
     }
     *past = Past{block.key, block.size, -1, 0, -1, -1, block.origin.birth.line};
     level_ += block.size;
-    most_blocks_ = ++blocks_;
-  }
-
-  // Takes the memory in which all that is there now, and what one more chunk adds, can be folded:
-  // later the program may have left none. False when there is none.
-  bool take_room_to_fold() {
-    const auto blocks = static_cast<size_t>(most_blocks_ + kChunk);
-    return past_.expect(blocks) &&
-        std::all_of(readers_.begin(), readers_.end(), [&](const Reader& reader) {
-          return reader.highest->blocks.expect(blocks);
-        });
   }
 
   const Table<Past>& past() const {
@@ -228,26 +210,13 @@ class Log {
     while (count_ - first_ - kChunk >= most && chunks_.size() > 1) {
       room = fold();
     }
-    const bool can_fold = take_room_to_fold();
-    if (room == nullptr && can_fold && has_place()) {
+    if (room == nullptr && chunks_.size() < chunks_.capacity()) {
       room = make_chunk();
     }
     if (room == nullptr) {
       room = fold();
     }
     chunks_.push_back(std::move(room));
-  }
-
-  // Gives whether one more chunk needs no memory but its own.
-  bool has_place() {
-    try {
-      if (chunks_.size() == chunks_.capacity()) {
-        chunks_.reserve(2 * chunks_.size());
-      }
-      return true;
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
   }
 
   // Takes the oldest chunk into what was there when the log begins; gives its memory.
@@ -259,7 +228,7 @@ class Log {
     for (int64_t index = 0; index <= kChunk; ++index) {
       for (const Reader& reader : readers_) {
         if (reader.highest->instant == index) {
-          reader.highest->is_whole = past_.copy_to(&reader.highest->blocks) && is_whole_;
+          past_.copy_to(&reader.highest->blocks);
         }
       }
       if (index < kChunk) {
@@ -298,8 +267,6 @@ class Log {
         past_.take(event.address, &gone);
       } else if (Past* past = past_.put(event.address); past != nullptr) {
         *past = Past{event.address, event.size, event.time, 0, event.stack, event.context, -1};
-      } else {
-        is_whole_ = false;
       }
     } else if (event.is_gradient()) {
       Past* past = past_.find(event.address);
@@ -313,16 +280,13 @@ class Log {
     chunks_.clear();
     first_ = count_;
     past_.release();
-    level_ = blocks_ = most_blocks_ = 0;
-    is_whole_ = true;
+    level_ = 0;
   }
 
   std::vector<Chunk> chunks_;
   std::vector<Reader> readers_;
   int64_t first_ = 0, count_ = 0, level_ = 0, generation_ = 0;
-  int64_t blocks_ = 0, most_blocks_ = 0;  // that are there, since the first began to record
   Table<Past> past_;
-  bool is_whole_ = true;
 };
 
 Log& g_log = *new Log;

@@ -75,23 +75,21 @@ class Table {
     *taken = *entry;
     close_gap(static_cast<size_t>(entry - entries_));
     --used_;
-    if (capacity_ > least_ && 16 * used_ < capacity_) {
-      resize(std::max(least_, capacity_ / 4));
+    if (capacity_ > kSmallest && 16 * used_ < capacity_) {
+      resize(std::max(kSmallest, capacity_ / 4));
     }
     return true;
   }
 
-  // Takes memory for that many entries, and keeps it when entries go. False when there is none.
-  bool expect(size_t entries) {
+  // Takes memory for that many entries, where there is some.
+  void expect(size_t entries) {
     size_t capacity = std::max(capacity_, kSmallest);
     while (!is_room(entries, capacity)) {
       capacity *= 2;
     }
-    if (capacity != capacity_ && !resize(capacity)) {
-      return false;
+    if (capacity != capacity_) {
+      resize(capacity);
     }
-    least_ = std::max(least_, capacity);
-    return true;
   }
 
   template <typename Visit>
@@ -103,22 +101,16 @@ class Table {
     }
   }
 
-  // Makes the copy hold the same; the caller releases it. Where there is no memory for a table as
-  // large, it takes what it has room for, and false tells that this was not all.
+  // Makes the copy hold the same; the caller releases it. Where there is no memory for it, it is
+  // empty, and false tells so.
   bool copy_to(Table* copy) const {
-    if (copy->capacity_ == capacity_ || copy->replace(capacity_)) {
-      std::copy_n(entries_, capacity_, copy->entries_);
-      copy->used_ = used_;
-      return true;
+    if (copy->capacity_ != capacity_ && !copy->replace(capacity_)) {
+      copy->release();
+      return false;
     }
-    std::fill_n(copy->entries_, copy->capacity_, Entry{});
-    copy->used_ = 0;
-    each([copy](const Entry& entry) {
-      if (Entry* const other = copy->put(entry.key)) {
-        *other = entry;
-      }
-    });
-    return copy->used_ == used_;
+    std::copy_n(entries_, capacity_, copy->entries_);
+    copy->used_ = used_;
+    return true;
   }
 
   void release() {
@@ -195,7 +187,6 @@ class Table {
 
   Entry* entries_ = nullptr;
   size_t capacity_ = 0;
-  size_t least_ = kSmallest;  // of the capacity, once there are entries
   size_t used_ = 0;
 };
 
