@@ -45,7 +45,7 @@ def test_a_snapshot_becomes_anything(folder, capsys, ending):
     assert main(["convert", "snapshot.pickle", "-o", f"out.{ending}"]) == 0
     assert capsys.readouterr() == ("", f"tensorlens: wrote out.{ending}\n")
     assert (folder / f"out.{ending}").stat().st_size > 0
-    if ending in ("tlens", "tlens.gz", "pickle"):
+    if ending in ("tlens", "tlens.gz"):
         again = load(folder / f"out.{ending}")
         # 700 B and 1 B in blocks of 512 B
         assert again.peak("cuda:0").bytes == 1024 + 512
@@ -55,10 +55,10 @@ def test_a_snapshot_becomes_anything(folder, capsys, ending):
 
 
 def test_there_and_back_again(folder):
-    steps = ["snapshot.pickle", "a.tlens", "b.pickle", "c.tlens.gz", "d.pickle"]
+    steps = ["snapshot.pickle", "a.tlens", "b.tlens.gz", "c.tlens"]
     for before, after in pairwise(steps):
         assert main(["convert", before, "-o", after]) == 0
-    assert (folder / "b.pickle").read_bytes() == (folder / "d.pickle").read_bytes()
+    assert (folder / "a.tlens").read_bytes() == (folder / "c.tlens").read_bytes()
 
 
 def test_a_report_of_tensors_becomes_another(folder):

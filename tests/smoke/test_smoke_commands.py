@@ -82,7 +82,6 @@ def test_convert(capsys):
     for ending in ("perfetto.json", "pickle", "speedscope.json", "html", "csv", "folded"):
         assert main(["convert", "run.tlens", "-o", f"run.{ending}"]) == 0
         assert Path(f"run.{ending}").stat().st_size > 0
-    assert tensorlens.load("run.pickle").peak("cpu").bytes == recording.peak("cpu").bytes
 
 
 def test_leaks():

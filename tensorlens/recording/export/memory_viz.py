@@ -22,7 +22,6 @@ from tensorlens.records.events import (
     SegmentBlock,
 )
 from tensorlens.records.torch_files.frames import metadata_of
-from tensorlens.records.torch_files.trace import MADE_UP
 
 _GAP = 1 << 20
 """Blocks no further apart share a segment."""
@@ -105,7 +104,7 @@ _US = 1_000_000
 
 
 def memory_viz(recording: Recording) -> bytes:
-    """Return what https://pytorch.org/memory_viz and ``tensorlens.load`` read.
+    """Return what https://pytorch.org/memory_viz reads.
 
     Every allocation and free has its stack, and its role as the viewer's category. A device
     without known segments, such as the CPU, gets made-up ones around the addresses of its blocks.
@@ -124,7 +123,7 @@ class _Snapshot:
         self._started = 0 if started is None else round(started * _US)
 
     def data(self) -> dict[str, Any]:
-        log, origin = self._log, self._recording.origin
+        log = self._log
         traces: list[list[dict[str, Any]]] = [[] for _ in range(max(self._numbers, default=-1) + 1)]
         self._fill(traces)
         names = {number: log.devices[device] for device, number in enumerate(self._numbers)}
@@ -134,10 +133,7 @@ class _Snapshot:
             "allocator_settings": {},
             "external_annotations": [],
             "tensorlens": {
-                "devices": [names.get(each, f"cuda:{each}") for each in range(len(traces))],
-                "source": dict(origin.source),
-                "started_us": self._started,
-                "marks": [[mark.name, mark.row, mark.time_ns] for mark in log.marks],
+                "devices": [names.get(each, f"cuda:{each}") for each in range(len(traces))]
             },
         }
 
@@ -180,9 +176,8 @@ class _Snapshot:
     def _segments(self) -> list[dict[str, Any]]:
         log = self._log
         numbers = dict(zip(log.devices, self._numbers, strict=True))
-        written = [self._segment(each, numbers[each.device]) for each in log.segments]
-        made_up = (self._segment(each, numbers[each.device]) for each in made_up_segments(log))
-        return [*written, *({**each, MADE_UP: True} for each in made_up)]
+        listed = (*log.segments, *made_up_segments(log))
+        return [self._segment(each, numbers[each.device]) for each in listed]
 
     def _segment(self, segment: Segment, number: int) -> dict[str, Any]:
         active = [each for each in segment.blocks if each.state != "inactive"]
@@ -218,7 +213,7 @@ class _Frames:
     def __init__(self, log: EventLog) -> None:
         self._stacks = log.stacks
         self._made: dict[int, list[dict[str, Any]]] = {-1: []}
-        self._nodes: dict[tuple[int, int], dict[str, Any]] = {}
+        self._written: dict[int, dict[str, Any]] = {}
 
     def of(self, stack: int) -> list[dict[str, Any]]:
         made = self._made.get(stack)
@@ -227,16 +222,15 @@ class _Frames:
         return made
 
     def _frame(self, node: int) -> dict[str, Any]:
-        key = self._stacks.frame[node], self._stacks.module[node]
-        if key not in self._nodes:
-            frame = self._stacks.frames[key[0]]
-            written = {"filename": frame.filename, "line": frame.lineno, "name": frame.function}
-            # whether it is the user's follows from the path, unless the recorder knew better
-            written["user"] = frame.user
-            if key[1] >= 0:
-                written["module"] = self._stacks.modules[key[1]]
-            self._nodes[key] = written
-        return self._nodes[key]
+        number = self._stacks.frame[node]
+        if number not in self._written:
+            frame = self._stacks.frames[number]
+            self._written[number] = {
+                "filename": frame.filename,
+                "line": frame.lineno,
+                "name": frame.function,
+            }
+        return self._written[number]
 
 
 class _Streams:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.records.documents import optional, text
+from tensorlens.records.documents import text
 from tensorlens.records.events import PHASES, Context, Frame, Stacks
 
 PREFIX = "tensorlens "
@@ -69,7 +69,7 @@ class StackReader:
 
     def __init__(self, stacks: Stacks) -> None:
         self._stacks = stacks
-        self._frames: dict[int, tuple[Frame, str | None]] = {}
+        self._frames: dict[int, Frame] = {}
         self._nodes: dict[tuple[int, int], int] = {}
         self._native: dict[int, Context | None] = {}
         self._known: dict[int, tuple[int, Context | None]] = {}
@@ -119,13 +119,8 @@ class StackReader:
                 # torch writes such lines for some generated code: the frame has none
                 lineno = 0
             filename = text(raw["filename"])
-            # what tensorlens wrote knows more than a path tells
-            frame = frame_of(filename, lineno, text(raw["name"]))
-            user = raw.get("user", frame.user)
-            module = optional(text, raw.get("module"))
-            known = replace(frame, user=user is True), module
-            self._frames[id(raw)] = known
-        return self._stacks.push(stack, *known)
+            known = self._frames[id(raw)] = frame_of(filename, lineno, text(raw["name"]))
+        return self._stacks.push(stack, known)
 
     def _forward_stack(self, lines: Any) -> int:
         """Return the stack in the lines of a traceback, outermost first."""
@@ -168,15 +163,10 @@ def _native_context(stack: Sequence[Frame]) -> Context | None:
 def _context(metadata: str, forward: int, native: Context | None) -> Context | None:
     base = Context() if native is None else native
     said = parse_metadata(metadata)
-    thread = said.get("thread", "")
-    made = Context(
-        thread=int(thread) if thread.isdecimal() and len(thread) < 10 else base.thread,
-        op=said.get("op") or base.op,
-        outer=said.get("outer") or base.outer,
-        node=said.get("node") or base.node,
+    made = replace(
+        base,
         forward=forward,
-        grad="grad" in said,
         phase=next((each for each in PHASES if each == said.get("phase")), base.phase),
-        module=said.get("module") or base.module,
+        module=said.get("module"),
     )
     return None if made == Context() else made

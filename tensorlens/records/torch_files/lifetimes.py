@@ -43,8 +43,8 @@ class Lifetimes:
     starts: list[LogRow] = field(default_factory=list)
     rows: list[LogRow] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)
-    """Number of an allocation, ``starts`` counted before ``rows``, to the bytes it was given; empty
-    where the rows' sizes are those bytes."""
+    """Number of an allocation, ``starts`` counted before ``rows``, to the bytes it was given, until
+    the rows have them as their sizes."""
     resident: int = 0
     """Blocks that are there at the end."""
     unsure: int = 0
@@ -71,24 +71,16 @@ class _Before:
     """Blocks that are there at its end, by the segments."""
 
 
-def lifetimes(
-    trace: Sequence[Step],
-    segments: Sequence[Segment],
-    made_up: Sequence[Segment],
-    rules: Rules,
-    *,
-    exact: bool = False,
-) -> Lifetimes:
+def lifetimes(trace: Sequence[Step], segments: Sequence[Segment], rules: Rules) -> Lifetimes:
     """Return when each block of a device was there.
+
+    A block counts with the bytes that it was given, the remainder that was not split off included,
+    as ``torch.cuda.memory_allocated()`` does.
 
     Args:
         trace: what happened.
         segments: what the allocator held at the end.
-        made_up: more blocks that were there at the end, in segments that no allocator knows.
         rules: how the allocator of the segments splits its blocks.
-        exact: the trace has sizes as they are to be counted. Else a block counts with the bytes
-            that it was given, the remainder that was not split off included, as
-            ``torch.cuda.memory_allocated()`` does.
     """
     if not any(step.kind == FREE for step in trace):
         # made by other writers: no event of a free that another stream still waits for
@@ -97,19 +89,17 @@ def lifetimes(
             for step in trace
             for each in ((step._replace(kind=FREE), step) if step.kind == FREED else (step,))
         ]
-    before = _open_ends(trace, segments, made_up)
+    before = _open_ends(trace, segments)
     pool = LargePool(segments, rules)
     for step in reversed(trace):
         if step.kind == SEGMENT_ALLOC and not step.mapped:
             pool.remove(step.address)
         elif step.kind == SEGMENT_FREE and not step.mapped:
             pool.add(step.address, step.size)
-    return _Replay(before, pool, exact).run(trace)
+    return _Replay(before, pool).run(trace)
 
 
-def _open_ends(
-    trace: Sequence[Step], segments: Sequence[Segment], made_up: Sequence[Segment]
-) -> _Before:
+def _open_ends(trace: Sequence[Step], segments: Sequence[Segment]) -> _Before:
     live: set[int] = set()
     waiting: set[int] = set()
     touched: set[int] = set()
@@ -135,17 +125,15 @@ def _open_ends(
         touched.add(address)
     handed_out = sorted(step.address for step in trace if step.kind == ALLOC)
     listed = {block.address: block for block in _allocated(segments)}
-    others = {block.address: block for block in _allocated(made_up)}
     resident: list[SegmentBlock] = []
     late: list[SegmentBlock] = []
-    for address, block in {**others, **listed}.items():
+    for address, block in listed.items():
         if address in live:
             continue
         place = bisect_left(handed_out, address)
         reused = place < len(handed_out) and handed_out[place] < address + block.size
-        later = address in touched or (reused and address in listed)
-        (late if later else resident).append(block)
-    return _Before(freed, pending, resident, late, list({**others, **listed}.values()))
+        (late if address in touched or reused else resident).append(block)
+    return _Before(freed, pending, resident, late, list(listed.values()))
 
 
 def _allocated(segments: Iterable[Segment]) -> Iterable[SegmentBlock]:
@@ -154,9 +142,8 @@ def _allocated(segments: Iterable[Segment]) -> Iterable[SegmentBlock]:
 
 
 class _Replay:
-    def __init__(self, before: _Before, pool: LargePool, exact: bool) -> None:
+    def __init__(self, before: _Before, pool: LargePool) -> None:
         self._before = before
-        self._exact = exact
         self._pool = pool
         self._made = Lifetimes()
         self._live: dict[int, int] = {}
@@ -184,8 +171,7 @@ class _Replay:
         made.resident = len(self._live)
         # the segments tell the size of what is still there
         made.held.update({self._live[each.address]: each.size for each in self._before.listed})
-        if not self._exact:
-            self._count_given()
+        self._count_given()
         return made
 
     def _start(self) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from operator import attrgetter, itemgetter
 from typing import Any
 
 from tensorlens import collector
 from tensorlens.errors import FileFormatError
-from tensorlens.records.documents import items, mapping, optional, text
+from tensorlens.records.documents import text
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_files.frames import StackReader
@@ -61,18 +59,19 @@ def from_snapshot(data: Any, *, budget: int = 2**40, source: str | None = None) 
     """
     if not isinstance(data, dict) or not ("segments" in data or "device_traces" in data):
         raise FileFormatError("not a memory snapshot: it has neither segments nor device_traces")
-    try:
-        own = _Own.of(data.get("tensorlens"))
-    except WRONG as error:
-        raise damaged("what tensorlens noted", error) from None
+    if "tensorlens" in data:
+        raise FileFormatError(
+            "a snapshot that tensorlens made for other viewers: open it at pytorch.org/memory_viz,"
+            " and here the .tlens or .json"
+        )
     log = EventLog()
-    made = _lifetimes(data, own, log, budget)
-    started = _started(made, own)
+    made = _lifetimes(data, log, budget)
+    started = _started(made)
     _fill(log, made, started)
-    log.marks = own.marks or _annotations(data.get("external_annotations"), log, started, budget)
+    log.marks = _annotations(data.get("external_annotations"), log, started, budget)
     log.segments_known = bool(log.segments) or not any(each.resident for each in made.values())
     origin = Origin(
-        source={name: own.source.get(name, source or _SOURCE) for name in log.devices},
+        source=dict.fromkeys(log.devices, source or _SOURCE),
         started=started / 1e6 if started > 0 else None,
         notes=tuple(_notes(made, started)),
         run=None,
@@ -80,89 +79,49 @@ def from_snapshot(data: Any, *, budget: int = 2**40, source: str | None = None) 
     return log, origin
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """Additions of tensorlens to the snapshots it writes, which other readers pass over."""
-
-    devices: tuple[str, ...] = ()
-    """The names of the devices by their number."""
-    source: Mapping[str, str] = field(default_factory=dict)
-    started: int | None = None
-    """Microseconds since 1970."""
-    marks: list[Mark] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, raw: Any) -> _Own:
-        if raw is None:
-            return cls()
-        marks = [
-            Mark(text(name), number(row, 2**31), number(time, 2**63))
-            for name, row, time in items(tuple, raw["marks"])
-        ]
-        return cls(
-            items(text, raw["devices"]),
-            mapping(text, raw["source"]),
-            optional(number, raw["started_us"]),
-            marks,
-        )
-
-
-def _lifetimes(data: Any, own: _Own, log: EventLog, budget: int) -> dict[str, Lifetimes]:
+def _lifetimes(data: Any, log: EventLog, budget: int) -> dict[str, Lifetimes]:
     traces = data.get("device_traces") or []
     if not isinstance(traces, list):
         raise FileFormatError("damaged snapshot: device_traces is no list")
     rules = Rules.of(data.get("allocator_settings"))
-    # tensorlens writes sizes as they are counted
-    rounding = None if own.devices else rules
     reader = StackReader(log.stacks)
-    listed = segments(data.get("segments") or [], own.devices, reader, budget)
-    log.segments = listed.real
-    devices = [_name(index, own.devices) for index in range(len(traces))]
-    devices += [each.device for each in chain(*listed) if each.device not in devices]
+    log.segments = segments(data.get("segments") or [], reader, budget)
+    devices = [_name(index) for index in range(len(traces))]
+    devices += [each.device for each in log.segments]
     made: dict[str, Lifetimes] = {}
     for index, device in enumerate(dict.fromkeys(devices)):
-        real, made_up = ([each for each in part if each.device == device] for part in listed)
+        own = [each for each in log.segments if each.device == device]
         trace: list[Step] = []
         if index < len(traces):
             where = f"device_traces[{index}]"
-            trace = steps(traces[index], where, rounding, reader, budget)
+            trace = steps(traces[index], where, rules, reader, budget)
         budget -= len(trace)
-        if trace or real or made_up:
-            made[device] = lifetimes(trace, real, made_up, rules, exact=bool(own.devices))
+        if trace or own:
+            made[device] = lifetimes(trace, own, rules)
     return made
 
 
-def _name(index: int, devices: Sequence[str]) -> str:
+def _name(index: int) -> str:
     try:
-        return device_name(index, devices)
+        return device_name(index)
     except ValueError as error:
         raise FileFormatError(f"damaged snapshot: {error}") from None
 
 
-def _started(made: Mapping[str, Lifetimes], own: _Own) -> int:
+def _started(made: Mapping[str, Lifetimes]) -> int:
     """Return when the recording began, in microseconds since 1970; -1 if no event has a time."""
     times = [row.time for each in made.values() for row in each.rows[:1] if row.time >= 0]
-    return min(times, default=-1) if own.started is None else own.started
+    return min(times, default=-1)
 
 
 def _fill(log: EventLog, made: Mapping[str, Lifetimes], started: int) -> None:
-    rows: dict[str, list[int]] = {device: [] for device in made}
     for device, each in made.items():
         for start in each.starts:
-            row = log.append(START, device, start.address, start.size, 0, start.stack)
-            rows[device].append(row)
+            log.append(START, device, start.address, start.size, 0, start.stack)
     for time, device, event in heapq.merge(
         *(_timed(device, each, started) for device, each in made.items()), key=itemgetter(0)
     ):
-        row = log.append(
-            event.kind, device, event.address, event.size, time, event.stack, event.context
-        )
-        rows[device].append(row)
-    for device, each in made.items():
-        for place, given in each.held.items():
-            row = rows[device][place]
-            if given > log.size[row]:
-                log.held[row] = given
+        log.append(event.kind, device, event.address, event.size, time, event.stack, event.context)
 
 
 def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, str, LogRow]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tensorlens.errors import FileFormatError
@@ -38,8 +37,6 @@ _MAPPED = ("segment_map", "segment_unmap")
 _LATEST = 2**53
 WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors raised by reading data of another form."""
-MADE_UP = "tensorlens_made_up"
-"""Key of a segment that tensorlens made up: no allocator knows it."""
 
 
 class Step(NamedTuple):
@@ -58,10 +55,8 @@ class Step(NamedTuple):
     """A part of an expandable segment."""
 
 
-def steps(
-    trace: Any, where: str, rules: Rules | None, reader: StackReader, budget: int
-) -> list[Step]:
-    """Return the events of one device's trace; ``rules`` None: sizes are exact."""
+def steps(trace: Any, where: str, rules: Rules, reader: StackReader, budget: int) -> list[Step]:
+    """Return the events of one device's trace."""
     if not isinstance(trace, list) or len(trace) > budget:
         raise FileFormatError(f"damaged snapshot: {where} is no list of events")
     found: list[Step] = []
@@ -77,7 +72,7 @@ def steps(
     return found
 
 
-def _step(event: Any, before: int, rules: Rules | None, reader: StackReader) -> Step | None:
+def _step(event: Any, before: int, rules: Rules, reader: StackReader) -> Step | None:
     if not isinstance(event, dict):
         raise TypeError(f"{type(event).__name__} in place of an event")
     action = text(event["action"])
@@ -86,7 +81,7 @@ def _step(event: Any, before: int, rules: Rules | None, reader: StackReader) -> 
         # "snapshot", "workspace_snapshot", and what torch may come to write
         return None
     size = number(event["size"], 2**62)
-    if rules is not None and kind in (ALLOC, FREE, FREED):
+    if kind in (ALLOC, FREE, FREED):
         size = rules.rounded(size)
     stack, native = reader.stack(event.get("frames"))
     context = reader.context(event, native)
@@ -96,34 +91,24 @@ def _step(event: Any, before: int, rules: Rules | None, reader: StackReader) -> 
     return Step(kind, address, size, time, stack, context, action in _MAPPED)
 
 
-class SnapshotSegments(NamedTuple):
-    """The segments in a snapshot."""
-
-    real: list[Segment]
-    made_up: list[Segment]
-    """Those that tensorlens wrote for blocks whose segments were not known."""
-
-
-def segments(
-    listed: Any, devices: Sequence[str], reader: StackReader, budget: int
-) -> SnapshotSegments:
+def segments(listed: Any, reader: StackReader, budget: int) -> list[Segment]:
     """Return the segments of a snapshot, those of the private pools included."""
     if not isinstance(listed, list):
         raise FileFormatError("damaged snapshot: its segments are no list")
-    found = SnapshotSegments([], [])
+    found: list[Segment] = []
     for place, raw in enumerate(listed):
         try:
             if raw["address"] is None:
                 continue
-            segment = _segment(raw, devices, reader, budget)
+            segment = _segment(raw, reader, budget)
         except WRONG as error:
             raise damaged(f"segments[{place}]", error) from None
         budget -= 1 + len(segment.blocks)
-        (found.made_up if MADE_UP in raw else found.real).append(segment)
+        found.append(segment)
     return found
 
 
-def _segment(raw: Any, devices: Sequence[str], reader: StackReader, budget: int) -> Segment:
+def _segment(raw: Any, reader: StackReader, budget: int) -> Segment:
     address, size = number(raw["address"]), number(raw["total_size"], 2**62)
     blocks = raw["blocks"]
     if not isinstance(blocks, list) or len(blocks) > budget:
@@ -136,7 +121,7 @@ def _segment(raw: Any, devices: Sequence[str], reader: StackReader, budget: int)
     pool = raw.get("segment_pool_id") or ()
     kind = raw.get("segment_type", "large")
     return Segment(
-        device=device_name(number(raw.get("device", 0)), devices),
+        device=device_name(number(raw.get("device", 0))),
         address=address,
         size=size,
         stream=number(raw.get("stream", 0)),
@@ -160,10 +145,8 @@ def _block(raw: Any, place: int, reader: StackReader) -> SegmentBlock:
     )
 
 
-def device_name(index: int, devices: Sequence[str]) -> str:
-    """Return the device with a number in a snapshot; ``devices`` are the names that are known."""
-    if index < len(devices):
-        return devices[index]
+def device_name(index: int) -> str:
+    """Return the device with a number in a snapshot."""
     if index > 127:
         raise ValueError("a device out of range")
     return f"cuda:{index}"

@@ -269,10 +269,6 @@ def damaged():
         yield {**trace(event("alloc", time_us=1)), "external_annotations": value}
         yield {**trace(event("alloc", time_us=1)), "external_annotations": [value]}
         yield {**trace(), "allocator_settings": value}
-        yield {**trace(), "tensorlens": value}
-        for key in ("devices", "source", "started_us", "marks"):
-            own = {"devices": ["cpu"], "source": {}, "started_us": 0, "marks": []}
-            yield {**trace(event("alloc")), "tensorlens": {**own, key: value}}
 
 
 def test_anything_else_is_one_line_or_read():

@@ -1,4 +1,4 @@
-"""Pickles for torch's memory viewer: it can open them, and they read back equal."""
+"""Pickles for torch's memory viewer: it can open them."""
 
 import pickle
 import pickletools
@@ -8,7 +8,7 @@ import rendered_recordings
 import rendered_reports
 
 from tensorlens import render
-from tensorlens.errors import UsageError
+from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.recording.export.memory_viz import made_up_segments
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
@@ -17,14 +17,11 @@ from tensorlens.records.events import (
     OOM,
     SEGMENT_ALLOC,
     START,
-    Context,
     EventLog,
     Frame,
-    Mark,
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.origin import Origin
 from tensorlens.records.torch_files import read
 from tensorlens.render import renderer_for
 
@@ -39,10 +36,6 @@ VIEWER = (
 
 def written(recording):
     return pickle.loads(renderer_for("pickle").render(recording))
-
-
-def columns(log):
-    return [list(getattr(log, name)) for name in ("kind", "address", "size", "pair", "device")]
 
 
 def viewer_peak(data, device):
@@ -91,67 +84,6 @@ def test_the_viewer_can_open_every_kind(kind):
             assert viewer_peak(data, number) == recording.peak(device).bytes
 
 
-def happened(log, device):
-    """What happened on a device, in order; what was there at the start has none."""
-    number = log.devices.index(device)
-    rows = [
-        row
-        for row in range(len(log))
-        # nothing counts a free whose allocation is not in the log
-        if log.device[row] == number and (log.kind[row] != FREE or log.pair[row] >= 0)
-    ]
-    told = [
-        (log.kind[row], log.address[row], log.size[row], log.pair[row] >= 0, log[row].module)
-        for row in rows
-    ]
-    times = [log.time[row] // 1000 for row in rows if log.kind[row] != START]
-    stacks = [log.stacks.of(log.stack[row]) for row in rows if log.kind[row] != START]
-    starts = sum(log.kind[row] == START for row in rows)
-    return sorted(told[:starts]), told[starts:], times, stacks
-
-
-@pytest.mark.parametrize("kind", rendered_recordings.KINDS)
-def test_every_kind_reads_back_equal(kind):
-    recording = rendered_recordings.KINDS[kind]()
-    again = Recording(*read(renderer_for("pickle").render(recording)))
-    assert again.log.segments == recording.log.segments
-    for device in recording.devices:
-        if device in again.devices:
-            assert happened(again.log, device) == happened(recording.log, device)
-            if not recording.origin.dropped_peaks:
-                assert again.peak(device).bytes == recording.peak(device).bytes
-        else:
-            assert not recording.peak(device).bytes
-
-
-def test_what_ran_reads_back():
-    log = EventLog()
-    forward = log.stacks.add(
-        [Frame("/me/net.py", 3, "forward"), Frame("/me/run.py", 9, "<module>")]
-    )
-    call = Frame("/v/site-packages/torch/nn/modules/module.py", 1, "_call_impl", False)
-    stack = log.stacks.push(forward, call, "net.fc1")
-    contexts = [
-        Context(op="aten::mm", outer="aten::linear", grad=True),
-        Context(thread=2, op="aten::mm", node="MmBackward0", forward=forward),
-        Context(phase="optimizer", module="net.fc2"),
-        None,
-    ]
-    for number, context in enumerate(contexts):
-        log.append(ALLOC, "cpu", 64 * number, 10 + number, 1000 * number, stack, context)
-    log.marks.append(Mark("half", 2, 1500))
-    again, _ = read(renderer_for("pickle").render(Recording(log, Origin(started=1e9))))
-    for row, event in enumerate(again):
-        before = log[row]
-        assert (event.stack, event.module) == (before.stack, before.module)
-        told, known = event.context, before.context
-        assert (told.thread, told.op, told.outer) == (known.thread, known.op, known.outer)
-        assert (told.node, told.grad) == (known.node, known.grad)
-        assert (told.phase, told.module) == (known.phase, known.module)
-        assert again.stacks.of(told.forward) == log.stacks.of(known.forward)
-    assert again.marks == log.marks
-
-
 def test_the_schema():
     log = EventLog()
     stack = log.stacks.add([Frame("/me/a.py", 3, "f"), Frame("/me/a.py", 9, "<module>")])
@@ -185,8 +117,8 @@ def test_the_schema():
         "snapshot",
     ]
     frames = [
-        {"filename": "/me/a.py", "line": 3, "name": "f", "user": True},
-        {"filename": "/me/a.py", "line": 9, "name": "<module>", "user": True},
+        {"filename": "/me/a.py", "line": 3, "name": "f"},
+        {"filename": "/me/a.py", "line": 9, "name": "<module>"},
     ]
     assert trace[1] == {
         "action": "alloc",
@@ -218,10 +150,6 @@ def test_the_schema():
         "frames": frames,
     }
     assert len(data["segments"]) == 2
-    again = Recording(*read(renderer_for("pickle").render(recording)))
-    # 600 B asked for are a block of 1024 B
-    assert columns(again.log) == columns(log)
-    assert (again.log.held, again.log.segments) == (log.held, log.segments)
 
 
 def test_frames_are_written_once():
@@ -239,9 +167,7 @@ def test_devices_keep_their_numbers_and_others_get_free_ones():
     recording = Recording(log)
     data = written(recording)
     assert data["tensorlens"]["devices"] == ["cuda:0", "cpu", "cuda:2", "mps"]
-    again, _ = read(renderer_for("pickle").render(recording))
-    assert {again.devices[number] for number in again.device} == {"cpu", "cuda:2", "cuda:0", "mps"}
-    assert list(again.size) == [100] * 4
+    assert [len(trace) for trace in data["device_traces"]] == [2] * 4
 
 
 def test_made_up_segments_lie_around_blocks_that_are_near():
@@ -258,15 +184,20 @@ def test_made_up_segments_lie_around_blocks_that_are_near():
         (1024, 1024, "inactive"),
         (2048, 100, "active_allocated"),
     ]
-    again = Recording(*read(renderer_for("pickle").render(Recording(log))))
-    assert (again.log.segments, again.peak().reserved) == ([], None)
 
 
 def test_two_blocks_at_one_place_are_both_kept():
     log = EventLog()
     log.append(START, "cpu", 0, 100, 0)
     log.append(ALLOC, "cpu", 50, 100, 0)
-    assert Recording(*read(renderer_for("pickle").render(Recording(log)))).peak().bytes == 200
+    assert viewer_peak(written(Recording(log)), 0) == 200
+
+
+def test_it_is_not_read_again():
+    log = EventLog()
+    log.append(ALLOC, "cpu", 0, 100, 0)
+    with pytest.raises(FileFormatError, match=r"made for other viewers: open it at pytorch\.org"):
+        read(renderer_for("pickle").render(Recording(log)))
 
 
 def test_only_recordings_have_events():

@@ -8,8 +8,6 @@ from restored import restore
 from tensorlens.planning.allocators import CachingAllocator, Settings
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import Context, EventLog, Frame, Segment, SegmentBlock
-from tensorlens.records.torch_files import read
-from tensorlens.render import renderer_for
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
 
@@ -78,20 +76,6 @@ def test_views_agree_with_the_allocator(expandable):
     assert max(recording.timeline().reserved) == figures.reserved.peak
     assert "12.00 MiB" in TextRenderer().render(recording)
     assert "cuda:0" in HtmlRenderer().render(recording)
-
-
-@pytest.mark.parametrize("expandable", [False, True])
-def test_the_viewers_format_keeps_blocks_and_segments(expandable):
-    _, log = made(Settings(expandable_segments=expandable))
-    back = Recording(*read(renderer_for("pickle").render(Recording(log))))
-    assert told(back.log) == told(log)
-    # stacks are numbered anew
-    assert [without_stacks(each) for each in back.log.segments] == [
-        without_stacks(each) for each in log.segments
-    ]
-    assert back.log.held == log.held
-    assert back.log.segments_known
-    assert not any("segments" in note for note in back.origin.notes)
 
 
 def without_stacks(segment):
