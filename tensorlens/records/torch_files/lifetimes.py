@@ -48,7 +48,7 @@ class Lifetimes:
     resident: int = 0
     """Blocks that are there at the end."""
     unsure: int = 0
-    """Blocks of which it stays open what they were given."""
+    """Blocks from before the trace of which nothing tells what they were given."""
     late: int = 0
     """Blocks that were handed out after the trace ended."""
     missed: int = 0
@@ -160,7 +160,7 @@ class _Replay:
             elif step.kind == FREE:
                 self._free(step)
             elif step.kind == FREED:
-                made.unsure += self._pool.free(step.address)
+                self._pool.free(step.address)
             else:
                 self._other(step)
         time = trace[-1].time if trace else -1
@@ -182,11 +182,13 @@ class _Replay:
         for block in before.resident:
             self._live[block.address] = len(made.starts)
             made.starts.append(LogRow(START, block.address, block.size, -1, block.stack, None))
-        rounded = {step.address: step.size for step in (*before.freed, *before.waiting)}
-        known = (block.address for block in before.resident)
-        for address, given in self._pool.start(known, rounded).items():
-            if address in self._live:
-                made.held[self._live[address]] = given
+        self._pool.start(
+            each.address for each in (*before.freed, *before.waiting, *before.resident)
+        )
+        for number, step in enumerate(before.freed):
+            given = self._pool.given_before(step.address, step.size)
+            made.unsure += given is None
+            made.held[number] = given or step.size
 
     def _count_given(self) -> None:
         """Let each row have the bytes that the block was given."""
@@ -211,9 +213,6 @@ class _Replay:
             self._pool.free(step.address)
             self._end(step._replace(stack=-1, context=None))
         given = self._pool.place(step.address, step.size)
-        neighbour = self._pool.settle(step.address)
-        if neighbour is not None and neighbour[0] in self._live:
-            self._made.held[self._live[neighbour[0]]] = neighbour[1]
         self._hand_out(LogRow(ALLOC, *step[1:6]), given)
 
     def _hand_out(self, row: LogRow, given: int) -> None:

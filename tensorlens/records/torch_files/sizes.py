@@ -94,7 +94,6 @@ class LargePool:
         self._ends: dict[int, int] = {}
         self._starts: list[int] = []
         self._blocks: list[int] = []
-        self._unsure: set[int] = set()
         for segment in segments:
             if segment.kind != "small" and not segment.expandable:
                 self._add(segment.address, segment.size)
@@ -115,25 +114,18 @@ class LargePool:
         if self._ends.pop(address, None) is not None:
             del self._starts[bisect_left(self._starts, address)]
 
-    def start(self, known: Iterable[int], rounded: Mapping[int, int]) -> dict[int, int]:
-        """Take in the blocks from before the trace, and return what each was given.
+    def start(self, known: Iterable[int]) -> None:
+        """Take in the blocks from before the trace, by their addresses."""
+        self._blocks = sorted(each for each in {*known} if self._room(each) is not None)
+
+    def given_before(self, address: int, size: int) -> int | None:
+        """Return what a block from before the trace was given; None where nothing tells.
 
         Every block of this pool, free or not, is longer than 1 MiB: a shorter gap behind one that
         is in use is a part of it. Of a longer gap nothing tells whether a part of it is.
-
-        Args:
-            known: addresses of blocks that the segments list.
-            rounded: other addresses, to the bytes that the block has at least.
         """
-        self._blocks = sorted(each for each in {*known, *rounded} if self._room(each) is not None)
-        given = dict(rounded)
-        for address, size in rounded.items():
-            room = self._room(address)
-            if room is not None and room - size > SMALL:
-                self._unsure.add(address)
-            elif room is not None and room > size:
-                given[address] = room
-        return given
+        room = self._room(address) or size
+        return None if room - size > SMALL else max(room, size)
 
     def place(self, address: int, size: int) -> int:
         """Hand out a block of so many rounded bytes, and return what it is given."""
@@ -145,25 +137,11 @@ class LargePool:
         split = remainder < 0 or self._rules.splits(size, remainder, small=False, expandable=False)
         return size if split else room
 
-    def settle(self, address: int) -> tuple[int, int] | None:
-        """Return the address and bytes of a block that was not sure and ends where one begins."""
-        place = bisect_left(self._blocks, address) - 1
-        before = self._blocks[place] if place >= 0 else -1
-        if before not in self._unsure or address in self._ends or self._room(address) is None:
-            return None
-        if self._room(before) != address - before:
-            return None
-        self._unsure.remove(before)
-        return before, address - before
-
-    def free(self, address: int) -> bool:
-        """Take a block back; tell whether it was never sure what it had been given."""
+    def free(self, address: int) -> None:
+        """Take a block back."""
         place = bisect_left(self._blocks, address)
         if self._blocks[place : place + 1] == [address]:
             del self._blocks[place]
-        unsure = address in self._unsure
-        self._unsure.discard(address)
-        return unsure
 
     def _room(self, address: int) -> int | None:
         """Return how far memory reaches from an address to the next block; None elsewhere."""

@@ -35,34 +35,17 @@ def test_freed_block_counts_with_the_remainder_that_was_not_split_off():
     assert (peak.bytes, peak.held, peak.reserved) == (20 * MIB, 20 * MIB, 20 * MIB)
 
 
-def eight_in_nine(allocator):
-    """Hand out 8 MiB whose last MiB was not split off, at the beginning of 20."""
-    first = allocator.malloc(9 * MIB)
-    second = allocator.malloc(10 * MIB)  # of 11 MiB
-    allocator.free(first)
-    return allocator.malloc(8 * MIB), second
-
-
 def test_a_gap_too_short_for_a_block_belongs_to_the_one_before_it():
     allocator = CachingAllocator()
-    first, _ = eight_in_nine(allocator)
+    first = allocator.malloc(9 * MIB)
+    allocator.malloc(10 * MIB)  # of 11 MiB
+    allocator.free(first)
+    first = allocator.malloc(8 * MIB)  # its last MiB is not split off
     since = len(allocator.events)
     allocator.free(first)
     log = from_snapshot(allocator.snapshot(since)).log
     assert list(log.kind) == [START, START, FREE]
     assert {log.size[row] for row in range(2)} == {9 * MIB, 11 * MIB}
-
-
-def test_what_a_block_from_before_the_trace_held_shows_when_its_neighbour_is_handed_out():
-    allocator = CachingAllocator()
-    first, second = eight_in_nine(allocator)
-    allocator.free(second)
-    since = len(allocator.events)
-    allocator.malloc(3 * MIB)
-    allocator.free(first)
-    recording = from_snapshot(allocator.snapshot(since))
-    assert recording.log.size[0] == 9 * MIB
-    assert recording.origin.notes == ()
 
 
 def test_a_gap_that_may_be_free_or_held_is_told_as_not_known():
