@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 
@@ -19,7 +19,6 @@ SOURCES = ("native", "heap", "resident")
 """Values of ``TENSORLENS_COUNTER``, best first."""
 
 _PAGE = int(os.sysconf("SC_PAGESIZE")) if hasattr(os, "sysconf") else 4096
-_PEAK_RESIDENT = re.compile(rb"VmHWM:\s*(\d+) kB")
 
 
 def forced_source() -> str | None:
@@ -52,54 +51,17 @@ def process_counter() -> Counter:
     return ResidentCounter()
 
 
-class _ProcFile:
-    """A file of ``/proc/self`` kept open, and opened again in a forked child.
-
-    A descriptor from before the fork would go on telling of the parent.
-    """
-
-    def __init__(self, name: str, flags: int = os.O_RDONLY) -> None:
-        self._path = f"/proc/self/{name}"
-        self._flags = flags
-        self._descriptor = os.open(self._path, flags)
-        os.register_at_fork(after_in_child=self._reopen)
-
-    def _reopen(self) -> None:
-        try:
-            os.close(self._descriptor)
-            self._descriptor = os.open(self._path, self._flags)
-        except OSError:
-            self._descriptor = -1
-
-    def read(self) -> bytes:
-        return os.pread(self._descriptor, 8192, 0)
-
-    def write(self, text: bytes) -> None:
-        os.write(self._descriptor, text)
-
-
-def resident_reader() -> Callable[[], int]:
-    """Return what reads the resident set in bytes, and gives UNKNOWN rather than raise."""
+def resident() -> int:
+    """Return the resident set in bytes, UNKNOWN where the system does not tell."""
     try:
-        statm = _ProcFile("statm")
-    except OSError:
-        process = psutil.Process()
-
-        def read_anywhere() -> int:
-            try:
-                return int(process.memory_info().rss)
-            except (psutil.Error, OSError):
-                return UNKNOWN
-
-        return read_anywhere
-
-    def read_linux() -> int:
-        try:
-            return int(statm.read().split(None, 2)[1]) * _PAGE
-        except (OSError, IndexError, ValueError):
-            return UNKNOWN
-
-    return read_linux
+        # opened anew: a descriptor from before a fork would tell of the parent
+        return int(Path("/proc/self/statm").read_bytes().split(None, 2)[1]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        pass
+    try:
+        return int(psutil.Process().memory_info().rss)
+    except (psutil.Error, OSError):
+        return UNKNOWN
 
 
 class HeapCounter:
@@ -127,11 +89,10 @@ class HeapCounter:
             raise OSError("this C library has no mallinfo2 (glibc 2.33 and later do)") from None
         self._mallinfo.argtypes = ()
         self._mallinfo.restype = Mallinfo
-        self._resident = resident_reader()
 
     def reader(self) -> Reader:
         """Return a function that gives ``(heap in use, UNKNOWN, resident set)`` in bytes."""
-        mallinfo, resident = self._mallinfo, self._resident
+        mallinfo = self._mallinfo
 
         def read() -> tuple[int, int, int]:
             heap = mallinfo()
@@ -153,47 +114,19 @@ class Mallinfo(ctypes.Structure):
 
 
 class ResidentCounter:
-    """The resident set: pages, of everything in the process, as they are touched.
-
-    Its peak is Linux's ``VmHWM``, which each read resets through ``/proc/self/clear_refs``; the
-    program's own ``ru_maxrss`` starts again with it.
-    """
+    """The resident set: pages, of everything in the process, as they are touched."""
 
     device = "cpu"
     source = "resident set"
     precision = "the whole process in pages; memory counts when touched, and may stay when freed"
-
-    def __init__(self) -> None:
-        self.missing: Mapping[str, str] = {}
-        self._resident = resident_reader()
-        try:
-            self._status = _ProcFile("status")
-            self._reset = _ProcFile("clear_refs", os.O_WRONLY)
-            self._reset.write(b"5")
-        except OSError:
-            self.missing = {"peak": "the peak of the resident set cannot be reset here"}
+    missing: Mapping[str, str] = {"peak": "the kernel's peak is that of the whole run"}
 
     def reader(self) -> Reader:
-        """Return a function that gives ``(resident, its peak, resident)`` in bytes."""
-        resident = self._resident
-        if self.missing:
-
-            def read_plain() -> tuple[int, int, int]:
-                now = resident()
-                return now, UNKNOWN, now
-
-            return read_plain
-        status, reset = self._status, self._reset
+        """Return a function that gives ``(resident, UNKNOWN, resident)`` in bytes."""
 
         def read() -> tuple[int, int, int]:
             now = resident()
-            try:
-                match = _PEAK_RESIDENT.search(status.read())
-                reset.write(b"5")
-            except OSError:
-                match = None
-            peak = UNKNOWN if match is None else max(now, int(match[1]) * 1024)
-            return now, peak, now
+            return now, UNKNOWN, now
 
         return read
 

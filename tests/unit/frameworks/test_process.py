@@ -103,50 +103,28 @@ def test_the_heap_sees_a_block_of_any_thread():
     assert abs(grown - (64 * MIB + PAGE)) < 100_000
 
 
-@pytest.mark.skipif(not LINUX, reason="the peak of the resident set needs Linux")
-def test_the_resident_set_and_its_peak():
-    counter = ResidentCounter()
-    if counter.missing:
-        pytest.skip(counter.missing["peak"])
-    read = counter.reader()
+@pytest.mark.skipif(not LINUX, reason="pages as Linux counts them")
+def test_the_resident_set():
+    read = ResidentCounter().reader()
     start = read()[0]
     block = mmap.mmap(-1, 32 * MIB)
     for offset in range(0, 32 * MIB, PAGE):
         block[offset] = 1
-    held = read()[0]
-    assert abs(held - start - 32 * MIB) < 4 * MIB
-    block.close()
-    now, peak, reserved = read()
+    now, _, reserved = read()
+    assert abs(now - start - 32 * MIB) < 4 * MIB
     assert now == reserved
-    assert held - now > 28 * MIB
-    assert abs(peak - held) < 4 * MIB
-    assert read()[1] < held - 24 * MIB
-
-
-@pytest.mark.skipif(not LINUX, reason="reads /proc")
-def test_no_peak_where_it_cannot_be_reset(monkeypatch):
-    original = process._ProcFile
-
-    def refuse(name, flags=os.O_RDONLY):
-        if name == "clear_refs":
-            raise PermissionError(13, "Permission denied")
-        return original(name, flags)
-
-    monkeypatch.setattr(process, "_ProcFile", refuse)
-    counter = ResidentCounter()
-    assert set(counter.missing) == {"peak"}
-    now, peak, reserved = counter.reader()()
-    assert (peak, now) == (UNKNOWN, reserved)
+    block.close()
+    assert now - read()[0] > 28 * MIB
 
 
 def test_without_proc_the_resident_set_is_psutils(monkeypatch):
-    def refuse(name, flags=os.O_RDONLY):
+    def refuse(*arguments, **options):
         raise FileNotFoundError(2, "No such file or directory")
 
-    monkeypatch.setattr(process, "_ProcFile", refuse)
-    counter = ResidentCounter()
-    assert set(counter.missing) == {"peak"}
-    assert abs(counter.reader()()[0] - psutil.Process().memory_info().rss) < 4 * MIB
+    monkeypatch.setattr(process, "Path", refuse)
+    now = ResidentCounter().reader()()[0]
+    monkeypatch.undo()
+    assert abs(now - psutil.Process().memory_info().rss) < 4 * MIB
 
 
 @pytest.mark.skipif(not LINUX, reason="reads /proc")
