@@ -182,9 +182,8 @@ class _Replay:
         for block in before.resident:
             self._live[block.address] = len(made.starts)
             made.starts.append(LogRow(START, block.address, block.size, -1, block.stack, None))
-        self._pool.start(
-            each.address for each in (*before.freed, *before.waiting, *before.resident)
-        )
+        gone = (step.address for step in (*before.freed, *before.waiting))
+        self._pool.start((*gone, *(block.address for block in before.resident)))
         for number, step in enumerate(before.freed):
             given = self._pool.given_before(step.address, step.size)
             made.unsure += given is None
