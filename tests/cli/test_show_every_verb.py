@@ -185,6 +185,7 @@ VIEWED = {
     "csv": "open it as a table",
     "txt": "it is text to read",
     "folded": "open it with flamegraph.pl or speedscope.app",
+    "pickle": "open it at pytorch.org/memory_viz",
     "speedscope.json": "open it at speedscope.app",
     "perfetto.json": "open it at ui.perfetto.dev",
     "trace.json": "open it at ui.perfetto.dev",
