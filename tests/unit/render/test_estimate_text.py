@@ -38,9 +38,8 @@ Estimate for cuda:0: train.py:make_step
   peak allocated    33.50 MiB  35,127,296
   peak reserved     40.00 MiB  41,943,040
   allocator total   50.00 MiB  52,428,800
-  The allocator total may be 36.00 MiB to 100.40 MiB; the two peaks have no
-    bounds of their own. It has unused cache, which goes back when the card is
-    full.
+  The allocator total may be 36.00 MiB to 100.40 MiB. It has unused cache, which
+    goes back when the card is full.
 
 At the peak, 33.50 MiB (35,127,296 B)
   Component                       Size   Share
@@ -116,11 +115,7 @@ TRAINING_120 = (
     with_meanings(TRAINING_80)
     .replace("to\n    spare", "to spare")
     .replace("for\n            aten::mm", "for aten::mm")
-    .replace("no\n    bounds", "no bounds")
-    .replace(
-        "cache, which goes back when the card is\n    full",
-        "cache,\n    which goes back when the card is full",
-    )
+    .replace("which\n    goes", "which goes")
 )
 
 SUM = """\
