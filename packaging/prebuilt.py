@@ -26,6 +26,7 @@ from pathlib import Path
 
 from tensorlens.frameworks.tensorflow.census.tensor_reader import READER
 from tensorlens.frameworks.tensorflow.native import TAP
+from tensorlens.frameworks.torch.leaks.device_blocks import PART as DEVICE_BLOCKS
 from tensorlens.frameworks.torch.native.build import COUNTER, OPS, TENSORS
 from tensorlens.heap.native import PART as HEAP
 from tensorlens.native.build import Part, command, shipped_name
@@ -64,7 +65,8 @@ def jobs(torch_releases: tuple[str, ...], tensorflow_releases: tuple[str, ...]) 
     device = device_part(Path(sys.modules["torch"].__file__ or "").parent)
     for version in torch_releases:
         number = _number(version)
-        parts = [COUNTER, TENSORS, OPS, *([device] if number >= SINCE[:2] else [])]
+        parts = [COUNTER, TENSORS, OPS, DEVICE_BLOCKS]
+        parts += [device] if number >= SINCE[:2] else []
         # the published builds of 2.6 for x86_64 have the older ABI of std::string
         for abi in (0, 1) if number == (2, 6) else (1,):
             flags = ("-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={abi}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LAUNCHERS = (
@@ -35,12 +34,11 @@ class Rank:
         return None if found is None else cls(int(found[1]), int(found[2]))
 
 
-def current_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
+def current_rank() -> Rank | None:
     """Return the rank of this process; None where it is alone."""
-    env = os.environ if environment is None else environment
     for rank, size in _LAUNCHERS:
         try:
-            found = Rank(int(env[rank]), int(env[size]))
+            found = Rank(int(os.environ[rank]), int(os.environ[size]))
         except (KeyError, ValueError):
             continue
         return found if found.size > 1 else None

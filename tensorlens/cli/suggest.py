@@ -61,7 +61,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the suggestions; return 0, or 1 where the program failed.
+    """Print or write the suggestions; return 0.
 
     Raises:
         TensorlensError: the output cannot be written, or a recording not be read.

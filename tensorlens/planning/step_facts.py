@@ -48,8 +48,6 @@ class OptimizerFacts:
     """Bytes of its largest parameter."""
     state: int | None = None
     """Bytes that it keeps for parameters and plain SGD would not; None: not counted."""
-    does_more: bool = False
-    """Whether its steps also clip or accumulate gradients, or average parameters."""
     rate: float | None = None
     """Learning rate that it was made with; None: not known, or not one number."""
 

@@ -69,12 +69,12 @@ def counted(number: int, word: str = "tensor") -> str:
     return f"{number:,} {word}{ending}"
 
 
-def counted_about(number: float, word: str = "tensor") -> str:
+def counted_about(tensors: float) -> str:
     """Return ``2 tensors``; of a mean ``about 6 tensors``, ``less than 1 tensor``."""
-    if 0 < number < 1:
-        return f"less than 1 {word}"
-    about = "" if number == int(number) else "about "
-    return f"{about}{counted(int(number + 0.5), word)}"
+    if 0 < tensors < 1:
+        return "less than 1 tensor"
+    about = "" if tensors == int(tensors) else "about "
+    return f"{about}{counted(int(tensors + 0.5))}"
 
 
 def byte_step(highest: int) -> int:

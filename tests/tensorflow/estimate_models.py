@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import keras
@@ -157,8 +156,3 @@ def measured(
         model.train_function(iter(data))
         peaks.append(read()[1] - before)
     return peaks[1:]
-
-
-def typical(make: Callable[[], tuple[Any, int]], optimizer: str, eager: bool) -> int:
-    """Return the median of the steps' peaks."""
-    return int(median(measured(make, optimizer, eager)))

@@ -362,21 +362,6 @@ def test_the_ledger_has_a_term_for_it():
     assert ledger.allocated == ledger.named + ledger.unnamed
 
 
-class Reporting(keras.callbacks.Callback):
-    """Takes a snapshot after a step, once the queue is at rest."""
-
-    def __init__(self, dataset):
-        super().__init__()
-        self.dataset = dataset
-        self.reporter = tensorlens.MemReporter()
-
-    def on_train_batch_end(self, step, logs=None):
-        if step == 3:
-            made = lambda: self.dataset.made - self.dataset.looked_at - 4  # noqa: E731
-            at_rest(made, lambda: tensorlens.inputs(self.dataset), 5)
-            self.ledger = self.reporter.snapshot().ledger["cpu"]
-
-
 class Large(Batches):
     """Batches of many pages, which are allocated at once and touched later."""
 

@@ -69,23 +69,6 @@ def make_uneven_steps():
     return step
 
 
-def make_function(batch=64):
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    w = tf.Variable(tf.random.normal([WIDTH, WIDTH]))
-    optimizer = keras.optimizers.Adam()
-    optimizer.build([w])
-    data = tf.ones([batch, WIDTH])
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.nn.relu(data @ w) ** 2)
-        optimizer.apply(tape.gradient(loss, [w]), [w])
-        return loss
-
-    return step
-
-
 def make_large(batch):
     """Hold 4 MiB for each of the batch, and train something small."""
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -161,7 +161,6 @@ def heads_inside(*shape, dtype=BF16):
 
 
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
-EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
 
 
 @pytest.mark.usefixtures("fake_tensors")

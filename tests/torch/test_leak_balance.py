@@ -104,10 +104,6 @@ def deque_of_an_object():
     return step
 
 
-def line_of_most(report):
-    return max(report.leaks, key=lambda leak: leak.bytes_per_step)
-
-
 @pytest.mark.parametrize("steps", [6, 12])
 @pytest.mark.parametrize("name", QUEUES)
 def test_queue_whose_reader_is_slower_is_a_leak(name, steps):

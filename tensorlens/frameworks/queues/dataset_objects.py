@@ -42,7 +42,7 @@ _flags: Callable[[type], int] = type.__dict__["__flags__"].__get__
 _Weighted = tuple[Any, float]
 
 
-def object_containers(dataset: Any, name: str = "dataset") -> tuple[ObjectContainer, ...]:
+def object_containers(dataset: Any) -> tuple[ObjectContainer, ...]:
     """Return the largest containers of Python objects that a dataset leads to, of 1 MiB or more.
 
     No code of the dataset is run. Arrays and tensors are no such containers: all their numbers
@@ -50,7 +50,7 @@ def object_containers(dataset: Any, name: str = "dataset") -> tuple[ObjectContai
     """
     budget = _Budget()
     found = []
-    for place, item in _places(dataset, name):
+    for place, item in _places(dataset, "dataset"):
         if budget.left <= 0:
             break
         container = _measured(place, item, budget)

@@ -101,16 +101,9 @@ def _tuples(found: Iterator[Any]) -> Iterator[Any]:
 class Search:
     """Holders of some objects, as far as they can be seen."""
 
-    def __init__(
-        self,
-        targets: Sequence[object],
-        skip: Collection[int],
-        depth: int,
-        question: Callable[[list[Any], int], Answer] = ask,
-    ) -> None:
+    def __init__(self, targets: Sequence[object], skip: Collection[int], depth: int) -> None:
         counts = [*map(sys.getrefcount, targets)]
         self.places = Places()
-        self._question = question
         self._depth = depth
         self._asked = 0
         # alive as long as its references count
@@ -187,7 +180,7 @@ class Search:
             node.asked = True
         wanted = {node.address: node for node in frontier}
         for hops in range(_MOST_TUPLES):
-            answer = self._question(objects, hops)
+            answer = ask(objects, hops)
             if len(answer.holders) > MOST_ANSWERS:
                 for node in wanted.values():
                     node.is_crowded = True

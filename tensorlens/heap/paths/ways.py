@@ -11,12 +11,14 @@ from tensorlens.heap.paths.path_text import write, write_cycle
 from tensorlens.heap.paths.search import Search, ancestors
 from tensorlens.records.references import ReferencePath
 
+_DEPTH = 20
+"""References of a way, at most, where nobody says otherwise."""
 _SPARE = 4
 """How many times more ways are sought than asked for: some read the same."""
 
 
 def paths(
-    targets: Sequence[object], *, skip: Collection[int] = (), most: int = 5, depth: int = 20
+    targets: Sequence[object], *, skip: Collection[int] = (), most: int = 5, depth: int = _DEPTH
 ) -> list[list[ReferencePath]]:
     """Return up to ``most`` different ways that keep each target alive, the shortest first.
 
@@ -39,14 +41,14 @@ def paths(
         return [_choose(target, most) for target in search.targets]
 
 
-def cycle(target: object, *, skip: Collection[int] = (), depth: int = 20) -> ReferencePath | None:
+def cycle(target: object) -> ReferencePath | None:
     """Return the cycle that keeps what no root leads to: ``Node.parent -> dict['kids'] -> Node``.
 
     It begins and ends with the same object, of which the last reference gives the type; where the
     target only hangs below a cycle, the way from there follows. None where something else holds
     the target or there is no cycle.
     """
-    with _searched([target], skip, depth, 1) as search:
+    with _searched([target], (), _DEPTH, 1) as search:
         node = search.targets[0]
         if any(several for several in ways(node)):
             return None

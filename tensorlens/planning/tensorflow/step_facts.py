@@ -25,7 +25,6 @@ _LOWER = ("bfloat16", "float16")
 _OF_SGD = ("iteration", "learning_rate")
 """Ends of the paths of what every optimizer of Keras has."""
 _AVERAGES = ("_model_variables_moving_average", "_accumulated_gradients")
-_MORE = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
 
 
 class StepWatch:
@@ -124,7 +123,6 @@ def _described(optimizer: Any) -> OptimizerFacts:
         decays=bool(content.get("weight_decay")),
         largest=max(map(_nbytes, parameters), default=0),
         state=sum(map(_nbytes, kept)),
-        does_more=any(content.get(name) for name in _MORE),
         rate=_rate(content.get("_learning_rate")),
     )
 

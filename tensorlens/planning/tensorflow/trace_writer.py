@@ -115,9 +115,9 @@ class TraceWriter:
         """Begin a part of the run."""
         self._log.marks.append(Mark(name, len(self._log), 0))
 
-    def hold(self, nbytes: int, label: Label, context: Context | None = None) -> int:
+    def hold(self, nbytes: int, label: Label) -> int:
         """Return the row of something that is there before any operation."""
-        row = self._append(nbytes, -1, context)
+        row = self._append(nbytes, -1, None)
         self._log.name(row, label)
         return row
 

@@ -89,10 +89,9 @@ def wrapped(start: str, text: str, limit: int, hanging: int = _HANGING) -> list[
     return [each.rstrip() for each in (*lines, line) if each.strip()]
 
 
-def padded(text: str, room: int, *, right: bool = False) -> str:
+def padded(text: str, room: int) -> str:
     """Return ``text`` filled up with blanks to ``room`` columns of a terminal."""
-    blanks = " " * (room - width(text))
-    return blanks + text if right else text + blanks
+    return text + " " * (room - width(text))
 
 
 def output_width() -> int:

@@ -54,10 +54,6 @@ class HostileDict(dict):  # type: ignore[type-arg]
     items = keys = values = __iter__ = __len__ = __getitem__ = _trap("dict")  # type: ignore
 
 
-class HostileStr(str):
-    __eq__ = __hash__ = __str__ = __repr__ = __len__ = _trap("str")  # type: ignore[assignment]
-
-
 class OfMeta(metaclass=HostileMeta):
     pass
 

@@ -1,7 +1,7 @@
 """Memory options of TensorFlow and Keras, applied to a step from outside.
 
 Importing this imports neither. Each module has an option or two (:mod:`.stage` says what they know
-of a program); :mod:`.program` puts them around it, :mod:`.measurement` runs or traces it.
+of a program); :mod:`.measurement` runs a program with them, or traces it.
 ``docs/compare.md`` tells what each one does.
 """
 
