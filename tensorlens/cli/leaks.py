@@ -253,7 +253,7 @@ class Session:
             return (
                 f"{start}no optimizer stepped, and no backward() ran{end}; "
                 f"name the function that makes one step: {again}, or call step() of a "
-                "tensorlens.LeakWatch where a step of the loop ends, then print its result()"
+                "tensorlens.LeakWatch where a step of the loop ends, then print its report"
             )
         return f"{start}{self._target.qualname} {self._state}{end}"
 

@@ -164,7 +164,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class LeakReport(Document):
-    """The verdict on some steps; true in a boolean sense when there is a leak.
+    """The verdict on some steps; true in a boolean sense where there is or may have been a leak.
 
     As a table: one row per leak.
     """
@@ -205,7 +205,8 @@ class LeakReport(Document):
         return replace(self, leaks=tuple(leaks))
 
     def __bool__(self) -> bool:
-        return bool(self.leaks)
+        # memory that grew and is gone may have leaked: it is not told to be none
+        return bool(self.leaks) or any(each.kind is GrowthKind.GONE for each in self.others)
 
     def __repr__(self) -> str:
         if not self.leaks:

@@ -99,7 +99,7 @@ def verdict(watched: LoopSamples) -> LeakReport:
     grown += _host(watched, listed)
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     grown += _gone(watched, sums)
-    text = _sentence(watched, listed, grown)
+    text = _sentence(watched, listed, grown, sums)
     return _report(watched, tuple(listed), tuple(grown), text, _left_out(seen), sums)
 
 
@@ -329,10 +329,18 @@ def _gone(watched: LoopSamples, sums: Mapping[str, Balance]) -> list[Growth]:
         mean = each.unknown / each.steps
         text = (
             f"{device}: {format_bytes(round(mean))} a step stayed while the loop ran and is freed "
-            "now: what held it has ended"
+            f"now: what held it has ended; most of it was made at {_most_grown(watched)}"
         )
         found.append(Growth(GrowthKind.GONE, text, mean, "", device))
     return found
+
+
+def _most_grown(watched: LoopSamples) -> str:
+    """Return the line whose blocks grew most while the loop ran."""
+    first, last = watched.figures[watched.warmup].lines, watched.figures[-1].lines
+    grown = {birth: size - first.get(birth, (0, 0))[1] for birth, (_, size) in last.items()}
+    line = watched.steps.line(max(grown, key=grown.__getitem__)) if grown else None
+    return "a line that is not known" if line is None else place(line, function=True)
 
 
 def _host(watched: LoopSamples, leaks: Sequence[Leak]) -> list[Growth]:
@@ -361,7 +369,12 @@ def _levels(watched: LoopSamples, device: str, reserved: bool) -> list[int]:
     return [source.get(device, 0) for source in sources]
 
 
-def _sentence(watched: LoopSamples, leaks: Sequence[Leak], others: Sequence[Growth]) -> str:
+def _sentence(
+    watched: LoopSamples,
+    leaks: Sequence[Leak],
+    others: Sequence[Growth],
+    sums: Mapping[str, Balance],
+) -> str:
     count = watched.span.steps
     if leaks:
         tensors = sum(leak.tensors_per_step for leak in leaks)
@@ -396,6 +409,16 @@ def _sentence(watched: LoopSamples, leaks: Sequence[Leak], others: Sequence[Grow
     ]
     if grown:
         return f"no tensors are lost in {count} steps: {', and '.join(grown)}"
+    rest = [
+        each.unknown
+        for device, each in sums.items()
+        if 2 * each.unknown > _levels(watched, device, reserved=False)[0]
+    ]
+    if any(rest):
+        return (
+            f"no tensor is known to stay behind in each of {count} steps, but memory is "
+            f"{format_bytes(sum(rest))} more at their end"
+        )
     return f"no leak: nothing stays behind in each of {count} steps"
 
 

@@ -17,6 +17,8 @@ _FOR_PEAKS = 0.6
 """Share of the lines that are there for their peaks; the others are for what they left."""
 _LEAST_RISE = 0.01
 """Share of the highest peak that a line has to add to be there for its own."""
+_LEAST_GROWTH = 0.001
+"""The same of what a line left, to be marked for it."""
 _FEW_ROWS = 12
 """A single function of so few rows is its own overview."""
 FEW_FUNCTIONS = 6
@@ -105,7 +107,8 @@ def overview(functions: Sequence[FunctionLayout]) -> Overview:
         risen = sorted((e for e in own if e.peak and _rise(e) > 0), key=lambda each: -each.peak)
         grown = sorted((e for e in own if e.growth > 0), key=lambda each: -each.growth)
         peaks += [each for each in risen[:1] if each.peak == top]
-        growths += grown[:1]
+        # a scalar that was replaced is no growth to look at
+        growths += [each for each in grown[:1] if each.growth > _LEAST_GROWTH * top]
         half = round(most * _FOR_PEAKS)
         taking = [e for at, e in enumerate(risen) if not at or _rise(e) > _LEAST_RISE * top]
         chosen: list[Place] = taking[:half]

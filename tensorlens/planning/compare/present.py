@@ -30,12 +30,12 @@ from tensorlens.render.figures import UNKNOWN, byte_step, counted, size
 from tensorlens.render.view import View
 
 _TITLES = (
-    *("option", "peak", "against", "reserved", "minimum that fits", "largest batch"),
+    *("option", "peak", "against", "reserved", "needs", "largest batch"),
     *("held ahead", "time", "loss"),
 )
 _STEPS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 _MOST_TICKS = 8
-_GIVES_WAY = ("reserved", "minimum that fits", "loss", "against", "held ahead")
+_GIVES_WAY = ("reserved", "needs", "loss", "against", "held ahead")
 """Columns in the order in which they go where the page is too narrow."""
 _ALWAYS = 3
 """Columns that are shown also where no row has a figure."""

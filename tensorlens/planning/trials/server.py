@@ -56,6 +56,8 @@ _ADVICE = (
     "call the step without tensorlens: if it fails there too, mend the program; if not, it needs"
     " the values of a tensor, and an estimate runs on tensors without data"
 )
+_WITHOUT_DATA = re.compile(r"fake|meta tensor|DataDependent|DynamicOutputShape", re.IGNORECASE)
+"""How torch says that an operator needs data; any other failure is most likely the program's."""
 _SEVERAL_DEVICES = ("two different devices", "at least two devices")
 """How torch's fake tensors say that an operator has operands on several devices."""
 
@@ -196,7 +198,7 @@ def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
             "an operator has tensors on different devices: make_step must build everything that the"
             " step uses, model and optimizer included, and put it on the device"
         )
-    elif is_fake:
+    elif is_fake and _WITHOUT_DATA.search(whole):
         lines.append(_ADVICE)
     return Trouble(Reason.FAILED, text, "\n".join(lines))
 

@@ -160,7 +160,7 @@ class StepRunner:
             if not self.seconds:
                 self._marks.mark("step 1", row=0)
                 self._end()
-        elif not callable(step):
+        elif not callable(step) or hasattr(step, "named_parameters"):
             raise UsageError(
                 f"{program.name} returned a {type(step).__name__}: return a function that runs one "
                 "step, or nothing if it is the whole program"

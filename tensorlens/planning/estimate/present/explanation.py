@@ -114,6 +114,10 @@ def _detail(estimate: Estimate, part: PeakPart, parameters: int, most: int) -> s
             return _an_item(estimate, part)
 
 
+_WIDEST = 8
+"""Bytes of the widest number that a model is likely to have."""
+
+
 def _numbers(part: PeakPart) -> str:
     tensors = f" in {counted(part.blocks, 'tensor')}"
     if not part.elements:
@@ -121,7 +125,8 @@ def _numbers(part: PeakPart) -> str:
     each = f"{part.nbytes / part.elements:.2f}".rstrip("0").rstrip(".")
     kinds = " and ".join(sorted(part.dtypes))
     kinds = f" ({kinds})" if kinds else ""
-    return f", {part.elements:,} numbers{tensors}, {each} bytes for each{kinds}"
+    rounded = ", rounded up to blocks" if part.nbytes > _WIDEST * part.elements else ""
+    return f", {part.elements:,} numbers{tensors}, {each} bytes for each{kinds}{rounded}"
 
 
 def _slots(optimizer: PeakPart, whole: int) -> str:
