@@ -193,7 +193,7 @@ def test_a_signal_ends_the_program_and_what_is_known_is_told(
 BY_HAND = (
     "and no backward() ran; name the function that makes one step: "
     "tensorlens leaks --step FUNCTION {}, or call step() of a tensorlens.LeakWatch where a step of "
-    "the loop ends, then print its result()"
+    "the loop ends, then print its report"
 )
 MANUAL = """
 import torch
