@@ -66,7 +66,8 @@ def add_parser(subparsers: Any) -> None:
         description="Run a script or a module as python would, with the memory of its lines\n"
         "profiled: of what @tensorlens.profile decorates, and of what -p names.",
         usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE] [--json]\n"
-        "           [--no-source] [--record FILE [--events N]] [-f] (-m MODULE | SCRIPT) [ARGS...]",
+        "           [--no-source] [--record FILE [--events N]] [-f]\n"
+        "           (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tensorlens
 
-WIDTH = 256
+WIDTH, BATCH = 256, 4
 
 
 def sharded(model: torch.nn.Module, kind: str) -> torch.nn.Module:
@@ -32,6 +33,12 @@ def sharded(model: torch.nn.Module, kind: str) -> torch.nn.Module:
     return parallelize_module(model, init_device_mesh("cpu", (size,)), plan)
 
 
+def is_at_rest(snapshot: tensorlens.Snapshot) -> bool:
+    """Tell whether no thread of gloo's holds a batch's results any more."""
+    batches = [each for each in snapshot.tensors if each.shape[:1] == (BATCH,)]
+    return not batches and not snapshot.ledger["cpu"].unnamed
+
+
 def train(kind: str, folder: Path) -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -40,10 +47,14 @@ def train(kind: str, folder: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     kept = [torch.zeros(25_000)] if rank == 1 else []
     for _ in range(2):
-        model(torch.ones(4, WIDTH)).square().mean().backward()
+        model(torch.ones(BATCH, WIDTH)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    snapshot = tensorlens.MemReporter(model=model, optimizer=optimizer).snapshot()
+    reporter = tensorlens.MemReporter(model=model, optimizer=optimizer)
+    snapshot = reporter.snapshot()
+    while not is_at_rest(snapshot):
+        time.sleep(0.01)
+        snapshot = reporter.snapshot()
     snapshot.save(folder / f"run.rank{rank}.json")
     if kind == "killed":
         dist.barrier()
