@@ -62,6 +62,7 @@ pytest: $(VENV)/.frameworks
 	$(BIN)/python $(PYTEST) tests/unit/frameworks tests/unit/heap
 	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks --ignore=tests/unit/heap \
 	    $(if $(NEWEST),$(ON_NEWEST:%=--ignore=%))
+	$(BIN)/python $(PYTEST) tests/smoke
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
 	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
