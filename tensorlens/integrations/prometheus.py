@@ -73,7 +73,9 @@ def write_textfile(path: str | os.PathLike[str], collector: MemoryCollector | No
     """
     registry, own = CollectorRegistry(), MemoryCollector() if collector is None else None
     registry.register(collector or own)
-    with guarded(f"{path} was not written"):
-        write_to_textfile(os.fspath(path), registry)
-    if own is not None:
-        own.close()
+    try:
+        with guarded(f"{path} was not written"):
+            write_to_textfile(os.fspath(path), registry)
+    finally:
+        if own is not None:
+            own.close()

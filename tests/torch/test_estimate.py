@@ -247,6 +247,11 @@ def test_a_program_that_returns_no_step():
     assert "int" in str(caught.value)
 
 
+def test_a_program_that_returns_its_model_returns_no_step():
+    with pytest.raises(UsageError, match="returned a Linear: return a function that runs one step"):
+        tensorlens.estimate(lambda: torch.nn.Linear(2, 2))
+
+
 def test_a_program_that_ends_its_process():
     def make_exit():
         import os

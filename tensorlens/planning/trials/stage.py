@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from tensorlens.errors import UsageError
 from tensorlens.planning.trials.jobs import CannotApply, Job
 from tensorlens.planning.trials.pickling import unpack
-from tensorlens.planning.trials.steps import StepsDone, beginning
+from tensorlens.planning.trials.steps import StepsDone, beginning, checked_step
 
 __all__ = ["CannotApply", "Option", "Stage", "Step", "missing_blocks", "repeated_blocks"]
 
@@ -143,13 +142,9 @@ class Optioned:
             return self._step_of(made, self.stage.batch, estimated=self.stage.estimated)
 
         parcel = self._job.choice.parcel
-        step = make_step() if parcel is None else unpack(parcel)(make_step)
-        if step is not None and not callable(step):
-            what = self._job.program.name if parcel is None else "the option's function"
-            raise UsageError(
-                f"{what} returned a {type(step).__name__}: return a function that runs one step"
-            )
-        return step
+        if parcel is None:
+            return checked_step(make_step(), self._job.program.name)
+        return checked_step(unpack(parcel)(make_step), "the option's function")
 
     def _stepping(self, step: Callable[[], Any]) -> Callable[[], Any]:
         if not self._options:

@@ -128,6 +128,20 @@ class Followed(Protocol):
         """Follow them no longer."""
 
 
+def checked_step(step: Any, name: str) -> Callable[[], Any] | None:
+    """Return what the function ``name`` gave as its step; None of a whole program.
+
+    Raises:
+        UsageError: it is no step. A model can be called too, but not without its input.
+    """
+    if step is None or (callable(step) and not hasattr(step, "named_parameters")):
+        return step  # type: ignore[no-any-return]
+    raise UsageError(
+        f"{name} returned a {type(step).__name__}: return a function that runs one step, or "
+        "nothing if it is the whole program"
+    )
+
+
 class StepRunner:
     """Runs as many steps as are wanted; ``follow`` calls back after each step of an optimizer."""
 
@@ -155,16 +169,11 @@ class StepRunner:
         What ``begin`` returns runs one step, by ``call``; None if it was the whole program, whose
         steps are those of its first optimizer, or itself if there are none.
         """
-        step = self._begun(begin)
+        step = checked_step(self._begun(begin), program.name)
         if step is None:
             if not self.seconds:
                 self._marks.mark("step 1", row=0)
                 self._end()
-        elif not callable(step) or hasattr(step, "named_parameters"):
-            raise UsageError(
-                f"{program.name} returned a {type(step).__name__}: return a function that runs one "
-                "step, or nothing if it is the whole program"
-            )
         else:
             self._marks.forget_marks()
             self.seconds.clear()

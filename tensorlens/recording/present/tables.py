@@ -150,7 +150,7 @@ def module_table(
 
 _ON_PAGES: tuple[Medium, ...] = ("cell", "page")
 
-_NAMES = "fc1: AddmmBackward0.mat1 is a tensor that autograd saved in fc1, as mat1 of that node"
+_NAMES = "fc1: saved by Addmm (mat2) is a tensor that autograd saved in fc1, mat2 of that operator"
 
 
 def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
