@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LAUNCHERS = (
@@ -34,11 +35,11 @@ class Rank:
         return None if found is None else cls(int(found[1]), int(found[2]))
 
 
-def current_rank() -> Rank | None:
-    """Return the rank of this process; None where it is alone."""
+def current_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
+    """Return the rank of this process, or that of an environment; None where it is alone."""
     for rank, size in _LAUNCHERS:
         try:
-            found = Rank(int(os.environ[rank]), int(os.environ[size]))
+            found = Rank(int(environment[rank]), int(environment[size]))
         except (KeyError, ValueError):
             continue
         return found if found.size > 1 else None

@@ -17,6 +17,7 @@ from tensorlens.live import VARIABLE, is_wanted
 from tensorlens.live.addresses import addresses, connected, require_unix
 from tensorlens.live.injection import inject
 from tensorlens.live.protocol import VERSION, Ask, Channel
+from tensorlens.ranks import current_rank
 
 _REPLY_SECONDS = 30.0
 """Seconds for a reply."""
@@ -96,8 +97,14 @@ def only_one() -> int:
     if not found:
         raise UsageError("no process can be watched: start one with TENSORLENS_LIVE=1")
     if len(found) > 1:
-        raise UsageError(f"which process: {', '.join(map(str, found))}?")
+        raise UsageError(f"which process: {', '.join(map(_with_rank, found))}?")
     return found[0]
+
+
+def _with_rank(pid: int) -> str:
+    process = _process(pid)
+    rank = None if process is None else current_rank(_environment(process))
+    return str(pid) if rank is None else f"{pid} ({rank})"
 
 
 def _channel(pid: int) -> Channel:

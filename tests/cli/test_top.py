@@ -256,6 +256,14 @@ def test_socket_of_a_killed_job_is_named_and_removed_by_the_next(bare, folder, c
     other.end()
 
 
+def test_several_jobs_are_told_with_their_ranks(capsys, folder):
+    ranks = [Program(BARE, folder, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
+    named = sorted((job.pid, f"{job.pid} (rank {rank} of 2)") for rank, job in enumerate(ranks))
+    assert refused(capsys) == (2, f"which process: {', '.join(name for _, name in named)}?")
+    for job in ranks:
+        job.end()
+
+
 def test_refusals_say_what_to_do(capsys, folder):
     own = os.getpid()
     assert refused(capsys) == (
