@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.worker_files import set_workers_output
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for
+from tensorlens.units import format_bytes
 
 _FRAMEWORKS = ("torch", "tensorflow")
 _EVENTS = 1_000_000
@@ -217,7 +218,10 @@ class RecordedRun:
         text = f"{count:,} event" if count == 1 else f"{count:,} events"
         if dropped:
             text += f", the last of {dropped + count:,}: --events N keeps more"
-        output.deliver(recording, f" ({text}); {output.next_step(self._command)}")
+        peaks = {device: recording.peak(device).bytes for device in recording.devices}
+        output.deliver(
+            recording, f" ({text}{_peaks_text(peaks)}); {output.next_step(self._command)}"
+        )
 
     def _begin(self) -> None:
         if self._has_begun:
@@ -229,6 +233,13 @@ class RecordedRun:
             self._has_begun = True
         except Exception as failure:
             self._refusal = reason(failure)
+
+
+def _peaks_text(peaks: Mapping[str, int]) -> str:
+    """Return the peaks of devices, highest first: ``, peak 1.20 GiB on cuda:0``."""
+    used = sorted((-nbytes, device) for device, nbytes in peaks.items() if nbytes)
+    told = " and ".join(f"{format_bytes(-nbytes)} on {device}" for nbytes, device in used)
+    return told and f", peak {told}"
 
 
 class Session:

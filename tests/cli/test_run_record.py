@@ -12,6 +12,7 @@ from commands import (
 )
 
 import tensorlens as package
+from tensorlens.units import format_bytes
 from tests import warm
 
 pytest.importorskip("torch")
@@ -55,7 +56,8 @@ def test_a_program_is_recorded_from_its_import_of_torch_on(folder):
     done = warm_tensorlens(folder, "run", "--record", "run.tlens", "train.py")
     assert (done.returncode, done.stdout) == (0, "")
     recording = package.load(folder / "run.tlens")
-    events = f"{len(recording.log):,} events"
+    # x, its exponential, their sum, a one for it, and the gradient of x
+    events = f"{len(recording.log):,} events, peak {format_bytes(3 * 4096 + 2 * 4)} on cpu"
     assert last_words(done) == [
         f"tensorlens: wrote run.tlens ({events}); next: tensorlens show run.tlens"
     ]
