@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,9 @@ class BlockNames:
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
-        self._looks = 0
+        self._steps = 0
+        self._models: list[weakref.ref[Any]] = []
+        self._optimizers: list[weakref.ref[Any]] = []
         self._parameters: list[tuple[weakref.ref[Any], str]] = []
         self._handle = register_optimizer_step_pre_hook(self._stepping)
 
@@ -36,16 +38,27 @@ class BlockNames:
         return step
 
     def look(self) -> None:
-        """Name what models and optimizers hold now, and the gradients there are."""
+        """Find models and optimizers, and name what they hold now and the gradients there are.
+
+        To look at all objects takes a tenth of a second.
+        """
         objects = without_tuples()
         found = [each for each in objects if issubclass(type(each), _KINDS)]
         modules = [each for each in found if isinstance(each, torch.nn.Module)]
         optimizers = [each for each in found if isinstance(each, torch.optim.Optimizer)]
-        roots = _outermost(modules)
-        owners = Owners([Root(root, None) for root in roots])
-        owners.add_keras(objects)
+        models = _outermost(modules)
+        self._models = [weakref.ref(model) for model in models]
+        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._name_held(models, optimizers, objects)
+
+    def _name_held(
+        self, models: Sequence[Any], optimizers: Sequence[Any], objects: list[Any] | None = None
+    ) -> None:
+        """Name what models and optimizers hold, and Keras's among some objects."""
+        owners = Owners([Root(model, None) for model in models])
+        if objects is not None:
+            owners.add_keras(objects)
         owners.add_found([], optimizers)
-        del objects
         naming = owners.naming
         columns = zip(naming.items, naming.nodes, naming.roles, strict=True)
         named = [(item, naming.names[node], ROLES[role]) for item, node, role in columns]
@@ -64,19 +77,27 @@ class BlockNames:
                     dtype = str(part.dtype).removeprefix("torch.")
                     tracker.name(row, Label(name, role, dtype, shape))
 
-    def _stepping(self, *step: Any) -> None:
-        # to look at all objects takes longer than the step; by the second one its state is there
-        if self._looks < _LOOKS:
-            self._looks += 1
-            self.look()
+    def _stepping(self, optimizer: Any, *arguments: Any) -> None:
+        if self._steps < _STEPS:
+            # by the second step of an optimizer its state is there
+            self._steps += 1
+            optimizers = _living(self._optimizers)
+            if any(each is optimizer for each in optimizers):
+                self._name_held(_living(self._models), optimizers)
+            else:
+                self.look()
             return
         living = ((parameter(), name) for parameter, name in self._parameters)
         self._name(_gradients([each for each in living if each[0] is not None]))
 
 
 _KINDS = (torch.nn.Module, torch.optim.Optimizer)
-_LOOKS = 4
-"""How often everything is looked at when an optimizer steps: two steps of two optimizers."""
+_STEPS = 4
+"""At how many steps of optimizers their state is named: two steps of two optimizers."""
+
+
+def _living(references: Sequence[weakref.ref[Any]]) -> list[Any]:
+    return [item for reference in references if (item := reference()) is not None]
 
 
 def _outermost(modules: list[Any]) -> list[Any]:
