@@ -18,7 +18,6 @@ _PLACE = re.compile(r"^[/\\]|\\|\.(?:py|ipynb|so)\b|:\d+(?: in |$)")
 _LINE_OF = re.compile(r".*:\d+ in ")
 _LEAST_OF_FUNCTION = 8
 """Columns that something is left in of a function's name."""
-_ROUNDS = 4
 
 
 def distinct_names(texts: Sequence[str], rooms: Sequence[int], ellipsis: str) -> list[str]:
@@ -46,41 +45,22 @@ class _Names:
         self._ellipsis = ellipsis
         self._parts = {text: _parts(text) for text in rooms}
         self._counts = Counter(part for parts in self._parts.values() for part in {*parts})
-        self._telling: dict[str, set[str]] = {text: set() for text in rooms}
-        """Text to those of its parts that tell it from others that looked like it."""
         self.shown = {text: self._fitted(text, room) for text, room in rooms.items()}
-        for _ in range(_ROUNDS):
-            if not self._tell_apart(rooms):
-                break
-        for alike in self._alike():
-            self._cut_apart(alike, rooms)
-
-    def _alike(self) -> list[list[str]]:
         groups: dict[str, list[str]] = {}
         for text, short in self.shown.items():
             groups.setdefault(short, []).append(text)
-        return [texts for texts in groups.values() if len(texts) > 1]
-
-    def _tell_apart(self, rooms: Mapping[str, int]) -> bool:
-        """Leave in what tells texts apart that look alike; return whether there were any."""
-        groups = self._alike()
-        for alike in groups:
-            common = set.intersection(*({*self._parts[text]} for text in alike))
-            for text in alike:
-                self._telling[text].update(part for part in self._parts[text] if part not in common)
-                self.shown[text] = self._fitted(text, rooms[text])
-        return bool(groups)
+        for alike in groups.values():
+            self._cut_apart(alike, rooms)
 
     def _fitted(self, text: str, room: int) -> str:
         if width(text) <= room:
             return text
-        parts, telling, counts = self._parts[text], self._telling[text], self._counts
+        parts = self._parts[text]
         order = sorted(
             range(len(parts) - 1),
             key=lambda place: (
-                parts[place] in telling,
                 place == 0 or any(map(str.isdigit, parts[place])),
-                -counts[parts[place]],
+                -self._counts[parts[place]],
                 place,
             ),
         )
