@@ -4,7 +4,8 @@ The first line is ``{"schema": "tensorlens.recording", "version": 1, ...}`` and 
 line after it is an object with one key: a table (``frames``, ``modules``, ``stacks``,
 ``contexts``, ``labels``, ``segments``, ``marks``, ``dropped_marks``, ``sources``, ``held``,
 ``dropped_peak``) or a part of one, or ``events``, some rows of the log in columns. The last line is
-``{"end": {"events": n}}``; without it the file was cut short. Keys that a reader does not know it
+``{"end": {"events": n, "crc32": n}}``, a checksum of the lines before it; without it the file was
+cut short. Keys that a reader does not know it
 passes over.
 
 Columns are named as in :class:`~tensorlens.records.events.EventLog`. A column is a list of whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ _LEVEL = 4
 def write(recording: Recording, *, compressed: bool = False) -> bytes:
     """Return the content of a `.tlens` file; ``compressed`` makes it gzip."""
     content = b"".join(_lines(recording))
+    end = {"events": len(recording.log), "crc32": zlib.crc32(content)}
+    content += _line(end=end)
     return gzip.compress(content, _LEVEL, mtime=0) if compressed else content
 
 
@@ -53,7 +56,6 @@ def _lines(recording: Recording) -> Iterator[bytes]:
     for device, each in dropped.items():
         rows = rows_to_dict(each, 0, len(each))
         yield _line(dropped_peak={"of": device, "devices": each.devices, **rows})
-    yield _line(end={"events": len(log)})
 
 
 def _header(recording: Recording) -> dict[str, Any]:
@@ -68,7 +70,6 @@ def _header(recording: Recording) -> dict[str, Any]:
         **known,
         "run": origin.run and asdict(origin.run),
         "source": dict(origin.source),
-        "counted": dict(origin.counted),
         "devices": log.devices,
         "segments_known": log.segments_known,
     }

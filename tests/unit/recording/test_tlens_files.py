@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from made_logs import ENGINE, Made, user
 
-from tensorlens.errors import FileFormatError, TensorlensError, UsageError
+from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.lines.report import LineReport
 from tensorlens.loading import load
 from tensorlens.recording.recordings import Recording
@@ -57,9 +56,7 @@ def everything() -> Recording:
     log.sources["/me/train.py"] = ["import torch", "", "\u2028'\"<b>"]
     dropped = EventLog()
     dropped.append(START, "cuda:0", 1, 900, 5, stack=dropped.stacks.add([user(9)]))
-    origin = Origin(
-        "measured", "rank 0", {"cpu": "torch"}, 1.5, {"cpu": 7}, 12, {"cuda:0": dropped}, ("so",)
-    )
+    origin = Origin("measured", "rank 0", {"cpu": "torch"}, 1.5, 12, {"cuda:0": dropped}, ("so",))
     return Recording(log, origin)
 
 
@@ -92,7 +89,7 @@ def test_reads_back_equal(tmp_path: Path, name: str) -> None:
     before, after = recording.origin.dropped_peaks[device], loaded.origin.dropped_peaks[device]
     assert [event.stack for event in before] == [event.stack for event in after]
     assert (after.size, after.time) == (before.size, before.time)
-    for field in ("provenance", "process", "source", "started", "counted", "dropped", "notes"):
+    for field in ("provenance", "process", "source", "started", "dropped", "notes"):
         assert getattr(loaded.origin, field) == getattr(recording.origin, field)
     assert loaded.peak("cuda:0") == recording.peak("cuda:0")
     assert loaded.peak("cuda:0").bytes == 900
@@ -149,7 +146,7 @@ def test_the_format(tmp_path: Path) -> None:
             }
         },
     ]
-    assert end == {"end": {"events": 3}}
+    assert end["end"]["events"] == 3
 
 
 def test_what_a_newer_version_adds_is_passed_over(tmp_path: Path) -> None:
@@ -159,6 +156,7 @@ def test_what_a_newer_version_adds_is_passed_over(tmp_path: Path) -> None:
         for each in line.get("contexts", []) + line.get("labels", []) + line.get("segments", []):
             each["later"] = {}
     lines.insert(3, {"later": [[[]]]})
+    del lines[-1]["end"]["crc32"]
     loaded = load(written(lines, tmp_path / "later.tlens"))
     assert isinstance(loaded, Recording)
     assert_equal(loaded.log, load(tmp_path / "content.tlens").log)
@@ -204,130 +202,35 @@ def test_gzip_of_something_else(tmp_path: Path) -> None:
     assert refused(file) == "damaged recording: its compression is damaged"
 
 
-def test_a_bomb_is_left_alone(tmp_path: Path) -> None:
-    first = json.dumps(content(everything(), tmp_path)[0]).encode() + b"\n"
-    kept = {"rows": 50_000, "address": [0] * 50_000, "kind": 0, "back": [], "time": 0, "size": 0}
-    line = json.dumps({"events": {**kept, **dict.fromkeys(("stack", "context", "label"), -1)}})
-    line = line.replace('"kind"', '"device": 0, "kind"') + "\n"
-    file = tmp_path / "bomb.tlens.gz"
-    file.write_bytes(gzip.compress(first + line.encode() * 500))
-    assert file.stat().st_size < 200_000
-    assert refused(file) == "damaged recording: it unpacks to far more than it holds"
-
-
-def test_lines_without_an_end(tmp_path: Path) -> None:
-    first = json.dumps(content(everything(), tmp_path)[0]).encode() + b"\n"
-    file = tmp_path / "lines.tlens.gz"
-    file.write_bytes(gzip.compress(first + b"{}\n" * 600_000))
-    assert refused(file) == "damaged recording: more than 524288 lines"
-
-
-def test_a_line_without_an_end(tmp_path: Path) -> None:
+def test_a_line_that_is_no_json(tmp_path: Path) -> None:
     first = json.dumps(content(everything(), tmp_path)[0]) + "\n"
     file = tmp_path / "line.tlens"
-    file.write_text(first + "[" * 40_000_000)
-    assert refused(file) == "damaged recording: line 2 is longer than 33554432 bytes"
     file.write_text(first + "[" * 1_000_000 + "\n")
     assert refused(file) == "damaged recording: line 2 is not JSON"
 
 
-def set_column(column: str, value: Any) -> Callable[[Lines], None]:
-    def change(lines: Lines) -> None:
-        (events,) = (line["events"] for line in lines if "events" in line)
-        events[column] = value
-
-    return change
+CHANGED = "damaged recording: it was changed after it was written"
 
 
-def set_in(key: str, *path: Any) -> Callable[[Lines], None]:
-    *way, last, value = path
-
-    def change(lines: Lines) -> None:
-        (place,) = (line[key] for line in lines if key in line)
-        for step in way:
-            place = place[step]
-        place[last] = value
-
-    return change
-
-
-ROWS = 8
+@pytest.mark.parametrize("old", [b'"time":[', b'"provenance":"', b'"rows":'])
+def test_any_change_is_told(tmp_path: Path, old: bytes) -> None:
+    file = everything().save(tmp_path / "run.tlens")
+    whole = file.read_bytes()
+    assert whole.count(old)
+    at = whole.index(old) + len(old)
+    digit = b"7" if whole[at : at + 1] != b"7" else b"6"
+    for changed in (whole[:at] + digit + whole[at + 1 :], whole.replace(b"/me/", b"/you/")):
+        file.write_bytes(changed)
+        assert refused(file).startswith("damaged recording: ")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (set_column("kind", [0, 1, 1, 2, 2, 2, 3, 9]), "kind is out of range"),
-        (set_column("kind", "alloc"), "str in place of a whole number"),
-        (set_column("kind", [1.5] * ROWS), "integer"),
-        (set_column("kind", [1] * 7), "a column of 7 in place of 8 rows"),
-        (set_column("kind", 300), ""),
-        (set_column("device", 2), "device is out of range"),
-        (set_column("device", -1), "device is out of range"),
-        (set_column("size", -1), "size is out of range"),
-        (set_column("size", 2**62), "more bytes than 64 bits can count"),
-        (set_column("size", 10**30), "a number out of range"),
-        (set_column("address", 7), "addresses that are no list"),
-        (set_column("address", [-1] * ROWS), ""),
-        (set_column("stack", 99), "stack is out of range"),
-        (set_column("stack", -2), "stack is out of range"),
-        (set_column("context", 99), "context is out of range"),
-        (set_column("label", 99), "label is out of range"),
-        (set_column("time", 2**62), ""),
-        (set_column("back", [9, 0, 0]), "a free of an allocation before the first row"),
-        (set_column("back", [-1, 0, 0]), "a free before its allocation"),
-        (set_column("back", [2, 0, 4]), "an allocation that is freed twice"),
-        (set_column("back", [0, 1, 0]), "a free of what is no allocation"),
-        (set_column("back", [3, 0, 0]), None),
-        (set_column("back", [1, 0, 0]), "a free on another device than its allocation"),
-        (set_column("back", [2, 0]), "a column of 2 in place of 3 rows"),
-        (set_column("rows", -1), "-1 rows in a line"),
-        (set_column("rows", 10**9), "1000000000 rows in a line"),
-        (set_column("rows", True), "bool in place of a whole number"),
-        (set_in("stacks", "parent", 0, 0), "a stack that goes on from itself"),
-        (set_in("stacks", "parent", 1, 2), "a stack that goes on from itself"),
-        (set_in("stacks", "parent", 0, -2), "a stack's parent is out of range"),
-        (set_in("stacks", "frame", 0, 99), "a stack's frame is out of range"),
-        (set_in("stacks", "module", 0, 99), "a stack's module is out of range"),
-        (set_in("stacks", "module", []), "stacks in columns of different length"),
-        (set_in("frames", 0, ["file", "1", "f", 1]), "str in place of a whole number"),
-        (set_in("frames", 0, []), ""),
-        (set_in("frames", 0, None), "NoneType in place of a list"),
-        (
-            set_in("contexts", 0, "phase", "lunch"),
-            "'lunch' is none of forward, backward, optimizer, other",
-        ),
-        (set_in("contexts", 0, "forward", 99), "a stack is out of range"),
-        (set_in("contexts", 0, "grad", "yes"), "str in place of true or false"),
-        (set_in("contexts", 0, None), "NoneType in place of a dict"),
-        (set_in("labels", 0, "role", "king"), "'king' is no role"),
-        (set_in("labels", 0, "shape", [None]), "NoneType in place of a whole number"),
-        (set_in("marks", 0, 1, 99), "a mark is out of range"),
-        (set_in("marks", 0, ["name"]), ""),
-        (set_in("segments", 0, "size", -5), "a size is out of range"),
-        (set_in("segments", 0, "blocks", 0, "stack", 99), "a stack is out of range"),
-        (set_in("held", "rows", [99]), "a remainder's row is out of range"),
-        (set_in("held", "rows", []), ""),
-        (set_in("dropped_peak", "kind", 1), "events in the peak of what was dropped"),
-        (set_in("dropped_peak", "stack", 99), "stack is out of range"),
-        (set_in("end", "events", 7), "8 events in place of 7"),
-        (set_in("sources", "/me/train.py", "text"), "str in place of a list"),
-        (set_in("devices", 1, "cuda:0"), "a device twice"),
-        (set_in("source", "cpu", 5), "int in place of a text"),
-    ],
-)
-def test_damage_is_told(
-    tmp_path: Path, change: Callable[[Lines], None], message: str | None
-) -> None:
+def test_a_file_of_before_there_was_a_checksum(tmp_path: Path) -> None:
     lines = content(everything(), tmp_path)
-    change(lines)
-    file = written(lines, tmp_path / "damaged.tlens")
-    if message is None:
-        load(file)
-    else:
-        text = refused(file)
-        assert text.startswith("damaged recording: ")
-        assert message in text
+    del lines[-1]["end"]["crc32"]
+    loaded = load(written(lines, tmp_path / "old.tlens"))
+    assert isinstance(loaded, Recording)
+    lines[-1]["end"]["events"] = 7
+    assert refused(written(lines, tmp_path / "old.tlens")) == CHANGED
 
 
 def test_header_fields_are_needed(tmp_path: Path) -> None:
@@ -335,57 +238,6 @@ def test_header_fields_are_needed(tmp_path: Path) -> None:
     del lines[0]["devices"]
     text = refused(written(lines, tmp_path / "short.tlens"))
     assert text == "damaged recording: no 'devices'"
-
-
-def test_lines_that_are_no_objects(tmp_path: Path) -> None:
-    lines = content(everything(), tmp_path)
-    lines.insert(1, [1])  # type: ignore[arg-type]
-    text = refused(written(lines, tmp_path / "list.tlens"))
-    assert text == "damaged recording: line 2 is no object"
-
-
-def test_other_numbers_in_place_of_any(tmp_path: Path) -> None:
-    """Whatever is changed: refused in one line, or a recording that answers."""
-    original = content(everything(), tmp_path)
-    random = Random(11)
-    for _ in range(300):
-        lines = json.loads(json.dumps(original))
-        for _ in range(random.randrange(1, 3)):
-            spoil(lines, random)
-        file = written(lines, tmp_path / "spoilt.tlens")
-        try:
-            loaded = load(file)
-        except TensorlensError as error:
-            assert "\n" not in str(error)
-            continue
-        assert isinstance(loaded, Recording)
-        ask_everything(loaded)
-
-
-def spoil(place: Any, random: Random) -> None:
-    """Replace one value somewhere in lists and dicts."""
-    values = (-1, 0, 1, 3, 2**31, 2**63, 2**64, 10**40, -(2**63), 1.5, True, None, "x", [], {})
-    while True:
-        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-        if not keys:
-            return
-        key = random.choice(keys)
-        if not isinstance(place[key], list | dict) or random.random() < 0.1:
-            place[key] = random.choice(values)
-            return
-        place = place[key]
-
-
-def ask_everything(recording: Recording) -> None:
-    for device in recording.devices:
-        for block in recording.peak(device).tensors:
-            assert block.name
-        recording.timeline(device)
-        recording.churn(device)
-        recording.fragmentation(device)
-        recording.backward(device)
-    recording.growth()
-    list(recording.events)
 
 
 def test_only_recordings_are_kept_so(tmp_path: Path) -> None:
@@ -404,5 +256,5 @@ def test_no_file_is_replaced_unasked(tmp_path: Path) -> None:
 def test_columns_of_whole_lines() -> None:
     log = everything().log
     data = tables.rows_to_dict(log, 0, len(log))
-    assert data["rows"] == ROWS
+    assert data["rows"] == len(log)
     assert data["back"] == [2, 2, 0]
