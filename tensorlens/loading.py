@@ -134,7 +134,7 @@ def parse(content: str) -> Record:
     if isinstance(data, dict) and "traceEvents" in data and kineto.has_memory(data):
         return recordings.Recording(*kineto.from_trace(data))
     if isinstance(data, dict) and "device_traces" in data:
-        return recordings.Recording(*torch_files.from_snapshot(data, budget=len(content)))
+        return recordings.Recording(*torch_files.from_snapshot(data))
     raise FileFormatError(_what_it_is(data))
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from tensorlens.recording.analysis.instants import roles_of
@@ -21,7 +19,6 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.torch_files.frames import metadata_of
 
 _GAP = 1 << 20
 """Blocks no further apart share a segment."""
@@ -138,8 +135,7 @@ class _Snapshot:
         }
 
     def _fill(self, traces: list[list[dict[str, Any]]]) -> None:
-        log, roles, streams = self._log, roles_of(self._recording), _Streams(self._log)
-        told = [metadata_of(context, log.stacks) for context in log.contexts]
+        log, roles = self._log, roles_of(self._recording)
         mapped = {each.device for each in log.segments if each.expandable}
         for row, kind in enumerate(log.kind):
             pair = log.pair[row]
@@ -149,12 +145,10 @@ class _Snapshot:
             event = {
                 "addr": log.address[row],
                 "size": log.size[row],
-                "stream": streams.of(device, log.address[row]),
+                "stream": 0,
                 "time_us": self._started + log.time[row] // 1000,
                 "frames": self._frames.of(log.stack[row]),
             }
-            if log.context[row] >= 0:
-                event.update(told[log.context[row]])
             trace = traces[self._numbers[device]]
             if kind == ALLOC:
                 trace.append({"action": "alloc", **event, "category": roles.role(row)})
@@ -231,25 +225,6 @@ class _Frames:
                 "name": frame.function,
             }
         return self._written[number]
-
-
-class _Streams:
-    """The stream that a block belongs to: its segment's, 0 where that is not known."""
-
-    def __init__(self, log: EventLog) -> None:
-        self._segments: list[list[Segment]] = []
-        for device in log.devices:
-            mine = [each for each in log.segments if each.device == device]
-            known = any(each.stream for each in mine)
-            self._segments.append(sorted(mine, key=attrgetter("address")) if known else [])
-
-    def of(self, device: int, address: int) -> int:
-        segments = self._segments[device]
-        if not segments:
-            return 0
-        place = bisect_right(segments, address, key=attrgetter("address")) - 1
-        found = segments[place]
-        return found.stream if 0 <= place and address < found.address + found.size else 0
 
 
 def _numbers(log: EventLog) -> list[int]:

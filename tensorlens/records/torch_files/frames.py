@@ -3,47 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tensorlens.records.documents import text
-from tensorlens.records.events import PHASES, Context, Frame, Stacks
-
-PREFIX = "tensorlens "
-_PARTS = ("phase", "module", "op", "outer", "node")
-
-
-def parse_metadata(text: str) -> Mapping[str, str]:
-    """Return the parts of a line such as ``tensorlens phase=forward module=net.fc1``.
-
-    Metadata of others has none.
-    """
-    if not text.startswith(PREFIX):
-        return {}
-    parts = (part.partition("=") for part in text.split()[1:])
-    return {key: value for key, _, value in parts if value}
-
-
-def metadata_of(context: Context, stacks: Stacks) -> dict[str, Any]:
-    """Return what an event in a snapshot has of its context beyond the stack."""
-    parts = [
-        f"{part}={value}"
-        for part in _PARTS
-        if (value := getattr(context, part)) and not any(map(str.isspace, value))
-    ]
-    parts += [f"thread={context.thread}"] if context.thread else []
-    parts += ["grad=1"] if context.grad else []
-    told: dict[str, Any] = {}
-    if parts:
-        told["user_metadata"] = PREFIX + " ".join(parts)
-    if context.forward >= 0:
-        told["forward_frames"] = [
-            f'  File "{frame.filename}", line {frame.lineno}, in {frame.function}'
-            for frame in reversed(stacks.of(context.forward))
-        ]
-    return told
-
+from tensorlens.records.events import Context, Frame, Stacks
 
 _INSTALLED = re.compile(
     r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\]"
@@ -73,7 +38,6 @@ class StackReader:
         self._nodes: dict[tuple[int, int], int] = {}
         self._native: dict[int, Context | None] = {}
         self._known: dict[int, tuple[int, Context | None]] = {}
-        self._contexts: dict[tuple[str, int, Context | None], Context | None] = {}
 
     def stack(self, frames: Any) -> tuple[int, Context | None]:
         """Return the node of a list of frames, innermost first, and what its C++ frames tell."""
@@ -87,14 +51,12 @@ class StackReader:
         return known
 
     def context(self, event: dict[str, Any], native: Context | None) -> Context | None:
-        """Return what ran during an event: what its frames tell, and what its metadata add."""
-        metadata, forward = event.get("user_metadata") or "", event.get("forward_frames") or ()
-        if not metadata and not forward:
+        """Return what ran during an event: what its frames tell, and the line of its forward."""
+        forward = event.get("forward_frames") or ()
+        if not forward:
             return native
-        key = text(metadata), self._forward_stack(forward) if forward else -1, native
-        if key not in self._contexts:
-            self._contexts[key] = _context(*key)
-        return self._contexts[key]
+        stack = self._forward_stack(forward)
+        return replace(native or Context(), forward=stack) if stack >= 0 else native
 
     def _read(self, frames: list[Any]) -> tuple[int, Context | None]:
         stack = -1
@@ -158,15 +120,3 @@ def _native_context(stack: Sequence[Frame]) -> Context | None:
         node=nodes[-1] if backward and nodes else None,
         phase="backward" if backward else None,
     )
-
-
-def _context(metadata: str, forward: int, native: Context | None) -> Context | None:
-    base = Context() if native is None else native
-    said = parse_metadata(metadata)
-    made = replace(
-        base,
-        forward=forward,
-        phase=next((each for each in PHASES if each == said.get("phase")), base.phase),
-        module=said.get("module"),
-    )
-    return None if made == Context() else made

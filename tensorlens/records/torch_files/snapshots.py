@@ -42,16 +42,14 @@ def read(content: bytes) -> Recorded:
         FileFormatError: it is no such pickle, is damaged, or tries to run code.
     """
     with collector.paused():
-        return from_snapshot(unpickle(content), budget=len(content))
+        return from_snapshot(unpickle(content))
 
 
-def from_snapshot(data: Any, *, budget: int = 2**40, source: str | None = None) -> Recorded:
+def from_snapshot(data: Any, *, source: str | None = None) -> Recorded:
     """Return the log in what ``torch.cuda.memory._snapshot()`` gave.
 
     Args:
         data: the dict.
-        budget: how many events and blocks there may be; a file that refers to the same ones over
-            and over stands for more than anyone can read.
         source: what recorded, for the header.
 
     Raises:
@@ -65,10 +63,10 @@ def from_snapshot(data: Any, *, budget: int = 2**40, source: str | None = None) 
             " and here the .tlens or .json"
         )
     log = EventLog()
-    made = _lifetimes(data, log, budget)
+    made = _lifetimes(data, log)
     started = _started(made)
     _fill(log, made, started)
-    log.marks = _annotations(data.get("external_annotations"), log, started, budget)
+    log.marks = _annotations(data.get("external_annotations"), log, started)
     log.segments_known = bool(log.segments) or not any(each.resident for each in made.values())
     origin = Origin(
         source=dict.fromkeys(log.devices, source or _SOURCE),
@@ -79,13 +77,13 @@ def from_snapshot(data: Any, *, budget: int = 2**40, source: str | None = None) 
     return log, origin
 
 
-def _lifetimes(data: Any, log: EventLog, budget: int) -> dict[str, Lifetimes]:
+def _lifetimes(data: Any, log: EventLog) -> dict[str, Lifetimes]:
     traces = data.get("device_traces") or []
     if not isinstance(traces, list):
         raise FileFormatError("damaged snapshot: device_traces is no list")
     rules = Rules.of(data.get("allocator_settings"))
     reader = StackReader(log.stacks)
-    log.segments = segments(data.get("segments") or [], reader, budget)
+    log.segments = segments(data.get("segments") or [], reader)
     devices = [_name(index) for index in range(len(traces))]
     devices += [each.device for each in log.segments]
     made: dict[str, Lifetimes] = {}
@@ -94,8 +92,7 @@ def _lifetimes(data: Any, log: EventLog, budget: int) -> dict[str, Lifetimes]:
         trace: list[Step] = []
         if index < len(traces):
             where = f"device_traces[{index}]"
-            trace = steps(traces[index], where, rules, reader, budget)
-        budget -= len(trace)
+            trace = steps(traces[index], where, rules, reader)
         if trace or own:
             made[device] = lifetimes(trace, own, rules)
     return made
@@ -130,11 +127,11 @@ def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, st
         yield time * _NS, device, row
 
 
-def _annotations(raw: Any, log: EventLog, started: int, budget: int) -> list[Mark]:
+def _annotations(raw: Any, log: EventLog, started: int) -> list[Mark]:
     """Return the beginnings of ``record_function`` ranges that torch noted, as marks."""
     if not raw or started < 0:
         return []
-    if not isinstance(raw, list) or len(raw) > budget:
+    if not isinstance(raw, list):
         raise FileFormatError("damaged snapshot: external_annotations is no list")
     first = next((row for row, kind in enumerate(log.kind) if kind != START), len(log))
     marks: list[Mark] = []

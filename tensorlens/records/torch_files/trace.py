@@ -55,9 +55,9 @@ class Step(NamedTuple):
     """A part of an expandable segment."""
 
 
-def steps(trace: Any, where: str, rules: Rules, reader: StackReader, budget: int) -> list[Step]:
+def steps(trace: Any, where: str, rules: Rules, reader: StackReader) -> list[Step]:
     """Return the events of one device's trace."""
-    if not isinstance(trace, list) or len(trace) > budget:
+    if not isinstance(trace, list):
         raise FileFormatError(f"damaged snapshot: {where} is no list of events")
     found: list[Step] = []
     time = -1
@@ -91,7 +91,7 @@ def _step(event: Any, before: int, rules: Rules, reader: StackReader) -> Step | 
     return Step(kind, address, size, time, stack, context, action in _MAPPED)
 
 
-def segments(listed: Any, reader: StackReader, budget: int) -> list[Segment]:
+def segments(listed: Any, reader: StackReader) -> list[Segment]:
     """Return the segments of a snapshot, those of the private pools included."""
     if not isinstance(listed, list):
         raise FileFormatError("damaged snapshot: its segments are no list")
@@ -100,18 +100,17 @@ def segments(listed: Any, reader: StackReader, budget: int) -> list[Segment]:
         try:
             if raw["address"] is None:
                 continue
-            segment = _segment(raw, reader, budget)
+            segment = _segment(raw, reader)
         except WRONG as error:
             raise damaged(f"segments[{place}]", error) from None
-        budget -= 1 + len(segment.blocks)
         found.append(segment)
     return found
 
 
-def _segment(raw: Any, reader: StackReader, budget: int) -> Segment:
+def _segment(raw: Any, reader: StackReader) -> Segment:
     address, size = number(raw["address"]), number(raw["total_size"], 2**62)
     blocks = raw["blocks"]
-    if not isinstance(blocks, list) or len(blocks) > budget:
+    if not isinstance(blocks, list):
         raise TypeError("no list of blocks")
     made: list[SegmentBlock] = []
     place = address

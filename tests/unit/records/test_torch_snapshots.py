@@ -166,16 +166,14 @@ def test_whose_a_file_is_follows_from_its_path(filename, user):
     assert log.stacks.frames[0].user is user
 
 
-def test_metadata_of_ours_and_the_forward_stack_go_into_the_context():
+def test_the_forward_stack_goes_into_the_context():
     said = event(
         "alloc",
-        user_metadata="tensorlens phase=forward module=net.fc1",
         forward_frames=['  File "/me/net.py", line 3, in forward\n    h = x @ w\n', "nothing"],
         compile_context="0/0",
     )
     log = from_snapshot(trace(said, event("alloc", 512, user_metadata="of another"))).log
     context = log.contexts[log.context[0]]
-    assert (context.phase, context.module) == ("forward", "net.fc1")
     assert log.stacks.of(context.forward) == (Frame("/me/net.py", 3, "forward"),)
     assert log.context[1] == -1
     wrong = from_snapshot(trace(event("alloc", user_metadata="tensorlens phase=lunch"))).log
@@ -276,7 +274,7 @@ def test_anything_else_is_one_line_or_read():
     for data in damaged():
         count += 1
         try:
-            recording = from_snapshot(data, budget=1000)
+            recording = from_snapshot(data)
             str(recording.devices and recording.peak())
         except FileFormatError as error:
             refused += 1
@@ -293,23 +291,6 @@ def test_a_ring_of_lists_is_no_ring_of_work():
     frames.append(frames)
     with pytest.raises(FileFormatError):
         from_snapshot(trace(event("alloc", frames=frames)))
-
-
-def test_the_same_parts_over_and_over_are_refused_soon():
-    # small in the file: each level is two references
-    shared = segment(*[FREE_BLOCK] * 1000)
-    content = pickle.dumps({"segments": [shared] * 100_000})
-    assert len(content) < 300_000
-    with pytest.raises(FileFormatError, match="damaged snapshot"):
-        read(content)
-    many = [event("alloc")] * 1000
-    content = pickle.dumps({"segments": [], "device_traces": [many] * 1000})
-    with pytest.raises(FileFormatError, match="damaged snapshot"):
-        read(content)
-    frames = [PY] * 2
-    doubled = event("alloc", frames=frames)
-    content = pickle.dumps(trace(*[{**doubled, "addr": 512 * n} for n in range(100)]))
-    assert len(read(content).log.stacks) == 2
 
 
 PYTHON = "/usr/lib/python3.11/site-packages/net/model.py"

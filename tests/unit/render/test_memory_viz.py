@@ -124,7 +124,7 @@ def test_the_schema():
         "action": "alloc",
         "addr": 2 * MIB,
         "size": 19 * MIB,
-        "stream": 7,
+        "stream": 0,
         "time_us": 2,
         "frames": frames,
         "category": recording.blocks([2])[0].role,
