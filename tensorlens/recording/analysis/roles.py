@@ -17,7 +17,7 @@ TEMPORARY = BLOCK_ROLES[-1]
 
 BEFORE = "before the recording"
 
-_INPUT, _PARAMETER = "input", "parameter"
+_INPUT = "input"
 _KEPT = {
     "forward": "activation",
     "backward": "gradient",
@@ -29,8 +29,6 @@ _OF_GRAPH = re.compile(r"(?:.*: )?(\w+Backward\d*\.(?:result|output)[^:]*)|(\w+B
 
 As ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
 """
-_MASK = re.compile(r"(?:.*\(\): )?(.*): (MulBackward\d*\.other)")
-"""The name of what a dropout on the CPU saved: the graph knows modules with parameters alone."""
 _SEPARATOR = re.compile(r"[./]")
 _OF_MODULES = ("parameter", "buffer", "gradient", "optimizer")
 """Roles whose names tell the module: ``fc1.weight.grad``, ``Adam.fc1.weight.exp_avg``."""
@@ -96,9 +94,6 @@ class Roles:
         # the graph guesses by the parameters around it: none of sharded ones, none after the last
         if of_graph := _OF_GRAPH.fullmatch(name):
             return f"{module}: {of_graph[1] or of_graph[2]}"
-        mask = _MASK.fullmatch(name)
-        if mask and module.startswith(f"{mask[1]}.") and module not in self._with_parameters:
-            return f"{module}: {mask[2]}"
         return name
 
     def module(self, row: int) -> str | None:
@@ -117,42 +112,8 @@ class Roles:
         return None if number < 0 else self.study.log.labels[number]
 
     def _inherited(self, row: int) -> str | None:
-        if not self._alike:
-            return None
-        alike = self._alike.get(self._likeness(row))
-        if alike is None:
-            return self._of_weight(row)
-        return None if self._is_temporary(row) else alike[1]
-
-    def _of_weight(self, row: int) -> str | None:
-        """Return the name of the weight whose initial value a block is: that of its layer and size.
-
-        An optimizer has put another block in its place since, which a census named.
-        """
-        place = self.study.place(row)
-        purpose, module = self.study.purpose[place], self.study.module[place]
-        if purpose is None or purpose.role != _PARAMETER or not module or self._is_temporary(row):
-            return None
-        names = self._weights.get(self.study.log.size[row], ())
-        alike = [name for name in names if name.rpartition("/")[0] == module]
-        return alike[0] if len(alike) == 1 else None
-
-    @cached_property
-    def _with_parameters(self) -> set[str]:
-        """The modules that have parameters of their own."""
-        labels = self.study.log.labels
-        names = (each.name for each in labels if each.role == _PARAMETER)
-        return {name.rpartition(": ")[2].rpartition(".")[0] for name in names}
-
-    @cached_property
-    def _weights(self) -> dict[int, set[str]]:
-        """Size to the names of parameters that a census found with it."""
-        log = self.study.log
-        names: dict[int, set[str]] = {}
-        for row, number in enumerate(log.label):
-            if number >= 0 and log.labels[number].role == _PARAMETER:
-                names.setdefault(log.size[row], set()).add(log.labels[number].name)
-        return names
+        alike = self._alike.get(self._likeness(row)) if self._alike else None
+        return None if alike is None or self._is_temporary(row) else alike[1]
 
     def _fallback(self, row: int) -> str:
         log, place = self.study.log, self.study.place(row)
