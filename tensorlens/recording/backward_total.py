@@ -51,12 +51,6 @@ def add_backward(recording: Recording) -> None:
             _total = _sum(_total, _lines(recording))
 
 
-def reset_backward() -> None:
-    """Forget it of the recordings that have ended."""
-    global _total
-    _total = BackwardLines()
-
-
 def _lines(recording: Recording) -> BackwardLines:
     return recording.once("backward lines", _lines_of)
 

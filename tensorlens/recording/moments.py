@@ -64,17 +64,12 @@ class Moment:
     that is not known."""
     reserved: int | None = None
     """Bytes it held from the driver at that instant; None where that is not known."""
-    counted: int | None = None
-    """The peak that the allocator counted by itself over the same time, where it did."""
     dropped: bool = False
     """Whether its event was dropped: its blocks are in a log of their own."""
     by_model_line: Mapping[tuple[SourceLine | None, SourceLine], int] = field(default_factory=dict)
     """Of ``by_line``, what lines of models of a library made, by the user's line and that one."""
     reached: int = 1
     """Of a peak, how many times the bytes rose to it; it is the first of them."""
-
-
-Peak = Moment
 
 
 @dataclass(frozen=True, slots=True)

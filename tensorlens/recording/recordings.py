@@ -15,7 +15,6 @@ from tensorlens.recording.moments import (
     Fragmentation,
     Growth,
     Moment,
-    Peak,
     Resident,
     Timeline,
 )
@@ -84,7 +83,7 @@ class Recording(Document):
         """The moments that the program gave names."""
         return tuple(each for each in self.log.marks if not each.name.startswith(OWN_MARK))
 
-    def peak(self, device: str | None = None) -> Peak:
+    def peak(self, device: str | None = None) -> Moment:
         """Return what was resident at the highest instant.
 
         Raises:

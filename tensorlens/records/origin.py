@@ -22,8 +22,6 @@ class Origin:
     """Device to what recorded: ``torch CPU allocator``, ``CUDA memory history``."""
     started: float | None = None
     """Seconds since 1970, where known."""
-    counted: Mapping[str, int] = field(default_factory=dict)
-    """Device to the peak that its allocator counted by itself over the same time."""
     dropped: int = 0
     """Events before the log's first, which the recorder had no more room for."""
     dropped_peaks: Mapping[str, EventLog] = field(default_factory=dict)
@@ -66,7 +64,6 @@ def merge_origins(found: Sequence[Recorded], *, same_marks: bool = False) -> Rec
         source=_sources(origins),
         started=origins[begun].started,
         started_ns=origins[begun].started_ns,
-        counted=_counted(found),
         dropped=sum(origin.dropped for origin in origins),
         dropped_peaks=_dropped_peaks(found),
         notes=tuple(dict.fromkeys(notes)),
@@ -89,31 +86,14 @@ def _sources(origins: Sequence[Origin]) -> Mapping[str, str]:
     return {device: " and ".join(dict.fromkeys(each)) for device, each in texts.items()}
 
 
-def _shared(found: Sequence[Recorded]) -> list[str]:
-    """Return the devices that have events of several recorders."""
-    devices = [device for log, _ in found for device in log.devices]
-    return [device for device in dict.fromkeys(devices) if devices.count(device) > 1]
-
-
-def _counted(found: Sequence[Recorded]) -> Mapping[str, int]:
-    """Return the peaks that allocators counted; peaks of several are not at the same instant."""
-    shared = _shared(found)
-    return {
-        device: peak
-        for _, origin in found
-        for device, peak in origin.counted.items()
-        if device not in shared
-    }
-
-
 def _dropped_peaks(found: Sequence[Recorded]) -> Mapping[str, EventLog]:
     """Return the highest instants among the dropped; those of several recorders are not one."""
-    shared = _shared(found)
+    devices = [device for log, _ in found for device in log.devices]
     return {
         device: log
         for _, origin in found
         for device, log in origin.dropped_peaks.items()
-        if device not in shared
+        if devices.count(device) < 2
     }
 
 
@@ -122,8 +102,6 @@ class LogPart:
     """One of the logs that are joined."""
 
     log: EventLog
-    prefix: str = ""
-    """Prefix of its devices' names: ``rank0/``."""
     delay_ns: int = 0
     """How much later than the earliest it began; its times are moved by so much."""
     threads: int = 0
@@ -199,11 +177,10 @@ def _renumbered(whole: EventLog, part: LogPart) -> dict[str, Sequence[int]]:
     log = part.log
     adopted = whole.adopted(log, threads=part.threads)
     nodes = [*whole.stacks.adopted(log.stacks), -1]
-    devices = [whole.device_number(part.prefix + name) for name in log.devices]
+    devices = [whole.device_number(name) for name in log.devices]
     whole.segments += [
         replace(
             each,
-            device=part.prefix + each.device,
             stack=nodes[each.stack],
             blocks=tuple(replace(block, stack=nodes[block.stack]) for block in each.blocks),
         )

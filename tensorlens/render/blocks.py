@@ -59,13 +59,6 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One line of source code, or several that can be pasted."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Chain:
     """Pieces of text that are not broken, such as the references of a path."""
 

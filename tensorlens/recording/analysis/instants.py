@@ -21,7 +21,7 @@ from tensorlens.recording.analysis.levels import (
     times_reached,
 )
 from tensorlens.recording.analysis.roles import Roles
-from tensorlens.recording.moments import Moment, Peak, Resident
+from tensorlens.recording.moments import Moment, Resident
 from tensorlens.records.events import FREE, EventLog
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def roles_of(recording: Recording) -> Roles:
     return recording.once("roles", lambda now: Roles(event_index(now)))
 
 
-def peak(recording: Recording, device: str | None = None) -> Peak:
+def peak(recording: Recording, device: str | None = None) -> Moment:
     """Return the first highest instant of a device, None: the device with the highest peak.
 
     Where more was resident among the events that were dropped, it is that, with the row -1.
@@ -165,7 +165,6 @@ def _moment(
         by_phase=largest_sums((of.phase[place], size) for place, size in places.items()),
         held=held_at(log, device, rows),
         reserved=None if dropped or reserved is None else reserved[row + 1],
-        counted=recording.origin.counted.get(device),
         dropped=dropped,
         by_model_line=largest_sums(
             ((of.charged[place], model), size)

@@ -89,7 +89,7 @@ def summary(recording: Recording) -> dict[str, Any]:
     """Return dicts, lists, texts and integers; sizes in bytes, times in nanoseconds.
 
     ``devices`` has for each device ``peak`` (``bytes``, ``row``, ``time_ns``, ``held``,
-    ``reserved``, ``counted``, sums ``by_role``, ``by_phase``, ``by_line``, ``by_model_line``,
+    ``reserved``, sums ``by_role``, ``by_phase``, ``by_line``, ``by_model_line``,
     ``by_module``, and ``tensors``, the largest first), ``backward``, ``backward_by_module``,
     ``churn``, ``fragmentation`` and ``timeline``.
     A line is a dict of ``filename``, ``lineno`` and ``function``, or None where none is known.
@@ -157,7 +157,6 @@ def moment_data(moment: Moment) -> dict[str, Any]:
         "time_ns": moment.time_ns,
         "held": moment.held,
         "reserved": moment.reserved,
-        "counted": moment.counted,
         "reached": moment.reached,
         "by_role": dict(moment.by_role),
         "by_phase": dict(moment.by_phase),

@@ -80,10 +80,6 @@ def _allocator(instant: Instant) -> list[str]:
         found.append("reserved: not recorded (on the CPU the process's resident set)")
     else:
         found.append("reserved: not available (this allocator has no segments)")
-    if instant.is_peak and moment.counted is not None:
-        same = moment.counted == moment.bytes
-        by_itself = "the same peak" if same else f"a peak of {exact_size(moment.counted)}"
-        found.append(f"the allocator counted {by_itself} by itself")
     return ["; ".join(found)]
 
 

@@ -29,9 +29,9 @@ def recording(
 
 @pytest.fixture(autouse=True)
 def no_recording() -> Iterator[None]:
-    backward.reset_backward()
+    backward._total = backward.BackwardLines()
     yield
-    backward.reset_backward()
+    backward._total = backward.BackwardLines()
 
 
 def figures(bench: Bench) -> list[int | None]:

@@ -106,11 +106,11 @@ def test_the_highest_was_dropped() -> None:
     deep = dropped.stacks.add([user(7), user(8)])
     dropped.append(START, "cpu", 1, 900, 0, deep, Context(op="aten::mm", grad=True))
     dropped.append(START, "cpu", 2, 50, 0)
-    origin = Origin(dropped=12, dropped_peaks={"cpu": dropped}, counted={"cpu": 960})
+    origin = Origin(dropped=12, dropped_peaks={"cpu": dropped})
     made = Recording(recording.log, origin)
     for _ in range(2):
         peak = made.peak()
-        assert (peak.bytes, peak.row, peak.counted) == (950, -1, 960)
+        assert (peak.bytes, peak.row) == (950, -1)
         assert [block.nbytes for block in peak.tensors] == [900, 50]
         assert peak.by_role == {"activation": 900, "other": 50}
         (stack, _) = peak.by_stack
@@ -141,7 +141,7 @@ def test_what_the_allocator_counts() -> None:
 
 def test_the_cpu_has_no_segments() -> None:
     peak = three_blocks().recording.peak()
-    assert (peak.held, peak.reserved, peak.counted) == (None, None, None)
+    assert (peak.held, peak.reserved) == (None, None)
 
 
 def test_blocks_are_a_sequence() -> None:

@@ -59,12 +59,6 @@ def test_what_rows_refer_to_is_renumbered():
     assert {whole[row].nbytes: size for row, size in whole.held.items()} == {1024: 2048}
 
 
-def test_devices_of_ranks_get_their_prefix():
-    whole = merge_logs([LogPart(host(), "rank0/"), LogPart(host(), "rank1/")])
-    assert whole.devices == ["rank0/cpu", "rank1/cpu"]
-    assert len(whole.labels) == 1 and len(whole.contexts) == 2
-
-
 def test_a_mark_stays_behind_the_event_it_stood_behind():
     whole = merge_logs([LogPart(host()), LogPart(device())])
     rows = {mark.name: mark.row for mark in whole.marks}

@@ -97,7 +97,6 @@ def training() -> Recording:
     log.sources["train.py"] = SOURCE
     origin = Origin(
         source={"cpu": "torch CPU allocator"},
-        counted={"cpu": 268 * KIB},
         notes=("stacks are of Python alone",),
     )
     return Recording(log, origin)

@@ -41,8 +41,7 @@ cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, in backward of
   120.00 KiB  44.8 %  before the recording
     8.00 KiB   3.0 %  train.py:3            loss = h.sum()
 
-  reserved: not recorded (on the CPU the process's resident set); the allocator
-    counted the same peak by itself
+  reserved: not recorded (on the CPU the process's resident set)
   churn: 178.00 KiB handed out in 4 allocations, 0.7 times the peak; most by
     train.py:2 (140.00 KiB)
 
