@@ -1,9 +1,8 @@
-"""Records that show themselves, and are written as JSON and read back equal, each value checked."""
+"""Records that show themselves, and are written as JSON and read back equal."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import types
 import typing
@@ -42,32 +41,6 @@ def integer(value: Any) -> int:
     return value
 
 
-def flag(value: Any) -> bool:
-    """Return ``value``, true or false."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{type(value).__name__} in place of true or false")
-    return value
-
-
-def optional(check: Callable[[Any], _T], value: Any) -> _T | None:
-    """Return None for None, else what ``check`` makes of ``value``."""
-    return None if value is None else check(value)
-
-
-def items(check: Callable[[Any], _T], value: Any) -> tuple[_T, ...]:
-    """Return what ``check`` makes of each item of a list."""
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"{type(value).__name__} in place of a list")
-    return tuple(map(check, value))
-
-
-def mapping(check: Callable[[Any], _T], value: Any) -> dict[str, _T]:
-    """Return a dict of texts to what ``check`` makes of its values."""
-    if not isinstance(value, dict):
-        raise TypeError(f"{type(value).__name__} in place of a dict")
-    return {text(key): check(item) for key, item in value.items()}
-
-
 def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
     """Raise FileFormatError unless ``data`` says that it is this schema in this version."""
     if not isinstance(data, dict) or data.get("schema") != schema:
@@ -81,73 +54,52 @@ def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
 def restored(kind: type[_T], data: Any, **ready: Any) -> _T:
     """Return the dataclass that ``asdict`` gave ``data`` for.
 
-    Fields are texts, members of a ``StrEnum`` or ``Literal``, numbers, flags, dataclasses, tuples
-    of one of these, dicts from texts to one of these, or one of these or None. Those that have a
-    default may be missing. Fields in ``ready`` are what they are to be, of any type. What no field
-    is called is passed over: a newer tensorlens may have added it.
+    Fields are plain values, members of a ``StrEnum``, dataclasses, tuples of one of these, dicts
+    of one of these, or one of these or None. Those that have a default may be missing. Fields in
+    ``ready`` are what they are to be, of any type. What no field is called is passed over: a newer
+    tensorlens may have added it.
 
     Raises:
         KeyError: a field is missing.
-        TypeError: something is of another type.
-        ValueError: a number is out of range.
+        TypeError, ValueError: something is of another form.
     """
     if not isinstance(data, dict):
         raise TypeError(f"{type(data).__name__} in place of a dict")
-    checks: dict[str, tuple[Callable[[Any], Any], bool]] = _checks(kind)  # type: ignore[arg-type]
+    makers: dict[str, tuple[Callable[[Any], Any], bool]] = _makers(kind)  # type: ignore[arg-type]
     values = dict(ready)
-    for name, (check, is_needed) in checks.items():
+    for name, (make, is_needed) in makers.items():
         if name not in ready and (name in data or is_needed):
-            values[name] = check(data[name])
+            values[name] = make(data[name])
     return kind(**values)
 
 
 @cache
-def _checks(kind: type) -> dict[str, tuple[Callable[[Any], Any], bool]]:
-    """Return what checks each field, and whether it has to be there."""
+def _makers(kind: type) -> dict[str, tuple[Callable[[Any], Any], bool]]:
+    """Return what makes each field of plain data, and whether it has to be there."""
     hints = typing.get_type_hints(kind)
     found = {}
     for field in fields(kind):
         is_needed = field.default is MISSING and field.default_factory is MISSING
-        found[field.name] = (_check(hints[field.name]), is_needed)
+        found[field.name] = (_maker(hints[field.name]), is_needed)
     return found
 
 
-def _check(hint: Any) -> Callable[[Any], Any]:
+def _maker(hint: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        (one,) = (_check(each) for each in arguments if each is not types.NoneType)
-        return lambda value: optional(one, value)
-    if origin is typing.Literal:
-        return lambda value: _member(arguments, value)
+        (one,) = (_maker(each) for each in arguments if each is not types.NoneType)
+        return lambda value: None if value is None else one(value)
     if origin in (tuple, Sequence):
-        item = _check(arguments[0])
-        return lambda value: items(item, value)
+        item = _maker(arguments[0])
+        return lambda value: tuple(map(item, value))
     if origin in (dict, Mapping):
-        value_of = _check(arguments[1])
-        return lambda value: mapping(value_of, value)
+        value_of = _maker(arguments[1])
+        return lambda value: {key: value_of(each) for key, each in value.items()}
     if isinstance(hint, type) and is_dataclass(hint):
         return lambda value: restored(hint, value)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return lambda value: hint(text(value))
-    return {str: text, int: integer, float: _number, bool: flag}.get(hint, _refused)
-
-
-def _member(texts: tuple[str, ...], value: Any) -> str:
-    if text(value) not in texts:
-        raise ValueError(f"{value!r} is none of {', '.join(texts)}")
-    return str(value)
-
-
-def _refused(value: Any) -> Any:
-    raise TypeError(f"{type(value).__name__} where only what is ready can stand")
-
-
-def _number(value: Any) -> float:
-    if type(value) is not float and type(value) is not int:
-        raise TypeError(f"{type(value).__name__} in place of a number")
-    if not math.isfinite(value):
-        raise ValueError("a number out of range")
-    return float(value)
+        return hint
+    return lambda value: value
 
 
 class Shown:
@@ -290,15 +242,11 @@ class Document(Shown):
         # a file of before it was kept is of no run that is known, not of this one
         given.setdefault("run", None)
         try:
-            found = restored(cls, given, **cls._ready(given))
-            trouble = found._trouble()
+            return restored(cls, given, **cls._ready(given))
         except (
             *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
         ) as error:
             raise FileFormatError(f"damaged {cls.KIND}: {error}") from None
-        if trouble is not None:
-            raise FileFormatError(f"damaged {cls.KIND}: {trouble}")
-        return found
 
     @classmethod
     def from_json(cls, content: str) -> Self:
@@ -317,7 +265,3 @@ class Document(Shown):
     def _ready(cls, data: dict[str, Any]) -> dict[str, Any]:
         """Return the fields that are read in ways of their own, taken out of ``data``."""
         return {}
-
-    def _trouble(self) -> str | None:
-        """Return what the fields of a file do not tell of one another; None where they agree."""
-        return None

@@ -164,8 +164,6 @@ class Names:
         kinds, parents = self.kinds, self.parents
         way: list[int] = []
         while node >= 0 and node not in memo:
-            # a damaged file may hold a circle: it ends where it began
-            memo[node] = ""
             way.append(node)
             node = parents[node]
         text = memo[node] if node >= 0 else ""

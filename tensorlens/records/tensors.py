@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, overload
 
-from tensorlens.records.documents import integer, items, text
 from tensorlens.records.names import INDEX, Names
 from tensorlens.roles import ROLES, Role
 
@@ -227,55 +226,16 @@ class TensorTable(Sequence[TensorRecord]):
             array("i", names["parents"]),
             array("b", names["kinds"]),
             array("q", names["values"]),
-            items(text, names["texts"]),
+            names["texts"],
         )
         for each in _TEXTS:
-            setattr(table, each, list(items(text, data[each])))
-        table.shapes = [items(integer, shape) for shape in data["shapes"]]
-        table.lines = [SourceLine(text(f), integer(n), text(w)) for f, n, w in data["lines"]]
-        table.more_names = {int(row): items(text, all_) for row, all_ in data["more_names"].items()}
-        table._check()
+            setattr(table, each, list(data[each]))
+        table.shapes = [tuple(shape) for shape in data["shapes"]]
+        table.lines = [SourceLine(*line) for line in data["lines"]]
+        table.more_names = {int(row): tuple(all_) for row, all_ in data["more_names"].items()}
+        if any(len(getattr(table, column)) != len(table) for column in cls.COLUMNS):
+            raise ValueError("columns of different length")
         return table
-
-    def _check(self) -> None:
-        length = len(self)
-        limits = {
-            "role": len(ROLES),
-            "device": len(self.devices),
-            "dtype": len(self.dtypes),
-            "shape": len(self.shapes),
-            "stride": len(self.shapes),
-            "name": len(self.names),
-            "module": len(self.names),
-            "alias": length,
-            "held_by": len(self.holders),
-            "born": len(self.lines),
-            "model_line": len(self.lines),
-            "note": len(self.notes),
-        }
-        for column in self.COLUMNS:
-            values = getattr(self, column)
-            limit = limits.get(column)
-            if len(values) != length:
-                raise ValueError(f"column {column} has {len(values)} of {length} rows")
-            lowest = 0 if column in ("role", "device", "dtype", "shape", "name") else -1
-            if limit is not None and values and not lowest <= min(values) <= max(values) < limit:
-                raise ValueError(f"column {column} is out of range")
-        for column in ("nbytes", "storage_nbytes", "offset"):
-            if length and min(getattr(self, column)) < 0:
-                raise ValueError(f"column {column} is out of range")
-        if any(not 0 <= row < length for row in self.more_names):
-            raise ValueError("names of a tensor that is not there")
-        nodes = self.names
-        texts = (v for kind, v in zip(nodes.kinds, nodes.values, strict=True) if kind != INDEX)
-        if any(not 0 <= value < len(nodes.texts) for value in texts):
-            raise ValueError("a name without its text")
-        if len(nodes.parents) != len(nodes.kinds):
-            raise ValueError("a name without its kind")
-        if any(not -1 <= parent < len(nodes) for parent in nodes.parents):
-            raise ValueError("a name without its parent")
-        if _in_circles(nodes.parents):
-            raise ValueError("a name that goes on from itself")
 
 
 _TEXTS = ("devices", "dtypes", "holders", "notes")
@@ -285,18 +245,6 @@ FIELDS = tuple(field.name for field in fields(TensorRecord))
 
 def _item(items: Sequence[Any], number: int) -> Any:
     return None if number < 0 else items[number]
-
-
-def _in_circles(parents: Sequence[int]) -> bool:
-    begun = [-1] * len(parents)
-    for start in range(len(parents)):
-        node = start
-        while node >= 0 and begun[node] < 0:
-            begun[node] = start
-            node = parents[node]
-        if node >= 0 and begun[node] == start:
-            return True
-    return False
 
 
 _LISTS = {

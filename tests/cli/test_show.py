@@ -185,6 +185,6 @@ def test_a_damaged_snapshot_gets_one_line(tmp_path, capsys, monkeypatch):
     data["ledger"]["cpu"]["allocated"] = "much"
     (tmp_path / "a.json").write_text(json.dumps(data))
     assert main(["show", "a.json"]) == 1
-    assert capsys.readouterr().err == (
-        "tensorlens: error: a.json: damaged snapshot: str in place of a whole number\n"
-    )
+    error = capsys.readouterr().err
+    assert error.startswith("tensorlens: error: a.json: damaged snapshot: ")
+    assert error.count("\n") == 1

@@ -359,13 +359,6 @@ class Comparison(Document):
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.outcomes)} options, {self.provenance} on {self.device}>"
 
-    def _trouble(self) -> str | None:
-        try:
-            self[self.baseline]
-        except UsageError:
-            return "its baseline is none of its rows"
-        return None
-
 
 def finite(losses: Iterable[float]) -> tuple[float | None, ...]:
     """Return losses as a record has them: None for what is no finite number."""

@@ -13,7 +13,7 @@ from tensorlens.planning.trace import Caution, Formula
 from tensorlens.recording import tlens
 from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.documents import Document, integer, restored
+from tensorlens.records.documents import Document, restored
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source_lines import permitted
@@ -324,8 +324,7 @@ class Estimate(Document):
         # a file of before it was kept is of no run that is known, not of this one
         given = {"run": None, **{name: data[name] for name in names & data.keys()}}
         try:
-            row = integer(data["peak"]["row"])
-            return restored(cls, given, recording=recording, peak_row=row)
+            return restored(cls, given, recording=recording, peak_row=data["peak"]["row"])
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FileFormatError(f"damaged estimate: {error}") from None
 

@@ -149,10 +149,6 @@ class Suggestions(Document):
             return self
         return replace(self, line=self.line.removesuffix(f": {self.source}"), source="")
 
-    def _trouble(self) -> str | None:
-        strange = next((each.kind for each in self.suggestions if each.kind not in KINDS), None)
-        return None if strange is None else f"there is no kind {strange!r} of suggestions"
-
 
 def _value(text: str) -> Any:
     try:

@@ -1,5 +1,4 @@
 import json
-import random
 from typing import Any
 
 import pytest
@@ -132,29 +131,10 @@ def damaged(**changes: Any) -> str:
         {"tensors__nbytes": [1.5] * 4},
         {"tensors__nbytes": [float("nan")] * 4},
         {"tensors__nbytes": [2**70] * 4},
-        {"tensors__nbytes": [-1] * 4},
-        {"tensors__role": [7] * 4},
-        {"tensors__name": [99] * 4},
-        {"tensors__alias": [4] * 4},
-        {"tensors__names__parents": [0, 0, 0, 0, 0, 0, 0]},
-        {"tensors__names__kinds": []},
-        {"tensors__names__texts": [1]},
-        {"tensors__shapes": [["x"]]},
-        {"tensors__shapes": [[float("inf")]]},
-        {"tensors__more_names": {"99": ["a"]}},
         {"tensors__more_names": []},
         {"ledger": []},
         {"ledger__cpu": 1},
-        {"ledger__cpu__allocated": "much"},
-        {"ledger__cpu__allocated": float("nan")},
-        {"ledger__cpu__allocated": 10**300},
-        {"ledger__cpu__named": None},
-        {"ledger__cpu__missing": {"a": 1}},
         {"ledger__cpu__blocks": [{}]},
-        {"ledger__cpu__parts": {}},
-        {"notes": [1]},
-        {"notes": "text"},
-        {"process": 5},
         {"version": 2},
     ],
 )
@@ -162,58 +142,6 @@ def test_a_damaged_snapshot_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(FileFormatError) as raised:
         Snapshot.from_json(damaged(**changes))
     assert "\n" not in str(raised.value)
-
-
-JUNK = (
-    None,
-    True,
-    -1,
-    0,
-    2**31,
-    2**63,
-    10**400,
-    1.5,
-    float("nan"),
-    "",
-    "x",
-    [],
-    [[]],
-    {},
-    {"a": 1},
-)
-
-
-def spoil(data: Any, chance: random.Random) -> Any:
-    """Put junk in one place of the data."""
-    while isinstance(data, dict | list) and data:
-        key = chance.choice(list(data) if isinstance(data, dict) else range(len(data)))
-        if not (isinstance(data[key], dict | list) and data[key]) or chance.random() < 0.15:
-            if chance.random() < 0.2:
-                del data[key]
-            else:
-                data[key] = chance.choice(JUNK)
-            return
-        data = data[key]
-
-
-@pytest.mark.parametrize("record", [SNAPSHOT, LATER - SNAPSHOT], ids=["snapshot", "difference"])
-def test_whatever_is_in_a_file_it_is_shown_or_refused(record: Snapshot | Difference) -> None:
-    chance = random.Random(4711)
-    refused = 0
-    for _ in range(200):
-        data = json.loads(record.to_json())
-        spoil(data, chance)
-        try:
-            found = parse(json.dumps(data))
-            str(found)
-            found._repr_html_()
-            found.to_csv()
-            found.to_json()
-        except TensorlensError as error:
-            refused += 1
-            assert isinstance(error, FileFormatError)
-            assert "\n" not in str(error)
-    assert refused > 100
 
 
 @pytest.mark.parametrize("record", [SNAPSHOT, LATER - SNAPSHOT], ids=["snapshot", "difference"])

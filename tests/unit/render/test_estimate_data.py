@@ -112,9 +112,6 @@ def test_json_keeps_all_of_it(tmp_path: Path, kind: str) -> None:
     ("spoilt", "reason"),
     [
         ({"log": None}, "damaged recording: its events are no base64"),
-        ({"steps": 3}, "damaged estimate: int in place of a list"),
-        ({"card": {"name": 3}}, "damaged estimate: int in place of a text"),
-        ({"peak": {"row": "1"}}, "damaged estimate: str in place of a whole number"),
         ({"version": 2}, "estimate of version 2; this tensorlens reads 1"),
     ],
 )

@@ -206,9 +206,7 @@ def test_the_table_fits(width):
     assert max(map(len, text.splitlines())) <= width
 
 
-@pytest.mark.parametrize(
-    "change", [{"baseline": "no such row"}, {"outcomes": [{"name": 3}]}, {"version": 99}]
-)
+@pytest.mark.parametrize("change", [{"outcomes": [3]}, {"version": 99}])
 def test_damaged(change):
     data = {**json.loads(comparison(BASE).to_json()), **change}
     with pytest.raises(FileFormatError):

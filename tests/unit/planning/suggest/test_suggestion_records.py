@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tensorlens.errors import FileFormatError, UsageError
+from tensorlens.errors import UsageError
 from tensorlens.loading import parse
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.verification import verified
@@ -123,10 +123,3 @@ def test_nothing_found():
     found = made(notes=("a note",))
     assert "nothing that was tried saves 1 %" in str(found) and "a note" in str(found)
     assert "nothing that was tried" in HtmlRenderer().render(found)
-
-
-def test_a_damaged_file():
-    data = made(KEPT).to_dict()
-    data["suggestions"][0]["kind"] = "wish"
-    with pytest.raises(FileFormatError, match="no kind 'wish'"):
-        Suggestions.from_dict(data)
