@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,11 @@ class RankReport:
     kind: str
     item: str
     device: str
-    figures: Mapping[str, int]
+    figures: Mapping[str, int] = field(default_factory=dict)
     """The first one is that by which ranks are compared."""
-    items: Mapping[str, int]
+    items: Mapping[str, int] = field(default_factory=dict)
     """What the first figure is made of."""
-    lines: Mapping[str, str]
+    lines: Mapping[str, str] = field(default_factory=dict)
     """Item to the line that made it, where one is known that is not the item itself."""
     notes: tuple[str, ...] = ()
     parameters: frozenset[str] = frozenset()
@@ -70,43 +70,25 @@ def rank_report(record: Any, file: str, rank: int, world_size: int | None) -> Ra
     if reduce is None:
         kind = getattr(record, "KIND", type(record).__name__)
         raise UsageError(f"{file}: ranks are not compared by a {kind}")
-    reduced = reduce(record)
+    reduced: RankReport = reduce(record)
     if not reduced.figures:
         raise UsageError(f"{file}: it has no bytes of any device")
     notes = tuple(f"rank {rank} {note}" for note in reduced.notes)
-    return RankReport(
-        rank,
-        world_size,
-        file,
-        record.KIND,
-        reduced.item,
-        reduced.device,
-        reduced.figures,
-        reduced.items,
-        reduced.lines,
-        notes,
-        reduced.parameters,
+    return replace(
+        reduced, rank=rank, world_size=world_size, file=file, kind=record.KIND, notes=notes
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Reduced:
-    """The part of a :class:`RankReport` that a record alone says."""
-
-    item: str
-    device: str = ""
-    figures: Mapping[str, int] = field(default_factory=dict)
-    items: Mapping[str, int] = field(default_factory=dict)
-    lines: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    parameters: frozenset[str] = frozenset()
+def _reduced(item: str, device: str = "", *found: Any, **others: Any) -> RankReport:
+    """Return what a record alone says: device, figures, items, lines."""
+    return RankReport(0, None, "", "", item, device, *found, **others)
 
 
-def _recording(recording: Recording) -> _Reduced:
+def _recording(recording: Recording) -> RankReport:
     peaks = {device: recording.peak(device) for device in recording.devices}
     device = _device({name: peak.bytes for name, peak in peaks.items()})
     if device is None:
-        return _Reduced("tensor")
+        return _reduced("tensor")
     peak = peaks[device]
     figures = {"peak": peak.bytes}
     if peak.reserved is not None:
@@ -117,14 +99,14 @@ def _recording(recording: Recording) -> _Reduced:
         where = _line(each.charged, each.model_line)
         _add(lines, each.name, BEFORE if not where and each.age_ns is None else where)
     parameters = _parameters(peak.tensors)
-    return _Reduced("tensor", device, figures, items, lines, parameters=parameters)
+    return _reduced("tensor", device, figures, items, lines, parameters=parameters)
 
 
-def _snapshot(snapshot: Snapshot) -> _Reduced:
+def _snapshot(snapshot: Snapshot) -> RankReport:
     ledger = snapshot.ledger
     device = _device({name: each.allocated or each.named for name, each in ledger.items()})
     if device is None:
-        return _Reduced("tensor")
+        return _reduced("tensor")
     found = ledger[device]
     levels = {"allocated": found.allocated, "reserved": found.reserved, "other": found.other}
     items, lines = Counter[str](), dict[str, str]()
@@ -135,7 +117,7 @@ def _snapshot(snapshot: Snapshot) -> _Reduced:
     known = {name: value for name, value in levels.items() if value is not None}
     figures = known or {"named": found.named}
     notes, parameters = tuple(_strays(snapshot, device)), _parameters(snapshot.tensors)
-    return _Reduced("tensor", device, figures, items, lines, notes, parameters)
+    return _reduced("tensor", device, figures, items, lines, notes, parameters)
 
 
 def _line(line: SourceLine | None, model: SourceLine | None) -> str:
@@ -166,7 +148,7 @@ def _strays(snapshot: Snapshot, own: str) -> Iterator[str]:
         )
 
 
-def _lines(report: LineReport) -> _Reduced:
+def _lines(report: LineReport) -> RankReport:
     found: dict[str, dict[str, int]] = {}
     for function in report.functions:
         for line in function.lines:
@@ -176,19 +158,19 @@ def _lines(report: LineReport) -> _Reduced:
                     found.setdefault(each, {})[name] = memory.peak
     device = _device({name: max(lines.values()) for name, lines in found.items()})
     if device is None:
-        return _Reduced("line")
-    return _Reduced("line", device, {"peak": max(found[device].values())}, found[device])
+        return _reduced("line")
+    return _reduced("line", device, {"peak": max(found[device].values())}, found[device])
 
 
-def _leaks(report: LeakReport) -> _Reduced:
+def _leaks(report: LeakReport) -> RankReport:
     items: dict[str, Counter[str]] = {each: Counter() for each in report.allocated}
     for leak in report.leaks:
         name = f"{leak.born or 'an unknown line'}{f', held by {leak.path}' if leak.path else ''}"
         items.setdefault(leak.device, Counter())[name] += round(leak.bytes_per_step)
     device = _device({name: sum(found.values()) + 1 for name, found in items.items()})
     if device is None:
-        return _Reduced("leak")
-    return _Reduced("leak", device, {"bytes per step": items[device].total()}, items[device])
+        return _reduced("leak")
+    return _reduced("leak", device, {"bytes per step": items[device].total()}, items[device])
 
 
 _REDUCED: Sequence[tuple[type, Any]] = (

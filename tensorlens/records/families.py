@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tensorlens.records.names import BLANK, INDEX, KEY, Names, common_name, without_indices
+from tensorlens.records.names import (
+    BLANK,
+    INDEX,
+    KEY,
+    Names,
+    common_name,
+    number_ranges,
+    without_indices,
+)
 from tensorlens.records.tensors import TensorTable
 
 HANDLE = "what operations know the variable by"
@@ -38,7 +46,6 @@ TOGETHER = {HANDLE: HANDLES, HANDLE_OF_DATA: HANDLES_OF_DATA}
 _SMALL = 1024
 """Bytes of the largest constant or element that is not told by itself."""
 _T = TypeVar("_T")
-_MOST_RANGES = 3
 _FEW = 8
 """So many keys of a dict are rather fields with a meaning each than items of one kind."""
 _ALIKE = ("role", "device", "dtype", "shape", "nbytes", "storage_nbytes", "note")
@@ -173,7 +180,7 @@ def _name(table: TensorTable, family: Sequence[int], title: str | None) -> str:
     if varied and varied[-1] and not any(varied[:-1]):
         indices = [place[1] for place in map(names.family, nodes) if place is not None]
         if len(indices) == len(nodes):
-            parts[-1] = f"[{_ranges(sorted(set(indices)))}]"
+            parts[-1] = f"[{number_ranges(sorted(set(indices)), '..')}]"
     return "".join(parts).removeprefix(".")
 
 
@@ -185,14 +192,7 @@ def _parted(table: TensorTable, group: list[int]) -> list[list[int]]:
     kinds, _ = names.steps(table.name[group[0]])
     if KEY not in kinds and INDEX not in kinds[:-1]:
         return [group]
-    found = []
-    for beside in _grouped(group, lambda row: _without_last_index(table, row)):
-        # with gaps, as the first and third of each of some tuples, they are no list
-        if _is_run(table, beside):
-            found.append(beside)
-        else:
-            found += _grouped(beside, lambda row: names[table.name[row]])
-    return found
+    return _grouped(group, lambda row: _without_last_index(table, row))
 
 
 def _grouped(items: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]:
@@ -206,30 +206,3 @@ def _without_last_index(table: TensorTable, row: int) -> tuple[str, bool]:
     node = table.name[row]
     place = table.names.family(node)
     return (table.names[node], False) if place is None else (table.names[place[0]], True)
-
-
-def _is_run(table: TensorTable, rows: Sequence[int]) -> bool:
-    """Tell whether names that differ in their last index at most leave none of these out."""
-    places = [table.names.family(table.name[row]) for row in rows]
-    indices = {place[1] for place in places if place is not None}
-    return not indices or max(indices) - min(indices) < len(indices)
-
-
-def _ranges(indices: Sequence[int]) -> str:
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        elif len(runs) == _MOST_RANGES:
-            runs.append([])
-            break
-        else:
-            runs.append([index, index])
-    return ", ".join(_range(run) for run in runs)
-
-
-def _range(run: Sequence[int]) -> str:
-    if not run:
-        return "..."
-    first, last = run
-    return str(first) if first == last else f"{first}..{last}"

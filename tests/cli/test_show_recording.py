@@ -82,8 +82,7 @@ def test_no_such_instant(saved, output):
     done = tensorlens(saved.parent, "show", "run.tlens", "--at", "nowhere", *output)
     assert (done.returncode, done.stdout) == (2, "")
     assert own_lines(done.stderr)[-1] == (
-        "tensorlens: error: no mark or event 'nowhere': the marks are forward, backward, end"
-        " and the events 0 to 8"
+        "tensorlens: error: the recording has no mark 'nowhere': it has forward, backward, end"
     )
     assert not (saved.parent / "out.html").exists()
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tensorlens.errors import UsageError
 from tensorlens.recording.analysis.event_index import event_index
+from tensorlens.recording.analysis.instants import row_at
 from tensorlens.recording.analysis.roles import BEFORE
 from tensorlens.recording.moments import BackwardCost, Moment, Resident
 from tensorlens.recording.recordings import Recording
@@ -134,15 +134,9 @@ def left_out(recording: Recording, view: View) -> tuple[tuple[str, int], ...]:
 
 def row_of(recording: Recording, at: str) -> int:
     """Return the event after which it is the instant that ``at`` names: last mark, or number."""
-    rows = [mark.row - 1 for mark in recording.marks if mark.name == at]
-    if rows:
-        return rows[-1]
-    if at.isascii() and at.isdigit() and len(at) < 19 and int(at) < len(recording.log):
-        return int(at)
-    names = ", ".join(dict.fromkeys(printable(mark.name) for mark in recording.marks))
-    known = f"the marks are {names}" if names else "the recording has no marks"
-    events = f"and the events 0 to {len(recording.log) - 1}" if len(recording.log) else ""
-    raise UsageError(f"no mark or event {at!r}: {known} {events}".rstrip())
+    is_mark = any(mark.name == at for mark in recording.marks)
+    is_number = at.isascii() and at.isdigit() and len(at) < 19
+    return row_at(recording.log, int(at) if is_number and not is_mark else at)
 
 
 def when(recording: Recording, moment: Moment) -> str:

@@ -24,12 +24,12 @@ def listed(indices, **fields) -> list[T]:
     ("indices", "name"),
     [
         ([5], "history[5]"),
-        ([0, 1], "history[0..1]"),
+        ([0, 1], "history[0,1]"),
         (range(10_000), "history[0..9999]"),
         ([3, 1, 2, 0], "history[0..3]"),
-        ([*range(10), *range(20, 30)], "history[0..9, 20..29]"),
-        ([1, 3, 5], "history[1, 3, 5]"),
-        ([1, 3, 5, 7, 9], "history[1, 3, 5, ...]"),
+        ([*range(10), *range(20, 30)], "history[0...29]"),
+        ([1, 3, 5], "history[1,3,5]"),
+        ([1, 3, 5, 7, 9], "history[1...9]"),
     ],
 )
 def test_ranges(indices, name) -> None:
@@ -86,7 +86,7 @@ def spread(pattern: str, count: int) -> list[str]:
         (spread("data['train'][#].x", 9), "data['train'][*].x"),
         (spread("rows[#][2]", 9), "rows[*][2]"),
         (spread("states['h'][#]", 9), "states['h'][0..8]"),
-        ([f"states['h'][{n}]" for n in range(0, 20, 2)], "states['h'][0, 2, 4, ...]"),
+        ([f"states['h'][{n}]" for n in range(0, 20, 2)], "states['h'][0...18]"),
         ([*spread("mixed[#]", 8), "mixed['k']"], "mixed[*]"),
     ],
 )
@@ -101,8 +101,6 @@ def test_places_anywhere_in_a_name(names, name) -> None:
         spread("cache['k#']", 8),
         spread("buf[#].state", 8),
         spread("rows[#]['x']", 8),
-        # the first and third of each tuple
-        [f"buf2[{i}][{j}]" for i in range(4) for j in (0, 2)],
         # an attribute is no place
         spread("model[0].layer#", 20),
     ],
@@ -152,7 +150,7 @@ def test_one_text_put_together_in_several_ways() -> None:
 
 def test_families_stand_where_their_first_stands() -> None:
     names = ["a", "h[0]", "b", "h[1]"]
-    assert folded(*map(T, names)) == [("a", 1), ("h[0..1]", 2), ("b", 1)]
+    assert folded(*map(T, names)) == [("a", 1), ("h[0,1]", 2), ("b", 1)]
 
 
 def test_rows_may_be_kept_apart() -> None:
@@ -213,7 +211,7 @@ def test_small_constants_of_one_graph_are_one_family() -> None:
         (spread("net.#: GeluBackward0.self", 3), "net[0-2]: GeluBackward0.self"),
         (spread("main(): #.x", 3), "main(): [0-2].x"),
         ([f"h.{i}.e.{j}.w" for i in range(2) for j in range(3)], "h[0,1].e[0-2].w"),
-        ([f"h.{i}.e[{j}].w[{k}]" for i in "01" for j in "3" for k in "01"], "h[0,1].e[3].w[0..1]"),
+        ([f"h.{i}.e[{j}].w[{k}]" for i in "01" for j in "3" for k in "01"], "h[0,1].e[3].w[0,1]"),
     ],
 )
 def test_layers_are_one_row(names, name) -> None:

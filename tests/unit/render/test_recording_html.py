@@ -148,15 +148,12 @@ def test_roles_and_lines_at_each_point_are_those_of_the_instant(kind: str) -> No
             assert sorted(filter(None, models)) == sorted(filter(None, expected))
 
 
-def test_an_instant_between_the_points_becomes_one() -> None:
+def test_a_page_begins_with_the_instant_asked_for() -> None:
     recording = recordings.training()
     full = HtmlRenderer(View(at="backward")).render(recording)
     (data,) = data_of(full)
     assert data["row"][data["shown"]] == 3 and data["peak"] == 3 - 1 + 1
     assert "168.00 KiB (172,032 B) in 4 blocks, after 2.00 ms, in forward at" in full
-    (data,) = data_of(HtmlRenderer(View(at="1")).render(recordings.training()))
-    assert data["row"][:3] == [-1, 1, 2] and data["shown"] == 1 and data["peak"] == 4
-    assert data["total"][:3] == [120 * KIB, 120 * KIB, 160 * KIB]
 
 
 def test_a_peak_that_was_dropped_is_told_from_the_one_that_was_kept() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tensorlens.planning.estimate.peak_parts import (
     ACTIVATION_GRADIENT,
@@ -34,8 +33,7 @@ def colour(kind: str) -> str:
     return _COLOURS.get(kind, _COLOURS["other"])
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     label: str
     nbytes: int
     colour: str = ""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.recording.moments import Moment, Timeline
 from tensorlens.recording.present.instants import Instant
 from tensorlens.recording.present.page.data import allocations, device_data
 from tensorlens.recording.present.page.timeline import picture
@@ -144,7 +143,8 @@ def page_device(
     )
     shown = timeline.peak
     if not instant.is_peak:
-        timeline, shown = _with_point(timeline, instant.moment)
+        # of many events the nearest that is drawn
+        shown = min(bisect_left(timeline.rows, instant.moment.row), len(timeline.rows) - 1)
     elif instant.moment.dropped:
         shown = -1
     if not len(timeline.rows):
@@ -204,36 +204,6 @@ def _heat_row(row: HeatRow, filename: str, most: int, most_backward: int) -> Row
         backward = Cell(size(row.backward), bar=bar, tone="growth")
     is_idle = not row.resident and not row.backward
     return Row((str(row.lineno), resident, backward, row.source), state="idle" if is_idle else "")
-
-
-def _with_point(timeline: Timeline, moment: Moment) -> tuple[Timeline, int]:
-    """Return the timeline with a moment among its points, and its number there."""
-    rows = list(timeline.rows)
-    point = bisect_left(rows, moment.row)
-    if point < len(rows) and rows[point] == moment.row:
-        return timeline, point
-
-    def more(values: Sequence[int], value: int) -> list[int]:
-        return [*values[:point], value, *values[point:]]
-
-    roles = dict.fromkeys([*timeline.by_role, *moment.by_role])
-    nothing = [0] * len(rows)
-    reserved = timeline.reserved
-    return (
-        replace(
-            timeline,
-            rows=more(rows, moment.row),
-            times=more(timeline.times, moment.time_ns),
-            totals=more(timeline.totals, moment.bytes),
-            by_role={
-                role: more(timeline.by_role.get(role, nothing), moment.by_role.get(role, 0))
-                for role in roles
-            },
-            reserved=None if reserved is None else more(reserved, moment.reserved or 0),
-            peak=timeline.peak + (point <= timeline.peak),
-        ),
-        point,
-    )
 
 
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
