@@ -6,7 +6,6 @@ traceback of an error that nobody handles, and nowhere when the program handles 
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
@@ -33,7 +32,6 @@ _MOST = 3
 _PART = 100
 """After ``_MOST`` explanations one is due when so many times as long as the last took has passed:
 a program that catches the error and tries again is not to be slowed."""
-_NARROWEST = 40
 _NOTHING = Snapshot(TensorTable(), {})
 
 
@@ -165,16 +163,8 @@ def _rendered(failure: OutOfMemory) -> str:
     from tensorlens.render.text import TextRenderer
 
     # a traceback goes to standard error
-    stream = sys.stderr
-    width = None
-    try:
-        if stream.isatty():
-            width = max(_NARROWEST, shutil.get_terminal_size().columns)
-    except (AttributeError, ValueError, OSError):
-        # there is none, or it is closed
-        pass
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return TextRenderer(width, encoding).render(failure).rstrip()
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    return TextRenderer(encoding=encoding).render(failure).rstrip()
 
 
 def _request(error: BaseException) -> Request | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,7 @@ from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import BlockRow, Instant, LineRow
 from tensorlens.records.names import common_name
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render.blocks import Block, Cell, Column, Medium, Note, Row, Section, Table
+from tensorlens.render.blocks import Cell, Column, Medium, Row, Table
 from tensorlens.render.figures import counted, duration, size
 from tensorlens.render.source import place, printable
 from tensorlens.render.view import View
@@ -153,12 +152,11 @@ _ON_PAGES: tuple[Medium, ...] = ("cell", "page")
 _NAMES = "fc1: saved by Addmm (mat2) is a tensor that autograd saved in fc1, mat2 of that operator"
 
 
-def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
-    """Return the table; what most names begin with is told above it, unless a script fills it."""
+def resident_table(instant: Instant, view: View, medium: Medium) -> Table:
+    """Return the table of what was resident."""
     rows = instant.rows
     is_live = medium == "page"
     is_verbose = view.verbose and medium == "text"
-    function = None if is_live or is_verbose else _common_function([row.name for row in rows])
     has_lines = any(row.first.charged for row in rows)
     where_lines_are = () if has_lines else _ON_PAGES
     columns = (
@@ -172,24 +170,19 @@ def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
     )
     largest = max((row.nbytes for row in rows), default=0)
     hidden = tuple(text for each in instant.hidden for text in more_rows(each, "block"))
-    table = Table(
+    return Table(
         columns,
-        tuple(_row(row, function, largest, is_verbose=is_verbose) for row in rows),
+        tuple(_row(row, largest, is_verbose=is_verbose) for row in rows),
         rest=hidden,
         name="blocks",
         is_live=is_live,
     )
-    if function is None:
-        return table
-    above = Note(f"Variables are those of {function}, where no function is named:")
-    return Section((above, table))
 
 
-def _row(row: BlockRow, function: str | None, largest: int, *, is_verbose: bool) -> Row:
+def _row(row: BlockRow, largest: int, *, is_verbose: bool) -> Row:
     first = row.first
-    name = row.name if function is None else row.name.removeprefix(f"{function}: ")
     cells = (
-        Cell(name, row.count),
+        Cell(row.name, row.count),
         first.role,
         Cell(size(row.nbytes), bar=(0.0, row.nbytes / largest if largest else 0.0)),
         "before" if first.age_ns is None else duration(first.age_ns),
@@ -198,19 +191,6 @@ def _row(row: BlockRow, function: str | None, largest: int, *, is_verbose: bool)
         first.op or "",
     )
     return Row(cells, tuple(_everything(first, row.count)) if is_verbose else ())
-
-
-def _common_function(names: Sequence[str]) -> str | None:
-    """Return the function, ``train()``, whose variables most names begin with; None if few do.
-
-    Without it, no two names may be the same.
-    """
-    heads = Counter(name.partition(": ")[0] for name in names if "(): " in name)
-    found = [(count, head) for head, count in heads.items() if head.endswith("()")]
-    count, head = max(found, default=(0, ""))
-    is_common = count > 1 and 4 * count >= len(names)
-    are_told_apart = len({name.removeprefix(f"{head}: ") for name in names}) == len(set(names))
-    return head if is_common and are_told_apart else None
 
 
 def _everything(block: Resident, count: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from tensorlens.render.html.templates import markup
 from tensorlens.render.source import printable, short_path
 
 _AROUND = 4
-_FOLD_FROM = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,41 +78,21 @@ def _by_number(sizes: Mapping[SourceLine | None, int], filename: str) -> dict[in
 def _rows(
     lines: Sequence[str], resident: Mapping[int, int], backward: Mapping[int, int]
 ) -> tuple[HeatRow, ...]:
+    """Return the lines with bytes and some around each, and a row for those between."""
+    numbers = {*resident, *backward}
+    around = {near for number in numbers for near in range(number - _AROUND, number + _AROUND + 1)}
     rows: list[HeatRow] = []
-    for first, last in _stretches({*resident, *backward}, len(lines)):
-        rows += _gap(rows[-1].lineno + 1 if rows else 1, first - 1, lines)
-        sources = [printable(source) for source in lines[first - 1 : last]]
-        rows += [
-            HeatRow(number, source, resident.get(number, 0), backward.get(number, 0))
-            for number, source in enumerate(sources, first)
-        ]
+    last = 0
     # a line behind the file's end is of a file that has changed since
-    behind = sorted(number for number in {*resident, *backward} if not 0 < number <= len(lines))
-    if len(lines) > (rows[-1].lineno if rows else 0):
-        rows += _gap(rows[-1].lineno + 1 if rows else 1, len(lines), lines)
-    rows += [
-        HeatRow(number, "", resident.get(number, 0), backward.get(number, 0)) for number in behind
-    ]
+    for number in sorted(numbers.union(around.intersection(range(1, len(lines) + 1)))):
+        if (count := min(number - 1, len(lines)) - last) > 0:
+            rows.append(HeatRow(last + count, "", folded=count))
+        source = printable(lines[number - 1]) if 0 < number <= len(lines) else ""
+        rows.append(HeatRow(number, source, resident.get(number, 0), backward.get(number, 0)))
+        last = number
+    if last < len(lines):
+        rows.append(HeatRow(len(lines), "", folded=len(lines) - last))
     return tuple(rows)
-
-
-def _gap(first: int, last: int, lines: Sequence[str]) -> list[HeatRow]:
-    """Return the lines between two stretches: one row for them unless they are few."""
-    count = last - first + 1
-    if count < _FOLD_FROM:
-        return [HeatRow(number, printable(lines[number - 1])) for number in range(first, last + 1)]
-    return [HeatRow(last, "", folded=count)]
-
-
-def _stretches(numbers: Iterable[int], length: int) -> list[tuple[int, int]]:
-    """Return the first and last lines of what is shown: the lines with bytes and some around."""
-    found: list[tuple[int, int]] = []
-    for number in sorted(number for number in numbers if 0 < number <= length):
-        first, last = max(number - _AROUND, 1), min(number + _AROUND, length)
-        if found and first <= found[-1][1] + 1:
-            first = found.pop()[0]
-        found.append((first, last))
-    return found
 
 
 _POINTS_OF_A_CELL = 300
