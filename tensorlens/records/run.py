@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras")
 _LONGEST = 500
@@ -68,18 +67,6 @@ def current_run() -> Run | None:
     except Exception:
         # a record is worth more than what heads it
         return None
-
-
-def run_from(data: Mapping[str, Any]) -> Run | None:
-    """Return the run that a file tells of.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is damaged.
-    """
-    from tensorlens.records.documents import restored
-
-    found = data.get("run")
-    return None if found is None else restored(Run, found)
 
 
 @cache

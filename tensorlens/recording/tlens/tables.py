@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, fields
 from itertools import accumulate, compress, count, repeat
 from operator import eq, sub
 from typing import Any
 
 from tensorlens.records.events import (
     FREE,
-    Context,
     EventLog,
     Frame,
-    Label,
     Mark,
-    Segment,
     Stacks,
 )
 
@@ -45,23 +41,6 @@ def mark_to_list(mark: Mark) -> list[Any]:
 def mark_from_list(data: Any) -> Mark:
     """Return the mark of :func:`mark_to_list`."""
     return Mark(*data[:3])
-
-
-def record_to_dict(record: Context | Label | Segment) -> dict[str, Any]:
-    """Return the fields that are not what they are by default."""
-    return _without_defaults(record, asdict(record))
-
-
-def _without_defaults(record: Any, data: dict[str, Any]) -> dict[str, Any]:
-    known = {
-        each.name: data[each.name]
-        for each in fields(record)
-        if each.default is MISSING or getattr(record, each.name) != each.default
-    }
-    if isinstance(record, Segment):
-        pairs = zip(record.blocks, data["blocks"], strict=True)
-        known["blocks"] = [_without_defaults(block, each) for block, each in pairs]
-    return known
 
 
 def stacks_to_dict(stacks: Stacks, first: int, last: int) -> dict[str, Any]:

@@ -42,11 +42,11 @@ def _lines(recording: Recording) -> Iterator[bytes]:
     yield from _parts("modules", log.stacks.modules, str)
     for first in range(0, len(log.stacks), _PART):
         yield _line(stacks=tables.stacks_to_dict(log.stacks, first, first + _PART))
-    yield from _parts("contexts", log.contexts, tables.record_to_dict)
-    yield from _parts("labels", log.labels, tables.record_to_dict)
+    yield from _parts("contexts", log.contexts, asdict)
+    yield from _parts("labels", log.labels, asdict)
     yield from _parts("marks", log.marks, tables.mark_to_list)
     yield from _parts("dropped_marks", log.dropped_marks, str)
-    yield from _parts("segments", log.segments, tables.record_to_dict)
+    yield from _parts("segments", log.segments, asdict)
     for file, source in log.sources.items():
         yield _line(sources={file: source})
     for first in range(0, len(log), ROWS):

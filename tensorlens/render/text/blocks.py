@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tensorlens.render.blocks import (
     MEASURED,
@@ -21,7 +20,7 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.source import width
 from tensorlens.render.text import table as tables
-from tensorlens.render.text.facts import INDENT, fact_lines, fitted_names
+from tensorlens.render.text.facts import INDENT, fact_lines
 from tensorlens.render.text.page import Page, wrapped
 from tensorlens.render.text.table import Layout
 
@@ -31,7 +30,6 @@ _COMMENT = "# "
 def parts(blocks: Sequence[Block], page: Page) -> list[str]:
     """Return blocks as parts of a text, to be parted by empty lines."""
     shown = of_medium(blocks, "text")
-    page = replace(page, names=fitted_names(shown, page))
     found = _Writer(shown, page).parts(shown)
     return [part for part in found if part]
 

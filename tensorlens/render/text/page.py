@@ -6,8 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tensorlens.render.blocks import Mark
 from tensorlens.render.source import leading, printable, width
@@ -47,8 +46,6 @@ class Page:
     width: int
     encoding: str
     view: View
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Name to what is shown in its place where it does not fit."""
 
     @property
     def glyphs(self) -> Glyphs:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -130,7 +131,7 @@ def test_the_format(tmp_path: Path) -> None:
     assert tables == [
         {"frames": [["/me/train.py", 3, "step", 1]]},
         {"stacks": {"parent": [-1], "frame": [0], "module": [-1]}},
-        {"contexts": [{"op": "aten::mm"}]},
+        {"contexts": [asdict(Context(op="aten::mm"))]},
         {
             "events": {
                 "rows": 3,

@@ -137,7 +137,7 @@ def test_what_hangs_below_and_the_balance_are_told() -> None:
     assert lines[first + 16] == "              1.00 KiB a step, made at 2 more lines"
 
 
-@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("columns", [80, 100])
 def test_names_that_do_not_fit_keep_what_tells_them_apart(columns: int) -> None:
     found = []
     for layer in range(3):
