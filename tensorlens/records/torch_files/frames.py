@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.records.documents import text
 from tensorlens.records.events import Context, Frame, Stacks
 
 _INSTALLED = re.compile(
@@ -45,8 +44,6 @@ class StackReader:
             return -1, None
         known = self._known.get(id(frames))
         if known is None:
-            if not isinstance(frames, list):
-                raise TypeError(f"{type(frames).__name__} in place of a list of frames")
             known = self._known[id(frames)] = self._read(frames)
         return known
 
@@ -72,24 +69,17 @@ class StackReader:
     def _push(self, stack: int, raw: Any) -> int:
         known = self._frames.get(id(raw))
         if known is None:
-            if not isinstance(raw, dict):
-                raise TypeError(f"{type(raw).__name__} in place of a frame")
             lineno = raw["line"]
-            if type(lineno) is not int:
-                raise TypeError(f"{type(lineno).__name__} in place of a line number")
             if not 0 <= lineno < 2**31:
                 # torch writes such lines for some generated code: the frame has none
                 lineno = 0
-            filename = text(raw["filename"])
-            known = self._frames[id(raw)] = frame_of(filename, lineno, text(raw["name"]))
+            known = self._frames[id(raw)] = frame_of(raw["filename"], lineno, raw["name"])
         return self._stacks.push(stack, known)
 
     def _forward_stack(self, lines: Any) -> int:
         """Return the stack in the lines of a traceback, outermost first."""
-        if not isinstance(lines, list):
-            raise TypeError(f"{type(lines).__name__} in place of a list of lines")
         stack = -1
-        for match in filter(None, (_LINE.match(text(line)) for line in lines)):
+        for match in filter(None, map(_LINE.match, lines)):
             name, lineno, function = match.groups()
             frame = frame_of(name, int(lineno[:9]), function.split("\n")[0])
             stack = self._stacks.push(stack, frame)

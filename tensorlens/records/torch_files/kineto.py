@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tensorlens.ranks import Rank
-from tensorlens.records.documents import integer, text
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -23,7 +22,7 @@ from tensorlens.records.events import (
 )
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_files.frames import frame_of
-from tensorlens.records.torch_files.trace import WRONG, damaged, number
+from tensorlens.records.torch_files.trace import WRONG, damaged
 
 _MEMORY = "[memory]"
 # c10/core/DeviceType.h
@@ -33,10 +32,6 @@ _NODE = "autograd::engine::evaluate_function: "
 _OPTIMIZER = "Optimizer.step#"
 _LINE = re.compile(r"(.+\.py)\((\d{1,9})\): (.+)")
 _NOT_USER = {*sys.stdlib_module_names, *NO_MODELS}
-
-_LATEST = 2**52
-_MOST = 2**62
-_DEVICES = 128
 
 _Event = Mapping[str, Any]
 
@@ -56,40 +51,38 @@ def from_trace(trace: _Event) -> Recorded:
     try:
         return _recorded(trace)
     except WRONG as error:
-        raise damaged("the trace", error) from None
-    except OverflowError:
-        raise damaged("the trace", ValueError("too many devices")) from None
+        raise damaged("trace", error) from None
 
 
 def _recorded(trace: _Event) -> Recorded:
     events = [each for each in trace["traceEvents"] if _is_memory(each) or _is_range(each)]
     # an operator begins before what it allocates at the same time
-    events.sort(key=lambda each: (_micros(each["ts"]), -_micros(each.get("dur", 0))))
+    events.sort(key=lambda each: (each["ts"], -each.get("dur", 0)))
     memory = [each for each in events if _is_memory(each)]
-    began = _micros(memory[0]["ts"])
+    began = memory[0]["ts"]
     log = EventLog()
     _add_starts(log, memory)
     threads: dict[Any, _Thread] = {}
     for event in events:
-        time = _micros(event["ts"])
+        time = event["ts"]
         thread = threads.setdefault(event.get("tid"), _Thread(log.stacks))
         thread.close(time)
         since = max(round((time - began) * 1000), 0)
         if not _is_memory(event):
             thread.open(event)
             if event["cat"] == "user_annotation":
-                log.marks.append(Mark(text(event["name"]), len(log), since))
+                log.marks.append(Mark(event["name"], len(log), since))
             continue
         device, address, size = _block(event)
         place = thread.place()
         kind, stack = (ALLOC, place.stack) if size > 0 else (FREE, -1)
         log.append(kind, device, address, abs(size), since, stack, place.context())
     job, base = trace.get("distributedInfo") or {}, trace.get("baseTimeNanoseconds")
-    rank = str(Rank(number(job["rank"]), number(job["world_size"]))) if "rank" in job else None
+    rank = str(Rank(job["rank"], job["world_size"])) if "rank" in job else None
     origin = Origin(
         process=rank,
         source=dict.fromkeys(log.devices, "torch.profiler"),
-        started=None if base is None else number(base) / 1e9 + began / 1e6,
+        started=None if base is None else base / 1e9 + began / 1e6,
         notes=("a trace of torch.profiler names no tensors, and of a function its first line",),
         run=None,
     )
@@ -103,7 +96,7 @@ def _add_starts(log: EventLog, memory: Iterable[_Event]) -> None:
     for event in memory:
         device, address, size = _block(event)
         if device not in before:
-            before[device] = number(event["args"].get("Total Allocated", 0), _MOST) - size
+            before[device] = event["args"].get("Total Allocated", 0) - size
         if size < 0 and (device, address) not in known:
             log.append(START, device, address, -size, 0)
             before[device] += size
@@ -116,12 +109,10 @@ def _add_starts(log: EventLog, memory: Iterable[_Event]) -> None:
 def _block(event: _Event) -> tuple[str, int, int]:
     """Return device, address and bytes of an event, negative for a free."""
     found = event["args"]
-    type_number = number(found["Device Type"], _DEVICES)
+    type_number = found["Device Type"]
     kind = _KINDS.get(type_number, f"device type {type_number}")
-    index = "" if kind in ("cpu", "mps") else f":{number(found['Device Id'], _DEVICES)}"
-    size = integer(found["Bytes"])
-    number(abs(size), _MOST)
-    return f"{kind}{index}", number(found["Addr"]), size
+    index = "" if kind in ("cpu", "mps") else f":{found['Device Id']}"
+    return f"{kind}{index}", found["Addr"], found["Bytes"]
 
 
 class _Place(NamedTuple):
@@ -135,7 +126,7 @@ class _Place(NamedTuple):
 
     def inside(self, event: _Event, stacks: Stacks) -> _Place:
         """Return the place in a range that was opened here."""
-        name = text(event["name"])
+        name = event["name"]
         if event["cat"] == "python_function":
             frame = _frame(name)
             return self if frame is None else self._replace(stack=stacks.push(self.stack, frame))
@@ -167,7 +158,7 @@ class _Thread:
         """Of the outer ranges, as many as are known."""
 
     def open(self, event: _Event) -> None:
-        self._ranges.append((_micros(event["ts"]) + _micros(event["dur"]), event))
+        self._ranges.append((event["ts"] + event["dur"], event))
 
     def close(self, time: float) -> None:
         """Leave the ranges that ended before a time."""
@@ -191,15 +182,6 @@ def _frame(name: str) -> Frame | None:
     frame = frame_of(match[1], int(match[2]), match[3])
     first = re.split(r"[/\\.]", match[1], maxsplit=1)[0]
     return replace(frame, user=frame.user and first not in _NOT_USER)
-
-
-def _micros(value: Any) -> float:
-    """Return ``value``, microseconds such that nanoseconds between two have room in 64 bits."""
-    if type(value) not in (int, float):
-        raise TypeError(f"{type(value).__name__} in place of a time")
-    if not -_LATEST < value < _LATEST:
-        raise ValueError("a number out of range")
-    return float(value)
 
 
 def _is_memory(event: Any) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from tensorlens import collector
 from tensorlens.errors import FileFormatError
-from tensorlens.records.documents import text
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_files.frames import StackReader
@@ -22,7 +21,6 @@ from tensorlens.records.torch_files.trace import (
     Step,
     damaged,
     device_name,
-    number,
     segments,
     steps,
 )
@@ -62,6 +60,13 @@ def from_snapshot(data: Any, *, source: str | None = None) -> Recorded:
             "a snapshot that tensorlens made for other viewers: open it at pytorch.org/memory_viz,"
             " and here the .tlens or .json"
         )
+    try:
+        return _recorded(data, source or _SOURCE)
+    except WRONG as error:
+        raise damaged("snapshot", error) from None
+
+
+def _recorded(data: Any, source: str) -> Recorded:
     log = EventLog()
     made = _lifetimes(data, log)
     started = _started(made)
@@ -69,7 +74,7 @@ def from_snapshot(data: Any, *, source: str | None = None) -> Recorded:
     log.marks = _annotations(data.get("external_annotations"), log, started)
     log.segments_known = bool(log.segments) or not any(each.resident for each in made.values())
     origin = Origin(
-        source=dict.fromkeys(log.devices, source or _SOURCE),
+        source=dict.fromkeys(log.devices, source),
         started=started / 1e6 if started > 0 else None,
         notes=tuple(_notes(made, started)),
         run=None,
@@ -79,30 +84,20 @@ def from_snapshot(data: Any, *, source: str | None = None) -> Recorded:
 
 def _lifetimes(data: Any, log: EventLog) -> dict[str, Lifetimes]:
     traces = data.get("device_traces") or []
-    if not isinstance(traces, list):
-        raise FileFormatError("damaged snapshot: device_traces is no list")
     rules = Rules.of(data.get("allocator_settings"))
     reader = StackReader(log.stacks)
     log.segments = segments(data.get("segments") or [], reader)
-    devices = [_name(index) for index in range(len(traces))]
+    devices = [device_name(index) for index in range(len(traces))]
     devices += [each.device for each in log.segments]
     made: dict[str, Lifetimes] = {}
     for index, device in enumerate(dict.fromkeys(devices)):
         own = [each for each in log.segments if each.device == device]
         trace: list[Step] = []
         if index < len(traces):
-            where = f"device_traces[{index}]"
-            trace = steps(traces[index], where, rules, reader)
+            trace = steps(traces[index], rules, reader)
         if trace or own:
             made[device] = lifetimes(trace, own, rules)
     return made
-
-
-def _name(index: int) -> str:
-    try:
-        return device_name(index)
-    except ValueError as error:
-        raise FileFormatError(f"damaged snapshot: {error}") from None
 
 
 def _started(made: Mapping[str, Lifetimes]) -> int:
@@ -131,19 +126,13 @@ def _annotations(raw: Any, log: EventLog, started: int) -> list[Mark]:
     """Return the beginnings of ``record_function`` ranges that torch noted, as marks."""
     if not raw or started < 0:
         return []
-    if not isinstance(raw, list):
-        raise FileFormatError("damaged snapshot: external_annotations is no list")
     first = next((row for row, kind in enumerate(log.kind) if kind != START), len(log))
-    marks: list[Mark] = []
-    for place, each in enumerate(raw):
-        try:
-            if each["stage"] != "START":
-                continue
-            time = max(number(each["time_us"], 2**53) - started, 0) * _NS
-            marks.append(Mark(text(each["name"]), bisect_left(log.time, time, lo=first), time))
-        except WRONG as error:
-            raise damaged(f"external_annotations[{place}]", error) from None
-    return sorted(marks, key=attrgetter("time_ns"))
+    times = [
+        (max(each["time_us"] - started, 0) * _NS, each["name"])
+        for each in raw
+        if each["stage"] == "START"
+    ]
+    return [Mark(name, bisect_left(log.time, time, lo=first), time) for time, name in sorted(times)]
 
 
 def _notes(made: Mapping[str, Lifetimes], started: int) -> Iterator[str]:
