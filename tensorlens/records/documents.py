@@ -21,24 +21,7 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
-_LIMIT = 2**64
 _ENVELOPE = ("schema", "version", "contains_source")
-
-
-def text(value: Any) -> str:
-    """Return ``value``, a text."""
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} in place of a text")
-    return value
-
-
-def integer(value: Any) -> int:
-    """Return ``value``, a whole number of at most 64 bits and a sign."""
-    if type(value) is not int:
-        raise TypeError(f"{type(value).__name__} in place of a whole number")
-    if not -_LIMIT < value < _LIMIT:
-        raise ValueError("a number out of range")
-    return value
 
 
 def check_schema(data: Any, schema: str, version: int, kind: str) -> None:

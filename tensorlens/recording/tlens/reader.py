@@ -17,7 +17,7 @@ from tensorlens.errors import FileFormatError
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
 from tensorlens.recording.tlens.tables import add_rows
-from tensorlens.records.documents import Document, check_schema, restored, text
+from tensorlens.records.documents import Document, check_schema, restored
 from tensorlens.records.events import Context, EventLog, Label, Segment
 from tensorlens.records.origin import Origin
 
@@ -67,7 +67,7 @@ def unpacked(kind: type[Document], data: Any) -> Recording:
     """
     check_schema(data, kind.SCHEMA, kind.VERSION, kind.KIND)
     try:
-        content = base64.b64decode(text(data.get("log")), validate=True)
+        content = base64.b64decode(data.get("log"), validate=True)
     except (TypeError, ValueError):
         raise FileFormatError("damaged recording: its events are no base64") from None
     return read(BufferedReader(cast(Any, BytesIO(content))))
