@@ -23,8 +23,6 @@ _ENOUGH: Mapping[Kind, int] = {"name": 36, "line": 52, "code": 32, "source": 32,
 """Width that each kind keeps before other columns go."""
 _LEAST: Mapping[Kind, int] = {"name": 12, "line": 22, "code": 8, "source": 8, "prose": 20}
 """Width that each kind keeps where no column can go."""
-_WANTED: Mapping[Kind, int] = {"name": 60, "line": 56, "code": 120, "source": 120, "prose": 120}
-"""Width that each kind gets before another gets all that it wants."""
 _ROOMY = "A wider terminal, .html and .csv show {}."
 
 
@@ -116,12 +114,10 @@ def _rooms(
     begin = _ENOUGH if fits else _LEAST
     rooms = {each: min(natural[each], begin[columns[each].kind]) for each in elastic}
     extra = free - _taken(shown, columns, natural, begin)
-    for wanted in (_WANTED, None):
-        for each in elastic:
-            most = natural[each] if wanted is None else wanted[columns[each].kind]
-            more = max(0, min(extra, min(natural[each], most) - rooms[each]))
-            rooms[each] += more
-            extra -= more
+    for each in elastic:
+        more = max(0, min(extra, natural[each] - rooms[each]))
+        rooms[each] += more
+        extra -= more
     return rooms
 
 
