@@ -86,7 +86,7 @@ EVIL = b"\x80\x04cos\nsystem\n(X\x02\x00\x00\x00lstR."
             "evil.pickle: tries to run code (os.system): refused; nothing was run",
         ),
         ("model.json", "x.tlens", 1, "model.json: not a tensorlens report"),
-        ("lists.json", "x.tlens", 1, "lists.json: damaged snapshot: device_traces is no list"),
+        ("lists.json", "x.tlens", 1, "lists.json: damaged snapshot: object of type"),
     ],
 )
 def test_what_cannot_be_converted_is_one_line(folder, capsys, given, wanted, code, message):
