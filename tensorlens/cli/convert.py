@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """
     output = Output.checked(args.output, args.force)
     record = read(args.file)
-    with damage_errors(args.file, record):
+    with damage_errors(args.file):
         output.write(record)
     say(f"wrote {output.typed}")
     return 0

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.options import add_output, add_view, view_of
-from tensorlens.cli.output import Output, read_snapshot, write_record
+from tensorlens.cli.output import Output, damage_errors, read_snapshot, write_record
 
 
 def add_parser(subparsers: Any) -> None:
@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """
     view = view_of(args)
     output = Output.of_args(args)
-    before = read_snapshot(args.before)
-    write_record(read_snapshot(args.after) - before, output, view, json=args.json)
+    before, after = read_snapshot(args.before), read_snapshot(args.after)
+    with damage_errors(args.before, args.after):
+        write_record(after - before, output, view, json=args.json)
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.options import add_output, add_view, view_of
-from tensorlens.cli.output import Output, read, show, write_record
+from tensorlens.cli.output import Output, damage_errors, read, show, write_record
 from tensorlens.errors import UsageError
 from tensorlens.jobs.merge import merged
 from tensorlens.jobs.rank_report import rank_of
@@ -50,15 +50,16 @@ def run(args: argparse.Namespace) -> int:
     files = _labelled(args.files)
     records = {label: read(name) for label, name in files.items()}
     snapshots = {label: each for label, each in records.items() if isinstance(each, Snapshot)}
-    if len(snapshots) == len(records) and not args.ranks:
-        if output is None and not args.json and _are_ranks(files, snapshots):
-            ranks = merged({files[label]: each for label, each in snapshots.items()})
-            write_record(ranks, None, json=False)
-            show("\n")
-        write_record(Snapshot.merged(snapshots), output, view, json=args.json)
-    else:
-        report = merged({files[label]: each for label, each in records.items()})
-        write_record(report, output, view, json=args.json)
+    with damage_errors(*files.values()):
+        if len(snapshots) == len(records) and not args.ranks:
+            if output is None and not args.json and _are_ranks(files, snapshots):
+                ranks = merged({files[label]: each for label, each in snapshots.items()})
+                write_record(ranks, None, json=False)
+                show("\n")
+            write_record(Snapshot.merged(snapshots), output, view, json=args.json)
+        else:
+            report = merged({files[label]: each for label, each in records.items()})
+            write_record(report, output, view, json=args.json)
     return 0
 
 

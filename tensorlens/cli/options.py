@@ -26,6 +26,7 @@ def add_output(parser: argparse.ArgumentParser, content: str, *, recordings: boo
     parser.add_argument(
         *("-o", "--output"),
         metavar="FILE",
+        action=_Once,
         help=f"write {content} to FILE instead of printing; its ending names the format: {formats}",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite a file that exists")
@@ -55,6 +56,21 @@ def add_no_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-source", action=_NoSource, nargs=0, help="leave out lines of source code"
     )
+
+
+class _Once(argparse.Action):
+    """Takes one value, and refuses a second, which would take the place of the first."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} is given twice: this command writes one file")
+        setattr(namespace, self.dest, values)
 
 
 class _NoSource(argparse.Action):

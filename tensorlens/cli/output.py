@@ -294,8 +294,8 @@ def kind_text(record: Record) -> str:
 
 
 @contextmanager
-def damage_errors(name: str, record: Record) -> Iterator[None]:
-    """Turn what a record from a file raises, whose figures are no figures, into one line.
+def damage_errors(*files: str) -> Iterator[None]:
+    """Turn what a record of one of these files raises, whose figures are no figures, into one line.
 
     Raises:
         FileFormatError: in place of any exception but an :exc:`OSError` and our own.
@@ -305,7 +305,7 @@ def damage_errors(name: str, record: Record) -> Iterator[None]:
     except (TensorlensError, OSError):
         raise
     except Exception as error:  # figures of the wrong type are met only where they are used
-        raise FileFormatError(f"{name}: damaged {record.KIND}: {error}") from None
+        raise FileFormatError(f"{' or '.join(files)}: damaged: {error}") from None
 
 
 def show_record(record: Record, *, json: bool, view: View | None = None) -> None:

@@ -48,6 +48,6 @@ def run(args: argparse.Namespace) -> int:
     record = read(args.file)
     if args.at is not None and not isinstance(record, Recording):
         raise UsageError(f"--at is for recordings: {args.file} is {kind_text(record)}")
-    with damage_errors(args.file, record), waiting("laying out the report"):
+    with damage_errors(args.file), waiting("laying out the report"):
         write_record(record, output, view, json=args.json)
     return 0

@@ -235,6 +235,9 @@ class TensorTable(Sequence[TensorRecord]):
         table.more_names = {int(row): tuple(all_) for row, all_ in data["more_names"].items()}
         if any(len(getattr(table, column)) != len(table) for column in cls.COLUMNS):
             raise ValueError("columns of different length")
+        # names are made from the root on; one that went on from itself would never end
+        if any(parent >= node for node, parent in enumerate(table.names.parents)):
+            raise ValueError("a name that goes on from itself")
         return table
 
 

@@ -113,7 +113,7 @@ def with_peak(peak):
         ("a.keras", b"PK\x03\x04", "a.keras: a zip archive, such as torch.save() and Keras write"),
         ("a.json", spoilt(version=2), "line report of version 2; this tensorlens reads 1"),
         ("a.json", spoilt(functions=5), "a.json: damaged line report: "),
-        ("a.json", with_peak("much"), "a.json: damaged line report: "),
+        ("a.json", with_peak("much"), "a.json: damaged: "),
         (
             "a.html",
             b"<html>",
@@ -186,5 +186,5 @@ def test_a_damaged_snapshot_gets_one_line(tmp_path, capsys, monkeypatch):
     (tmp_path / "a.json").write_text(json.dumps(data))
     assert main(["show", "a.json"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("tensorlens: error: a.json: damaged snapshot: ")
+    assert error.startswith("tensorlens: error: a.json: damaged: ")
     assert error.count("\n") == 1
