@@ -26,6 +26,8 @@ from tensorlens.recording.present.remarks import (
     device_remarks,
     device_sources,
     extent,
+    largest_line,
+    largest_row,
 )
 from tensorlens.recording.present.tables import (
     line_cells,
@@ -216,6 +218,9 @@ def _device(
     if page is not None:
         yield from page.timeline
         yield from page.controls
+    largest = [] if is_live else [*_largest_of(instant)]
+    if largest:
+        yield named(largest)
     above: list[Block] = [_roles(instant, is_live=is_live)] if instant.roles else []
     lines: list[Block] = []
     if any(row.line is not None for row in instant.lines):
@@ -227,11 +232,10 @@ def _device(
         yield Section((*above, *lines), is_beside=True)
     else:
         yield from above
+        yield from lines
     yield resident_table(instant, view, medium)
     if page is not None:
         yield from page.data
-    if not is_live:
-        yield from lines
     limit = lines_limit(view) if medium == "text" else LINES_SHOWN
     modules, hidden = module_rows(instant.moment.by_line, instant.moment.by_module, limit)
     if modules:
@@ -242,6 +246,13 @@ def _device(
     remarks = tuple(map(Note, device_remarks(recording, instant)))
     yield Section(remarks)
     yield from backward_blocks(recording, instant.device, view, medium)
+
+
+def _largest_of(instant: Instant) -> Iterator[tuple[str, str]]:
+    """Give the line and the tensors that have most of an instant."""
+    whole = instant.moment.bytes
+    line, tensor = largest_line(instant.lines, whole), largest_row(instant.rows, whole)
+    yield from ((name, text) for name, text in (("line", line), ("tensor", tensor)) if text)
 
 
 def _roles(instant: Instant, *, is_live: bool) -> Table:

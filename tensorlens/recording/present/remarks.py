@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tensorlens.recording.moments import Churn, Fragmentation, Moment
-from tensorlens.recording.present.instants import Instant, LineRow, has_times, instants
+from tensorlens.recording.present.instants import (
+    BlockRow,
+    Instant,
+    LineRow,
+    has_times,
+    instants,
+)
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, OOM
 from tensorlens.render.figures import counted, duration, exact_size, size
@@ -143,7 +149,7 @@ def largest_line(rows: Sequence[LineRow], whole: int) -> str:
 def largest_tensors(
     recording: Recording, device: str, row: int, whole: int, others: Collection[str] = ()
 ) -> str:
-    """Return ``fc1.weight, 3.00 MiB (60.0 %), parameter, train.py:12``; empty where none is there.
+    """Return the tensors that have most of an instant; empty where none is there.
 
     Args:
         recording: of the instant.
@@ -155,7 +161,18 @@ def largest_tensors(
     if row < 0 or device not in recording.devices:
         return ""
     (shown,) = instants(recording, View(at=str(row), devices=(device,)))
-    tensors = (each for each in shown.rows if not {each.name, each.first.op} & {*others})
+    return largest_row(shown.rows, whole, others)
+
+
+def largest_row(rows: Sequence[BlockRow], whole: int, others: Collection[str] = ()) -> str:
+    """Return ``fc1.weight, 3.00 MiB (60.0 %), parameter, train.py:12``; empty where none is there.
+
+    Args:
+        rows: largest first.
+        whole: all bytes of the instant.
+        others: names and operators of blocks that are no tensors.
+    """
+    tensors = (each for each in rows if not {each.name, each.first.op} & {*others})
     first = next(tensors, None)
     if first is None:
         return ""

@@ -51,7 +51,7 @@ SOURCE = [
     "for _ in range(9):",
     "    step()",
 ]
-HOSTILE = "</script><script>alert(1)</script><!-- \"' & \u2028 \x1b[31m {{ 7*7 }} <b>bold</b>"
+HOSTILE = "</script><script>alert(1)</script><!-- \"' & \u2028 \x1b[31m {{ 'ab'*9 }} <b>bold</b>"
 
 TORCH = "/site-packages/torch/"
 CALL = Frame(TORCH + "nn/modules/module.py", 1800, "_call_impl", False)

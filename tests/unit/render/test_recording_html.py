@@ -1,4 +1,3 @@
-import re
 from collections.abc import Mapping
 
 import pytest
@@ -56,7 +55,7 @@ def test_no_text_of_the_user_breaks_out(made) -> None:
     assert "<script>alert" not in rest
     assert "<!-- " not in rest
     assert "<b>bold" not in rest
-    assert "{{" in rest and "49" not in re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", rest)
+    assert "{{" in rest and "ab" * 9 not in rest
     assert "\u2028" not in text and "\x1b" not in text
 
 

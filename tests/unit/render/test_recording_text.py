@@ -20,12 +20,21 @@ Memory over time
 
 cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, in backward of
     train.py:2, after "backward"
+  line    train.py:2, 140.00 KiB (52.2 %): h = net(x)
+  tensor  fc1.weight, 100.00 KiB (37.3 %), parameter
+
   Role              Size   Share
   ──────────────────────────────
   parameter   100.00 KiB  37.3 %
   gradient    100.00 KiB  37.3 %
   activation   48.00 KiB  17.9 %
   input        20.00 KiB   7.5 %
+
+        Size   Share  Line                  Source
+  ────────────────────────────────────────────────────────
+  140.00 KiB  52.2 %  train.py:2            h = net(x)
+  120.00 KiB  44.8 %  before the recording
+    8.00 KiB   3.0 %  train.py:3            loss = h.sum()
 
   Name                     Role              Size      Age  Line
   ────────────────────────────────────────────────────────────────────
@@ -34,12 +43,6 @@ cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, in backward of
   fc1: aten::addmm         activation   40.00 KiB  2.00 ms  train.py:2
   step(): x                input        20.00 KiB   before  before
   aten::sum at train.py:3  activation    8.00 KiB  1.00 ms  train.py:3
-
-        Size   Share  Line                  Source
-  ────────────────────────────────────────────────────────
-  140.00 KiB  52.2 %  train.py:2            h = net(x)
-  120.00 KiB  44.8 %  before the recording
-    8.00 KiB   3.0 %  train.py:3            loss = h.sum()
 
   reserved: not recorded (on the CPU the process's resident set)
   churn: 178.00 KiB handed out in 4 allocations, 0.7 times the peak; most by
@@ -181,7 +184,8 @@ def test_blocks_of_one_line_that_differ_in_size_alone_are_one_row() -> None:
     text = text_of(Recording(log, Origin()))
     # 7 + 1 + 4 KiB
     assert "  aten::lstm at train.py:28 x 3  other  12.00 KiB" in text
-    assert text.count("aten::lstm") == 1
+    # in the table, and above it as the largest
+    assert text.count("aten::lstm") == 2
 
 
 def test_rows_by_role_and_size() -> None:
