@@ -15,6 +15,7 @@ from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.outcomes import (
     NOT_ASKED,
+    STEPS,
     BatchSearch,
     Estimated,
     Estimation,
@@ -210,7 +211,7 @@ def _estimation(job: Job, option: Option, limits: _Limits) -> Estimation:
         option.choice,
         job.framework,
         limits.spec,
-        steps=max(job.steps, 2),
+        steps=STEPS,
         batch=job.batch,
     )
     return Estimation(option.name, request, limits.lowest, limits.highest)

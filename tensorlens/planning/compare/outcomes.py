@@ -27,7 +27,7 @@ from tensorlens.planning.trials.jobs import (
 )
 from tensorlens.units import format_bytes
 
-_STEPS = 2
+STEPS = 2
 """Optimizers make their state in the first step; the second has all of it from its beginning."""
 
 _LIMIT = "the largest that was to be tried"
@@ -71,7 +71,7 @@ def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResul
             # what it took stays mapped in part, and would count as room
             rehearsal=search.multiple,
             warmup=0,
-            steps=_STEPS,
+            steps=STEPS,
         )
         result = processes.run(job)
         if isinstance(result, Measured):

@@ -226,6 +226,8 @@ def _steps(estimate: Estimate) -> Table:
             )
         )
         for step in estimate.steps
+        # a script makes its model in its first step
+        if step.peak_allocated or step.peak_reserved
     )
     return Table(columns, rows, "Step by step")
 
