@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from tensorlens.heap.fallback import dict_of
+from tensorlens.heap.rows import mro
 
 
 class Never:
@@ -58,3 +60,29 @@ def class_name(item: Any) -> str:
         return str(type.__dict__["__name__"].__get__(type(item)))
     except Exception:
         return "object"
+
+
+def dict_of(holder: Any) -> Any:
+    """Return an instance's ``__dict__``, through no property of its own; None if it has none."""
+    return dict_getter(type(holder))(holder)
+
+
+def dict_getter(kind: type) -> Callable[[Any], Any]:
+    """Return what gives the ``__dict__`` of an instance of a type, as :func:`dict_of` does."""
+    for base in mro(kind):
+        found = _TYPE_DICT(base).get("__dict__")
+        if type(found) is GetSetDescriptorType:
+            return found.__get__
+        if type(found) is MemberDescriptorType:
+            return lambda holder: _slot(found, holder)
+    return lambda holder: None
+
+
+def _slot(member: MemberDescriptorType, holder: Any) -> Any:
+    try:
+        return member.__get__(holder)
+    except (AttributeError, TypeError):
+        return None
+
+
+_TYPE_DICT: Callable[[type], Any] = type.__dict__["__dict__"].__get__

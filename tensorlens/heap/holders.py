@@ -7,7 +7,7 @@ import gc
 import re
 import sys
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.heap import fallback, reference_names
@@ -100,12 +100,20 @@ def find_holders(
     One step back takes in at most four holders per target and 10,000 more; further ones are left
     out, in the order of the heap, so that beyond these a name may be a longer way or none.
 
-    Natively tuples come last: only what no other way reaches is looked for in them.
+    Tuples come last: only what no other way reaches is looked for in them.
+
+    Where the native reader cannot be had, the names are those of a coarse search: what no variable
+    or global leads to has none.
     """
     reader = native()
     named = named or {}
     origins = _origins(named, names)
     origins.extend(map(_origin, anchors.values()))
+    if reader is None:
+        begin = _by_origin({**anchors, **named}, [*named, *anchors], origins)
+        heap = [*objects, *variables()]
+        skip = {*skip, id(objects)}
+        return fallback.find_names(heap, targets, begin, names, skip, depth)
     quest = Quest(
         objects,
         targets,
@@ -117,11 +125,12 @@ def find_holders(
         variables(),
         gc.get_objects if tuples is None else tuples.copy,
     )
-    rows = reader.search(quest) if reader is not None else fallback.search(quest)
+    rows = reader.search(quest)
     describer = _Describer(rows, anchors, names, named)
     kinds, values = describer.columns()
-    assemble = reader.assemble if reader is not None else fallback.assemble
-    nodes, numbers, parents, new_kinds, new_values = assemble(rows, kinds, values, len(names))
+    nodes, numbers, parents, new_kinds, new_values = reader.assemble(
+        rows, kinds, values, len(names)
+    )
     names.parents.extend(parents)
     names.kinds.extend(new_kinds)
     names.values.extend(new_values)
@@ -136,6 +145,14 @@ def _origin(text: str) -> int:
     if not text:
         return r.MAIN
     return r.OTHER_MODULE if dict.__contains__(sys.modules, text) else r.CLASS
+
+
+def _by_origin(
+    texts: Mapping[int, int | str], addresses: Sequence[int], origins: Sequence[int]
+) -> dict[int, int | str]:
+    """Return where names begin, the best first, without what may be long gone."""
+    ordered = sorted(zip(origins, range(len(addresses)), addresses, strict=True))
+    return {place: texts[place] for origin, _, place in ordered if origin != r.TEMPORARY}
 
 
 def _origins(named: Mapping[int, int], names: Names) -> array[int]:

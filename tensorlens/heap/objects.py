@@ -8,12 +8,9 @@ holds it, and wherever Python code runs, another thread may get its turn.
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from itertools import chain, compress, repeat
-from operator import is_, is_not
+from operator import is_not
 from typing import Any
-
-from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 
 
 def without_tuples() -> list[Any]:
@@ -32,23 +29,3 @@ def without_tuples() -> list[Any]:
     # it holds itself
     kept.clear()
     return others
-
-
-def held_tuples(objects: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return the tuples that objects hold, and those that these hold.
-
-    Whoever holds a tuple has it from its maker, who is done with it. A module is asked for its
-    globals alone: ``_asyncio`` of Python 3.12 tells of objects that are gone.
-    """
-    kinds = {id(kind): kind for kind in map(type, objects)}
-    modules = {number for number, kind in kinds.items() if is_subtype(kind, MODULES)}
-    holders = [each for each in objects if id(type(each)) not in modules]
-    holders += [vars_of_module(each) for each in objects if id(type(each)) in modules]
-    found: dict[int, tuple[Any, ...]] = {}
-    while holders:
-        held = gc.get_referents(*holders)
-        tuples = compress(held, map(is_, map(type, held), repeat(tuple)))
-        fresh = {id(each): each for each in tuples if id(each) not in found}
-        found |= fresh
-        holders = [*fresh.values()]
-    return [*found.values()]

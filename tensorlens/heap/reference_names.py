@@ -21,7 +21,7 @@ from types import (
 )
 from typing import Any
 
-from tensorlens.heap.fallback import dict_of
+from tensorlens.heap.attributes import dict_of
 from tensorlens.heap.frames import function_name, locals_of
 from tensorlens.heap.rows import is_subtype, mro, vars_of_module
 from tensorlens.records.names import ATTRIBUTE, INDEX, TEXT

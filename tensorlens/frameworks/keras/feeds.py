@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-from tensorlens.heap.fallback import dict_of
+from tensorlens.heap.attributes import dict_of
 from tensorlens.heap.frames import locals_of
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")

@@ -11,7 +11,7 @@ from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from tensorlens.heap import fallback, reference_names
+from tensorlens.heap import attributes, reference_names
 from tensorlens.heap.native import native
 from tensorlens.heap.paths.nodes import Node
 from tensorlens.heap.rows import is_subtype
@@ -139,7 +139,7 @@ def entry(variables: Any, name: str) -> Any:
 
 def attributes_of(node: Node) -> Any:
     """Return an object's ``__dict__``, whose type is nothing but what is known here."""
-    return fallback.dict_of(node.object)
+    return attributes.dict_of(node.object)
 
 
 def is_dict_of(node: Node, child: Node) -> bool:
@@ -150,7 +150,7 @@ def is_dict_of(node: Node, child: Node) -> bool:
     if reader is not None:
         place = reader.call("tl_heap_dict_of", ctypes.c_uint64)(ctypes.py_object(node.object))
         return bool(place == child.address)
-    return fallback.dict_of(node.object) is child.object
+    return attributes.dict_of(node.object) is child.object
 
 
 def attribute_of(node: Node, child: Node) -> str:

@@ -1,4 +1,4 @@
-"""By what way an object is held: every kind of holder, natively and in Python."""
+"""By what way an object is held: every kind of holder, and the coarse search in Python."""
 
 import collections
 import functools
@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tensorlens.heap import anchors, fallback, find_holders, holders
+from tensorlens.heap import anchors, find_holders, holders
 from tensorlens.heap.native import native
-from tensorlens.heap.rows import ATTRIBUTE, VALUE, Quest, Rows
 from tensorlens.records.names import Names, key_text
 
 
@@ -35,28 +34,19 @@ class Config:
     cache: Any = None
 
 
-@pytest.fixture(params=["native", "python"], autouse=True)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "native" and native() is None:
+@pytest.fixture(autouse=True)
+def _native() -> None:
+    if native() is None:
         pytest.skip("no compiler")
-    if request.param == "python":
-        monkeypatch.setattr(holders, "native", lambda: None)
-        if "whole_heap" not in request.fixturenames:
-            request.getfixturevalue("own_heap")
-    return str(request.param)
 
 
 @pytest.fixture
-def own_heap() -> Iterator[None]:
-    """Leave what a test does not make out of its heap: in Python a look at all takes seconds."""
+def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(holders, "native", lambda: None)
+    # what a test does not make is left out: in Python a look at all takes seconds
     gc.freeze()
     yield
     gc.unfreeze()
-
-
-@pytest.fixture
-def whole_heap() -> None:
-    """Asked for by a test of what is there before it."""
 
 
 def name_all(
@@ -169,6 +159,42 @@ def test_how_it_is_held(make: Callable[[Any], Any], expected: str) -> None:
     assert name(root, thing) == "main(): root" + expected
 
 
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda thing: (0, [thing]), "[1][0]"),
+        (lambda thing: {"k": thing}, "['k']"),
+        (lambda thing: [{"loss": [[thing]]}], "[0]['loss'][0][0]"),
+        (attribute, ".best"),
+        (materialised, ".best"),
+        (slotted, ".second"),
+        (default, "['k']"),
+        (lambda thing: collections.deque([0, 0, thing]), "[2]"),
+        (lambda thing: functools.partial(print, end=thing), ".keywords['end']"),
+        (bound, ".__self__"),
+        (module_like, ".fc.weight"),
+        (tuple_with_attribute, ".extra"),
+        (list_with_attribute, ".extra"),
+    ],
+)
+def test_how_it_is_held_in_python(
+    make: Callable[[Any], Any], expected: str, in_python: None
+) -> None:
+    thing = Thing()
+    root = make(thing)
+    assert name(root, thing) == "main(): root" + expected
+
+
+def test_where_names_begin_in_python(in_python: None) -> None:
+    thing, far, lone = things = [Thing(), Thing(), Thing()]
+    space, module, variable = {"thing": thing}, {"far": [far], "thing": thing}, [thing, far]
+    begin = {id(variable): "f(): kept", id(module): "sys", id(space): "", id(thing): "f(): x"}
+    assert name_all(things, begin) == ["f(): x", "f(): kept[1]", None]
+    del begin[id(thing)], begin[id(variable)]
+    assert name_all(things, begin, (variable,)) == ["thing", "sys.far[0]", None]
+    assert lone
+
+
 def test_chain_of_instances() -> None:
     root, inner, thing = Node(), Node(), Thing()
     root.next, inner.value = inner, thing
@@ -195,7 +221,7 @@ def test_closure_defaults_and_function_attributes() -> None:
     ]
 
 
-def test_class_attribute(whole_heap: None) -> None:
+def test_class_attribute() -> None:
     thing = Thing()
     Config.cache = {"a": thing}
     try:
@@ -204,7 +230,7 @@ def test_class_attribute(whole_heap: None) -> None:
         Config.cache = None
 
 
-def test_module_globals_and_the_better_name(whole_heap: None) -> None:
+def test_module_globals_and_the_better_name() -> None:
     main, other = sys.modules["__main__"], types.ModuleType("heap_test_other")
     sys.modules[other.__name__] = other
     both, only = Thing(), Thing()
@@ -420,8 +446,8 @@ def test_skipped_holders_do_not_count() -> None:
     assert name_all([thing], {id(ours): "f(): ours"}, skip=(ours,)) == [None]
 
 
-def test_a_hundred_thousand_of_one_list(engine: str) -> None:
-    count = 100_000 if engine == "native" else 2_000
+def test_a_hundred_thousand_of_one_list() -> None:
+    count = 100_000
     history = [Thing() for _ in range(count)]
     names = Names()
     targets = array("Q", map(id, history))
@@ -461,58 +487,6 @@ def test_names_are_added_after_those_there() -> None:
     assert names[node] == "f(): root[0]"
 
 
-def columns(rows: Rows, first_text: int) -> tuple[Any, ...]:
-    # natively a key may have several numbers, by where it lies: what they stand for is compared
-    keys = [key if type(key) in (str, int) else id(key) for key in rows.keys]
-    texts = [*zip(rows.written, keys, strict=True)]
-    values = [
-        texts[value - first_text] if how in (VALUE, ATTRIBUTE) else value
-        for how, value in zip(rows.how, rows.value, strict=True)
-    ]
-    arrays = (rows.holder, rows.how, rows.address, rows.targets)
-    return (*(found.tolist() for found in arrays), values, {*texts})
-
-
-def check_both_searches(engine: str, *, whole: bool) -> None:
-    reader = native()
-    if reader is None or engine == "python":
-        pytest.skip("once is enough")
-    things = [Thing() for _ in range(200)]
-    kept: list[Any] = []
-    for index, thing in enumerate(things):
-        makes = [attribute, materialised, slotted, default, exception, bound, ordered, module_like]
-        makes += [list_with_attribute, tuple_with_attribute, lambda t: {t: 1}, lambda t: [t, t]]
-        kept.append({index % 7: makes[index % len(makes)](thing)})
-        if index % 3 == 0:
-            kept.append([kept[-1], things[index // 2]])
-    for begin in (anchors(),) if whole else ({}, {id(kept): "f(): kept"}):
-        objects = gc.get_objects()
-        quest = Quest(
-            objects,
-            array("Q", map(id, things)),
-            array("Q", begin),
-            array("b", map(holders._origin, begin.values())),
-            array("Q", [id(things)]),
-            8,
-            5,
-        )
-        # in this order: Python makes dicts of instances
-        natively, again = (columns(reader.search(quest), quest.first_text) for _ in range(2))
-        assert natively == again
-        in_python = columns(fallback.search(quest), quest.first_text)
-        assert natively == in_python
-        # or the next round finds them to be holders
-        del objects, quest
-
-
-def test_both_searches_agree(engine: str, own_heap: None) -> None:
-    check_both_searches(engine, whole=False)
-
-
-def test_both_searches_agree_on_all_there_is(engine: str, whole_heap: None) -> None:
-    check_both_searches(engine, whole=True)
-
-
 def test_nothing_is_kept_and_no_count_changes() -> None:
     thing, root = Thing(), Node()
     root.best, listed = thing, [thing]
@@ -530,9 +504,7 @@ def test_nothing_is_kept_and_no_count_changes() -> None:
     assert gone() is None
 
 
-def test_instances_get_no_dict(engine: str) -> None:
-    if engine == "python":
-        pytest.skip("only natively")
+def test_instances_get_no_dict() -> None:
     thing = Thing()
     roots = [attribute(thing) for _ in range(50)]
     before = [sys.getsizeof(root) for root in roots]

@@ -17,8 +17,7 @@ from tensorflow.python.framework.ops import EagerTensor
 
 from tensorlens.frameworks.keras.layers import walk
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
-from tensorlens.heap.attributes import content_of, items_of
-from tensorlens.heap.fallback import dict_of
+from tensorlens.heap.attributes import content_of, dict_of, items_of
 
 NOTE = "taken for a gradient: it stands in a list of tensors with the shapes of the weights"
 _LONGEST = 100_000

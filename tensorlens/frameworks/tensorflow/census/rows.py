@@ -33,8 +33,7 @@ from tensorlens.frameworks.tensorflow.census.tensor_reader import (
 )
 from tensorlens.frameworks.tensorflow.counters import spelling
 from tensorlens.heap import live_objects, select
-from tensorlens.heap.attributes import content_of, items_of
-from tensorlens.heap.fallback import dict_of
+from tensorlens.heap.attributes import content_of, dict_of, items_of
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES, Role

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.census.names.naming import Naming
-from tensorlens.heap import fallback
+from tensorlens.heap import attributes
 from tensorlens.roles import ROLES
 
 MOST_PLACES = 100_000
@@ -141,7 +141,7 @@ def outermost(modules: Sequence[Any]) -> list[Any]:
 
 def content_of(item: Any) -> dict[str, Any] | None:
     """Return an object's own ``__dict__``, without asking the object; None if it has none."""
-    content = fallback.dict_of(item)
+    content = attributes.dict_of(item)
     return content if issubclass(type(content), dict) else None
 
 
@@ -162,7 +162,7 @@ def _reader() -> Callable[[Any], dict[str, Any]]:
         kind = type(item)
         getter = getters.get(id(kind))
         if getter is None:
-            getter = getters[id(kind)] = fallback.dict_getter(kind)
+            getter = getters[id(kind)] = attributes.dict_getter(kind)
         content = getter(item)
         if type(content) is dict:
             return content

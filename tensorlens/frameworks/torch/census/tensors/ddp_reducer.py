@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorlens.heap import fallback
+from tensorlens.heap import attributes
 
 _LONGEST_WAIT = 0.3
 """Seconds. The reducer is locked while it reduces, and while it calls a communication hook."""
@@ -30,7 +30,7 @@ def reducer_buckets(objects: Sequence[Any]) -> Iterator[tuple[Any, int, Any]]:
     are given up to the first that has not been made yet.
     """
     for module in _wrappers(objects):
-        content = fallback.dict_of(module)
+        content = attributes.dict_of(module)
         reducer = dict.get(content, "reducer") if issubclass(type(content), dict) else None
         # an estimate has one of its own; a torch may be built without any
         kind = getattr(getattr(torch._C, "_distributed_c10d", None), "Reducer", None)
