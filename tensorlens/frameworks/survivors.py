@@ -20,17 +20,6 @@ class Holder:
     """``grad_fn``, ``GeluBackward0.self``; the last one refers to a tensor of the block."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedBy:
-    """A node that saved a tensor."""
-
-    node: str
-    argument: str
-    """``self``, ``saved_tensors[2]``, ``checkpoint input[0]``."""
-    packed_by: str | None
-    """The hook whose packed value this is."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Survivor:
     """A block, and all that is known to keep it alive. It holds the objects it names."""
@@ -45,8 +34,6 @@ class Survivor:
     holders: tuple[Holder, ...] = ()
     """Other objects that Python holds and the block hangs below, nearest first: the tensor whose
     gradient or part it is, the root of a graph that saved it."""
-    saved: tuple[SavedBy, ...] = ()
-    """The nodes that saved it, wherever they hang."""
     cycle: tuple[Reference, ...] = ()
     """The cycle through torch that alone keeps it alive: the collector cannot free it."""
     role: str = "other"

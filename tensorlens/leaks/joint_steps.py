@@ -6,9 +6,8 @@ Each framework numbers its own lines and knows its own tensors.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN, Adapter, LeftBlocks, StepFigures, Steps
@@ -135,22 +134,25 @@ class JointSteps:
         return [*dict.fromkeys([*own, *self._extra])]
 
     def holdings(self, addresses: Sequence[int]) -> Holdings:
-        """Look once in each framework for what keeps the blocks at these addresses alive."""
-        wanted = {*addresses}
-        found: list[Holdings] = []
-        counted: list[Set[int]] = []
-        failed: list[str] = []
-        for name, part, own in zip(self._names, self._parts, self._counted, strict=True):
+        """Look for what keeps the blocks at these addresses alive, in the framework of each."""
+        part_of = {address: at for at, own in enumerate(self._counted) for address in own}
+        survivors: dict[int, Survivor] = {}
+        parts: dict[int, Holdings] = {}
+        for at, part in enumerate(self._parts):
+            mine = [address for address in addresses if part_of.get(address, 0) == at]
             try:
-                found.append(part.holdings(addresses))
-                counted.append(wanted.intersection(own))
+                if mine:
+                    parts[at] = part.holdings(mine)
+                    survivors.update(zip(mine, parts[at].survivors, strict=True))
             except Exception as error:
-                if is_from_a_handler(error) or (name == self._names[-1] and not found):
+                if is_from_a_handler(error) or len(mine) == len(addresses):
                     raise
                 text = f"{type(error).__name__}: {error}"
-                failed.append(f"{name}: who holds its tensors could not be found: {text}")
-        self._extra += failed
-        return JointHoldings(found, counted)
+                name = self._names[at]
+                self._extra.append(f"{name}: who holds its tensors could not be found: {text}")
+        nothing = (Survivor(address, 0) for address in addresses)
+        known = [survivors.get(blank.address, blank) for blank in nothing]
+        return JointHoldings([*parts.values()], known)
 
     def close(self) -> None:
         """Follow no longer."""
@@ -159,28 +161,23 @@ class JointSteps:
 
 
 class JointHoldings:
-    """Results of one look in each of several frameworks, for the same addresses.
-
-    Of each block it is what the framework knows that has a tensor in it; the tensors with which
-    another one shows the same memory stand beside. Of a block without tensors it is what the
-    framework knows whose allocator handed it out: what else may hold it, and what to do about it.
+    """Results of one look in each of several frameworks.
 
     Args:
-        parts: what each framework knows.
-        counted: the addresses that each of them counted; none where that is unknown.
+        parts: what each framework knows of its own blocks.
+        survivors: one for each address, in order.
     """
 
-    def __init__(self, parts: Sequence[Holdings], counted: Sequence[Set[int]] = ()) -> None:
+    def __init__(self, parts: Sequence[Holdings], survivors: list[Survivor]) -> None:
         self._parts = tuple(parts)
-        columns = [part.survivors for part in self._parts]
-        self._part_of: dict[int, int] = {}
+        self.survivors = survivors
+        self._part_of = {
+            id(item): number
+            for number, part in enumerate(parts)
+            for each in part.survivors
+            for item in (*each.tensors, *(holder.item for holder in each.holders))
+        }
         """Object to whose it is, by ``id()``; the survivors keep it alive."""
-        for number, column in enumerate(columns):
-            for each in column:
-                for item in (*each.tensors, *(holder.item for holder in each.holders)):
-                    self._part_of.setdefault(id(item), number)
-        self.survivors = [_best(column, counted) for column in zip(*columns, strict=True)]
-        """One for each address, in order."""
 
     def root(self, item: Any) -> Root:
         """Return what is known of one of the survivors' holders.
@@ -242,45 +239,3 @@ def _summed(parts: Sequence[Mapping[str, int]], once: str = "") -> dict[str, int
             elif device != once:
                 found[device] = known + nbytes if known >= 0 <= nbytes else UNKNOWN
     return found
-
-
-def _best(column: Sequence[Survivor], counted: Sequence[Set[int]]) -> Survivor:
-    """Return what is known of a block, the framework's first that knows a tensor in it."""
-
-    def rank(number: int) -> tuple[int, bool]:
-        survivor = column[number]
-        return _rank(survivor), not (counted and survivor.address in counted[number])
-
-    place = min(range(len(column)), key=rank)
-    best = column[place]
-    for number, other in enumerate(column):
-        if number != place:
-            best = _with(best, other)
-    return best
-
-
-def _rank(survivor: Survivor) -> int:
-    if survivor.dtype or survivor.holders or survivor.saved or survivor.cycle:
-        return 0
-    return 2 if survivor.is_held_unseen else 1
-
-
-def _with(survivor: Survivor, other: Survivor) -> Survivor:
-    """Add what holds the same block in another framework."""
-    if other.is_held_unseen:
-        return replace(survivor, size=survivor.size or other.size)
-    return replace(
-        survivor,
-        size=survivor.size or other.size,
-        tensors=_union(survivor.tensors, other.tensors),
-        arrays=_union(survivor.arrays, other.arrays),
-        holders=(*survivor.holders, *other.holders),
-        # a cycle that alone holds it: it is not alone
-        cycle=other.cycle if survivor.is_held_unseen else (),
-        shown=max(survivor.shown, other.shown),
-    )
-
-
-def _union(items: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-    known = {id(item) for item in items}
-    return (*items, *[item for item in others if id(item) not in known])

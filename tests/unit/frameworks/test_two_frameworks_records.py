@@ -1,14 +1,14 @@
 import signal
 
 import pytest
-from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps, table
+from fake_frameworks import FakeFramework, FakeRecorder, FakeSteps, table
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import registry
 from tensorlens.frameworks.advice import TENSORFLOW, TORCH
 from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
 from tensorlens.frameworks.survivors import Holder, Survivor
-from tensorlens.leaks.joint_steps import JointHoldings, follow
+from tensorlens.leaks.joint_steps import follow
 from tensorlens.recording.record import Recorders
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
 from tensorlens.records.ledger import Block, Ledger, Term
@@ -402,6 +402,7 @@ class TestSteps:
         one.steps.known = {0x10: Survivor(0x10, 60, tensors=(tensor,), dtype="float32")}
         two.steps.known = {0x30: Survivor(0x30, 12, holders=(Holder(root, ()),), dtype="int8")}
         one.steps.below, two.steps.below = {id(tensor): 7}, {id(root): 9}
+        steps.left(0)
         holdings = steps.holdings([0x10, 0x30, 0x50])
         assert [each.dtype for each in holdings.survivors] == ["float32", "int8", ""]
         assert holdings.root(root).name == str(root)
@@ -409,23 +410,6 @@ class TestSteps:
         assert holdings.below([root]).bytes == 9
         with pytest.raises(KeyError):
             holdings.below([object()])
-
-    def test_a_tensor_of_the_other_framework_holds_too(self):
-        mine, shared, array = object(), object(), object()
-        first = Survivor(1, 0, tensors=(shared,), arrays=(array,), dtype="float32", name="view")
-        second = Survivor(1, 64, tensors=(mine,), arrays=(array,), dtype="float32", name="x")
-        holdings = JointHoldings([FakeHoldings([first], {}), FakeHoldings([second], {})])
-        (found,) = holdings.survivors
-        assert (found.name, found.size) == ("view", 64)
-        assert found.tensors == (shared, mine) and found.arrays == (array,)
-
-    def test_a_cycle_holds_alone_only_what_nothing_else_does(self):
-        cycle = (object(),)
-        seen = FakeHoldings([Survivor(1, 8, arrays=(object(),))], {})
-        circle = FakeHoldings([Survivor(1, 8, cycle=cycle)], {})
-        nothing = FakeHoldings([Survivor(1, 0)], {})
-        assert JointHoldings([nothing, circle]).survivors[0].cycle == cycle
-        assert JointHoldings([circle, seen]).survivors[0].cycle == ()
 
     def test_what_nothing_in_python_holds_is_told_by_the_framework_that_counted_it(self):
         _, two, steps = self.both()

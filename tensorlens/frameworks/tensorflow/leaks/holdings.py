@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.frameworks.advice import TENSORFLOW
-from tensorlens.frameworks.survivors import Holder, Retained, Root, SavedBy, Survivor
+from tensorlens.frameworks.survivors import Holder, Retained, Root, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows, look
@@ -120,7 +120,6 @@ class _Look:
             tensors=self._items(rows),
             arrays=arrays,
             holders=self._above(rows),
-            saved=tuple(self._saved(each) for each in rows if self._use(each) is not None),
             role=row.role,
             name="" if row.name < 0 else self._names[row.name],
             device=row.device,
@@ -166,11 +165,6 @@ class _Look:
 
     def _use(self, row: int) -> Any:
         return self._uses.uses.get(self._rows.all[row].number)
-
-    def _saved(self, row: int) -> SavedBy:
-        use = self._use(row)
-        argument = "output" if use.argument is None else f"input[{use.argument}]"
-        return SavedBy(use.operation.type, argument, None)
 
     def _find_unheld(self, heap: Heap, tensors: Reader | None) -> None:
         """Find the tensors that Python has no way to but a tape, or an array that shows them."""

@@ -1,6 +1,6 @@
 """Finds the Python objects that keep a block of torch's memory alive, and what hangs below them."""
 
-from tensorlens.frameworks.survivors import Holder, Retained, SavedBy, Survivor
+from tensorlens.frameworks.survivors import Holder, Retained, Survivor
 from tensorlens.frameworks.torch.leaks.holdings import Holdings, survivors
 
-__all__ = ["Holder", "Holdings", "Retained", "SavedBy", "Survivor", "survivors"]
+__all__ = ["Holder", "Holdings", "Retained", "Survivor", "survivors"]

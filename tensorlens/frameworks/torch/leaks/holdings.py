@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.survivors import Holder, Retained, Root, SavedBy, Survivor
+from tensorlens.frameworks.survivors import Holder, Retained, Root, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
@@ -246,7 +246,6 @@ class _Survivors:
             tensors=tuple(look.roots[row] for row in held),
             arrays=arrays,
             holders=holders,
-            saved=self._saved(rows),
             cycle=() if is_seen else self._cycle(rows),
             role=ROLES[min(names.role[row] for row in rows)],
             name="" if named is None else names.names[names.node[named]],
@@ -273,17 +272,6 @@ class _Survivors:
                 if root not in rows and root not in found and len(found) < MOST_ROOTS:
                     found[root] = Holder(look.roots[root], look.graph.read(way))
         return tuple(found.values())
-
-    def _saved(self, rows: Sequence[int]) -> tuple[SavedBy, ...]:
-        found = self._look.found
-        pairs = (
-            pair
-            for first in dict.fromkeys(found.scan.first[row] for row in rows)
-            for pair in found.saved.get(first, ())
-        )
-        return tuple(
-            SavedBy(class_name(each.node), each.argument, each.packed_by) for each, _ in pairs
-        )
 
     def _cycle(self, rows: Sequence[int]) -> tuple[Reference, ...]:
         if self._cycles is None:
