@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tensorlens.leaks.growth.groups import left_by_step
@@ -11,13 +10,9 @@ from tensorlens.leaks.growth.growth_test import NONE, judge
 from tensorlens.leaks.growth.retained import RetainedGroup
 from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.inspection import Inspection
-from tensorlens.leaks.report import Growth, GrowthKind
-from tensorlens.units import format_bytes
 
 _COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"
 _FREEZE = "call gc.freeze() once, before the loop: what is frozen is never collected"
-_MOST_GARBAGE = 3
-"""Groups of garbage on a device that are told one by one."""
 
 
 class Collections:
@@ -72,32 +67,6 @@ def collect(watched: LoopSamples, seen: Inspection) -> frozenset[int]:
     return frozenset(seen.left.address).difference(() if now is None else now.address)
 
 
-def other_garbage(
-    watched: LoopSamples, seen: Inspection, dead: frozenset[int], found: Sequence[RetainedGroup]
-) -> Iterator[Growth]:
-    """Return by device what the collector has freed beside groups that steps left behind."""
-    if seen.left is None or not dead:
-        return
-    told = {
-        address
-        for each in found
-        if each.is_garbage
-        for address in (*(block.address for block in each.blocks), *each.below_blocks)
-    }
-    sums: dict[str, int] = {}
-    for address, birth, step, taken in zip(
-        seen.left.address, seen.left.birth, seen.left.step, seen.left.taken, strict=True
-    ):
-        is_other = address in dead and address not in told
-        if is_other and step in watched.judged and birth not in seen.explained.births:
-            device = watched.steps.device(birth)
-            sums[device] = sums.get(device, 0) + taken
-    for device, nbytes in sums.items():
-        rate = nbytes / watched.span.steps
-        text = f"{format_bytes(round(rate))} a step on {device} waited for the collector"
-        yield Growth(GrowthKind.GARBAGE, text, rate, "", device)
-
-
 def without_garbage(
     found: RetainedGroup, dead: frozenset[int], watched: LoopSamples
 ) -> RetainedGroup:
@@ -121,21 +90,6 @@ def without_garbage(
     nbytes = judgement.bytes_per_step + below
     # what hangs below is not told apart
     return replace(found, judgement=judgement, bytes_per_step=nbytes)
-
-
-def folded(others: Sequence[Growth]) -> list[Growth]:
-    """Return others with much garbage of one device told as one: an object with many tensors."""
-    found = [each for each in others if each.kind != GrowthKind.GARBAGE]
-    devices = dict.fromkeys(each.device for each in others if each.kind == GrowthKind.GARBAGE)
-    for device in devices:
-        mine = [e for e in others if e.kind == GrowthKind.GARBAGE and e.device == device]
-        mine.sort(key=lambda each: -each.bytes_per_step)
-        if len(mine) > _MOST_GARBAGE:
-            nbytes = sum(each.bytes_per_step for each in mine)
-            text = f"{format_bytes(round(nbytes))} a step in {len(mine)} groups; of the largest: "
-            mine = [replace(mine[0], text=text + mine[0].text, bytes_per_step=nbytes)]
-        found += mine
-    return found
 
 
 def garbage_advice(watched: LoopSamples) -> str:

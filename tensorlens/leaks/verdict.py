@@ -12,9 +12,7 @@ from tensorlens import collector
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.garbage import (
     collect,
-    folded,
     garbage_advice,
-    other_garbage,
     without_garbage,
 )
 from tensorlens.leaks.growth.balance import balance
@@ -89,11 +87,10 @@ def verdict(watched: LoopSamples) -> LeakReport:
             others.append((each.taken, _unclear(each, watched)))
         else:
             leaks.append((each, _leak(each, watched)))
-    others += [(1.0, each) for each in other_garbage(watched, seen, dead, found)]
     leaks = _of_models(leaks)
     leaks.sort(key=lambda pair: -pair[1].bytes_per_step)
     listed = [leak for _, leak in leaks]
-    grown = folded([other for _, other in others])
+    grown = [other for _, other in others]
     grown += unclear
     grown += _reserved(watched)
     grown += _host(watched, listed)

@@ -217,7 +217,7 @@ def _described(
         found,
         **reached(group, ways, circles([item], [ways])[0], nothing),
         bytes_per_step=judgement.bytes_per_step,
-        bounds=bounds_of(group, ways),
+        bounds=bounds_of([group], [ways])[0],
         below=hanging,
         is_population=True,
     )

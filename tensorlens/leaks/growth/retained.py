@@ -56,10 +56,6 @@ def _common(mine: Sequence[Reference], other: Sequence[Reference]) -> int:
     return count
 
 
-_FEW_GROUPS = 5
-"""Groups of which it is asked at once, too, who holds what the earliest steps left."""
-
-
 @dataclass(frozen=True, slots=True)
 class RetainedBelow:
     """Memory below a group that one line made, a step."""
@@ -123,18 +119,10 @@ def described(
     groups: list[Group], holdings: Holdings, left: LeftBlocks, watched: LoopSamples
 ) -> list[RetainedGroup]:
     """Return all that is known of groups; those that one container holds are put together."""
-    few = groups if len(groups) <= _FEW_GROUPS else []
-    latest, earliest = ([each.latest.item for each in groups], [each.earliest.item for each in few])
-    # asked together: each question reads the heap once
-    ways = ways_of([*latest, *earliest])
-    earlier = {
-        id(group.latest.item): way for group, way in zip(few, ways[len(groups) :], strict=True)
-    }
-    del latest, earliest
-    groups, ways = _joined(groups, ways[: len(groups)], watched)
+    groups, ways = _joined(groups, ways_of([each.latest.item for each in groups]), watched)
     below = _charged(groups, holdings)
     items = [group.latest.item for group in groups]
-    bounded = _bounded(groups, ways, earlier)
+    bounded = bounds_of(groups, ways)
     loops = circles(items, ways)
     found = []
     for place, group in enumerate(groups):
@@ -261,32 +249,20 @@ def circles(
     return found
 
 
-def _bounded(
-    groups: Sequence[Group],
-    ways: list[list[ReferencePath]],
-    earlier: dict[int, list[ReferencePath]],
+def bounds_of(
+    groups: Sequence[Group], ways: Sequence[list[ReferencePath]]
 ) -> list[tuple[Reference | None, ...]]:
-    """Return for each way the container that is filling up.
-
-    ``earlier`` are the ways to the earliest of some groups; others are asked where it matters.
-    """
+    """Return for each way to the latest of each group the container that is filling up."""
     open_ = [
         place
         for place, own in enumerate(ways)
         if own and all(any(map(bound, way.references)) for way in own)
     ]
-    left = [place for place in open_ if id(groups[place].latest.item) not in earlier]
-    asked = dict(zip(left, ways_of([groups[place].earliest.item for place in left]), strict=True))
+    earlier = ways_of([groups[place].earliest.item for place in open_])
     found: list[tuple[Reference | None, ...]] = [() for _ in groups]
-    for place in open_:
-        others = asked.get(place) or earlier.get(id(groups[place].latest.item), [])
+    for place, others in zip(open_, earlier, strict=True):
         found[place] = tuple(filling(way, others) for way in ways[place])
     return found
-
-
-def bounds_of(group: Group, ways: list[ReferencePath]) -> tuple[Reference | None, ...]:
-    """Return for each way to the latest of a group the container that is filling up."""
-    return _bounded([group], [ways], {})[0]
 
 
 def _roots(groups: Sequence[Group]) -> list[Any]:
