@@ -1,4 +1,4 @@
-"""References of the standard library's holders: caches, queues, methods and partial calls."""
+"""References of the standard library's holders: caches, queues and methods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import gc
 import queue
 from collections.abc import Sequence
-from types import BuiltinFunctionType, MethodType
+from types import MethodType
 from typing import Any
 
 from tensorlens.heap.paths import inspection
@@ -16,8 +16,6 @@ from tensorlens.heap.paths.nodes import Node
 from tensorlens.records.references import Reference
 
 _LRU: Any = functools._lru_cache_wrapper
-_BUILTIN_NAME = BuiltinFunctionType.__dict__["__name__"].__get__
-_PARTIAL = tuple(vars(functools.partial)[part].__get__ for part in ("func", "args", "keywords"))
 
 
 def _of_lru_cache(nodes: Sequence[Node]) -> Step | None:
@@ -49,27 +47,6 @@ def _of_method(nodes: Sequence[Node]) -> Step:
     return Step(
         Reference("bound method", f"{inspection.callable_name(method.__func__)} (bound method)")
     )
-
-
-def _of_builtin_method(nodes: Sequence[Node]) -> Step:
-    name = _BUILTIN_NAME(nodes[0].object)
-    return Step(Reference("bound method", f"{name} (bound method)"))
-
-
-def _of_partial(nodes: Sequence[Node]) -> Step | None:
-    """Return which argument of a partial call refers to the next."""
-    partial, child = nodes[0].object, nodes[1]
-    func, args, keywords = (getter(partial) for getter in _PARTIAL)
-    name = f"partial({inspection.callable_name(func)})"
-    if child.object is func and func is not None:
-        return Step(Reference("partial", name))
-    if len(nodes) > 2 and child.address == id(args):
-        place = inspection.index_of(child, nodes[2])
-        return Step(Reference("partial", f"{name} argument {place}"), 2)
-    if len(nodes) > 2 and child.address == id(keywords):
-        key = inspection.key_of(child, nodes[2])
-        return Step(Reference("partial", f"{name} argument {key if type(key) is str else '?'}"), 2)
-    return None
 
 
 def _of_context(nodes: Sequence[Node]) -> Step:
@@ -110,14 +87,10 @@ def _of_queue(nodes: Sequence[Node]) -> Step | None:
 RULES: tuple[tuple[Any, Any], ...] = (
     (_LRU, _of_lru_cache),
     (MethodType, _of_method),
-    (BuiltinFunctionType, _of_builtin_method),
     (contextvars.Context, _of_context),
     (queue.SimpleQueue, _of_simple_queue),
 )
 """Rules for exactly these types."""
 
-DERIVED: tuple[tuple[Any, Any], ...] = (
-    (functools.partial, _of_partial),
-    (queue.Queue, _of_queue),
-)
+DERIVED: tuple[tuple[Any, Any], ...] = ((queue.Queue, _of_queue),)
 """Rules for these types and those that derive from them."""

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
-GLOBAL, CLASS, LOCAL, CONTEXT, HELD, TEMPORARY, UNKNOWN, CUT = range(8)
+GLOBAL, CLASS, LOCAL, CONTEXT, HELD, UNKNOWN, CUT = range(7)
 """Where a way begins.
 
 In the globals of a module, a class, a variable of a running function, the context variables, what
-only the profiler was given, a value on an evaluation stack, a holder that cannot be seen, where the
-search stopped.
+only the profiler was given, a holder that cannot be seen, where the search stopped.
 """
 
 NO_MORE = (GLOBAL, CLASS, CONTEXT)
@@ -67,7 +66,7 @@ class Node:
         return self.items is not None or any(type(self.object) is plain for plain in PLAIN)
 
 
-_LAST = {HELD: 1, TEMPORARY: 1, UNKNOWN: 1, CUT: 2}
+_LAST = {HELD: 1, UNKNOWN: 1, CUT: 2}
 
 
 @dataclass(frozen=True, slots=True)

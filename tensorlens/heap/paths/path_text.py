@@ -13,7 +13,6 @@ from tensorlens.heap.paths.nodes import (
     CUT,
     GLOBAL,
     LOCAL,
-    TEMPORARY,
     UNKNOWN,
     Node,
     Root,
@@ -33,17 +32,13 @@ def write(way: Way) -> tuple[ReferencePath, str | int]:
     return ReferencePath(tuple(writer.references), is_cut), writer.beginning
 
 
-def write_cycle(circle: tuple[Node, ...], down: tuple[Node, ...]) -> ReferencePath:
-    """Return a cycle as text, and the way from its first object to another one."""
-    references = []
-    for nodes in (circle, down):
-        writer = _Writer(nodes)
-        writer.go_on()
-        references += [_plainly(reference) for reference in writer.references]
-        if nodes is circle:
-            name = inspection.kind_name(circle[0])
-            references.append(Reference("cycle", name, name))
-    return ReferencePath(tuple(references))
+def write_cycle(circle: tuple[Node, ...]) -> ReferencePath:
+    """Return a cycle as text."""
+    writer = _Writer(circle)
+    writer.go_on()
+    name = inspection.kind_name(circle[0])
+    references = map(_plainly, writer.references)
+    return ReferencePath((*references, Reference("cycle", name, name)))
 
 
 @dataclass(slots=True)
@@ -64,8 +59,6 @@ class _Writer:
             self._take(_of_class(root.name, self.nodes))
         elif root.kind == LOCAL:
             self._take(Step(Reference("local", f"{root.name} (local)"), int(_is_cell(first))))
-        elif root.kind == TEMPORARY:
-            self._take(Step(Reference("frame", root.name), 0))
         elif root.kind == UNKNOWN:
             self._take(Step(Reference("unknown", root.name), 0))
             self.is_bare = False

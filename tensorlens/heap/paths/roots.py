@@ -5,16 +5,13 @@ Nothing is held: variables are known by the addresses of what they refer to.
 
 from __future__ import annotations
 
-import ctypes
 import sys
-import threading
 from collections import Counter
 from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
 from tensorlens.heap.frames import OWN, function_name, locals_of, note
-from tensorlens.heap.native import native
-from tensorlens.heap.paths.nodes import GLOBAL, LOCAL, TEMPORARY, Root
+from tensorlens.heap.paths.nodes import GLOBAL, LOCAL, Root
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 from tensorlens.user_code import is_foreign
 
@@ -29,11 +26,6 @@ CODES: dict[type, tuple[str, str, str]] = {
 }
 """The attributes of what can be suspended: its code, its frame, whether it runs."""
 
-_FRAME, _TOP, _SLOTS = 24, 64, 80
-_CODE = 32 if sys.version_info < (3, 12) else 0
-_SAVES_TOP = sys.version_info >= (3, 14)
-"""A frame has its stack's top by address, and in a call into C too."""
-
 
 class Places:
     """Where names begin, by address."""
@@ -43,21 +35,17 @@ class Places:
         self.own_globals: set[int] = set()
         self.variables: Counter[int] = Counter()
         """How many variables of running functions refer to an address, the profiler's included."""
-        self.stacked: Counter[int] = Counter()
-        """How often an address is, or may be, on an evaluation stack."""
-        self.temporaries: dict[int, Root] = {}
         self._in_libraries: dict[int, Root] = {}
         self.reads_variables = not note()
         for name, module in dict.copy(sys.modules).items():
             if type(name) is str and is_subtype(type(module), MODULES):
                 self._add_globals(id(vars_of_module(module)), name)
-        current = threading.get_ident()
         frames = sys._current_frames()
         try:
             for thread in frames:
                 frame: FrameType | None = frames[thread]
                 while frame is not None:
-                    self._add_frame(frame, thread == current)
+                    self._add_frame(frame)
                     frame = frame.f_back
         finally:
             # this function's own frame is among them: a cycle
@@ -71,7 +59,7 @@ class Places:
         elif address not in self.roots:
             self.roots[address] = [Root(GLOBAL, "" if name == "__main__" else name)]
 
-    def _add_frame(self, frame: FrameType, is_callers: bool) -> None:
+    def _add_frame(self, frame: FrameType) -> None:
         code = frame.f_code
         is_own = code.co_filename.startswith(OWN)
         if not is_own and id(frame.f_globals) not in self.roots:
@@ -90,10 +78,6 @@ class Places:
                         self._in_libraries.setdefault(place, root)
                     else:
                         self._add_root(place, root)
-        # its own values are on their way, and none of them is a target's only holder
-        for address in () if is_own else _stacked(frame, is_callers):
-            self.stacked[address] += 1
-            self.temporaries.setdefault(address, Root(TEMPORARY, f"{label}(temporary)"))
 
     def _add_root(self, address: int, root: Root) -> None:
         if address:
@@ -140,38 +124,3 @@ def is_running(holder: Any) -> bool:
         if type(holder) is suspended:
             return bool(getattr(holder, running))
     return False
-
-
-def _stacked(frame: FrameType, is_callers: bool) -> list[int]:
-    """Return the addresses on a frame's evaluation stack.
-
-    A slot above a stack's top keeps the address of what was there before. Where the top is not
-    known, all slots are given: that something is among them is no proof then.
-
-    Args:
-        frame: of a running function.
-        is_callers: it waits in the caller's thread.
-    """
-    reader = native()
-    if reader is None:
-        return []
-    code = frame.f_code
-    cells = [name for name in code.co_cellvars if name not in code.co_varnames]
-    first = len(code.co_varnames) + len(cells) + len(code.co_freevars)
-    read = reader.frame(frame, 0, first + code.co_stacksize)
-    if read is None:
-        return []
-    top = _top(frame) if is_callers or _SAVES_TOP else -1
-    place = slice(first, top if top >= first else None)
-    slots = zip(read.addresses[place], read.borrowed[place], strict=True)
-    return [address for address, borrowed in slots if address and not borrowed]
-
-
-def _top(frame: FrameType) -> int:
-    """Return how many slots are in use, or -1 while the frame is in a call into C."""
-    inner = ctypes.c_uint64.from_address(id(frame) + _FRAME).value
-    if not inner or ctypes.c_uint64.from_address(inner + _CODE).value & ~3 != id(frame.f_code):
-        return -1
-    if _SAVES_TOP:
-        return (ctypes.c_uint64.from_address(inner + _TOP).value - inner - _SLOTS) // 8
-    return ctypes.c_int32.from_address(inner + _TOP).value

@@ -42,7 +42,7 @@ _ATOMIC = (type(None), bool, int, float, complex, str, bytes, type(...), type(No
 _MOST_TUPLES = 4
 """How deep tuples in tuples are followed."""
 
-OUTSIDE = "a holder outside of Python (C++ or NumPy)"
+OUTSIDE = "a holder outside of Python (C++ or NumPy), or a loop or a call that runs"
 UNREAD = "a variable of a running function, or a holder outside of Python (C++ or NumPy)"
 
 
@@ -241,9 +241,7 @@ class Search:
         """Add the tasks that hold targets: they tell what they refer to, but not when asked who."""
         kind = getattr(sys.modules.get("_asyncio"), "Task", None)
         left = {
-            node.address: node
-            for node in self.targets
-            if node.asked and self._unseen(node) > self.places.stacked[node.address]
+            node.address: node for node in self.targets if node.asked and self._unseen(node) > 0
         }
         if kind is None or not left:
             return False
@@ -296,14 +294,9 @@ class Search:
             if not node.asked:
                 node.add_root(Root(CUT))
                 continue
-            unseen, stacked = self._unseen(node), self.places.stacked[node.address]
-            if unseen > stacked:
+            if self._unseen(node) > 0:
                 text = OUTSIDE if self.places.reads_variables else UNREAD
                 node.add_root(Root(UNKNOWN, text))
-            elif unseen > 0 and node.address not in known:
-                temporary = self.places.temporaries.get(node.address)
-                if temporary is not None:
-                    node.add_root(temporary)
 
     def _unseen(self, node: Node) -> int:
         """Return how many references to an object have not been found."""

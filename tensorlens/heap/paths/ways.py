@@ -44,9 +44,8 @@ def paths(
 def cycle(target: object) -> ReferencePath | None:
     """Return the cycle that keeps what no root leads to: ``Node.parent -> dict['kids'] -> Node``.
 
-    It begins and ends with the same object, of which the last reference gives the type; where the
-    target only hangs below a cycle, the way from there follows. None where something else holds
-    the target or there is no cycle.
+    It begins and ends with the same object, of which the last reference gives the type; the target
+    may only hang below it. None where something else holds the target or there is no cycle.
     """
     with _searched([target], (), _DEPTH, 1) as search:
         node = search.targets[0]
@@ -55,7 +54,7 @@ def cycle(target: object) -> ReferencePath | None:
         for origin in ancestors(node):
             circle = shortest_cycle(origin)
             if circle is not None:
-                return write_cycle(circle, _down(origin, node))
+                return write_cycle(circle)
     return None
 
 
@@ -91,24 +90,6 @@ def _choose(target: Node, most: int) -> list[ReferencePath]:
         if len(chosen) == most:
             break
     return sorted(chosen, key=lambda path: (path.is_cut, len(path.references)))
-
-
-def _down(origin: Node, target: Node) -> tuple[Node, ...]:
-    """Return the nodes from one that holds the target to the target."""
-    level: list[tuple[Node, ...]] = [(target,)]
-    met: set[int] = set()
-    while level:
-        for way in level:
-            if way[0] is origin:
-                return way
-        above = []
-        for way in level:
-            for holder in way[0].holders:
-                if holder.address not in met:
-                    met.add(holder.address)
-                    above.append((holder, *way))
-        level = above
-    return (target,)
 
 
 def ways(target: Node) -> Iterator[list[Way]]:

@@ -9,9 +9,7 @@ from typing import Any
 
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.survivors import Survivor
-from tensorlens.heap.reference_names import class_name
 from tensorlens.leaks.growth.growth_test import (
-    CERTAIN,
     NONE,
     Judgement,
     StepResidue,
@@ -122,38 +120,15 @@ def left_by_step(blocks: Iterator[LeftBlock] | Sequence[LeftBlock]) -> dict[int,
 
 
 def candidates(blocks: LeftBlocks, span: WatchedSteps) -> list[LeftBlock]:
-    """Return the blocks of lines that may leave something behind in every step, or regularly.
-
-    A line is judged as a whole, and each size that it makes: of a line that makes a state once
-    and leaks besides, the leak alone is taken.
-    """
+    """Return the blocks of lines that may leave something behind in every step, or regularly."""
     by_line: dict[int, list[LeftBlock]] = {}
     for address, size, birth, step in zip(
         blocks.address, blocks.size, blocks.birth, blocks.step, strict=True
     ):
         if step >= 0:
             by_line.setdefault(birth, []).append(LeftBlock(address, size, birth, step))
-    found: list[LeftBlock] = []
-    for line in by_line.values():
-        found += _of_line(line, span)
-    return found
-
-
-def _of_line(blocks: list[LeftBlock], span: WatchedSteps) -> list[LeftBlock]:
-    if judge(left_by_step(blocks), span).certainty == NONE:
-        return []
-    by_size: dict[int, list[LeftBlock]] = {}
-    for block in blocks:
-        by_size.setdefault(block.size, []).append(block)
-    steady: list[LeftBlock] = []
-    rest: list[LeftBlock] = []
-    for each in by_size.values():
-        is_steady = judge(left_by_step(each), span).certainty == CERTAIN
-        (steady if is_steady else rest).extend(each)
-    # where no size comes again and again, as with texts of different length, all are one
-    if not steady:
-        return rest
-    return steady + (_of_line(rest, span) if rest else [])
+    judged = ((each, judge(left_by_step(each), span)) for each in by_line.values())
+    return [block for each, judgement in judged if judgement.certainty != NONE for block in each]
 
 
 def sampled(
@@ -275,11 +250,7 @@ def _by_root(held: HeldBlock) -> Hashable:
     return id(held.item)
 
 
-def _by_kind_of_root(held: HeldBlock) -> Hashable:
-    return class_name(type(held.item))
-
-
-_LEVELS_BELOW = (_by_root, _by_kind_of_root, _by_line)
+_LEVELS_BELOW = (_by_root, _by_line)
 
 
 def growing_lines(

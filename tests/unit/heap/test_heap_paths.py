@@ -230,17 +230,6 @@ def test_a_shared_variable_counts_once() -> None:
     assert told(ref) == ["test_a_shared_variable_counts_once(): history (local) -> list[0]"]
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the stack is not read")
-def test_what_a_loop_goes_through() -> None:
-    texts = []
-    for thing in iter([Thing(), Thing()]):
-        ref = weakref.ref(thing)
-        del thing
-        texts.append(told(ref))
-    name = "test_what_a_loop_goes_through(): (temporary)"
-    assert texts[0] == [f"{name} -> list_iterator -> list[0]"]
-
-
 def test_a_suspended_generator() -> None:
     def batches() -> Iterator[Any]:
         batch = Thing()
@@ -397,9 +386,9 @@ def test_partials_and_bound_methods() -> None:
     called = functools.partial(print, Thing(), end=Thing())
     name = "test_partials_and_bound_methods()"
     ref = weakref.ref(called.args[0])
-    assert told(ref) == [f"{name}: called (local) -> partial(print) argument 0"]
+    assert told(ref) == [f"{name}: called (local) -> partial.args (attribute) -> tuple[0]"]
     ref = weakref.ref(called.keywords["end"])
-    assert told(ref) == [f"{name}: called (local) -> partial(print) argument end"]
+    assert told(ref) == [f"{name}: called (local) -> partial.keywords (attribute) -> dict['end']"]
     trainer = Trainer()
     ref, method = weakref.ref(trainer), trainer.__init__  # type: ignore[misc]
     del trainer

@@ -18,7 +18,7 @@ from tensorlens.records.references import Reference, ReferencePath
 pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
 
 HERE = __name__
-OUTSIDE = "a holder outside of Python (C++ or NumPy)"
+OUTSIDE = "a holder outside of Python (C++ or NumPy), or a loop or a call that runs"
 
 
 class Thing:
@@ -178,7 +178,7 @@ def test_what_hangs_below_a_cycle() -> None:
     gc.disable()
     try:
         assert told(ref) == []
-        text = "Node.parent -> Node -> Node.children -> list[0]"
+        text = "Node.parent -> Node"
         assert circle(ref) == text
     finally:
         gc.enable()

@@ -23,14 +23,6 @@ def steps(blocks):
     return sorted((block.birth, block.size, block.step) for block in blocks)
 
 
-def test_of_one_line_the_leak_alone_is_taken():
-    state = [(900 + at, 64, 1, 0) for at in range(2)]
-    leak = [(100 + step, 16, 1, step) for step in range(8)]
-    once = [(800, 32, 2, 3)]
-    found = candidates(left(*state, *leak, *once), SPAN)
-    assert steps(found) == [(1, 16, step) for step in range(8)]
-
-
 def test_sizes_that_differ_are_one():
     blocks = [(100 + step, 8 * step, 1, step) for step in range(2, 8)]
     assert steps(candidates(left(*blocks), SPAN)) == [(1, 8 * step, step) for step in range(2, 8)]
