@@ -114,7 +114,8 @@ def _of_way(way: _Way, example: Example | None) -> str | None:
     return text or (_larger(way) if way.facts.is_replaced else _container(way))
 
 
-_DETACH = "detach() {} after each step: it keeps the graphs of all steps before"
+_KEEPS_ALL = "it keeps the graphs of all steps before"
+_DETACH = f"detach() {{}} after each step: {_KEEPS_ALL}"
 _CYCLE = (
     "use torch.autograd.grad(..., create_graph=True), or set .grad to None after use: "
     "backward(create_graph=True) makes a cycle that the collector cannot free"
@@ -252,6 +253,9 @@ def _graph(way: _Way, example: Example) -> str | None:
     carried = None if way.facts.is_replaced else way.facts.carried
     if carried is not None and len(above) == 1 and _name(above[0]) == carried:
         return _DETACH.format(carried)
+    if carried is not None and above and above[-1].kind == "attribute":
+        if "." in carried and _name(above[-1]).rpartition(".")[2] == carried.rpartition(".")[2]:
+            return f"write {carried} = {carried}.detach() after each step: {_KEEPS_ALL}"
     if inside is None and not example.below:
         return _number(way, example)
     if not above:

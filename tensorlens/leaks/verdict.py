@@ -279,9 +279,9 @@ def _variable(source: str) -> str | None:
 
 
 def _carried(source: str) -> str | None:
-    """Return the variable that a line takes and replaces: ``h`` of ``out, h = rnn(x, h)``."""
-    names = (set(re.findall(r"[A-Za-z_]\w*", side)) for side in _assignment(source))
-    both = set.intersection(*names)
+    """Return what a line takes and replaces: ``h`` of ``out, h = rnn(x, h)``, or ``self.h``."""
+    targets, taken = (re.findall(r"[A-Za-z_][\w.]*", side) for side in _assignment(source))
+    both = {each for each in targets if any(f"{name}.".startswith(f"{each}.") for name in taken)}
     return both.pop() if len(both) == 1 else None
 
 

@@ -74,6 +74,17 @@ def test_a_state_that_is_carried_on_is_named_and_not_what_comes_with_it():
     assert found == "detach() h after each step: it keeps the graphs of all steps before"
 
 
+def test_a_state_that_is_kept_as_an_attribute():
+    found = advice(
+        [way(attribute("net", "local"), attribute("Net.h"), *GRAPH)],
+        example((2, 3), "TanhBackward0", 400),
+        Facts(carried="self.h"),
+    )
+    assert found == (
+        "write self.h = self.h.detach() after each step: it keeps the graphs of all steps before"
+    )
+
+
 def test_the_latest_in_a_variable_does_not_count():
     paths = [way(attribute("train(): loss", "local")), way(TRAINER, HISTORY, item(9))]
     assert advice(paths, example()) == CLEAR
