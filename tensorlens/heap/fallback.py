@@ -102,8 +102,15 @@ def _references(holder: Any, is_namespace: bool) -> Iterator[_Reference]:
         return
     # a function would make one
     attributes = dict_of(holder) if kind is not FunctionType else None
+    entries: set[int] = set()
+    if type(attributes) is dict:
+        yield _Reference(holder, attributes, _NAMESPACE)
+        # from 3.13 on an object refers to its attributes beside the dict of them
+        entries = {id(attributes), *map(id, dict.values(attributes))}
     for child in gc.get_referents(holder):
-        if type(child) is dict and (child is attributes or is_subtype(kind, type)):
+        if id(child) in entries:
+            continue
+        if type(child) is dict and is_subtype(kind, type):
             yield _Reference(holder, child, _NAMESPACE)
         else:
             yield _Reference(holder, child, _ALIAS if kind is CellType else _UNKNOWN)

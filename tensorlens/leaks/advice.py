@@ -57,10 +57,10 @@ def advice(
     facts = facts or Facts()
     if facts.is_cycle:
         return _CYCLE
-    if not paths or any(path.is_cut or not path.references for path in paths):
+    if not paths or any(not path.references for path in paths):
         return None
     several = [path for path in paths if not _is_one_variable(path)]
-    ways = [_Way(path.references, facts) for path in several or paths]
+    ways = [_Way(path.references, path.is_cut, facts) for path in several or paths]
     found = [_of_way(way, example) for way in ways]
     texts = dict.fromkeys(text for text in found if text is not None)
     return "; ".join(texts) if None not in found and len(texts) <= 2 else None
@@ -74,6 +74,7 @@ def _is_one_variable(path: ReferencePath) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Way:
     references: Sequence[Reference]
+    is_cut: bool
     facts: Facts
 
     def place(self, *kinds: str) -> int | None:
@@ -102,8 +103,9 @@ class _Way:
 
 
 def _of_way(way: _Way, example: Example | None) -> str | None:
-    if way.place("unknown") is not None:
-        return None
+    if way.is_cut:
+        # whoever holds the container, its items are what stays
+        return _container(way)
     for rule in _RULES:
         text = rule(way)
         if text is not None:

@@ -130,7 +130,9 @@ def test_no_advice_where_a_holder_is_not_known():
     known = way(TRAINER, HISTORY, item(9))
     assert advice([], example()) is None
     assert advice([known, way(Reference("unknown", "a holder outside"))], example()) is None
-    assert advice([known, way(HISTORY, item(9), cut=True)], example()) is None
+    assert advice([known, way(attribute("Trainer.last"), cut=True)], example()) is None
+    # whoever holds the container, its items can go
+    assert advice([known, way(TRAINER, HISTORY, item(9), cut=True)], example()) == CLEAR
     assert advice([known, way(attribute("Trainer.last"))], example()) is None
 
 

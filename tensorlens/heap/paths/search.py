@@ -42,7 +42,7 @@ _ATOMIC = (type(None), bool, int, float, complex, str, bytes, type(...), type(No
 _MOST_TUPLES = 4
 """How deep tuples in tuples are followed."""
 
-OUTSIDE = "a holder outside of Python (C++ or NumPy), or a loop or a call that runs"
+OUTSIDE = "a loop or a call that runs, or a holder outside of Python"
 UNREAD = "a variable of a running function, or a holder outside of Python (C++ or NumPy)"
 
 

@@ -18,7 +18,7 @@ from tensorlens.records.references import Reference, ReferencePath
 pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
 
 HERE = __name__
-OUTSIDE = "a holder outside of Python (C++ or NumPy), or a loop or a call that runs"
+OUTSIDE = "a loop or a call that runs, or a holder outside of Python"
 
 
 class Thing:
