@@ -235,13 +235,25 @@ class TensorTable(Sequence[TensorRecord]):
         table.more_names = {int(row): tuple(all_) for row, all_ in data["more_names"].items()}
         if any(len(getattr(table, column)) != len(table) for column in cls.COLUMNS):
             raise ValueError("columns of different length")
-        # names are made from the root on; one that went on from itself would never end
-        if any(parent >= node for node, parent in enumerate(table.names.parents)):
+        if _has_circle(table.names.parents):
             raise ValueError("a name that goes on from itself")
         return table
 
 
 _TEXTS = ("devices", "dtypes", "holders", "notes")
+
+
+def _has_circle(parents: Sequence[int]) -> bool:
+    begun = [-1] * len(parents)
+    for start in range(len(parents)):
+        node = start
+        while node >= 0 and begun[node] < 0:
+            begun[node] = start
+            node = parents[node]
+        if node >= 0 and begun[node] == start:
+            return True
+    return False
+
 
 FIELDS = tuple(field.name for field in fields(TensorRecord))
 
