@@ -2,7 +2,8 @@
 
 The worst shape for whoever follows allocations or operators is a step of many small ones. The
 learning rate is zero, so that every step of a run does the same arithmetic: of a model that has
-learned its batch by heart the gradients are denormal, and products of them take four to five times as long.
+learned its batch by heart the gradients are denormal, and products of them take four to five times
+as long.
 """
 
 import os
