@@ -12,6 +12,7 @@ from tensorlens.cli.options import add_outputs, add_set, arguments_of
 from tensorlens.cli.output import Output, say, show, write_all
 from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.result import Estimate, Verdict
+from tensorlens.planning.estimate.target import STEPS
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
 _DOES_NOT_FIT = 3
@@ -73,7 +74,11 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         help="the memory that it must fit into, everything included: 24GiB",
     )
     parser.add_argument(
-        "--steps", metavar="N", type=int, default=2, help="how many steps are run (2)"
+        "--steps",
+        metavar="N",
+        type=int,
+        default=STEPS,
+        help=f"how many steps are run ({STEPS})",
     )
     add_set(parser)
     parser.add_argument(

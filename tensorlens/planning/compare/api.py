@@ -15,7 +15,6 @@ from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.outcomes import (
     NOT_ASKED,
-    STEPS,
     BatchSearch,
     Estimated,
     Estimation,
@@ -27,7 +26,7 @@ from tensorlens.planning.compare.outcomes import (
 )
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.cards import DeviceSpec, device_spec
-from tensorlens.planning.estimate.target import MakeStep, program, search_path
+from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search_path
 from tensorlens.planning.processes import Runner, progress, shared_runner
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack

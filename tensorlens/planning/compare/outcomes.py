@@ -14,7 +14,7 @@ from tensorlens.planning.estimate.api import allocator_settings
 from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
 from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.result import Range
-from tensorlens.planning.estimate.target import StepsRequest
+from tensorlens.planning.estimate.target import STEPS, StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
 from tensorlens.planning.trials.jobs import (
     Choice,
@@ -26,9 +26,6 @@ from tensorlens.planning.trials.jobs import (
     Trouble,
 )
 from tensorlens.units import format_bytes
-
-STEPS = 2
-"""Optimizers make their state in the first step; the second has all of it from its beginning."""
 
 _LIMIT = "the largest that was to be tried"
 

@@ -17,7 +17,7 @@ from tensorlens.planning.estimate.keras import (
     keras_request,
 )
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.estimate.target import MakeStep, StepsRequest, program
+from tensorlens.planning.estimate.target import STEPS, MakeStep, StepsRequest, program
 from tensorlens.planning.processes import Runner, shared_runner
 from tensorlens.planning.trials.jobs import Choice
 
@@ -27,7 +27,7 @@ def estimate(
     *,
     device: str = "cuda",
     card: str | Card | None = None,
-    steps: int = 2,
+    steps: int = STEPS,
     capacity: int | str | None = None,
     settings: str | None = None,
     arguments: Mapping[str, Any] | None = None,
@@ -108,7 +108,7 @@ def request(
     device: str = "cuda",
     card: str | Card | None = None,
     capacity: int | str | None = None,
-    steps: int = 2,
+    steps: int = STEPS,
     settings: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     world_size: int = 1,

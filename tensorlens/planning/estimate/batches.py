@@ -12,7 +12,7 @@ from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.api import request
 from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.result import Estimate, LargestBatch
-from tensorlens.planning.estimate.target import MakeStep
+from tensorlens.planning.estimate.target import STEPS, MakeStep
 from tensorlens.planning.processes import progress, shared_runner
 
 MOST = 1 << 24
@@ -130,7 +130,7 @@ def max_batch(
     highest: int | None = None,
     surely: bool = False,
     card: str | Card | None = None,
-    steps: int = 2,
+    steps: int = STEPS,
     settings: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     world_size: int = 1,

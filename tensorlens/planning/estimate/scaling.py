@@ -11,7 +11,7 @@ from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.api import request
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.simulation import block_changes
-from tensorlens.planning.estimate.target import MakeStep
+from tensorlens.planning.estimate.target import STEPS, MakeStep
 from tensorlens.planning.processes import Runner
 from tensorlens.units import format_bytes
 
@@ -204,7 +204,7 @@ def scaling(
     values: Sequence[int] = (8, 32, 128),
     *,
     card: str | Card | None = None,
-    steps: int = 2,
+    steps: int = STEPS,
     settings: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     world_size: int = 1,

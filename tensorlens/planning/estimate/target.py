@@ -23,6 +23,9 @@ from tensorlens.planning.trials.pickling import pack
 
 MakeStep = Callable[..., Any] | str
 
+STEPS = 2
+"""Optimizers make their state in the first step; the second has all of it from its beginning."""
+
 
 def program(make_step: MakeStep, arguments: Sequence[str] = ()) -> Program:
     """Return the program of a function, ``module:function``, ``file.py:function`` or a script.
