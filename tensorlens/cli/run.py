@@ -203,6 +203,7 @@ class RecordedRun:
     def write(self, ending: Ending | None) -> None:
         """Write the recording and say so, or say why there is none."""
         from tensorlens.lines.present.function_tables import ending_text
+        from tensorlens.recording.analysis.levels import peak_bytes
         from tensorlens.recording.recordings import Recording
 
         output, recording = self._output, self._recording.still()
@@ -218,7 +219,7 @@ class RecordedRun:
         text = f"{count:,} event" if count == 1 else f"{count:,} events"
         if dropped:
             text += f", the last of {dropped + count:,}: --events N keeps more"
-        peaks = {device: recording.peak(device).bytes for device in recording.devices}
+        peaks = {device: peak_bytes(recording, device) for device in recording.devices}
         output.deliver(
             recording, f" ({text}{_peaks_text(peaks)}); {output.next_step(self._command)}"
         )

@@ -80,6 +80,11 @@ def dropped_peak(recording: Recording, device: str) -> int:
     return 0 if dropped is None else sum(dropped.size)
 
 
+def peak_bytes(recording: Recording, device: str) -> int:
+    """Return the highest bytes on a device, also among the events that were dropped."""
+    return max(device_peak(recording, device)[0], dropped_peak(recording, device))
+
+
 def beginning(recording: Recording) -> int:
     """Return when the first event was that was kept: 0, the recording's own, if all were."""
     log = recording.log
@@ -94,10 +99,7 @@ def chosen(recording: Recording, device: str | None) -> str:
     if not known:
         raise UsageError("; ".join(("the recording has no events", *recording.origin.notes)))
     if device is None:
-        return max(
-            known,
-            key=lambda each: max(device_peak(recording, each)[0], dropped_peak(recording, each)),
-        )
+        return max(known, key=lambda each: peak_bytes(recording, each))
     if device not in known:
         raise UsageError(f"the recording has no device {device!r}: it has {', '.join(known)}")
     return device
