@@ -10,6 +10,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.torch.census.names.modules import outermost
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.heap.objects import without_tuples
 from tensorlens.planning.torch.tracker import Tracker
@@ -46,7 +47,7 @@ class BlockNames:
         found = [each for each in objects if issubclass(type(each), _KINDS)]
         modules = [each for each in found if isinstance(each, torch.nn.Module)]
         optimizers = [each for each in found if isinstance(each, torch.optim.Optimizer)]
-        models = _outermost(modules)
+        models = [module for module in outermost(modules) if _holds(module)]
         self._models = [weakref.ref(model) for model in models]
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._name_held(models, optimizers, objects)
@@ -98,11 +99,6 @@ _STEPS = 4
 
 def _living(references: Sequence[weakref.ref[Any]]) -> list[Any]:
     return [item for reference in references if (item := reference()) is not None]
-
-
-def _outermost(modules: list[Any]) -> list[Any]:
-    inner = {id(child) for module in modules for child in module.children()}
-    return [module for module in modules if id(module) not in inner and _holds(module)]
 
 
 def _holds(module: Any) -> bool:
