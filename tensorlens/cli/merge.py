@@ -50,16 +50,15 @@ def run(args: argparse.Namespace) -> int:
     files = _labelled(args.files)
     records = {label: read(name) for label, name in files.items()}
     snapshots = {label: each for label, each in records.items() if isinstance(each, Snapshot)}
+    of_files = {files[label]: each for label, each in records.items()}
     with damage_errors(*files.values()):
         if len(snapshots) == len(records) and not args.ranks:
             if output is None and not args.json and _are_ranks(files, snapshots):
-                ranks = merged({files[label]: each for label, each in snapshots.items()})
-                write_record(ranks, None, json=False)
+                write_record(merged(of_files), None, json=False)
                 show("\n")
             write_record(Snapshot.merged(snapshots), output, view, json=args.json)
         else:
-            report = merged({files[label]: each for label, each in records.items()})
-            write_record(report, output, view, json=args.json)
+            write_record(merged(of_files), output, view, json=args.json)
     return 0
 
 

@@ -137,22 +137,22 @@ class JointSteps:
         """Look for what keeps the blocks at these addresses alive, in the framework of each."""
         part_of = {address: at for at, own in enumerate(self._counted) for address in own}
         survivors: dict[int, Survivor] = {}
-        parts: dict[int, Holdings] = {}
+        parts: list[Holdings] = []
         for at, part in enumerate(self._parts):
             mine = [address for address in addresses if part_of.get(address, 0) == at]
             try:
                 if mine:
-                    parts[at] = part.holdings(mine)
-                    survivors.update(zip(mine, parts[at].survivors, strict=True))
+                    held = part.holdings(mine)
+                    survivors.update(zip(mine, held.survivors, strict=True))
+                    parts.append(held)
             except Exception as error:
                 if is_from_a_handler(error) or len(mine) == len(addresses):
                     raise
                 text = f"{type(error).__name__}: {error}"
                 name = self._names[at]
                 self._extra.append(f"{name}: who holds its tensors could not be found: {text}")
-        nothing = (Survivor(address, 0) for address in addresses)
-        known = [survivors.get(blank.address, blank) for blank in nothing]
-        return JointHoldings([*parts.values()], known)
+        known = [survivors.get(address) or Survivor(address, 0) for address in addresses]
+        return JointHoldings(parts, known)
 
     def close(self) -> None:
         """Follow no longer."""

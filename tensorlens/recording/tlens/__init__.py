@@ -5,8 +5,7 @@ line after it is an object with one key: a table (``frames``, ``modules``, ``sta
 ``contexts``, ``labels``, ``segments``, ``marks``, ``dropped_marks``, ``sources``, ``held``,
 ``dropped_peak``) or a part of one, or ``events``, some rows of the log in columns. The last line is
 ``{"end": {"events": n, "crc32": n}}``, a checksum of the lines before it; without it the file was
-cut short. Keys that a reader does not know it
-passes over.
+cut short. Keys that a reader does not know it passes over.
 
 Columns are named as in :class:`~tensorlens.records.events.EventLog`. A column is a list of whole
 numbers, or one number where all rows have the same (of addresses, always a list). ``time`` is

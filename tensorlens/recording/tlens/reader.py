@@ -143,8 +143,8 @@ class _Reader:
             log, restored(Origin, {"run": None, **header}, dropped_peaks=self._dropped)
         )
 
-    def _into(self, to: list[Any], check_item: Callable[[Any], Any]) -> Callable[[Any], object]:
-        return lambda data: to.extend(map(check_item, data))
+    def _into(self, to: list[Any], make: Callable[[Any], Any]) -> Callable[[Any], object]:
+        return lambda data: to.extend(map(make, data))
 
     def _held(self, data: Any) -> None:
         self._log.held.update(zip(data["rows"], data["nbytes"], strict=True))

@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
@@ -22,15 +22,22 @@ _LEVEL = 4
 
 def write(recording: Recording, *, compressed: bool = False) -> bytes:
     """Return the content of a `.tlens` file; ``compressed`` makes it gzip."""
-    content = b"".join(_lines(recording))
-    end = {"events": len(recording.log), "crc32": zlib.crc32(content)}
-    content += _line(end=end)
+    content = b"".join(_checked(_lines(recording), len(recording.log)))
     return gzip.compress(content, _LEVEL, mtime=0) if compressed else content
 
 
 def packed(recording: Recording) -> str:
     """Return the content of a `.tlens.gz` file in base64, as text within another file."""
     return base64.b64encode(write(recording, compressed=True)).decode("ascii")
+
+
+def _checked(lines: Iterable[bytes], events: int) -> Iterator[bytes]:
+    """Give the lines, and the last one with their checksum."""
+    checksum = 0
+    for line in lines:
+        checksum = zlib.crc32(line, checksum)
+        yield line
+    yield _line(end={"events": events, "crc32": checksum})
 
 
 def _lines(recording: Recording) -> Iterator[bytes]:
