@@ -22,7 +22,7 @@ def blocks(report: JobReport, view: View) -> Sequence[Block]:
     first: list[Block] = [Heading(_headline(report)), *notes, _spread(report)]
     shown: list[Block] = [Section(tuple(first))]
     if report.odd is not None and report.odd.items:
-        shown.append(Section((_items(report, report.odd),), _items_title(report.odd)))
+        shown.append(Section((_items(report, report.odd),), _items_title(report, report.odd)))
     shown.append(Section((_ranks(report),), "Ranks"))
     return shown
 
@@ -81,8 +81,9 @@ def _spread(report: JobReport) -> Table:
     return Table((Column("Figure", "text"), *map(Column, columns)), tuple(rows))
 
 
-def _items_title(odd: OddRank) -> str:
-    return f"Rank {odd.rank} compared with rank {odd.other_rank}"
+def _items_title(report: JobReport, odd: OddRank) -> str:
+    of_lines = ": what lines took above the level they began at" if report.item == "line" else ""
+    return f"Rank {odd.rank} compared with rank {odd.other_rank}{of_lines}"
 
 
 def _items(report: JobReport, odd: OddRank) -> Table:

@@ -149,17 +149,25 @@ def _strays(snapshot: Snapshot, own: str) -> Iterator[str]:
 
 
 def _lines(report: LineReport) -> RankReport:
-    found: dict[str, dict[str, int]] = {}
+    """Return the peak, and what each line took above the level that it began at.
+
+    Peaks of lines would show a difference again at every line that runs after it.
+    """
+    peaks: dict[str, int] = {}
+    items: dict[str, dict[str, int]] = {}
     for function in report.functions:
         for line in function.lines:
             name = f"{function.filename}:{line.lineno} in {function.qualname}"
             for each, memory in line.memory.items():
                 if memory.peak is not None:
-                    found.setdefault(each, {})[name] = memory.peak
-    device = _device({name: max(lines.values()) for name, lines in found.items()})
+                    peaks[each] = max(peaks.get(each, 0), memory.peak)
+                    # files of before it have no rise
+                    took = memory.peak if memory.rise is None else memory.rise
+                    items.setdefault(each, {})[name] = took
+    device = _device(peaks)
     if device is None:
         return _reduced("line")
-    return _reduced("line", device, {"peak": max(found[device].values())}, found[device])
+    return _reduced("line", device, {"peak": peaks[device]}, items[device])
 
 
 def _leaks(report: LeakReport) -> RankReport:

@@ -1,6 +1,7 @@
 """Ranks beside each other: spread, the odd one and what it holds, who is missing."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -149,17 +150,37 @@ def test_a_context_on_a_device_where_nothing_was_ever_allocated_is_named():
     )
 
 
-def lines(peak):
-    memory = LineMemory(peak, peak, peak, 0, 0, 0)
-    line = Line(7, "x = f()", 1, 5, {"cpu": memory})
-    function = FunctionLines("f", "f", "m", "train.py", 6, 1, (line,))
+def lines(*levels):
+    """Return the report of lines of which each takes memory up to the next level."""
+    found = [
+        Line(
+            7 + number,
+            "x = f()",
+            1,
+            5,
+            {"cpu": LineMemory(end, end, end, 0, 0, 0, rise=end - start)},
+        )
+        for number, (start, end) in enumerate(pairwise((0, *levels)))
+    ]
+    function = FunctionLines("f", "f", "m", "train.py", 6, 1, tuple(found))
     return LineReport((function,), ())
 
 
-def test_line_reports_are_compared_by_peak():
-    report = merged({"p.rank0.json": lines(10), "p.rank1.json": lines(40)})
+def test_line_reports_are_compared_by_what_each_line_took():
+    report = merged({"p.rank0.json": lines(10, 15, 20), "p.rank1.json": lines(10, 45, 50)})
     assert (report.item, report.odd.difference) == ("line", 30)
-    assert report.odd.items == (ItemDifference("train.py:7 in f", 40, 10),)
+    # line 9 runs at a higher level on rank 1, and takes as much on both
+    assert report.odd.items == (ItemDifference("train.py:8 in f", 35, 5),)
+    assert "Rank 1 compared with rank 0: what lines took above the level they" in str(report)
+
+
+def test_lines_of_files_without_rises_are_compared_by_peak():
+    reports = {}
+    for rank, peak in enumerate((10, 40)):
+        line = Line(7, "x = f()", 1, 5, {"cpu": LineMemory(peak, peak, peak, 0, 0, 0)})
+        function = FunctionLines("f", "f", "m", "train.py", 6, 1, (line,))
+        reports[f"p.rank{rank}.json"] = LineReport((function,), ())
+    assert merged(reports).odd.items == (ItemDifference("train.py:7 in f", 40, 10),)
 
 
 def test_records_that_cannot_be_compared_are_refused():
