@@ -20,8 +20,8 @@ WATCHES = {
 }
 """Framework to the module that watches its steps."""
 
-ZERO_GRAD, BACKWARD = f"{OWN_MARK}zero_grad", f"{OWN_MARK}backward"
-"""Names of the marks at the calls of ``zero_grad()``, and where a backward pass begins."""
+BACKWARD = f"{OWN_MARK}backward"
+"""Name of the marks where a backward pass begins."""
 
 
 @dataclass(frozen=True, slots=True)

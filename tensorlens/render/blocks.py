@@ -266,35 +266,6 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One point of a plane."""
-
-    name: str
-    title: str
-    x: float
-    """As a part of the width, 0 to 1."""
-    y: float
-    low: float
-    """Where the interval of ``x`` begins, and where it ends."""
-    high: float
-    is_best: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Plane:
-    """Points of two figures each; pages draw them, text leaves them out."""
-
-    heading: str
-    across: str
-    upward: str
-    points: tuple[Point, ...]
-    remark: str = ""
-    ticks_across: tuple[tuple[float, str], ...] = ()
-    """Part of the width and text."""
-    ticks_upward: tuple[tuple[float, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Box:
     """A rectangle of a treemap, as large as its bytes."""
 
@@ -375,7 +346,6 @@ Block: TypeAlias = (
     | Table
     | Legend
     | Bars
-    | Plane
     | Stack
     | Treemap
     | Picture

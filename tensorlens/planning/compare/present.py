@@ -20,21 +20,17 @@ from tensorlens.render.blocks import (
     Column,
     Heading,
     Note,
-    Plane,
-    Point,
     Rows,
     Section,
     Table,
 )
-from tensorlens.render.figures import UNKNOWN, byte_step, counted, size
+from tensorlens.render.figures import UNKNOWN, counted, size
 from tensorlens.render.view import View
 
 _TITLES = (
     *("option", "peak", "against", "reserved", "needs", "largest batch"),
     *("held ahead", "time", "loss"),
 )
-_STEPS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
-_MOST_TICKS = 8
 _GIVES_WAY = ("reserved", "needs", "loss", "against", "held ahead")
 """Columns in the order in which they go where the page is too narrow."""
 _ALWAYS = 3
@@ -74,7 +70,7 @@ def blocks(found: Comparison, view: View) -> Sequence[Block]:
     failures = tuple(Note(_failure(each)) for each in found.outcomes if not each.ran)
     if failures:
         shown.append(Section(failures, "Without figures"))
-    shown += [*_bars(found), *_plane(found)]
+    shown += _bars(found)
     return [*shown, Section(tuple(map(Note, _remarks(found))))]
 
 
@@ -110,75 +106,18 @@ def _failure(outcome: Outcome) -> str:
     return f"{outcome.name}: {outcome.status}: {outcome.why}"
 
 
-def _known(found: Comparison) -> list[tuple[Outcome, int]]:
-    return [
-        (each, each.peak_allocated)
+def _bars(found: Comparison) -> Iterator[Bars]:
+    """Yield the peaks, in the order of the options."""
+    known = [
+        (each.name, each.peak_allocated)
         for each in found.outcomes
         if each.ran and each.peak_allocated is not None
     ]
-
-
-def _bars(found: Comparison) -> Iterator[Bars]:
-    """Yield the peaks, in the order of the options."""
-    known = _known(found)
     highest = max((peak for _, peak in known), default=0) or 1
-    least = found.winners[0].names if known else ()
-    bars = (Bar(each.name, size(peak), peak / highest, each.name in least) for each, peak in known)
+    least = found.winners[0].names
     if known:
+        bars = (Bar(name, size(peak), peak / highest, name in least) for name, peak in known)
         yield Bars("Peak allocated", tuple(bars))
-
-
-def _plane(found: Comparison) -> Iterator[Plane]:
-    """Yield where each option is: time to the right, memory upwards; none without known times."""
-    known = [
-        (each, peak, ratio)
-        for each, peak in _known(found)
-        if (ratio := found.time_ratio(each.name)) is not None and ratio.is_known
-    ]
-    if len(known) < 2:
-        return
-    ends = [end for _, _, ratio in known for end in (ratio.point, ratio.low, ratio.high) if end]
-    # an interval of two runs may reach far beyond the picture
-    last = min(max(ends), 2 * max(ratio.point for _, _, ratio in known))
-    step = _ratio_step(last - min(ends))
-    first = max(step * (int(min(ends) / step) - 1), 0.0)
-
-    def across(end: float | None, ratio: Ratio) -> float:
-        return min((ratio.point if end is None else end) - first, last - first) / (last - first)
-
-    highest = max(peak for _, peak, _ in known) or 1
-    points = (
-        Point(
-            each.name,
-            f"{each.name}: {size(peak)}, {_time_text(ratio)}",
-            across(ratio.point, ratio),
-            peak / highest,
-            across(ratio.low, ratio),
-            across(ratio.high, ratio),
-            each.name in found.pareto,
-        )
-        for each, peak, ratio in known
-    )
-    yield Plane(
-        "Peak against time per step",
-        "time, as a ratio to the baseline",
-        "peak",
-        tuple(points),
-        "Green: of the Pareto set. The line is the 95 % interval of the time.",
-        tuple(
-            ((each - first) / (last - first), f"x{each:.4g}")
-            for each in (first + step * number for number in range(int((last - first) / step) + 1))
-        ),
-        tuple(
-            (each / highest, size(each).replace(".00 ", " "))
-            for each in range(0, highest + 1, byte_step(highest))
-        ),
-    )
-
-
-def _ratio_step(span: float) -> float:
-    """Return a round ratio, of which few make up the whole."""
-    return next((each for each in _STEPS if span / each <= _MOST_TICKS), span)
 
 
 def _conditions(found: Comparison) -> str:

@@ -20,7 +20,6 @@ from tensorlens.planning.suggest.checkpoints import checkpointed, recomputed
 from tensorlens.planning.suggest.late_frees import (
     during_backward,
     of_the_step_before,
-    set_to_none,
     zero_before_forward,
 )
 from tensorlens.planning.suggest.recorded_steps import (
@@ -30,11 +29,10 @@ from tensorlens.planning.suggest.recorded_steps import (
     Finder,
     RecordedSteps,
 )
-from tensorlens.planning.suggest.result import FREE, Method, Suggestion, Suggestions
-from tensorlens.planning.suggest.simulated_changes import Simulation, autocast, keras_changes
+from tensorlens.planning.suggest.result import FREE, Suggestion, Suggestions
+from tensorlens.planning.suggest.simulated_changes import Run, simulated
 from tensorlens.planning.suggest.state import smaller_queue, without_state
 from tensorlens.planning.suggest.verification import (
-    Run,
     Watcher,
     verified,
     watched,
@@ -65,15 +63,13 @@ _FINDERS: dict[str, tuple[Finder, ...]] = {
     TORCH: (
         checkpointed,
         without_state,
-        set_to_none,
         zero_before_forward,
         of_the_step_before,
         during_backward,
         smaller_queue,
     ),
-    TENSORFLOW: (recomputed, of_the_step_before),
+    TENSORFLOW: (recomputed, without_state, of_the_step_before),
 }
-_SIMULATED = {TORCH: autocast, TENSORFLOW: keras_changes}
 
 
 def suggest(
@@ -140,14 +136,8 @@ def suggest(
     with shared_runner():
         recording, facts, made = _recorded(run, framework, device, warmup, steps)
         record = RecordedSteps(recording, facts, made.device, framework)
-        simulation = Simulation(
-            step, framework, record.device, batch, arguments or {}, warmup + steps
-        )
-        found = [
-            *_simulated(record, simulation, _candidates(record)),
-            *_SIMULATED[framework](record, simulation),
-        ]
-        told = _told(record, found, top, made.program, simulation.notes)
+        found, notes = simulated(record, [*_candidates(record)], run)
+        told = _told(record, found, top, made.program, notes)
         acts = {each.change: each.act for each in found if each.act is not None}
         if not told.suggestions:
             return replace(told, verified=verify)
@@ -165,32 +155,7 @@ def _of_recording(
     recording: Recording, top: int, device: str | None, framework: str | None
 ) -> Suggestions:
     record = RecordedSteps(recording.still(), device=device, framework=framework or "")
-    found = [*_candidates(record)]
-    if record.framework == TENSORFLOW:
-        found += without_state(record)
-    return _told(record, found, top, "")
-
-
-def _simulated(
-    record: RecordedSteps, simulation: Simulation, candidates: Iterable[Candidate]
-) -> Iterator[Candidate]:
-    """Give candidates, with the simulated peak where blocks are computed again.
-
-    What else a block's second forward does, as with a cache, no recording tells; and one that
-    does something else fails.
-    """
-    for each in candidates:
-        is_by_torch = each.kind == "checkpoint" and record.framework == TORCH
-        if not is_by_torch or record.facts is None or record.facts.is_whole:
-            yield each
-            continue
-        if _saving(record, each) < _least(record, each):
-            continue
-        saving = simulation.savings({each.change: each.settings}).get(each.change)
-        if saving is not None:
-            yield replace(each, peak=record.peak - saving, how=Method.SIMULATED)
-        elif not simulation.refuses(each.change):
-            yield each
+    return _told(record, [*_candidates(record)], top, "")
 
 
 def _recorded(

@@ -12,11 +12,8 @@ from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
 from tensorlens.planning.suggest.recorded_steps import Candidate, EventRange, RecordedSteps, Replay
-from tensorlens.planning.suggest.result import Method
 from tensorlens.records.events import ALLOC, FREE, Stacks
 
-RECOMPUTE = {"recompute": "blocks"}
-"""The option of :func:`tensorlens.compare`."""
 _RANDOM_STATE = 5056
 """Bytes of the CPU generator's state that ``torch.utils.checkpoint`` keeps for each call."""
 
@@ -333,18 +330,13 @@ def recomputed(record: RecordedSteps) -> Iterator[Candidate]:
     for call in found:
         _recompute(record, replay, call, inputs)
     cost = _cost_of(record, found)
-    yield recompute_candidate(where.used(found), replay.peak(), Method.REPLAYED, cost)
-
-
-def is_replayed(record: RecordedSteps) -> bool:
-    """Tell whether the recording has the calls of blocks, and what goes back to them."""
-    return bool(Blocks(record).calls())
+    yield recompute_candidate(where.used(found), replay.peak(), cost)
 
 
 def recompute_candidate(
-    blocks: Sequence[RepeatedBlock], peak: int, how: Method, cost: str
+    blocks: Sequence[RepeatedBlock], peak: int = 0, cost: str = "their forward runs twice"
 ) -> Candidate:
-    """Return the change."""
+    """Return the change; ``peak`` 0 where it is still to be simulated."""
     return Candidate(
         kind="checkpoint",
         change=f"recompute {len(blocks)} blocks",
@@ -352,8 +344,7 @@ def recompute_candidate(
         code=_keras_code(blocks),
         peak=peak,
         cost=cost,
-        settings=RECOMPUTE,
-        how=how,
+        settings={"recompute": "blocks"},
     )
 
 

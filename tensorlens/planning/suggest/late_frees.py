@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from tensorlens.planning.step_facts import BACKWARD, ZERO_GRAD, UnusedVariable
+from tensorlens.planning.step_facts import BACKWARD, UnusedVariable
 from tensorlens.planning.suggest.recorded_steps import (
     TENSORFLOW,
     TORCH,
@@ -18,7 +17,7 @@ from tensorlens.planning.suggest.recorded_steps import (
     RecordedSteps,
 )
 from tensorlens.recording.analysis.roles import short_line
-from tensorlens.records.events import FREE, START
+from tensorlens.records.events import START
 from tensorlens.records.tensors import SourceLine
 
 _ITEM = re.compile(r"\[-?\d+\]$")
@@ -157,51 +156,6 @@ def _code(record: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> st
     return f"{text}\n{line}" if is_name else text
 
 
-_ACCUMULATES = "AccumulateGrad"
-
-
-def set_to_none(record: RecordedSteps) -> Iterator[Candidate]:
-    """Give the change to gradients that are freed where they are filled with zeros now.
-
-    A gradient goes at each ``zero_grad()``. What the next backward pass computes for it, and frees
-    after it has been added to the zeros, becomes the gradient, until the next ``zero_grad()``.
-    """
-    facts = record.facts
-    if facts is not None and facts.sets_to_none is not False:
-        return
-    zeroed = _zeroed(record)
-    spans = [*map(EventRange, zeroed, [*zeroed[1:], len(record.log)])]
-    added = [[*_accumulated(record, span)] for span in spans]
-    # those of another model that is there as well are not added to
-    sizes = {record.log.size[row] for rows in added for row in rows}
-    kept = [
-        row
-        for row in _gradients(record)
-        if _between(zeroed, row + 1, record.end(row))
-        and (record.log.kind[row] != START or record.log.size[row] in sizes)
-    ]
-    if not kept:
-        return
-    replay = record.replay()
-    for row in kept:
-        replay.free(row, zeroed[bisect_left(zeroed, row + 1)])
-    for span, rows in zip(spans, added, strict=True):
-        wanted = Counter(record.log.size[row] for row in kept if row < span.begin < record.end(row))
-        for row in rows:
-            if wanted[record.log.size[row]] > 0:
-                wanted[record.log.size[row]] -= 1
-                replay.free(row, span.end)
-    yield Candidate(
-        kind="set_to_none",
-        change="set gradients to None",
-        what=f"{len(kept):,} gradients that stay while forward runs",
-        code="optimizer.zero_grad(set_to_none=True)",
-        peak=replay.peak(),
-        cost="none; a parameter that backward does not reach then has no gradient instead of 0",
-        settings={"set_to_none": True},
-    )
-
-
 def zero_before_forward(record: RecordedSteps) -> Iterator[Candidate]:
     """Give the change of freeing gradients before forward, where it is done after it now."""
     replay, moved = record.replay(), 0
@@ -243,27 +197,3 @@ def _gradients(record: RecordedSteps) -> list[int]:
         if record.role(row) == "gradient"
         and (record.end(row) == len(record.log) or record.phase(record.end(row)) != "backward")
     ]
-
-
-def _zeroed(record: RecordedSteps) -> list[int]:
-    """Return the rows before which gradients are zeroed: by marks, else where steps begin."""
-    if record.facts is not None:
-        return sorted(set(record.marks(ZERO_GRAD)))
-    return [span.begin for span in record.steps[1:]]
-
-
-def _between(rows: Sequence[int], first: int, last: int) -> bool:
-    place = bisect_left(rows, first)
-    return place < len(rows) and rows[place] < last
-
-
-def _accumulated(record: RecordedSteps, span: EventRange) -> Iterator[int]:
-    """Give what was computed in a span and freed after it had been added to a gradient."""
-    log, study = record.log, record.study
-    for row in range(span.begin, span.end):
-        made = log.pair[row]
-        if log.kind[row] != FREE or log.device[row] != record.number or made < span.begin:
-            continue
-        node = study.context(study.place(row)).node
-        if node is not None and node.endswith(_ACCUMULATES):
-            yield made

@@ -266,7 +266,7 @@ class Candidate:
     """Blocks, tensor or optimizer that it is about, with the line where one is known."""
     code: str
     """Code to write."""
-    peak: int
+    peak: int = 0
     """Peak with the change, or the most of another memory."""
     cost: str = ""
     settings: dict[str, Any] = field(default_factory=dict)

@@ -8,7 +8,6 @@ from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, Candidate, Re
 from tensorlens.planning.suggest.result import Method
 from tensorlens.units import format_bytes
 
-SGD_SETTINGS = {"optimizer": "sgd"}
 _NOT_MUCH = 16
 """Bytes of the numbers that every optimizer of Keras has: the count of steps, the learning rate."""
 _LEAST = 1
@@ -44,7 +43,7 @@ def without_state(record: RecordedSteps) -> Iterator[Candidate]:
     yield plain_sgd(record, replay.peak())
 
 
-def plain_sgd(record: RecordedSteps, peak: int, how: Method = Method.REPLAYED) -> Candidate:
+def plain_sgd(record: RecordedSteps, peak: int) -> Candidate:
     """Return the change to SGD without state, with the peak that it would have."""
     kinds = {
         each.kind for each in record.optimizers if each.state or record.framework != TENSORFLOW
@@ -57,8 +56,7 @@ def plain_sgd(record: RecordedSteps, peak: int, how: Method = Method.REPLAYED) -
         code=_code(record),
         peak=peak,
         cost="trains differently: you must re-tune learning rate and schedule",
-        settings={} if momentum else SGD_SETTINGS,
-        how=how,
+        settings={} if momentum else {"optimizer": "sgd"},
     )
 
 

@@ -14,7 +14,7 @@ from tensorlens.planning.compare.result import Comparison, Outcome, Status
 from tensorlens.planning.step_facts import StepFacts, Watch, watch
 from tensorlens.planning.suggest.recorded_steps import Act
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
-from tensorlens.planning.suggest.simulated_changes import explained
+from tensorlens.planning.suggest.simulated_changes import AS_IT_IS, Run, explained
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes
@@ -91,17 +91,12 @@ def watched(folder: str) -> tuple[Recording, StepFacts] | None:
     return seen
 
 
-_BASE = "as it is"
 _NOTABLE = 1.01
 """How far apart the peaks of repeats must be to be told, as a ratio."""
 _OWN_CODE = "whether your code still needs it, no option can know"
 _STEPS = 2
 """Optimizers make their state in the first; the second has it."""
 _NO_OPTION = "compare() has no setting that does it"
-
-
-Run = Callable[..., Comparison]
-""":func:`tensorlens.compare` of the program: it is called with options, and more."""
 
 
 def verified(
@@ -112,10 +107,10 @@ def verified(
     ``acts`` does a change, by its text, where :func:`tensorlens.compare` has no setting. With
     ``by_step`` the peak of the median step counts, not that of the highest.
     """
-    options = {_BASE: {}, **_options(told, acts)}
+    options = {AS_IT_IS: {}, **_options(told, acts)}
     if len(options) == 1:
         return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
-    found = run(options, baseline=_BASE, device=told.device)
+    found = run(options, baseline=AS_IT_IS, device=told.device)
     told = _without(told, found)
     if by_step:
         outcomes = (replace(each, peaks=each.step_peaks or each.peaks) for each in found.outcomes)
@@ -123,7 +118,7 @@ def verified(
     return replace(
         told,
         verified=True,
-        measured_peak=_peak(found[_BASE]),
+        measured_peak=_peak(found[AS_IT_IS]),
         notes=(*told.notes, *_noise(found, "median steps" if by_step else "peaks")),
         suggestions=tuple(
             _measured(each, found) if each.change in options else _unmeasured(each) for each in told
@@ -150,7 +145,7 @@ def _options(told: Suggestions, acts: Mapping[str, Act]) -> dict[str, Given]:
 def _without(told: Suggestions, found: Comparison) -> Suggestions:
     """Leave out what the program fails with, unless it fails without any change too."""
     failed = {each.name: each.why for each in found.outcomes if each.status == Status.FAILED}
-    if _BASE in failed:
+    if AS_IT_IS in failed:
         return told
     return replace(
         told,

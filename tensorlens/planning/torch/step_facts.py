@@ -19,7 +19,6 @@ from tensorlens.frameworks.torch.census.tensors.graph import walk
 from tensorlens.heap import instances
 from tensorlens.planning.step_facts import (
     BACKWARD,
-    ZERO_GRAD,
     OptimizerFacts,
     RepeatedBlock,
     StepFacts,
@@ -92,7 +91,6 @@ class StepWatch:
             if self._inside:
                 return function(owner, set_to_none)
             self._sets_to_none, self._inside = bool(set_to_none), True
-            self._mark(ZERO_GRAD)
             try:
                 return function(owner, set_to_none)
             finally:

@@ -46,9 +46,6 @@ class Bench(Protocol):
     def follow(self, act: Callable[[], None]) -> Followed:
         """Call ``act`` after each step of an optimizer."""
 
-    def number(self, tensor: Any) -> float | None:
-        """Return the number in a tensor; raise NotATensor for what is none."""
-
     def refusal(self, error: BaseException, *, limited: bool) -> str | None:
         """Return what was asked for if the error is for want of memory, else None."""
 
@@ -75,7 +72,7 @@ def run_job(job: Job, bench: Bench) -> Result:
     optioned = bench.optioned(job)
 
     def call(step: Callable[[], Any]) -> None:
-        losses.append(loss_of(step(), bench.number))
+        losses.append(loss_of(step()))
         meter.wait()
 
     made: list[Any] = []

@@ -26,7 +26,6 @@ from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.host_limits import host_limited, peak_resident
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
-from tensorlens.planning.trials.losses import NotATensor
 from tensorlens.planning.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
@@ -57,11 +56,6 @@ class _Bench:
 
     def follow(self, act: Callable[[], None]) -> OptimizerSteps:
         return OptimizerSteps(act)
-
-    def number(self, tensor: Any) -> float | None:
-        if not tf.is_tensor(tensor):
-            raise NotATensor
-        return float(tensor) if tensor.shape.num_elements() == 1 else None
 
     def refusal(self, error: BaseException, *, limited: bool) -> str | None:
         request = failed_request(error)

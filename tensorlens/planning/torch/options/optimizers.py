@@ -20,6 +20,7 @@ from tensorlens.planning.torch.options.stage import (
     stepping_classes,
     wrapped,
 )
+from tensorlens.planning.trials.losses import loss_of
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
 """Arguments that the other optimizer is given as well, where it takes them."""
@@ -162,7 +163,8 @@ class Accumulate(Option):
             ):
                 for part in range(self.value):
                     self._part, self._stepped = part, False
-                    values.append(_number(step()))
+                    result = step()
+                    values.append(None if self.stage.estimated else loss_of(result))
             known = [value for value in values if value is not None]
             return sum(known) / len(known) if len(known) == len(values) else None
 
@@ -211,9 +213,3 @@ def _optimizer_steps(option: Accumulate) -> Iterator[None]:
         for kind in stepping_classes():
             stack.enter_context(wrapped(kind, "step", asking))
         yield
-
-
-def _number(value: Any) -> float | None:
-    from tensorlens.planning.torch.options.program import loss_of
-
-    return loss_of(value)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,8 +25,6 @@ from tensorlens.planning.torch.options.prefetch import PrefetchFactor
 from tensorlens.planning.torch.options.stage import Option, Stage
 from tensorlens.planning.trials.host_limits import host_limited, peak_resident
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
-from tensorlens.planning.trials.losses import NotATensor
-from tensorlens.planning.trials.losses import loss_of as loss_in
 from tensorlens.planning.trials.stage import Optioned
 
 _KINDS: dict[str, type[Option]] = {
@@ -102,15 +98,14 @@ class _Bench:
     def follow(self, act: Callable[[], None]) -> OptimizerSteps:
         return OptimizerSteps(act)
 
-    def number(self, tensor: Any) -> float | None:
-        return number(tensor)
-
     def refusal(self, error: BaseException, *, limited: bool) -> str | None:
         request = failed_request(error)
         return None if request is None else request.text
 
     def limited(self, nbytes: int | None) -> AbstractContextManager[None]:
-        return limited(nbytes)
+        if nbytes is None:
+            return nullcontext()
+        return _of_devices(nbytes) if torch.cuda.is_available() else host_limited(nbytes)
 
     def rehearses(self) -> bool:
         return not torch.cuda.is_available()
@@ -186,51 +181,12 @@ def _cuda_devices() -> range:
     return range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
 
 
-@contextlib.contextmanager
-def limited(nbytes: int | None) -> Iterator[None]:
-    """Let the program have so many bytes from here on; None: as many as there are.
-
-    On CUDA they are what the device would have in all: the caching allocator may reserve what is
-    left of them beside what is taken before the program begins. Else the process may map so many
-    bytes more.
-
-    Raises:
-        CannotApply: this system sets no such limit.
-    """
-    if nbytes is None:
-        yield
-        return
-    if torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
-            torch.zeros(1, device=f"cuda:{number}")
-            free, total = torch.cuda.mem_get_info(number)
-            taken = total - free - torch.cuda.memory_reserved(number)
-            share = max(nbytes - taken, 0) / total
-            torch.cuda.set_per_process_memory_fraction(min(share, 1.0), number)
-        yield
-        return
-    with host_limited(nbytes):
-        yield
-
-
-def number(value: Any) -> float | None:
-    """Return the number in a tensor of one element; tensors without data have none.
-
-    Raises:
-        NotATensor: it is something else.
-    """
-    if not isinstance(value, torch.Tensor):
-        raise NotATensor
-    if value.numel() != 1 or _is_fake(value):
-        return None
-    return float(value.detach())
-
-
-def loss_of(value: Any) -> float | None:
-    """Return the loss that ``step()`` returned, or None where there is none to see."""
-    return loss_in(value, number)
-
-
-def _is_fake(value: Any) -> bool:
-    module = sys.modules.get("torch._subclasses.fake_tensor")
-    return isinstance(value, getattr(module, "FakeTensor", ())) or value.is_meta
+def _of_devices(nbytes: int) -> AbstractContextManager[None]:
+    """Let caching allocators reserve what of so many bytes is left beside what is taken now."""
+    for number in range(torch.cuda.device_count()):
+        torch.zeros(1, device=f"cuda:{number}")
+        free, total = torch.cuda.mem_get_info(number)
+        taken = total - free - torch.cuda.memory_reserved(number)
+        share = max(nbytes - taken, 0) / total
+        torch.cuda.set_per_process_memory_fraction(min(share, 1.0), number)
+    return nullcontext()
