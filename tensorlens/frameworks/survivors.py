@@ -49,6 +49,12 @@ class Survivor:
     """How those write who made it."""
 
     @property
+    def item(self) -> Any:
+        """The object whose holders are to be found; None where there is none."""
+        held = (*self.tensors, *self.arrays, *(each.item for each in self.holders))
+        return next(iter(held), None)
+
+    @property
     def is_held_unseen(self) -> bool:
         """Whether nothing is known to hold it: something outside of Python does."""
         return not any((self.tensors, self.arrays, self.holders, self.cycle))

@@ -19,9 +19,12 @@ from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 
 __all__ = ["find_names", "objects", "select"]
 
-_ALIAS, _NAMESPACE, _UNKNOWN = -1, -2, -3
-"""What goes by its holder's name, of the second its entries are attributes; and of which place
-nothing is known."""
+_ALIAS = -1
+"""What goes by its holder's name."""
+_NAMESPACE = -2
+"""A dict that goes by its holder's name, and whose entries are attributes."""
+_UNKNOWN = -3
+"""What its holder has at a place that is not known yet."""
 
 
 def select(
@@ -73,7 +76,8 @@ def find_names(
                     left.discard(address)
                     level.append((reference.child, reference.kind == _NAMESPACE))
     known: dict[int, int] = {}
-    return array("i", [_node(address, begin, came, known, names) for address in targets])
+    steps = Steps()
+    return array("i", [_node(address, begin, came, known, names, steps) for address in targets])
 
 
 class _Reference(NamedTuple):
@@ -122,6 +126,7 @@ def _node(
     came: Mapping[int, _Reference],
     known: dict[int, int],
     names: Names,
+    steps: Steps,
 ) -> int:
     way = []
     while address in came and address not in known:
@@ -133,7 +138,7 @@ def _node(
     node = known[address]
     for holder, child, kind, value in reversed(way):
         if kind == _UNKNOWN:
-            kind, value = Steps().step(holder, child)
+            kind, value = steps.step(holder, child)
         if kind == INDEX:
             node = names.index(node, value)
         elif kind == KEY:

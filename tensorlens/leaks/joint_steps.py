@@ -13,6 +13,7 @@ from typing import Any
 from tensorlens.frameworks.base import UNKNOWN, Adapter, LeftBlocks, StepFigures, Steps
 from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.frameworks.survivors import Holdings, Retained, Root, Survivor
+from tensorlens.guards import reason
 from tensorlens.records.tensors import SourceLine
 from tensorlens.signals import is_from_a_handler
 
@@ -148,9 +149,8 @@ class JointSteps:
             except Exception as error:
                 if is_from_a_handler(error) or len(mine) == len(addresses):
                     raise
-                text = f"{type(error).__name__}: {error}"
-                name = self._names[at]
-                self._extra.append(f"{name}: who holds its tensors could not be found: {text}")
+                why = f"who holds its tensors could not be found: {reason(error)}"
+                self._extra.append(f"{self._names[at]}: {why}")
         known = [survivors.get(address) or Survivor(address, 0) for address in addresses]
         return JointHoldings(parts, known)
 
@@ -204,6 +204,7 @@ class JointHoldings:
             sum(each.tensors for each in found),
             next(references, ()),
             tuple(block for each in found for block in each.blocks),
+            sum(each.nodes for each in found),
         )
 
     def _of(self, number: int, items: Sequence[Any]) -> list[Any]:

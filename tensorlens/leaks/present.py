@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tensorlens.leaks.line_text import place_of
 from tensorlens.leaks.report import Balance, BelowLine, Example, Growth, Leak, LeakKind, LeakReport
 from tensorlens.records.names import readable_name
 from tensorlens.records.references import ReferencePath
-from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
     Block,
     Chain,
@@ -23,7 +23,7 @@ from tensorlens.render.blocks import (
     labelled,
 )
 from tensorlens.render.figures import UNKNOWN, counted, counted_about, size
-from tensorlens.render.source import place, printable
+from tensorlens.render.source import printable
 from tensorlens.render.view import View
 
 _ARROW = "-> "
@@ -140,7 +140,7 @@ def _rate(tensors: float, nbytes: float) -> str:
 
 
 def _item(number: int, count: int, leak: Leak) -> Item:
-    facts = [Fact("made at", Chain((_where(leak.born),)), leak.source)]
+    facts = [Fact("made at", Chain((place_of(leak.born),)), leak.source)]
     facts.append(Fact("held by", Chain(_held_by(leak))))
     facts += [Fact("and by", Chain(_references(path))) for path in leak.paths[1:]]
     facts += _graph(leak)
@@ -155,15 +155,11 @@ def _item(number: int, count: int, leak: Leak) -> Item:
     return Item(number, count, rate + kind, tuple(facts))
 
 
-def _where(line: SourceLine | None) -> str:
-    return place(line, function=True) if line else "a line that is not known"
-
-
 def _below(lines: Sequence[BelowLine]) -> Iterator[Fact]:
     for number, each in enumerate(lines[:_MOST_BELOW]):
         label = "" if number else "below it"
         amount = f"{_rate(each.tensors_per_step, each.bytes_per_step)}, {each.role}"
-        yield Fact(label, f"{amount}, made at {_where(each.born)}", each.source)
+        yield Fact(label, f"{amount}, made at {place_of(each.born)}", each.source)
     rest = lines[_MOST_BELOW:]
     if rest:
         nbytes = size(round(sum(each.bytes_per_step for each in rest)))

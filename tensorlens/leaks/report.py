@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar
 
+from tensorlens.leaks.line_text import place_of
 from tensorlens.records.documents import Document
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render.source import place
 
 SCHEMA = "tensorlens.leaks"
 VERSION = 1
@@ -212,6 +212,5 @@ class LeakReport(Document):
         if not self.leaks:
             return f"<LeakReport: {self.verdict}>"
         first = self.leaks[0]
-        line = place(first.born, function=True) if first.born else "an unknown line"
         held = f", held by {first.path}" if first.path else ""
-        return f"<LeakReport: {self.verdict}; made at {line}{held}>"
+        return f"<LeakReport: {self.verdict}; made at {place_of(first.born)}{held}>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import linecache
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -11,8 +10,9 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.survivors import Survivor
-from tensorlens.heap.paths import paths
+from tensorlens.leaks.growth.retained import ways_of
 from tensorlens.leaks.joint_steps import follow
+from tensorlens.leaks.line_text import source_of
 from tensorlens.records.tensors import SourceLine
 
 _MOST_LINES = 10
@@ -108,10 +108,9 @@ class Stretch:
         path: str,
     ) -> Remains:
         line = self._steps.line(birth)
-        source = "" if line is None else linecache.getline(line.filename, line.lineno).strip()
         name, dtype, shape = known
         device = self._steps.device(birth)
-        return Remains(device, nbytes, tensors, line, source, name, dtype, shape, path)
+        return Remains(device, nbytes, tensors, line, source_of(line), name, dtype, shape, path)
 
     def _of_devices(self, told: Collection[str]) -> list[Remains]:
         found = []
@@ -128,14 +127,9 @@ def _known(survivor: Survivor) -> tuple[str, str, tuple[int, ...]]:
 
 def _ways(survivors: Sequence[Survivor]) -> list[str]:
     """Return the shortest way to each that can be seen, and on to what hangs below it."""
-    items = []
-    for survivor in survivors:
-        held = (*survivor.tensors, *survivor.arrays)
-        items.append(held[0] if held else survivor.holders[0].item if survivor.holders else None)
-    found = iter(paths([item for item in items if item is not None]))
     ways = []
-    for survivor, item in zip(survivors, items, strict=True):
-        own = next(found) if item is not None else []
+    found = ways_of([each.item for each in survivors])
+    for survivor, own in zip(survivors, found, strict=True):
         is_below = not (survivor.tensors or survivor.arrays)
         onward = survivor.holders[0].references if is_below and survivor.holders else ()
         texts = [str(own[0])] if own else []

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import linecache
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from tensorlens import collector
 from tensorlens.leaks.advice import Facts, advice
@@ -26,9 +24,11 @@ from tensorlens.leaks.growth.growth_test import (
 )
 from tensorlens.leaks.growth.retained import RetainedGroup, end_of
 from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.headline import headline
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
 from tensorlens.leaks.inspection import Inspection, inspect_again, inspect_steps
+from tensorlens.leaks.line_text import place_of, source_of
 from tensorlens.leaks.report import (
     Balance,
     BelowLine,
@@ -39,26 +39,14 @@ from tensorlens.leaks.report import (
     LeakKind,
     LeakReport,
 )
+from tensorlens.leaks.runtime_models import with_models_as_one
 from tensorlens.records.references import ReferencePath
-from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import counted_about
-from tensorlens.render.source import place
 from tensorlens.units import format_bytes
 
 _MANY = 24
 """Steps after which a container that none of them emptied is taken to be never emptied."""
-_TIMES_MORE = 3
-"""How many times as many steps would tell what is not clear."""
-_OF_A_MODEL = ("parameter", "optimizer")
-_RUNTIME = "TensorFlow's runtime (no reference in Python)"
-_HARMLESS = {
-    GrowthKind.FILLING: "go into containers with an end",
-    GrowthKind.GARBAGE: "wait for the garbage collector",
-}
-"""Kinds of growth that end, and the headline's words for them."""
 _CONTAINERS = ("item", "key", "queue", "cache")
-
-__all__ = ["LoopSamples", "verdict"]
 
 
 def verdict(watched: LoopSamples) -> LeakReport:
@@ -67,7 +55,7 @@ def verdict(watched: LoopSamples) -> LeakReport:
     The collector runs once, at the end, and only where something grew that nothing but it could
     tell, and where the program lets it run at all: what it frees is garbage and no leak.
     """
-    if len(watched.judged) < 1:
+    if not watched.judged:
         text = f"too few steps to tell: {watched.made} with {watched.warmup_steps} of warm-up"
         return _report(watched, (), (), text)
     # or it might free what is about to be looked at
@@ -87,7 +75,7 @@ def verdict(watched: LoopSamples) -> LeakReport:
             others.append((each.taken, _unclear(each, watched)))
         else:
             leaks.append((each, _leak(each, watched)))
-    leaks = _of_models(leaks)
+    leaks = with_models_as_one(leaks)
     leaks.sort(key=lambda pair: -pair[1].bytes_per_step)
     listed = [leak for _, leak in leaks]
     grown = [other for _, other in others]
@@ -96,66 +84,8 @@ def verdict(watched: LoopSamples) -> LeakReport:
     grown += _host(watched, listed)
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     grown += _gone(watched, sums)
-    text = _sentence(watched, listed, grown, sums)
+    text = headline(watched, listed, grown, sums)
     return _report(watched, tuple(listed), tuple(grown), text, _left_out(seen), sums)
-
-
-def _is_of_runtime(found: RetainedGroup, leak: Leak) -> bool:
-    """Tell whether a framework's runtime holds something, which Python sees nothing of."""
-    return found.words.unseen is not None and not found.is_held and found.cycle is None
-
-
-def _of_models(leaks: Sequence[tuple[RetainedGroup, Leak]]) -> list[tuple[RetainedGroup, Leak]]:
-    """Return leaks with what a runtime holds told as one: models that are made in each step."""
-    joined = [pair for pair in leaks if not _is_of_runtime(*pair)]
-    devices: dict[str, list[tuple[RetainedGroup, Leak]]] = {}
-    for found, leak in leaks:
-        if _is_of_runtime(found, leak):
-            devices.setdefault(found.device, []).append((found, leak))
-    for several in devices.values():
-        is_model = any(leak.role in _OF_A_MODEL for _, leak in several)
-        if len(several) == 1 and not is_model:
-            joined += several
-            continue
-        several.sort(key=lambda pair: -pair[1].bytes_per_step)
-        found, first = several[0]
-        leak = replace(
-            first,
-            tensors_per_step=sum(leak.tensors_per_step for _, leak in several),
-            bytes_per_step=sum(leak.bytes_per_step for _, leak in several),
-            nodes_per_step=sum(leak.nodes_per_step for _, leak in several),
-            path=_RUNTIME,
-            paths=(),
-            advice=found.words.model if is_model else first.advice,
-            below=_rows([leak for _, leak in several]),
-        )
-        joined.append((found, leak))
-    return joined
-
-
-def _rows(leaks: Sequence[Leak]) -> tuple[BelowLine, ...]:
-    """Return what leaks that are told as one consist of beside the first, by line and role."""
-    own = [
-        BelowLine(
-            leak.born,
-            leak.bytes_per_step - sum(each.bytes_per_step for each in leak.below),
-            leak.tensors_per_step,
-            leak.role,
-            leak.source,
-        )
-        for leak in leaks[1:]
-    ]
-    sums: dict[tuple[SourceLine | None, str], BelowLine] = {}
-    for each in (*own, *(below for leak in leaks for below in leak.below)):
-        known = sums.get((each.born, each.role))
-        if known is not None:
-            each = replace(
-                each,
-                bytes_per_step=known.bytes_per_step + each.bytes_per_step,
-                tensors_per_step=known.tensors_per_step + each.tensors_per_step,
-            )
-        sums[each.born, each.role] = each
-    return tuple(sorted(sums.values(), key=lambda each: -each.bytes_per_step))
 
 
 def _left_out(seen: Inspection) -> tuple[str, ...]:
@@ -187,8 +117,7 @@ def _no_leak(found: RetainedGroup, watched: LoopSamples) -> Growth | None:
 
 
 def _where(found: RetainedGroup, watched: LoopSamples) -> str:
-    line = watched.steps.line(found.birth)
-    return "a line that is not known" if line is None else place(line, function=True)
+    return place_of(watched.steps.line(found.birth))
 
 
 def _unclear(found: RetainedGroup, watched: LoopSamples) -> Growth:
@@ -223,7 +152,7 @@ def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
 
 def _leak(found: RetainedGroup, watched: LoopSamples) -> Leak:
     line = watched.steps.line(found.birth)
-    source = _source(line)
+    source = source_of(line)
     facts = Facts(
         steps=watched.span.steps,
         is_in_array=found.is_in_array,
@@ -264,12 +193,9 @@ def _kind(found: RetainedGroup) -> LeakKind:
 def _below(found: RetainedGroup, watched: LoopSamples) -> tuple[BelowLine, ...]:
     lines = [(watched.steps.line(each.birth), each) for each in found.below]
     return tuple(
-        BelowLine(line, each.nbytes, each.tensors, each.role, _source(line)) for line, each in lines
+        BelowLine(line, each.nbytes, each.tensors, each.role, source_of(line))
+        for line, each in lines
     )
-
-
-def _source(line: SourceLine | None) -> str:
-    return "" if line is None else linecache.getline(line.filename, line.lineno).strip()
 
 
 def _variable(source: str) -> str | None:
@@ -301,8 +227,8 @@ def _reserved(watched: LoopSamples) -> list[Growth]:
     for device in watched.figures[-1].reserved:
         if device == "cpu":
             continue
-        allocated = _levels(watched, device, reserved=False)
-        reserved = _levels(watched, device, reserved=True)
+        allocated = watched.allocated(device)
+        reserved = watched.reserved(device)
         if growing(reserved) is not None and growing(allocated) is None:
             mean = (reserved[-1] - reserved[0]) / (len(reserved) - 1) / watched.stride
             text = (
@@ -318,7 +244,7 @@ def _gone(watched: LoopSamples, sums: Mapping[str, Balance]) -> list[Growth]:
     found = []
     now = watched.steps.figures().allocated
     for device, each in sums.items():
-        levels = _levels(watched, device, reserved=False)
+        levels = watched.allocated(device)
         if 2 * each.unknown <= each.growth or not climbs(levels):
             continue
         if levels[-1] - now.get(device, 0) < each.unknown // 2:
@@ -336,8 +262,7 @@ def _most_grown(watched: LoopSamples) -> str:
     """Return the line whose blocks grew most while the loop ran."""
     first, last = watched.figures[watched.warmup].lines, watched.figures[-1].lines
     grown = {birth: size - first.get(birth, (0, 0))[1] for birth, (_, size) in last.items()}
-    line = watched.steps.line(max(grown, key=grown.__getitem__)) if grown else None
-    return "a line that is not known" if line is None else place(line, function=True)
+    return place_of(watched.steps.line(max(grown, key=grown.__getitem__)) if grown else None)
 
 
 def _host(watched: LoopSamples, leaks: Sequence[Leak]) -> list[Growth]:
@@ -358,69 +283,6 @@ def _host(watched: LoopSamples, leaks: Sequence[Leak]) -> list[Growth]:
         arrays=growing_arrays,
         collected=collected,
     )
-
-
-def _levels(watched: LoopSamples, device: str, reserved: bool) -> list[int]:
-    figures = watched.figures[watched.warmup :]
-    sources = [each.reserved if reserved else each.allocated for each in figures]
-    return [source.get(device, 0) for source in sources]
-
-
-def _sentence(
-    watched: LoopSamples,
-    leaks: Sequence[Leak],
-    others: Sequence[Growth],
-    sums: Mapping[str, Balance],
-) -> str:
-    count = watched.span.steps
-    if leaks:
-        tensors = sum(leak.tensors_per_step for leak in leaks)
-        likely = "" if any(leak.certainty == CERTAIN for leak in leaks) else "likely a "
-        kinds = {leak.kind for leak in leaks}
-        kind = kinds.pop() if len(kinds) == 1 else LeakKind.LEAK
-        number, nbytes = counted_about(tensors), _sum_of(leaks)
-        graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
-        if graphs:
-            its = "it keeps" if tensors == 1 else "they keep"
-            graph = f"probably the autograd graph that {its} ({_sum_of(graphs)})"
-            parts = f"{number} ({nbytes}) and {graph}"
-            return f"{likely}{kind}: {_sum_of([*leaks, *graphs])} stay behind in each step: {parts}"
-        return f"{likely}{kind}: {number} and {nbytes} stay behind in each step"
-    unclear = [each for each in others if each.kind == GrowthKind.UNCLEAR]
-    if unclear:
-        amount = f"{_sum_of(unclear)} a step more, but not from each of them"
-        more = _TIMES_MORE * (watched.made - watched.warmup_steps)
-        return f"not clear after {count} steps: {amount}; watch {more} steps or more"
-    gone = [each for each in others if each.kind == GrowthKind.GONE]
-    if gone:
-        return (
-            f"memory grew by {_sum_of(gone)} a step while the loop ran, and is freed now: ask for "
-            "the verdict before the loop's function returns"
-        )
-    if any(each.kind == GrowthKind.HOST for each in others):
-        return f"no tensors stay behind in each of {count} steps, but host memory grows"
-    grown = [
-        f"{_sum_of(mine)} a step {words}"
-        for kind, words in _HARMLESS.items()
-        if (mine := [each for each in others if each.kind == kind and each.bytes_per_step])
-    ]
-    if grown:
-        return f"no tensors are lost in {count} steps: {', and '.join(grown)}"
-    rest = [
-        each.unknown
-        for device, each in sums.items()
-        if 2 * each.unknown > _levels(watched, device, reserved=False)[0]
-    ]
-    if any(rest):
-        return (
-            f"no tensor is known to stay behind in each of {count} steps, but memory is "
-            f"{format_bytes(sum(rest))} more at their end"
-        )
-    return f"no leak: nothing stays behind in each of {count} steps"
-
-
-def _sum_of(several: Sequence[Leak | Growth]) -> str:
-    return format_bytes(round(sum(each.bytes_per_step for each in several)))
 
 
 def _report(

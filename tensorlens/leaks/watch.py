@@ -114,18 +114,11 @@ class LeakWatch:
         iterator = iter(items)
         if self._steps is None:
             self.start()
-        first = True
-        while True:
-            # the loop's own work on an item ends when it asks for the next one
-            if not first:
-                self.step()
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-            first = False
+        for item in iterator:
             yield item
+            # the loop's own work on it ends when it asks for the next one
             del item
+            self.step()
 
     def stop(self) -> LeakReport:
         """Watch no longer, and return the verdict."""

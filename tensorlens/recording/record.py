@@ -151,7 +151,8 @@ class LiveRecording(Recording):
 
     @property
     def origin(self) -> Origin:
-        """Where the recording is from."""
+        """Where the recording is from; while it is on, with what is known so far."""
+        self._refresh()
         return self._origin
 
     def _refresh(self) -> None:
@@ -168,7 +169,6 @@ class LiveRecording(Recording):
         notes = (*origin.notes, *unseen)
         self._log = log
         self._origin = replace(origin, notes=notes, process=ranks.label(origin.process))
-        self._answers = {}
 
     def __enter__(self) -> LiveRecording:
         return self.start()
@@ -245,14 +245,13 @@ class Recorders:
 
     def __init__(self, adapters: Sequence[Adapter], options: RecordOptions) -> None:
         self._options = options
-        self._notes: list[str] = []
         self._running: list[tuple[str, Recorder]] = []
         with ExitStack() as stack:
             stack.callback(_end, self._running)
             _, failed = ask(adapters, self._start)
             stack.pop_all()
-        self._notes = [_refusal(name, text) for name, text in failed.items()]
-        self._notes += left_out()
+        refusals = (_refusal(name, text) for name, text in failed.items())
+        self._notes = [*refusals, *left_out()]
 
     def _start(self, adapter: Adapter) -> None:
         self._running.append((adapter.name, adapter.record(self._options)))
@@ -286,7 +285,7 @@ class Recorders:
                 if not is_ours or not (found or waiting):
                     _end(waiting if end else ())
                     raise
-                notes.append(f"{name}: its events were lost: {type(error).__name__}: {error}")
+                notes.append(f"{name}: its events were lost: {reason(error)}")
         log, origin = merge_origins(found, same_marks=True)
         return log, replace(origin, notes=(*origin.notes, *notes))
 

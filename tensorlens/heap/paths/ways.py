@@ -12,22 +12,20 @@ from tensorlens.heap.paths.search import Search, ancestors
 from tensorlens.records.references import ReferencePath
 
 _DEPTH = 20
-"""References of a way, at most, where nobody says otherwise."""
+"""References of a way, at most."""
+_MOST = 5
+"""Ways to one object, at most."""
 _SPARE = 4
 """How many times more ways are sought than asked for: some read the same."""
 
 
-def paths(
-    targets: Sequence[object], *, skip: Collection[int] = (), most: int = 5, depth: int = _DEPTH
-) -> list[list[ReferencePath]]:
-    """Return up to ``most`` different ways that keep each target alive, the shortest first.
+def paths(targets: Sequence[object], *, skip: Collection[int] = ()) -> list[list[ReferencePath]]:
+    """Return up to five different ways that keep each target alive, the shortest first.
 
     Args:
         targets: some objects that the collector tracks, at most a few dozen.
         skip: addresses of objects that do not count as holders: the caller's own containers. What
             is an instance of the profiler's classes or belongs to its code never counts.
-        most: how many ways are given for each target.
-        depth: how many references a way has at most.
 
     Ways are different that differ in what they begin with, or in what directly holds the target.
     The last reference is the one to the target; it adds no name of the target's own. A way that
@@ -37,8 +35,8 @@ def paths(
     One call of some hundred milliseconds for a million objects. Nothing is kept or changed; the
     collector stands still meanwhile.
     """
-    with _searched(targets, skip, depth, most) as search:
-        return [_choose(target, most) for target in search.targets]
+    with _searched(targets, skip, _MOST) as search:
+        return [_choose(target, _MOST) for target in search.targets]
 
 
 def cycle(target: object) -> ReferencePath | None:
@@ -47,7 +45,7 @@ def cycle(target: object) -> ReferencePath | None:
     It begins and ends with the same object, of which the last reference gives the type; the target
     may only hang below it. None where something else holds the target or there is no cycle.
     """
-    with _searched([target], (), _DEPTH, 1) as search:
+    with _searched([target], (), 1) as search:
         node = search.targets[0]
         if any(several for several in ways(node)):
             return None
@@ -59,11 +57,9 @@ def cycle(target: object) -> ReferencePath | None:
 
 
 @contextlib.contextmanager
-def _searched(
-    targets: Sequence[object], skip: Collection[int], depth: int, most: int
-) -> Iterator[Search]:
+def _searched(targets: Sequence[object], skip: Collection[int], most: int) -> Iterator[Search]:
     with collector.paused():
-        search = Search(targets, skip, depth)
+        search = Search(targets, skip, _DEPTH)
         try:
             search.run(lambda target: count(target, most * _SPARE) >= most * _SPARE)
             yield search

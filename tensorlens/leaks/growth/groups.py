@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,11 @@ class LeftBlock:
     step: int
 
 
+def blocks_of(left: LeftBlocks) -> Iterator[LeftBlock]:
+    """Give each block that is left; a step below 0 is none that was watched."""
+    return map(LeftBlock, left.address, left.size, left.birth, left.step)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldBlock:
     """A block, and who holds it."""
@@ -48,9 +53,7 @@ class HeldBlock:
     @property
     def item(self) -> Any:
         """The object whose holders are to be found; None where there is none."""
-        survivor = self.survivor
-        held = (*survivor.tensors, *survivor.arrays, *(each.item for each in survivor.holders))
-        return next(iter(held), None)
+        return self.survivor.item
 
 
 def latest_of(held: Sequence[HeldBlock]) -> HeldBlock:
@@ -122,11 +125,9 @@ def left_by_step(blocks: Iterator[LeftBlock] | Sequence[LeftBlock]) -> dict[int,
 def candidates(blocks: LeftBlocks, span: WatchedSteps) -> list[LeftBlock]:
     """Return the blocks of lines that may leave something behind in every step, or regularly."""
     by_line: dict[int, list[LeftBlock]] = {}
-    for address, size, birth, step in zip(
-        blocks.address, blocks.size, blocks.birth, blocks.step, strict=True
-    ):
-        if step >= 0:
-            by_line.setdefault(birth, []).append(LeftBlock(address, size, birth, step))
+    for each in blocks_of(blocks):
+        if each.step >= 0:
+            by_line.setdefault(each.birth, []).append(each)
     judged = ((each, judge(left_by_step(each), span)) for each in by_line.values())
     return [block for each, judgement in judged if judgement.certainty != NONE for block in each]
 
@@ -251,13 +252,3 @@ def _by_root(held: HeldBlock) -> Hashable:
 
 
 _LEVELS_BELOW = (_by_root, _by_line)
-
-
-def growing_lines(
-    figures: Sequence[Mapping[int, tuple[int, int]]], known: frozenset[int]
-) -> Iterator[tuple[int, list[int], list[int]]]:
-    """Give each line that is not in ``known`` with its blocks and bytes after each step."""
-    for birth in figures[-1]:
-        if birth not in known:
-            series = [each.get(birth, (0, 0)) for each in figures]
-            yield birth, [blocks for blocks, _ in series], [nbytes for _, nbytes in series]

@@ -12,6 +12,7 @@ from tensorlens.leaks.growth.groups import (
     Group,
     HeldBlock,
     LeftBlock,
+    blocks_of,
     latest_of,
     left_by_step,
     names,
@@ -31,19 +32,22 @@ from tensorlens.leaks.growth.retained import (
     RetainedBelow,
     RetainedGroup,
     bounds_of,
-    circles,
-    container,
-    of_group,
-    reached,
+    container_path,
+    cycles_of,
+    described_alone,
     ways_of,
+    with_holders,
 )
 from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.line_text import place_of
 from tensorlens.leaks.report import Certainty, Growth, GrowthKind
 from tensorlens.records.references import ReferencePath
 from tensorlens.units import format_bytes
 
 _MOST_BLOCKS = 4_000
 """Blocks whose holders are looked for; of more, some of each line and size."""
+_MOST_LINES = 3
+"""Lines that are told, those that grew most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,14 +89,12 @@ def populations(
     }
     shrinking = [levels for levels in all_lines.values() if levels.blocks_growth < 0]
     several = [*lines.values()]
-    if not several or all(_certainty(each) == NONE for each in (*several, total(several))):
+    if not several or all(_climb_certainty(each) == NONE for each in (*several, total(several))):
         return [], set()
     blocks = [
-        LeftBlock(address, size, birth, step)
-        for address, size, birth, step in zip(
-            left.address, left.size, left.birth, left.step, strict=True
-        )
-        if step >= 0 and birth in lines and address not in explained.addresses
+        each
+        for each in blocks_of(left)
+        if each.step >= 0 and each.birth in lines and each.address not in explained.addresses
     ]
     ordered, places, chosen = sampled(blocks, _MOST_BLOCKS)
     holdings = watched.steps.holdings([block.address for block in chosen])
@@ -106,16 +108,18 @@ def populations(
         if not own:
             continue
         levels = total([*own.values()])
-        certainty = _certainty(levels, shrinking)
+        certainty = _climb_certainty(levels, shrinking)
         is_kept = len(population.steps() & set(watched.judged)) > 1
         if certainty == CERTAIN or (certainty == UNCLEAR and is_kept):
             each = _described(population, ways, own, certainty, holdings, left, watched)
-            found.append(_as_leak(each, [b for b in blocks if b.birth in own], levels, watched))
+            found.append(
+                _judged_as_leak(each, [b for b in blocks if b.birth in own], levels, watched)
+            )
             births |= own.keys()
     return found, births
 
 
-def _as_leak(
+def _judged_as_leak(
     found: RetainedGroup, blocks: Sequence[LeftBlock], levels: Levels, watched: LoopSamples
 ) -> RetainedGroup:
     """Judge lines again of which each step left as much as they grew by: nothing was freed.
@@ -131,7 +135,7 @@ def _as_leak(
     return replace(found, judgement=known, is_population=False)
 
 
-def _certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:
+def _climb_certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:
     """Tell whether more and more blocks live, those that take the place of older ones aside."""
     several = [levels, *(total([levels, each]) for each in shrinking)]
     if all(climbs(each.blocks) for each in several):
@@ -177,7 +181,7 @@ def _by_container(
     ways = ways_of([latest_of(each.held).item for each in several])
     joined: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
     for each, own in zip(several, ways, strict=True):
-        label = (each.is_below, *container(own[0])) if own else id(each)
+        label = (each.is_below, *container_path(own[0])) if own else id(each)
         known, _ = joined.setdefault(label, (_Population(is_below=each.is_below), own))
         known.held += each.held
         known.below += each.below
@@ -212,10 +216,9 @@ def _described(
     )
     item = group.latest.item
     nothing = Retained(0, 0, ())
-    found = of_group(group, holdings, left, watched)
+    found = described_alone(group, holdings, left, watched)
     return replace(
-        found,
-        **reached(group, ways, circles([item], [ways])[0], nothing),
+        with_holders(found, group, ways, cycles_of([item], [ways])[0], nothing),
         bytes_per_step=judgement.bytes_per_step,
         bounds=bounds_of([group], [ways])[0],
         below=hanging,
@@ -227,10 +230,6 @@ def _role(population: _Population, birth: int) -> str:
     return next(
         (each.survivor.role for each in population.below if each.block.birth == birth), "other"
     )
-
-
-_MOST_LINES = 3
-"""Lines that are told, those that grew most."""
 
 
 def drifts(
@@ -250,12 +249,11 @@ def drifts(
         told: other lines of which it is told that they grow.
     """
     latest: dict[int, LeftBlock] = {}
-    for address, size, birth, step in zip(
-        left.address, left.size, left.birth, left.step, strict=True
-    ):
-        is_known = step < watched.warmup or birth in told or address in explained.addresses
-        if not is_known and (birth not in latest or latest[birth].step < step):
-            latest[birth] = LeftBlock(address, size, birth, step)
+    for each in blocks_of(left):
+        before = latest.get(each.birth)
+        is_known = each.birth in told or each.address in explained.addresses
+        if not is_known and each.step >= (before.step + 1 if before else watched.warmup):
+            latest[each.birth] = each
     found = {
         birth: rest[birth]
         for birth in latest
@@ -283,7 +281,7 @@ def _ways(watched: LoopSamples, blocks: list[LeftBlock]) -> Mapping[int, str]:
 
 def _growth(watched: LoopSamples, birth: int, levels: Levels, path: str) -> Growth:
     rate = levels.growth / watched.span.steps
-    where = watched.steps.line(birth) or "an unknown line"
+    where = place_of(watched.steps.line(birth))
     before, now = map(format_bytes, (levels.nbytes[0], levels.nbytes[-1]))
     amount = f"{format_bytes(round(rate))} a step, made at {where}"
     text = f"{amount}: as many tensors are there, but they had {before} and have {now} now"

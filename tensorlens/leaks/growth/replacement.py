@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tensorlens.leaks.growth.groups import Group, growing_lines
+from tensorlens.leaks.growth.groups import Group
 from tensorlens.leaks.growth.growth_test import Judgement, growing, is_renewed
 from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.records.references import ReferencePath
@@ -68,8 +68,11 @@ def _grown_in(
     figures: Sequence[Mapping[int, tuple[int, int]]], known: frozenset[int], stride: int
 ) -> dict[int, Judgement]:
     grown: dict[int, Judgement] = {}
-    for birth, counts, levels in growing_lines(figures, known) if len(figures) > 1 else ():
+    for birth in figures[-1] if len(figures) > 1 else ():
+        if birth < 0 or birth in known:
+            continue
+        counts, levels = zip(*(each.get(birth, (0, 0)) for each in figures), strict=True)
         judgement = growing(levels, stride)
-        if birth >= 0 and judgement is not None and max(counts) == min(counts):
+        if judgement is not None and max(counts) == min(counts):
             grown[birth] = judgement
     return grown

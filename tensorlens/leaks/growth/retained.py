@@ -22,9 +22,9 @@ from tensorlens.leaks.report import Example
 from tensorlens.records.references import Reference, ReferencePath
 
 
-def bound(reference: Reference) -> Reference | None:
-    """Return a reference to a container with a bound: a deque, a cache, a list with places left."""
-    return reference if reference.limit is not None or reference.spare else None
+def has_end(reference: Reference) -> bool:
+    """Tell whether a container has one: a deque, a cache, a list with places left."""
+    return reference.limit is not None or bool(reference.spare)
 
 
 def filling(way: ReferencePath, others: Sequence[ReferencePath]) -> Reference | None:
@@ -37,7 +37,7 @@ def filling(way: ReferencePath, others: Sequence[ReferencePath]) -> Reference | 
     apart = max((_common(mine, other.references) for other in others), default=0)
     # a cache, a set and a queue do not tell places apart
     same = [each for each in mine[:apart] if "[" not in each.text]
-    return next(filter(bound, (*mine[apart : apart + 1], *same)), None)
+    return next(filter(has_end, (*mine[apart : apart + 1], *same)), None)
 
 
 def end_of(container: Reference) -> str:
@@ -74,26 +74,26 @@ class RetainedGroup:
     judgement: Judgement
     birth: int
     blocks: tuple[LeftBlock, ...]
-    bytes_per_step: float
-    """With what hangs below."""
     role: str
     device: str
     example: Example
-    paths: tuple[ReferencePath, ...]
-    bounds: tuple[Reference | None, ...]
-    """For each path the container on it that is filling up and has an end, if it is one."""
-    cycle: ReferencePath | None
-    is_graphs_cycle: bool
-    """Whether the cycle runs through autograd, where the collector does not look."""
-    is_garbage: bool
-    """Whether the collector has freed it."""
     is_in_array: bool
     is_unseen: bool
-    is_replaced: bool
-    """Whether it is one tensor, that a larger one replaces in each step."""
-    is_renewed: bool
-    """Whether its lines free as much in each step as they make."""
     words: Words
+    bytes_per_step: float = 0.0
+    """With what hangs below."""
+    paths: tuple[ReferencePath, ...] = ()
+    bounds: tuple[Reference | None, ...] = ()
+    """For each path the container on it that is filling up and has an end, if it is one."""
+    cycle: ReferencePath | None = None
+    is_graphs_cycle: bool = False
+    """Whether the cycle runs through autograd, where the collector does not look."""
+    is_garbage: bool = False
+    """Whether the collector has freed it."""
+    is_replaced: bool = False
+    """Whether it is one tensor, that a larger one replaces in each step."""
+    is_renewed: bool = False
+    """Whether its lines free as much in each step as they make."""
     below: tuple[RetainedBelow, ...] = ()
     below_blocks: tuple[int, ...] = ()
     """The addresses of what hangs below."""
@@ -123,12 +123,12 @@ def described(
     below = _charged(groups, holdings)
     items = [group.latest.item for group in groups]
     bounded = bounds_of(groups, ways)
-    loops = circles(items, ways)
+    loops = cycles_of(items, ways)
     found = []
     for place, group in enumerate(groups):
         own, circle = ways[place], loops[place]
         one = holdings.below(group.roots()[-1:], _roots(groups)) if below[place].tensors else None
-        each = of_group(group, holdings, left, watched)
+        each = described_alone(group, holdings, left, watched)
         if one is not None:
             example = replace(each.example, below=one.bytes, below_tensors=one.tensors)
             each = replace(each, example=example)
@@ -138,8 +138,7 @@ def described(
         )
         found.append(
             replace(
-                each,
-                **reached(group, own, circle, one or below[place]),
+                with_holders(each, group, own, circle, one or below[place]),
                 bytes_per_step=nbytes,
                 bounds=bounded[place],
                 is_renewed=frees_as_much(group, own, watched),
@@ -214,7 +213,7 @@ def _joined(
     Not what hangs below something else with what is held itself: below that, more may hang.
     """
     labels = [
-        (tuple(sorted(group.births)), group.is_below, container(own[0])) if own else None
+        (tuple(sorted(group.births)), group.is_below, container_path(own[0])) if own else None
         for group, own in zip(groups, ways, strict=True)
     ]
     together = joined(groups, labels, watched.span)
@@ -222,7 +221,7 @@ def _joined(
     return together, [of_item[id(group.latest.item)] for group in together]
 
 
-def container(way: ReferencePath) -> tuple[str, ...]:
+def container_path(way: ReferencePath) -> tuple[str, ...]:
     """Return a way up to the first place that is one of many."""
     texts = [reference.text for reference in way.references]
     for at, text in enumerate(texts):
@@ -237,7 +236,7 @@ def ways_of(items: Sequence[Any]) -> list[list[ReferencePath]]:
     return [next(ways) if item is not None else [] for item in items]
 
 
-def circles(
+def cycles_of(
     items: Sequence[Any], ways: Sequence[Sequence[ReferencePath]]
 ) -> list[ReferencePath | None]:
     """Return the cycle that holds each item that nothing else does."""
@@ -253,14 +252,14 @@ def bounds_of(
     groups: Sequence[Group], ways: Sequence[list[ReferencePath]]
 ) -> list[tuple[Reference | None, ...]]:
     """Return for each way to the latest of each group the container that is filling up."""
-    open_ = [
+    bounded = [
         place
         for place, own in enumerate(ways)
-        if own and all(any(map(bound, way.references)) for way in own)
+        if own and all(any(map(has_end, way.references)) for way in own)
     ]
-    earlier = ways_of([groups[place].earliest.item for place in open_])
+    earlier = ways_of([groups[place].earliest.item for place in bounded])
     found: list[tuple[Reference | None, ...]] = [() for _ in groups]
-    for place, others in zip(open_, earlier, strict=True):
+    for place, others in zip(bounded, earlier, strict=True):
         found[place] = tuple(filling(way, others) for way in ways[place])
     return found
 
@@ -278,14 +277,13 @@ def _charged(groups: Sequence[Group], holdings: Holdings) -> list[Retained]:
     alone = [(holdings.below(group.roots(), everything).bytes, group) for group in owners]
     alone.sort(key=lambda pair: -pair[0])
     # what two groups share goes to the one with more
-    left = [group for _, group in alone]
-    while left:
-        below[id(left[0])] = holdings.below(left[0].roots(), _roots(left))
-        del left[0]
+    ordered = [group for _, group in alone]
+    for place, group in enumerate(ordered):
+        below[id(group)] = holdings.below(group.roots(), _roots(ordered[place:]))
     return [below[id(group)] for group in groups]
 
 
-def of_group(
+def described_alone(
     group: Group, holdings: Holdings, left: LeftBlocks, watched: LoopSamples
 ) -> RetainedGroup:
     """Return what is known of a group without asking who holds it."""
@@ -302,19 +300,11 @@ def of_group(
         judgement=group.judgement,
         birth=birth,
         blocks=tuple(group.blocks),
-        bytes_per_step=0.0,
         role=survivor.role,
         device=watched.steps.device(latest.block.birth),
         example=example,
-        paths=(),
-        bounds=(),
-        cycle=None,
-        is_graphs_cycle=False,
-        is_garbage=False,
         is_in_array=bool(survivor.arrays) and not survivor.tensors,
         is_unseen=survivor.is_held_unseen,
-        is_replaced=False,
-        is_renewed=False,
         words=survivor.words,
     )
 
@@ -362,18 +352,22 @@ def _of_root(
     return example, birth
 
 
-def reached(
-    group: Group, ways: Sequence[ReferencePath], circle: ReferencePath | None, below: Retained
-) -> dict[str, Any]:
-    """Return what is known of who holds a group, and of the way on to what hangs below."""
+def with_holders(
+    found: RetainedGroup,
+    group: Group,
+    ways: Sequence[ReferencePath],
+    circle: ReferencePath | None,
+    below: Retained,
+) -> RetainedGroup:
+    """Return a group with who holds it, and the way on to what hangs below."""
     survivor = group.latest.survivor
     onward = below.references
     if group.is_below and survivor.holders:
         onward = survivor.holders[0].references
     is_graphs = not ways and bool(survivor.cycle)
-    found: dict[str, Any] = {
-        "paths": tuple(replace(way, references=(*way.references, *onward)) for way in ways),
-        "cycle": ReferencePath(survivor.cycle) if is_graphs else circle,
-        "is_graphs_cycle": is_graphs,
-    }
-    return found
+    return replace(
+        found,
+        paths=tuple(replace(way, references=(*way.references, *onward)) for way in ways),
+        cycle=ReferencePath(survivor.cycle) if is_graphs else circle,
+        is_graphs_cycle=is_graphs,
+    )

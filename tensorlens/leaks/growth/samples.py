@@ -63,3 +63,11 @@ class LoopSamples:
     def lines_kept(self) -> int:
         """How many figures of lines the watch itself keeps for each step."""
         return len(self.figures[-1].lines) // self.stride
+
+    def allocated(self, device: str) -> list[int]:
+        """Return the allocated bytes of a device from the end of the warm-up on."""
+        return [each.allocated.get(device, 0) for each in self.figures[self.warmup :]]
+
+    def reserved(self, device: str) -> list[int]:
+        """Return the reserved bytes of a device from the end of the warm-up on."""
+        return [each.reserved.get(device, 0) for each in self.figures[self.warmup :]]

@@ -57,7 +57,8 @@ class FakeHoldings:
         return Root(0, str(item), "other", "cpu", "", (), 0, 0, None)
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
-        return Retained(sum(self._below[id(root)] for root in roots), len(roots), ())
+        nbytes = sum(self._below[id(root)] for root in roots)
+        return Retained(nbytes, len(roots), (), nodes=3 * len(roots))
 
 
 class FakeSteps:

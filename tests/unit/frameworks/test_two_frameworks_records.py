@@ -406,7 +406,8 @@ class TestSteps:
         holdings = steps.holdings([0x10, 0x30, 0x50])
         assert [each.dtype for each in holdings.survivors] == ["float32", "int8", ""]
         assert holdings.root(root).name == str(root)
-        assert holdings.below([tensor, root], [root]).bytes == 16
+        both = holdings.below([tensor, root], [root])
+        assert (both.bytes, both.tensors, both.nodes) == (16, 2, 6)
         assert holdings.below([root]).bytes == 9
         with pytest.raises(KeyError):
             holdings.below([object()])

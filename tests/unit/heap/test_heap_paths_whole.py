@@ -88,9 +88,8 @@ def test_twice_in_one_list_is_one_way() -> None:
 def test_the_most() -> None:
     lists: list[list[Any]] = [[] for _ in range(9)]
     ref = add(*lists)
-    assert len(told(ref)) == 5
     name = "test_the_most(): lists (local)"
-    assert told(ref, most=2) == [f"{name} -> list[{place}] -> list[0]" for place in (0, 1)]
+    assert told(ref) == [f"{name} -> list[{place}] -> list[0]" for place in range(5)]
 
 
 def test_targets_together() -> None:
@@ -127,17 +126,14 @@ def test_skipped_holders() -> None:
 def test_too_deep() -> None:
     chain: list[Any] = []
     kept.append(chain)
-    for _ in range(6):
+    for _ in range(25):
         chain.append([])
         chain = chain[0]
     ref = add(chain)
     del chain
-    (path,) = found(ref, depth=3)
-    assert path.is_cut
-    assert str(path) == "list[0] -> list[0] -> list[0]"
     (path,) = found(ref)
-    assert not path.is_cut
-    assert len(path.references) == 9
+    assert path.is_cut
+    assert str(path) == " -> ".join(["list[0]"] * 20)
 
 
 def test_garbage_is_not_held() -> None:

@@ -1,4 +1,4 @@
-from tensorlens.leaks.growth.retained import bound, end_of, filling
+from tensorlens.leaks.growth.retained import end_of, filling, has_end
 from tensorlens.records.references import Reference, ReferencePath
 
 RECENT = Reference("attribute", "Loop.recent (attribute)")
@@ -36,6 +36,6 @@ def test_a_cache_does_not_tell_places_apart():
 
 
 def test_what_has_no_end():
-    assert bound(item("list[6]", 7)) is None
-    assert bound(item("list[6]", 7, None, 0)) is None
+    assert not has_end(item("list[6]", 7))
+    assert not has_end(item("list[6]", 7, None, 0))
     assert filling(way(item("list[6]", 7)), [way(item("list[2]", 7))]) is None
