@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tensorlens.planning.estimate.result import REMAINDER, Estimate
 from tensorlens.planning.estimate.simulation import block_changes
@@ -46,12 +45,6 @@ class PeakPart:
     """As a person reads it: ``parameters``, ``cuBLAS workspace``."""
     nbytes: int = 0
     blocks: int = 0
-    elements: int | None = 0
-    """Numbers in all of them; None where a shape is not known."""
-    dtypes: dict[str, int] = field(default_factory=dict)
-    """Type of their numbers to bytes, where known."""
-    slots: dict[str, int] = field(default_factory=dict)
-    """Of an optimizer's state, what each of its tensors is called to bytes: ``exp_avg``."""
 
 
 def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
@@ -65,7 +58,9 @@ def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
     found: dict[str, PeakPart] = {}
     for block in peak.tensors:
         kind, label = _kind(block, terms)
-        _add(found.setdefault(label, PeakPart(kind, label)), block)
+        part = found.setdefault(label, PeakPart(kind, label))
+        part.nbytes += block.nbytes
+        part.blocks += 1
     held = peak.bytes if peak.held is None else peak.held
     for kind, nbytes in (
         (REMAINDER, held - peak.bytes),
@@ -73,7 +68,7 @@ def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
     ):
         if nbytes:
             label = _CALLED.get(kind, kind)
-            found[label] = PeakPart(kind, label, nbytes, elements=None)
+            found[label] = PeakPart(kind, label, nbytes)
     ordered = sorted(found.values(), key=lambda part: (_place(part.kind), -part.nbytes))
     return {part.label: part for part in ordered if part.nbytes}
 
@@ -127,20 +122,6 @@ def _kind(block: Resident, terms: Collection[str]) -> tuple[str, str]:
     if kind == "gradient" and not (block.known or block.name.endswith(".grad")):
         kind = ACTIVATION_GRADIENT
     return kind, _CALLED.get(kind, kind)
-
-
-def _add(part: PeakPart, block: Resident) -> None:
-    part.nbytes += block.nbytes
-    part.blocks += 1
-    if block.shape is None or part.elements is None:
-        part.elements = None
-    else:
-        part.elements += math.prod(block.shape)
-    if block.dtype:
-        part.dtypes[block.dtype] = part.dtypes.get(block.dtype, 0) + block.nbytes
-    if block.role == "optimizer" and block.known and "." in block.name:
-        slot = block.name.rpartition(".")[2]
-        part.slots[slot] = part.slots.get(slot, 0) + block.nbytes
 
 
 def _place(kind: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine, TensorRecord
@@ -40,6 +40,15 @@ def size_cell(nbytes: int | None, whole: int) -> Cell:
 
 def _bar(nbytes: int, whole: int) -> tuple[float, float]:
     return (0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0)
+
+
+def share_table(title: str, parts: Iterable[tuple[str, int, str]], whole: int) -> Table:
+    """Return what each part, with the colour of its kind, has of ``whole`` bytes."""
+    rows = (
+        Row((Cell(label, swatch=colour), size_cell(nbytes, whole), share(nbytes, whole)))
+        for label, nbytes, colour in parts
+    )
+    return Table((Column(title, "text"), Column("Size"), Column("Share")), tuple(rows))
 
 
 def field(tensor: TensorRecord, name: str) -> str | int | None:

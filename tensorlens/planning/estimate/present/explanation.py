@@ -26,8 +26,6 @@ from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
 
-_SLOTS = 6
-"""So many slots of an optimizer are named."""
 _SHARE = 0.05
 """Where activations are less of the peak, sums of them are of no use."""
 
@@ -54,12 +52,14 @@ _LABELS = {
     "buffer": "Buffers",
     "gradient": "Gradients of parameters",
     "optimizer": "Optimizer state",
-    "activation": "Activations",
+    "activation": "Activations, which forward keeps for backward",
     ACTIVATION_GRADIENT: "Gradients of activations, which go as soon as backward has used them",
     "input": "Inputs",
     "temporary": "Temporaries, which an operator has while it runs",
     "other": "Other tensors",
 }
+_GROWING = ("activation", "input", ACTIVATION_GRADIENT)
+"""Kinds that grow with the batch."""
 _ABSENT = {"gradient": "Gradients", "optimizer": "Optimizer state", "activation": "Activations"}
 """Kinds that are told of where they have nothing at the peak but something at other times."""
 
@@ -71,12 +71,10 @@ def _kinds(
     for kind, label in _LABELS.items():
         part = of_kind(parts, kind)
         if part is not None:
-            if kind == "activation" and most.get("gradient"):
-                label += ", which forward keeps for backward"
             block = peak_block(estimate) if kind == "temporary" else None
             label += f", {block.op}" if block and block.op else ""
             detail = _detail(estimate, part, bytes_of(parts, "parameter"), most.get(kind, 0))
-            yield f"{label}: {exact_size(part.nbytes)}{detail}."
+            yield f"{label}: {exact_size(part.nbytes)} in {detail}."
         elif kind in _ABSENT and most.get(kind):
             at_most = size(most[kind])
             yield f"{_ABSENT[kind]}: none then; {at_most} at their most, at another moment."
@@ -84,56 +82,16 @@ def _kinds(
 
 def _detail(estimate: Estimate, part: PeakPart, parameters: int, most: int) -> str:
     """Return what is said of a part beside its size."""
-    times = f", {part.nbytes / parameters:.2f} times the parameters" if parameters else ""
-    at_most = f", {size(most)} at their most" if most > part.nbytes else ""
-    match part.kind:
-        case "parameter" | "buffer":
-            return _numbers(part)
-        case "gradient":
-            return f"{times}{at_most}"
-        case "optimizer":
-            return f"{times}{_slots(part, parameters)}"
-        case "activation":
-            blocks = f" in {counted(part.blocks, 'block')}"
-            return f"{blocks}{_an_item(estimate, part)}{at_most}"
-        case "other":
-            return f" in {counted(part.blocks, 'block')}"
-        case "temporary":
-            return ""
-        case _:
-            return _an_item(estimate, part)
-
-
-_WIDEST = 8
-"""Bytes of the widest number that a model is likely to have."""
-
-
-def _numbers(part: PeakPart) -> str:
-    tensors = f" in {counted(part.blocks, 'tensor')}"
-    if not part.elements:
-        return tensors
-    each = f"{part.nbytes / part.elements:.2f}".rstrip("0").rstrip(".")
-    kinds = " and ".join(sorted(part.dtypes))
-    kinds = f" ({kinds})" if kinds else ""
-    rounded = ", rounded up to blocks" if part.nbytes > _WIDEST * part.elements else ""
-    return f", {part.elements:,} numbers{tensors}, {each} bytes for each{kinds}{rounded}"
-
-
-def _slots(optimizer: PeakPart, whole: int) -> str:
-    found = sorted(optimizer.slots.items(), key=lambda each: (-each[1], each[0]))[:_SLOTS]
-    if not found:
-        return ""
-    large = [name for name, nbytes in found if 2 * nbytes > whole]
-    text = "; ".join(f"{name} {size(nbytes)}" for name, nbytes in found)
-    return f": {text}" if not large else f": {counted(len(large), 'slot')} a parameter, {text}"
-
-
-def _an_item(estimate: Estimate, part: PeakPart) -> str:
+    told = [counted(part.blocks, "block")]
+    if part.kind in ("gradient", "optimizer") and parameters:
+        told.append(f"{part.nbytes / parameters:.2f} times the parameters")
     # blocks no larger than an allocator's unit do not grow with the batch
-    if not estimate.batch or part.nbytes <= MIN_BLOCK * part.blocks:
-        return ""
-    items = counted(estimate.batch, "item")
-    return f", {size(part.nbytes // estimate.batch)} for each of the {items} of the batch"
+    if part.kind in _GROWING and estimate.batch and part.nbytes > MIN_BLOCK * part.blocks:
+        items = counted(estimate.batch, "item")
+        told.append(f"{size(part.nbytes // estimate.batch)} for each of the {items} of the batch")
+    if part.kind in _ABSENT and most > part.nbytes:
+        told.append(f"{size(most)} at their most")
+    return ", ".join(told)
 
 
 def _term(term: Term) -> str:

@@ -47,7 +47,6 @@ from tensorlens.recording.present.tables import line_table, module_rows, module_
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
     Block,
-    Cell,
     Column,
     Heading,
     Note,
@@ -61,7 +60,7 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.render.view import View
-from tensorlens.tensors.present.tables import share, size_cell
+from tensorlens.tensors.present.tables import share_table, size_cell
 
 _MAKER = "NVIDIA "
 _FEW = 5
@@ -177,17 +176,9 @@ def _figure_table(figures: Sequence[Figure], title: str) -> Table:
 
 def _peak(estimate: Estimate) -> Section:
     whole = estimate.peak_allocated
-    rows = tuple(
-        Row(
-            (
-                Cell(part.label, swatch=colour(part.kind)),
-                size_cell(part.nbytes, whole),
-                share(part.nbytes, whole),
-            )
-        )
-        for part in peak_parts(estimate).values()
-    )
-    table = Table((Column("Component", "text"), Column("Size"), Column("Share")), rows)
+    parts = peak_parts(estimate).values()
+    named_parts = ((part.label, part.nbytes, colour(part.kind)) for part in parts)
+    table = share_table("Component", named_parts, whole)
     return Section((table,), f"At the peak, {exact_size(whole)}")
 
 
