@@ -126,9 +126,9 @@ def _tensors(reporter: MemReporter) -> TensorTotals:
         seconds=taken,
         count=sum(each.count for each in devices),
         roles=tuple(
-            RoleTotal(each.device, role.role, role.nbytes)
+            RoleTotal(each.device, role, nbytes)
             for each in devices
-            for role in each.roles
+            for role, _, nbytes in each.roles
         ),
         rows=tuple(rows[:_ROWS]),
         notes=snapshot.notes,

@@ -8,8 +8,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args, overload
+from typing import Literal, get_args
 
+from tensorlens.records.row_sequence import RowSequence
 from tensorlens.records.tensors import SourceLine
 
 START, ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
@@ -240,7 +241,7 @@ class Stacks:
         return tuple(self.frames[self.frame[node]] for node in self.nodes(stack))
 
 
-class EventLog(Sequence[Event]):
+class EventLog(RowSequence[Event]):
     """Events in columns, and what they refer to by number; behaves as a sequence of events.
 
     Rows are in the order in which things happened; the first ones are :data:`START` rows. The
@@ -388,24 +389,14 @@ class EventLog(Sequence[Event]):
     def __len__(self) -> int:
         return len(self.kind)
 
-    @overload
-    def __getitem__(self, row: int) -> Event: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[Event]: ...
-    def __getitem__(self, row: int | slice) -> Event | list[Event]:
-        if isinstance(row, slice):
-            return [self.event(each) for each in range(*row.indices(len(self)))]
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"{len(self)} events, no number {row}")
-        return self.event(row % len(self))
-
-    def __iter__(self) -> Iterator[Event]:
-        return map(self.event, range(len(self)))
-
     def __repr__(self) -> str:
         return f"<{len(self)} events>"
 
-    def event(self, row: int) -> Event:
+    # a log goes on: it is equal to itself alone
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def record(self, row: int) -> Event:
         """Return one event; ``row`` is not checked."""
         stacks, stack = self.stacks, self.stack[row]
         context, label = self.context[row], self.label[row]

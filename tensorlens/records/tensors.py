@@ -8,9 +8,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, overload
+from typing import Any
 
 from tensorlens.records.names import INDEX, Names
+from tensorlens.records.row_sequence import RowSequence
 from tensorlens.roles import ROLES, Role
 
 OTHER = ROLES.index("other")
@@ -67,7 +68,7 @@ class TensorRecord:
     that ``born`` calls."""
 
 
-class TensorTable(Sequence[TensorRecord]):
+class TensorTable(RowSequence[TensorRecord]):
     """Tensors in columns; behaves as a sequence of :class:`TensorRecord`.
 
     ``name``, ``module`` number nodes of ``names``; ``alias`` numbers a row; ``device``,
@@ -133,27 +134,6 @@ class TensorTable(Sequence[TensorRecord]):
 
     def __len__(self) -> int:
         return len(self.nbytes)
-
-    @overload
-    def __getitem__(self, row: int) -> TensorRecord: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[TensorRecord]: ...
-    def __getitem__(self, row: int | slice) -> TensorRecord | list[TensorRecord]:
-        if isinstance(row, slice):
-            return [self.record(each) for each in range(*row.indices(len(self)))]
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"{len(self)} tensors, no number {row}")
-        return self.record(row % len(self))
-
-    def __iter__(self) -> Iterator[TensorRecord]:
-        return map(self.record, range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TensorTable):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<{len(self)} tensors>"

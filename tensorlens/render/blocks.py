@@ -224,29 +224,6 @@ class Legend:
 
 
 @dataclass(frozen=True, slots=True)
-class Stripe:
-    """A piece of a bar."""
-
-    label: str
-    text: str
-    share: float
-    """Of the bar, 0 to 1."""
-    swatch: str = ""
-    """Its colour as CSS has it; empty for what has a pattern of its own."""
-    kind: Literal["used", "cached", "free"] = "used"
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """One bar in stripes; pages draw it, text leaves it out."""
-
-    label: str
-    stripes: tuple[Stripe, ...]
-    limit: tuple[float, str] | None = None
-    """Where the limit is that the stripes go beyond, and what it is."""
-
-
-@dataclass(frozen=True, slots=True)
 class Bar:
     """One bar of several."""
 
@@ -346,7 +323,6 @@ Block: TypeAlias = (
     | Table
     | Legend
     | Bars
-    | Stack
     | Treemap
     | Picture
     | Item

@@ -11,6 +11,10 @@ ROLE_COLOURS = {
     "input": "#c9b458",
     "other": "#8c8c8c",
     "temporary": "#c56a5c",
+    # parts of an estimate's peak
+    "gradient of activations": "#d3a4c4",
+    "workspace": "#a0522d",
+    "remainder": "#a8a8a8",
 }
 
 STACKED = (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 from tensorlens.records.documents import Document
 from tensorlens.records.ledger import FIGURES, Ledger
+from tensorlens.records.row_sequence import RowSequence
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import TensorRecord, TensorTable, table_rows
 from tensorlens.roles import ROLES, Role
@@ -44,7 +45,7 @@ class Change:
         return after - before
 
 
-class Changes(Sequence[Change]):
+class Changes(RowSequence[Change]):
     """Changes in columns: rows of two tables, -1 for none; a sequence of :class:`Change`."""
 
     __slots__ = ("after", "after_rows", "before", "before_rows")
@@ -64,28 +65,13 @@ class Changes(Sequence[Change]):
     def __len__(self) -> int:
         return len(self.after_rows)
 
-    @overload
-    def __getitem__(self, place: int) -> Change: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Change]: ...
-    def __getitem__(self, place: int | slice) -> Change | list[Change]:
-        if isinstance(place, slice):
-            return [self[each] for each in range(*place.indices(len(self)))]
-        before, after = self.before_rows[place], self.after_rows[place]
+    def record(self, row: int) -> Change:
+        """Return one change; ``row`` is not checked."""
+        before, after = self.before_rows[row], self.after_rows[row]
         return Change(
             None if before < 0 else self.before.record(before),
             None if after < 0 else self.after.record(after),
         )
-
-    def __iter__(self) -> Iterator[Change]:
-        return (self[place] for place in range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Changes):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<{len(self)} changes>"

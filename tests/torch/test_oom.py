@@ -190,27 +190,6 @@ def test_graphs_of_different_steps_are_apart_though_they_share_parameters():
     assert not [graph for graph in graphs_kept() if graph.newest not in before]
 
 
-def test_tensors_that_an_earlier_error_keeps():
-    def first():
-        big = torch.zeros(1 << 20)
-        ask()
-        return big
-
-    def again():
-        try:
-            first()
-        except RuntimeError:
-            ask_little()
-
-    def ask_little():
-        raise MemoryError
-
-    found = explain(caught(again))
-    assert found is not None
-    remedy = next(each for each in found.remedies if "earlier error" in each.text)
-    assert remedy.nbytes == 4 << 20
-
-
 CUDA = (
     "CUDA out of memory. Tried to allocate {}. GPU 3 has a total capacity of 79.15 GiB of which "
     "1.03 GiB is free. Process 4711 has 78.11 GiB memory in use. Of the allocated memory 70.00 GiB "

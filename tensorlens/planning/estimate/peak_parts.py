@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tensorlens.planning.estimate.result import REMAINDER, Estimate
 from tensorlens.planning.estimate.simulation import block_changes
@@ -17,9 +16,6 @@ WORKSPACE = "workspace"
 """The kind of the parts that no tensor of the program is."""
 UNATTRIBUTED = "unattributed"
 """The part that is left where the blocks do not add up to the peak."""
-
-GROWING = ("activation", "input", ACTIVATION_GRADIENT)
-"""The kinds that grow with the batch, besides what an operator takes for itself."""
 
 _ORDER = (
     *("parameter", "buffer", "gradient", "optimizer", "activation", ACTIVATION_GRADIENT),
@@ -49,27 +45,6 @@ class PeakPart:
     """As a person reads it: ``parameters``, ``cuBLAS workspace``."""
     nbytes: int = 0
     blocks: int = 0
-    elements: int | None = 0
-    """Numbers in all of them; None where a shape is not known."""
-    dtypes: dict[str, int] = field(default_factory=dict)
-    """Type of their numbers to bytes, where known."""
-    slots: dict[str, int] = field(default_factory=dict)
-    """Of an optimizer's state, what each of its tensors is called to bytes: ``exp_avg``."""
-    in_operators: int = 0
-    """Bytes that an operator of forward or backward has for itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Kind of a block, and whether an operator of forward or backward has it for itself."""
-
-    name: str
-    in_operator: bool
-
-    @property
-    def grows(self) -> bool:
-        """Whether it is taken to grow with the batch."""
-        return self.in_operator or self.name in GROWING
 
 
 def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
@@ -83,7 +58,9 @@ def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
     found: dict[str, PeakPart] = {}
     for block in peak.tensors:
         kind, label = _kind(block, terms)
-        _add(found.setdefault(label, PeakPart(kind, label)), block)
+        part = found.setdefault(label, PeakPart(kind, label))
+        part.nbytes += block.nbytes
+        part.blocks += 1
     held = peak.bytes if peak.held is None else peak.held
     for kind, nbytes in (
         (REMAINDER, held - peak.bytes),
@@ -91,7 +68,7 @@ def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
     ):
         if nbytes:
             label = _CALLED.get(kind, kind)
-            found[label] = PeakPart(kind, label, nbytes, elements=None)
+            found[label] = PeakPart(kind, label, nbytes)
     ordered = sorted(found.values(), key=lambda part: (_place(part.kind), -part.nbytes))
     return {part.label: part for part in ordered if part.nbytes}
 
@@ -107,24 +84,17 @@ def library_bytes(estimate: Estimate) -> Mapping[str, int]:
     return found
 
 
-def kinds_by_row(estimate: Estimate) -> Mapping[int, Kind]:
-    """Return the kind of every block that was handed out on the device, by its row."""
-    terms = _terms(estimate)
-    changes = block_changes(estimate.recording.log, estimate.device)
-    rows = [row for row, made, _ in changes if row == made]
-    return {
-        row: Kind(_kind(block, terms)[0], _is_in_operator(block))
-        for row, block in zip(rows, estimate.recording.blocks(rows), strict=True)
-    }
-
-
 def highest(estimate: Estimate) -> Mapping[str, int]:
     """Return the kinds of parts with the most bytes each ever has, at an instant of its own."""
-    log, kinds = estimate.recording.log, kinds_by_row(estimate)
+    log, terms = estimate.recording.log, _terms(estimate)
+    changes = [*block_changes(log, estimate.device)]
+    rows = [row for row, made, _ in changes if row == made]
+    blocks = zip(rows, estimate.recording.blocks(rows), strict=True)
+    kinds = {row: _kind(block, terms)[0] for row, block in blocks}
     level: dict[str, int] = {}
     most: dict[str, int] = {}
-    for _, made, nbytes in block_changes(log, estimate.device):
-        kind, size = kinds[made].name, log.size[made]
+    for _, made, nbytes in changes:
+        kind, size = kinds[made], log.size[made]
         level[kind] = level.get(kind, 0) + (size if nbytes > 0 else -size)
         most[kind] = max(most.get(kind, 0), level[kind])
     return most
@@ -152,26 +122,6 @@ def _kind(block: Resident, terms: Collection[str]) -> tuple[str, str]:
     if kind == "gradient" and not (block.known or block.name.endswith(".grad")):
         kind = ACTIVATION_GRADIENT
     return kind, _CALLED.get(kind, kind)
-
-
-def _add(part: PeakPart, block: Resident) -> None:
-    part.nbytes += block.nbytes
-    part.blocks += 1
-    if block.shape is None or part.elements is None:
-        part.elements = None
-    else:
-        part.elements += math.prod(block.shape)
-    if block.dtype:
-        part.dtypes[block.dtype] = part.dtypes.get(block.dtype, 0) + block.nbytes
-    if block.role == "optimizer" and block.known and "." in block.name:
-        slot = block.name.rpartition(".")[2]
-        part.slots[slot] = part.slots.get(slot, 0) + block.nbytes
-    if _is_in_operator(block):
-        part.in_operators += block.nbytes
-
-
-def _is_in_operator(block: Resident) -> bool:
-    return block.role == "temporary" and block.phase in ("forward", "backward")
 
 
 def _place(kind: str) -> int:

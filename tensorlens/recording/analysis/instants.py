@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar
 
 from tensorlens.errors import UsageError
 from tensorlens.recording.analysis.event_index import EventIndex, event_index
@@ -23,6 +23,7 @@ from tensorlens.recording.analysis.levels import (
 from tensorlens.recording.analysis.roles import Roles
 from tensorlens.recording.moments import Moment, Resident
 from tensorlens.records.events import FREE, EventLog
+from tensorlens.records.row_sequence import RowSequence
 
 if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _K = TypeVar("_K", bound=Hashable)
 
 
-class Residents(Sequence[Resident]):
+class Residents(RowSequence[Resident]):
     """Blocks of a log, by their rows; each :class:`Resident` is made when it is asked for.
 
     Args:
@@ -50,30 +51,12 @@ class Residents(Sequence[Resident]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, place: int) -> Resident: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Resident]: ...
-    def __getitem__(self, place: int | slice) -> Resident | Sequence[Resident]:
-        if isinstance(place, slice):
-            return Residents(self._roles, self.rows[place], self._now)
-        return self._resident(self.rows[place])
-
-    def __iter__(self) -> Iterator[Resident]:
-        return map(self._resident, self.rows)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"<{len(self)} blocks>"
 
-    def _resident(self, row: int) -> Resident:
-        roles = self._roles
+    def record(self, row: int) -> Resident:
+        """Return one block; ``row`` is not checked."""
+        roles, row = self._roles, self.rows[row]
         of = roles.study
         log, place, label = of.log, of.place(row), roles.label(row)
         return Resident(

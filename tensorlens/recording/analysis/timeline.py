@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tensorlens.errors import UsageError
-from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.levels import (
     beginning,
@@ -20,7 +19,6 @@ from tensorlens.recording.analysis.levels import (
 from tensorlens.recording.analysis.roles import block_roles
 from tensorlens.recording.moments import Timeline
 from tensorlens.records.events import FREE, SEGMENT_ALLOC, EventLog
-from tensorlens.records.tensors import SourceLine
 from tensorlens.roles import BLOCK_ROLES
 
 if TYPE_CHECKING:
@@ -54,39 +52,33 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
         times=[log.time[row] if row >= 0 else begun for row in rows],
         rows=rows,
         totals=totals,
-        by_role=_by_role(recording, device, at),
+        by_role=_by_role(recording, device, rows),
         reserved=None if reserved is None else [reserved[row + 1] for row in rows],
         peak=rows.index(device_peak(recording, device)[1]),
         events=len(own) + sum(here == number for here in log.device[:start]),
     )
 
 
-def line_levels(
-    recording: Recording, of: Timeline
-) -> dict[tuple[SourceLine | None, SourceLine | None], Levels]:
-    """Return the bytes of each line over a timeline, as the points where they change and to what.
+def key_levels(
+    recording: Recording, device: str, rows: Sequence[int], keys: Iterable[_K]
+) -> dict[_K, Levels]:
+    """Return the bytes of each key over a timeline, as the points where they change and to what.
 
-    A key is the line that blocks are counted for and None, or that line and a line of the model
-    that it calls, of which the bytes are a part.
+    ``rows`` are those of the timeline; ``keys`` has one for each event: that of the block which it
+    hands out.
     """
-    places = event_index(recording)
-    sums: dict[tuple[SourceLine | None, SourceLine | None], dict[int, int]] = {}
-    at = _counted_at(recording, of.rows)
-    for place, changes in _changes(recording, of.device, at, places.places()).items():
-        charged, model = places.charged[place], places.model[place]
-        for key in ((charged, None), (charged, model))[: 1 if model is None else 2]:
-            whole = sums.setdefault(key, {})
-            for point, nbytes in changes.items():
-                whole[point] = whole.get(point, 0) + nbytes
-    last = len(of.rows)
-    return {key: _levels(each, last) for key, each in sums.items()}
-
-
-def module_levels(recording: Recording, of: Timeline) -> dict[str | None, Levels]:
-    """Return the same of each module."""
-    modules = map(roles_of(recording).module, range(len(recording.log)))
-    changes = _changes(recording, of.device, _counted_at(recording, of.rows), modules)
-    return {key: _levels(each, len(of.rows)) for key, each in changes.items()}
+    log, at = recording.log, _counted_at(recording, rows)
+    number, reached, last = log.devices.index(device), _first_point(at, len(log)), len(at)
+    found: dict[_K, dict[int, int]] = {}
+    columns = zip(log.kind, log.device, log.pair, log.size, keys, reached, strict=True)
+    for kind, here, pair, size, key, point in columns:
+        if kind < FREE and here == number:
+            end = reached[pair] if pair >= 0 else last
+            if point < end:
+                own = found.setdefault(key, {})
+                own[point] = own.get(point, 0) + size
+                own[end] = own.get(end, 0) - size
+    return {key: _levels(each, last) for key, each in found.items()}
 
 
 def summed_levels(several: Sequence[Levels]) -> Levels:
@@ -98,24 +90,6 @@ def summed_levels(several: Sequence[Levels]) -> Levels:
             changes[point] = changes.get(point, 0) + level - before
             before = level
     return _levels(changes, max(changes, default=0) + 1)
-
-
-def _changes(
-    recording: Recording, device: str, at: Sequence[int], keys: Iterable[_K]
-) -> dict[_K, dict[int, int]]:
-    """Return for each key, one an event, by how many bytes its blocks change at which points."""
-    log, last = recording.log, len(at)
-    number, reached = log.devices.index(device), _first_point(at, len(log))
-    found: dict[_K, dict[int, int]] = {}
-    columns = zip(log.kind, log.device, log.pair, log.size, keys, reached, strict=True)
-    for kind, here, pair, size, key, point in columns:
-        if kind < FREE and here == number:
-            end = reached[pair] if pair >= 0 else last
-            if point < end:
-                own = found.setdefault(key, {})
-                own[point] = own.get(point, 0) + size
-                own[end] = own.get(end, 0) - size
-    return found
 
 
 def _counted_at(recording: Recording, rows: Sequence[int]) -> list[int]:
@@ -159,17 +133,19 @@ def _thinned(rows: Sequence[int], levels: Sequence[int], points: int) -> list[in
     return sorted(kept)
 
 
-def _by_role(recording: Recording, device: str, at: Sequence[int]) -> dict[str, list[int]]:
-    """Return the bytes of each role after each of some rows, which rise."""
+def _by_role(recording: Recording, device: str, rows: Sequence[int]) -> dict[str, list[int]]:
+    """Return the bytes of each role at each point."""
     roles = recording.once("block roles", lambda now: block_roles(roles_of(now)))
-    found = _changes(recording, device, at, roles)
-    points = range(len(at))
-    sums = {
-        role: list(accumulate(found[role].get(point, 0) for point in points))
-        for role in (*BLOCK_ROLES, *found)
-        if role in found
-    }
-    return {role: values for role, values in sums.items() if any(values)}
+    found = key_levels(recording, device, rows, roles)
+    sums = {}
+    for role in dict.fromkeys((*BLOCK_ROLES, *found)):
+        levels = found.get(role)
+        if levels:
+            values = [0] * levels[0][0]
+            for (point, level), (end, _) in pairwise([*levels, (len(rows), 0)]):
+                values += [level] * (end - point)
+            sums[role] = values
+    return sums
 
 
 def _first_point(at: Sequence[int], rows: int) -> array[int]:

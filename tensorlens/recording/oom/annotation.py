@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ from tensorlens.recording.oom.failure import OutOfMemory, located
 from tensorlens.recording.oom.region import is_of_a_kind
 from tensorlens.recording.oom.remedies import remarks, remedies
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.failures import KeptGraph, Request
+from tensorlens.records.failures import Request
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
 from tensorlens.signals import is_from_a_handler
@@ -95,10 +94,9 @@ def explain(
     if request is None:
         return None
     request = located(request, error, recording)
-    snapshot = MemReporter().snapshot()
-    before = rows_kept_before(snapshot.tensors, error)
-    snapshot = plain_names(snapshot)
-    found = remedies(request, snapshot, _graphs(), before, _words(error))
+    snapshot = plain_names(MemReporter().snapshot())
+    graphs = [graph for each in adapters() for graph in each.graphs_kept()]
+    found = remedies(request, snapshot, graphs, _words(error))
     return OutOfMemory(request, snapshot, found, remarks(request, snapshot), handled)
 
 
@@ -177,10 +175,6 @@ def _words(error: BaseException) -> Words:
     return TENSORFLOW if next(names, "") == "tensorflow" else TORCH
 
 
-def _graphs() -> list[KeptGraph]:
-    return [graph for each in adapters() for graph in each.graphs_kept()]
-
-
 def _has_note(error: BaseException) -> bool:
     notes = getattr(error, "__notes__", ())
     return isinstance(notes, list) and any(_BEGINNING in str(note)[:99] for note in notes)
@@ -214,35 +208,6 @@ def plain_names(snapshot: Snapshot) -> Snapshot:
     table.holders = _plain(table.holders)
     table.more_names = {row: tuple(_plain(all_)) for row, all_ in table.more_names.items()}
     return replace(snapshot, tensors=table)
-
-
-def rows_kept_before(table: TensorTable, error: BaseException) -> frozenset[int]:
-    """Return the rows of tensors that the tracebacks of earlier errors keep.
-
-    These are the errors in whose ``except`` block ``error`` came up. A function that is in both
-    tracebacks is taken for the later one's.
-    """
-    functions = _functions(error)
-    earlier: set[str] = set()
-    context = error.__context__
-    while context is not None and len(earlier) < 1000:
-        earlier |= _functions(context) - functions
-        context = context.__context__
-    if not earlier:
-        return frozenset()
-    names = table.names
-    return frozenset(
-        row for row in table.counted() if _holder(names[names.root(table.name[row])]) in earlier
-    )
-
-
-def _functions(error: BaseException) -> set[str]:
-    codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
-    return {f"{code.co_qualname.replace('<locals>.', '')}()" for code in codes}
-
-
-def _holder(text: str) -> str | None:
-    return text.partition(": ")[0] if REMARK in text else None
 
 
 def _plain(texts: list[str] | tuple[str, ...]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tensorlens.frameworks.advice import TORCH, Words
 from tensorlens.recording.oom.failure import Remedy
@@ -43,7 +43,6 @@ def remedies(
     request: Request,
     snapshot: Snapshot,
     graphs: Sequence[KeptGraph] = (),
-    before: Collection[int] = (),
     words: Words = TORCH,
 ) -> tuple[Remedy, ...]:
     """Return what would have freed memory on the request's device.
@@ -55,7 +54,6 @@ def remedies(
         request: what was refused.
         snapshot: what was in memory.
         graphs: the parts of autograd's graph, oldest first.
-        before: rows of tensors that tracebacks of earlier errors keep.
         words: those of the framework that was asked.
     """
     device = request.device
@@ -64,7 +62,6 @@ def remedies(
     ledger = snapshot.ledger[device]
     resident = _Resident(snapshot, device)
     found = [
-        *_kept_by_errors(resident, before),
         *_graphs(resident, graphs),
         *_containers(resident),
         *_roles(resident, request, words),
@@ -132,13 +129,6 @@ class _Resident:
     def of_role(self, role: str) -> list[int]:
         """Return the rows of a role."""
         return [row for row, each in self.rows.items() if each == role]
-
-
-def _kept_by_errors(resident: _Resident, before: Collection[int]) -> Iterator[Remedy]:
-    nbytes = resident.take(before)
-    if nbytes:
-        text = "kept by the traceback of an earlier error: leave its except block, then try again"
-        yield Remedy(nbytes, text)
 
 
 def _graphs(resident: _Resident, graphs: Sequence[KeptGraph]) -> Iterator[Remedy]:

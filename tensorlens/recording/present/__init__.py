@@ -12,11 +12,11 @@ from tensorlens.recording.present import data
 from tensorlens.recording.present.instants import (
     LINES_SHOWN,
     Instant,
-    backward_rows,
-    growth_span,
+    instant_text,
     instants,
     left_out,
     line_place,
+    line_rows,
     lines_limit,
     source_of,
 )
@@ -61,7 +61,7 @@ from tensorlens.render.figures import counted, size
 from tensorlens.render.html.templates import markup
 from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import LeftOut
-from tensorlens.tensors.present.tables import share, size_cell
+from tensorlens.tensors.present.tables import share_table, size_cell
 
 
 def title(recording: Recording) -> str:
@@ -117,7 +117,9 @@ def _table(
     figures: list[tuple[str | Cell, ...]] = []
     lines: list[tuple[Cell, str]] = []
     few = min(LINES_SHOWN, limit) if limit is not None else None
-    for cost, rows in zip(shown, backward_rows(recording.log, shown, few), strict=True):
+    for cost in shown:
+        models = {(cost.line, model): nbytes for model, nbytes in cost.model_lines.items()}
+        rows, _ = line_rows(recording.log, {cost.line: cost.nbytes}, few, models)
         figures.append((size_cell(cost.nbytes, most), size(cost.kept), size(cost.peak)))
         figures += [(size_cell(row.nbytes, most), "", "") for row in rows[1:]]
         lines += map(line_cells, rows)
@@ -256,28 +258,17 @@ def _largest_of(instant: Instant) -> Iterator[tuple[str, str]]:
 
 
 def _roles(instant: Instant, *, is_live: bool) -> Table:
-    whole = instant.moment.bytes
-    table = Table(
-        (Column("Role", "text"), Column("Size"), Column("Share")),
-        tuple(
-            Row(
-                (
-                    Cell(role, swatch=role_colour(role)),
-                    size_cell(nbytes, whole),
-                    share(nbytes, whole),
-                )
-            )
-            for role, nbytes in instant.roles
-        ),
-    )
+    parts = ((role, nbytes, role_colour(role)) for role, nbytes in instant.roles)
+    table = share_table("Role", parts, instant.moment.bytes)
     return replace(table, heading="By role", name="roles") if is_live else table
 
 
 def _growth(recording: Recording, view: View) -> Iterator[Block]:
-    span = growth_span(recording)
-    if span is None:
+    marks = sorted(recording.marks, key=lambda mark: mark.row)
+    if len(marks) < 2 or marks[0].row == marks[-1].row:
         return
-    growths = [each for each in recording.growth(span.start, span.end) if each.nbytes]
+    first, last = marks[0], marks[-1]
+    growths = [each for each in recording.growth(first.row - 1, last.row - 1) if each.nbytes]
     # what balances a growth stands beside it, not behind all the small ones
     growths.sort(key=lambda each: -abs(each.nbytes))
     more = sum(each.nbytes for each in growths if each.nbytes > 0)
@@ -307,4 +298,5 @@ def _growth(recording: Recording, view: View) -> Iterator[Block]:
     nbytes = size(sum(each.nbytes for each in rest), signed=True)
     hidden = (f"{counted(len(rest), 'more line')}, {nbytes}",) if rest else ()
     table = Table(columns, tuple(Row(row[: len(columns)]) for row in rows), rest=hidden)
-    yield Section((table,) if shown else (), f"Growth {span.text}: {total}")
+    span = f"from {instant_text(marks, first)} to {instant_text(marks, last)}"
+    yield Section((table,) if shown else (), f"Growth {span}: {total}")

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import row_at
 from tensorlens.recording.analysis.roles import BEFORE
-from tensorlens.recording.moments import BackwardCost, Moment, Resident
+from tensorlens.recording.moments import Moment, Resident
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Mark
 from tensorlens.records.names import common_name, readable_name, without_indices
@@ -181,26 +181,6 @@ def mark_before(marks: Sequence[Mark], row: int) -> Mark | None:
     return max((mark for mark in marks if mark.row <= row), key=lambda mark: mark.row, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthSpan:
-    """From which event to which a report tells what grew."""
-
-    start: int
-    end: int
-    text: str
-    """``from "epoch 1" to "epoch 9"``."""
-
-
-def growth_span(recording: Recording) -> GrowthSpan | None:
-    """Return the span from the first mark to the last; None where there are no two."""
-    marks = sorted(recording.marks, key=lambda mark: mark.row)
-    if len(marks) < 2 or marks[0].row == marks[-1].row:
-        return None
-    first, last = marks[0], marks[-1]
-    text = f"from {instant_text(marks, first)} to {instant_text(marks, last)}"
-    return GrowthSpan(first.row - 1, last.row - 1, text)
-
-
 def instant_text(marks: Sequence[Mark], mark: Mark) -> str:
     """Return a mark's name, and which of them it is where several have the name."""
     alike = [each for each in marks if each.name == mark.name]
@@ -281,21 +261,6 @@ def line_rows(
         ),
         LeftOut(len(rest), sum(nbytes for _, nbytes in rest), "") if rest else None,
     )
-
-
-def backward_rows(
-    log: EventLog, costs: Sequence[BackwardCost], limit: int | None
-) -> list[tuple[LineRow, ...]]:
-    """Return for each line that backward goes back to itself, then those of a model it calls."""
-    return [
-        line_rows(
-            log,
-            {cost.line: cost.nbytes},
-            limit,
-            {(cost.line, model): nbytes for model, nbytes in cost.model_lines.items()},
-        )[0]
-        for cost in costs
-    ]
 
 
 def lines_limit(view: View) -> int | None:

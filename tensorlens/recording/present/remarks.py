@@ -129,7 +129,7 @@ def _failures(recording: Recording, device: str) -> list[str]:
     rows = [row for row, kind in enumerate(log.kind) if kind == OOM and log.device[row] == number]
     if not rows:
         return []
-    last = log.event(rows[-1])
+    last = log[rows[-1]]
     line = next((frame.line for frame in last.stack if frame.user), None)
     text = "a request failed" if len(rows) == 1 else f"{len(rows):,} requests failed, the last"
     at = f" at {place(line)}" if line else ""

@@ -22,7 +22,6 @@ _OPERATOR = re.compile(r"\bat::_ops::(\w{1,200})::(?:call|redispatch)\b")
 _OVERLOAD = re.compile(r"(?:_(?:dim|dtype|memory_format|start))?(?:_[A-Z]\w*)?$")
 _NODE = re.compile(r"\btorch::autograd::(?:generated::)?(?:\w+::)?(\w+)::apply\(")
 _ENGINE = "torch::autograd::Engine::evaluate_function("
-_LINE = re.compile(r'\s*File "(.+?)", line (\d+), in (.+)')
 
 
 class StackReader:
@@ -47,14 +46,6 @@ class StackReader:
             known = self._known[id(frames)] = self._read(frames)
         return known
 
-    def context(self, event: dict[str, Any], native: Context | None) -> Context | None:
-        """Return what ran during an event: what its frames tell, and the line of its forward."""
-        forward = event.get("forward_frames") or ()
-        if not forward:
-            return native
-        stack = self._forward_stack(forward)
-        return replace(native or Context(), forward=stack) if stack >= 0 else native
-
     def _read(self, frames: list[Any]) -> tuple[int, Context | None]:
         stack = -1
         for raw in reversed(frames):
@@ -75,15 +66,6 @@ class StackReader:
                 lineno = 0
             known = self._frames[id(raw)] = frame_of(raw["filename"], lineno, raw["name"])
         return self._stacks.push(stack, known)
-
-    def _forward_stack(self, lines: Any) -> int:
-        """Return the stack in the lines of a traceback, outermost first."""
-        stack = -1
-        for match in filter(None, map(_LINE.match, lines)):
-            name, lineno, function = match.groups()
-            frame = frame_of(name, int(lineno[:9]), function.split("\n")[0])
-            stack = self._stacks.push(stack, frame)
-        return stack
 
 
 def frame_of(filename: str, lineno: int, function: str) -> Frame:

@@ -40,11 +40,9 @@ class LogRow(NamedTuple):
 class Lifetimes:
     """The rows of one device: those that were there at the start, then those of its trace."""
 
-    starts: list[LogRow] = field(default_factory=list)
     rows: list[LogRow] = field(default_factory=list)
-    held: dict[int, int] = field(default_factory=dict)
-    """Number of an allocation, ``starts`` counted before ``rows``, to the bytes it was given, until
-    the rows have them as their sizes."""
+    starts: int = 0
+    """How many of the rows were there at the start."""
     resident: int = 0
     """Blocks that are there at the end."""
     unsure: int = 0
@@ -147,9 +145,11 @@ class _Replay:
         self._pool = pool
         self._made = Lifetimes()
         self._live: dict[int, int] = {}
-        """Address to the number of its allocation."""
-        self._freed: list[tuple[int, int]] = []
-        """Place of a free in the rows, and the number of its allocation."""
+        """Address to the row of its allocation."""
+        self._given: dict[int, int] = {}
+        """Row of an allocation to the bytes it was given."""
+        self._freed: dict[int, int] = {}
+        """Row of a free to that of its allocation."""
 
     def run(self, trace: Sequence[Step]) -> Lifetimes:
         made = self._made
@@ -170,41 +170,27 @@ class _Replay:
             self._hand_out(row, block.size)
         made.resident = len(self._live)
         # the segments tell the size of what is still there
-        made.held.update({self._live[each.address]: each.size for each in self._before.listed})
-        self._count_given()
+        self._given |= {self._live[each.address]: each.size for each in self._before.listed}
+        for number, given in self._given.items():
+            made.rows[number] = made.rows[number]._replace(size=given)
+        for number, allocated in self._freed.items():
+            made.rows[number] = made.rows[number]._replace(size=made.rows[allocated].size)
         return made
 
     def _start(self) -> None:
-        made, before = self._made, self._before
-        for step in before.freed:
-            self._live[step.address] = len(made.starts)
-            made.starts.append(LogRow(START, step.address, step.size, -1, -1, None))
-        for block in before.resident:
-            self._live[block.address] = len(made.starts)
-            made.starts.append(LogRow(START, block.address, block.size, -1, block.stack, None))
+        before = self._before
+        found: tuple[Step | SegmentBlock, ...] = (*before.freed, *before.resident)
+        for each in found:
+            stack = each.stack if isinstance(each, SegmentBlock) else -1
+            row = LogRow(START, each.address, each.size, -1, stack, None)
+            self._hand_out(row, each.size)
+        self._made.starts = len(self._made.rows)
         gone = (step.address for step in (*before.freed, *before.waiting))
         self._pool.start((*gone, *(block.address for block in before.resident)))
         for number, step in enumerate(before.freed):
             given = self._pool.given_before(step.address, step.size)
-            made.unsure += given is None
-            made.held[number] = given or step.size
-
-    def _count_given(self) -> None:
-        """Let each row have the bytes that the block was given."""
-        made = self._made
-        for number, given in made.held.items():
-            rows, place = self._row(number)
-            rows[place] = rows[place]._replace(size=given)
-        for place, number in self._freed:
-            rows, allocated = self._row(number)
-            made.rows[place] = made.rows[place]._replace(size=rows[allocated].size)
-        made.held.clear()
-
-    def _row(self, number: int) -> tuple[list[LogRow], int]:
-        """Return where the row of an allocation is."""
-        made = self._made
-        starts = len(made.starts)
-        return (made.starts, number) if number < starts else (made.rows, number - starts)
+            self._made.unsure += given is None
+            self._given[number] = given or step.size
 
     def _allocate(self, step: Step) -> None:
         if step.address in self._live:
@@ -215,11 +201,9 @@ class _Replay:
         self._hand_out(LogRow(ALLOC, *step[1:6]), given)
 
     def _hand_out(self, row: LogRow, given: int) -> None:
-        made = self._made
-        number = len(made.starts) + len(made.rows)
-        self._live[row.address] = number
-        made.held[number] = given
-        made.rows.append(row)
+        number = self._live[row.address] = len(self._made.rows)
+        self._given[number] = given
+        self._made.rows.append(row)
 
     def _free(self, step: Step) -> None:
         if step.address in self._live:
@@ -228,12 +212,9 @@ class _Replay:
             self._made.missed += 1
 
     def _end(self, step: Step) -> None:
-        number = self._live.pop(step.address)
         made = self._made
-        rows, place = self._row(number)
-        size = rows[place].size
-        self._freed.append((len(made.rows), number))
-        made.rows.append(LogRow(FREE, step.address, size, step.time, step.stack, step.context))
+        self._freed[len(made.rows)] = self._live.pop(step.address)
+        made.rows.append(LogRow(FREE, *step[1:6]))
 
     def _other(self, step: Step) -> None:
         if step.kind == SEGMENT_ALLOC and not step.mapped:

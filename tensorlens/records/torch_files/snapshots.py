@@ -102,13 +102,13 @@ def _lifetimes(data: Any, log: EventLog) -> dict[str, Lifetimes]:
 
 def _started(made: Mapping[str, Lifetimes]) -> int:
     """Return when the recording began, in microseconds since 1970; -1 if no event has a time."""
-    times = [row.time for each in made.values() for row in each.rows[:1] if row.time >= 0]
-    return min(times, default=-1)
+    first = (row for each in made.values() for row in each.rows[each.starts : each.starts + 1])
+    return min((row.time for row in first if row.time >= 0), default=-1)
 
 
 def _fill(log: EventLog, made: Mapping[str, Lifetimes], started: int) -> None:
     for device, each in made.items():
-        for start in each.starts:
+        for start in each.rows[: each.starts]:
             log.append(START, device, start.address, start.size, 0, start.stack)
     for time, device, event in heapq.merge(
         *(_timed(device, each, started) for device, each in made.items()), key=itemgetter(0)
@@ -117,7 +117,7 @@ def _fill(log: EventLog, made: Mapping[str, Lifetimes], started: int) -> None:
 
 
 def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, str, LogRow]]:
-    for place, row in enumerate(made.rows):
+    for place, row in enumerate(made.rows[made.starts :]):
         time = place if started < 0 else max(row.time - started, 0)
         yield time * _NS, device, row
 
@@ -136,7 +136,7 @@ def _annotations(raw: Any, log: EventLog, started: int) -> list[Mark]:
 
 
 def _notes(made: Mapping[str, Lifetimes], started: int) -> Iterator[str]:
-    traced = any(each.rows for each in made.values())
+    traced = any(len(each.rows) > each.starts for each in made.values())
     if traced and started < 0:
         yield "the trace has no times: its events are put one microsecond apart"
     if made and not traced:

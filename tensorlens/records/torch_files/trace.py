@@ -74,8 +74,7 @@ def _step(event: Any, before: int, rules: Rules, reader: StackReader) -> Step | 
     size = event["size"]
     if kind in (ALLOC, FREE, FREED):
         size = rules.rounded(size)
-    stack, native = reader.stack(event.get("frames"))
-    context = reader.context(event, native)
+    stack, context = reader.stack(event.get("frames"))
     address = event.get("device_free", 0) if kind == OOM else event["addr"]
     # the clock may be set back, the trace is in order all the same
     time = max(event["time_us"], before) if "time_us" in event else before

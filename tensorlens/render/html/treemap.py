@@ -1,12 +1,10 @@
-"""A treemap as nested SVG: every rectangle as large as its bytes, as near to a square as may be.
-
-The layout is the squarified one of Bruls, Huizing and van Wijk, "Squarified Treemaps" (2000).
-"""
+"""A treemap: every rectangle as large as its bytes, and none long and thin if it can be helped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tensorlens.render.blocks import Box, Treemap
 
@@ -36,12 +34,12 @@ class Rectangle:
 def rectangles(treemap: Treemap) -> list[Rectangle]:
     """Return the groups of a treemap and the boxes in them, each group before its boxes."""
     found = []
-    for group, area in _squarified(treemap.groups, (0.0, 0.0, WIDTH, HEIGHT)):
+    for group, area in _divided(treemap.groups, (0.0, 0.0, WIDTH, HEIGHT)):
         found.append(_rectangle(group, area, is_group=True))
         x, y, width, height = area
         title = min(_TITLE, height / 2)
         inside = (x, y + title, width, max(height - title, 0.0))
-        found += [_rectangle(box, place) for box, place in _squarified(group.boxes, inside)]
+        found += [_rectangle(box, place) for box, place in _divided(group.boxes, inside)]
     return found
 
 
@@ -63,44 +61,24 @@ def _rectangle(box: Box, area: _Area, *, is_group: bool = False) -> Rectangle:
     )
 
 
-def _squarified(boxes: Sequence[Box], area: _Area) -> Iterator[tuple[Box, _Area]]:
-    """Give each box its rectangle within an area, the largest first."""
-    x, y, width, height = area
+def _divided(boxes: Sequence[Box], area: _Area) -> Iterator[tuple[Box, _Area]]:
+    """Give each box its rectangle within an area, the largest first.
+
+    The area is cut across its longer side into two halves as even as the sizes allow, and so on.
+    """
     left = sorted((box for box in boxes if box.nbytes > 0), key=lambda box: -box.nbytes)
-    whole = sum(box.nbytes for box in left)
-    while left and width > 0 and height > 0:
-        scale = width * height / whole
-        side = min(width, height)
-        row = _row([box.nbytes * scale for box in left], side)
-        thick = sum(box.nbytes for box in left[:row]) * scale / side
-        along = 0.0
-        for box in left[:row]:
-            length = box.nbytes * scale / thick
-            yield (
-                box,
-                (
-                    (x, y + along, thick, length)
-                    if width >= height
-                    else (x + along, y, length, thick)
-                ),
-            )
-            along += length
-        whole -= sum(box.nbytes for box in left[:row])
-        left = left[row:]
-        if width >= height:
-            x, width = x + thick, width - thick
-        else:
-            y, height = y + thick, height - thick
-
-
-def _row(areas: Sequence[float], side: float) -> int:
-    """Return how many of the areas make the row along a side in which none is long and thin."""
-    total, worst = 0.0, float("inf")
-    for count, each in enumerate(areas):
-        total += each
-        # the first is the largest and this one the smallest
-        now = max(side**2 * areas[0] / total**2, total**2 / (side**2 * each))
-        if now > worst:
-            return count
-        worst = now
-    return len(areas)
+    if len(left) < 2:
+        yield from ((box, area) for box in left)
+        return
+    sums = [*accumulate(box.nbytes for box in left)]
+    cut = min(range(1, len(left)), key=lambda place: abs(2 * sums[place - 1] - sums[-1]))
+    part = sums[cut - 1] / sums[-1]
+    x, y, width, height = area
+    if width >= height:
+        wide = width * part
+        first, second = (x, y, wide, height), (x + wide, y, width - wide, height)
+    else:
+        high = height * part
+        first, second = (x, y, width, high), (x, y + high, width, height - high)
+    yield from _divided(left[:cut], first)
+    yield from _divided(left[cut:], second)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from tensorlens.records.ledger import FIGURES, Block, Ledger, Term
+from tensorlens.records.ledger import FIGURES, Block, Ledger
+from tensorlens.render.blocks import NO_BREAK, Cell, Column, Note, Row, Section, Table
 from tensorlens.render.figures import counted, size
 from tensorlens.render.source import place, printable
+from tensorlens.render.view import View
 from tensorlens.tensors.difference import LedgerChange
+from tensorlens.tensors.present.tables import size_cell
 
 _TREE = (
     ("driver_total", 0, "driver total"),
@@ -29,70 +31,59 @@ _FREE = "What the driver has not handed out to anyone: driver total less in use.
 _BLOCKS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
-    """One figure of a ledger."""
-
-    depth: int
-    """How many figures it is a part of."""
-    label: str
-    nbytes: int | None
-    parts: tuple[Term, ...]
-    """Known parts of it; they need not add up to it."""
-    remark: str
-    explanation: str
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerChangeRow:
-    """One figure of a ledger before and after."""
-
-    depth: int
-    label: str
-    before: int | None
-    after: int | None
-    change: int | None
-
-
-def balance(ledger: Ledger) -> tuple[LedgerRow, ...]:
-    """Return the figures of a ledger, each after the one that it is a part of."""
-    found = []
+def ledger_table(ledger: Ledger, view: View) -> Section:
+    """Return a device's ledger: like a balance sheet, each figure below what it is a part of."""
+    figures = {name: getattr(ledger, name) for name in FIGURES} | {"free": _free(ledger)}
+    whole = max(max(nbytes or 0, 0) for nbytes in figures.values())
     remarks = {"unnamed": _unnamed(ledger)}
     if ledger.device.rpartition("/")[2] == "cpu":
         remarks |= _OF_THE_HOST
-    for field, depth, label in _TREE:
-        if field == "free":
-            nbytes = _free(ledger)
-            if nbytes is None:
-                continue
-        else:
-            nbytes = getattr(ledger, field)
-        found.append(
-            LedgerRow(
-                depth=depth,
-                label=label,
-                nbytes=nbytes,
-                parts=tuple(term for term in ledger.parts if term.of == field),
-                remark=remarks.get(field, ""),
-                explanation=_FREE if field == "free" else ledger.explanations.get(field, ""),
+    explanations = {**ledger.explanations, "free": _FREE}
+    rows = []
+    for figure, depth, label in _TREE:
+        if figure == "free" and figures[figure] is None:
+            continue
+        terms = [term for term in ledger.parts if term.of == figure]
+        explained = [f"{each.label}: {each.explanation}" for each in terms if each.explanation]
+        # no part is torn from its size
+        parts = [
+            f"{printable(each.label)} {size(each.nbytes)}".replace(" ", NO_BREAK) for each in terms
+        ]
+        explanation = explanations.get(figure, "")
+        details = [*filter(None, (explanation, *explained))] if view.explain else []
+        if figure == "unnamed":
+            details += _unnamed_blocks(ledger, view)
+        cells = (
+            Cell(label, depth=depth, tip=explanation),
+            size_cell(figures[figure], whole),
+            Cell(", ".join(filter(None, (*parts, remarks.get(figure)))), tip="; ".join(explained)),
+        )
+        rows.append(Row(cells, tuple(details)))
+    columns = (Column("Ledger", "text"), Column("Size"), Column("", "prose"))
+    return _with_reasons(Table(columns, tuple(rows)), unknown({"": ledger}))
+
+
+def ledger_changes(change: LedgerChange) -> Section:
+    """Return what changed in a device's ledger."""
+    columns = (Column("Ledger", "text"), Column("Before"), Column("After"), Column("Change"))
+    rows = tuple(
+        Row(
+            (
+                Cell(label, depth=depth),
+                *(size(getattr(each, figure, None)) for each in (change.before, change.after)),
+                size(change.change(figure), signed=True),
             )
         )
-    return tuple(found)
-
-
-def balance_change(change: LedgerChange) -> tuple[LedgerChangeRow, ...]:
-    """Return the figures of two ledgers side by side."""
-    return tuple(
-        LedgerChangeRow(
-            depth,
-            label,
-            getattr(change.before, field) if change.before else None,
-            getattr(change.after, field) if change.after else None,
-            change.change(field),
-        )
-        for field, depth, label in _TREE
-        if field != "free"
+        for figure, depth, label in _TREE
+        if figure != "free"
     )
+    before, after = unknown({"": change.before}), unknown({"": change.after})
+    both = {"before: ": change.before, "after: ": change.after}
+    return _with_reasons(Table(columns, rows), before if before == after else unknown(both))
+
+
+def _with_reasons(table: Table, reasons: Sequence[str]) -> Section:
+    return Section((table, *(Note(each, "soft") for each in reasons)))
 
 
 def unknown(ledgers: Mapping[str, Ledger | None]) -> tuple[str, ...]:
@@ -120,21 +111,12 @@ def unknown(ledgers: Mapping[str, Ledger | None]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def unknown_changes(change: LedgerChange) -> tuple[str, ...]:
-    """Return why figures of two ledgers could not be had, told once where both lack the same."""
-    before, after = unknown({"": change.before}), unknown({"": change.after})
-    if before == after:
-        return before
-    return unknown({"before: ": change.before, "after: ": change.after})
-
-
-def unnamed_blocks(ledger: Ledger, *, all_: bool) -> tuple[tuple[str, ...], str]:
+def _unnamed_blocks(ledger: Ledger, view: View) -> list[str]:
     """Return the largest unnamed blocks, a text for those alike, and a text for the others.
 
-    Args:
-        ledger: whose blocks.
-        all_: every block the ledger knows, with address and stack; else the largest few.
+    A verbose view has every block that the ledger knows, with address and stack.
     """
+    all_ = view.verbose
     groups: dict[object, list[Block]] = {}
     for place_of, block in enumerate(sorted(ledger.blocks, key=lambda block: -block.nbytes)):
         groups.setdefault(place_of if all_ else (block.what, block.born), []).append(block)
@@ -152,12 +134,15 @@ def unnamed_blocks(ledger: Ledger, *, all_: bool) -> tuple[tuple[str, ...], str]
         many = f" in {len(group):,} blocks" if len(group) > 1 else ""
         nothing = f"nothing is known of {'them' if many else 'it'}"
         texts.append(f"{size(sum(each.nbytes for each in group))}{many}  {known or nothing}")
+    if len(texts) < 2 and not all_ and not any(block.what for block in ledger.blocks):
+        # of one block the line of the figure says it all
+        return []
     count = ledger.block_count - sum(map(len, shown))
-    if count <= 0:
-        return tuple(texts), ""
-    told = sum(block.nbytes for group in shown for block in group)
-    rest = "" if ledger.unnamed is None else f", {size(ledger.unnamed - told)}"
-    return tuple(texts), f"and {count:,} more{rest}"
+    if count > 0:
+        told = sum(block.nbytes for group in shown for block in group)
+        rest = "" if ledger.unnamed is None else f", {size(ledger.unnamed - told)}"
+        texts.append(f"and {count:,} more{rest}")
+    return texts
 
 
 def _free(ledger: Ledger) -> int | None:

@@ -8,14 +8,14 @@ from tensorlens.render.blocks import Block, Heading, Note, Paragraph, Rows, Sect
 from tensorlens.render.figures import counted, size
 from tensorlens.render.view import View
 from tensorlens.tensors.difference import Difference
+from tensorlens.tensors.present.balance import ledger_changes
 from tensorlens.tensors.present.inventory import (
-    ChangeSection,
     change_headline,
+    changed_rows,
     devices_changed,
     is_memory,
-    sections,
 )
-from tensorlens.tensors.present.tables import field, ledger_changes, role_changes, tensor_table
+from tensorlens.tensors.present.tables import field, role_changes, tensor_table
 
 _OF_THE_TENSOR = ("name", "role", "device", "dtype")
 _MORE_OF_IT = ("born", "model_line", "held_by", "names", "module", "note")
@@ -86,14 +86,12 @@ def _device(difference: Difference, device: str, view: View) -> Iterator[Block]:
     roles = [role for role in difference.roles if role.device == device]
     if roles:
         yield role_changes(roles)
-    for section in sections(difference, device, view):
-        table = tensor_table(section.rows, section.hidden, view, section.kind)
-        yield Section((Note(_said(section)), table))
+    for kind, changes in difference.kinds():
+        (count, nbytes), rows, hidden = changed_rows(kind, changes, device, view)
+        if count:
+            what = "changed size" if kind == "grown" else kind
+            note = Note(f"{counted(count)} {what}, {size(nbytes, signed=True)}")
+            yield Section((note, tensor_table(rows, hidden, view, kind)))
     ledger = difference.ledger.get(device)
     if ledger is not None:
         yield ledger_changes(ledger)
-
-
-def _said(section: ChangeSection) -> str:
-    title = "changed size" if section.kind == "grown" else section.kind
-    return f"{counted(section.count)} {title}, {size(section.nbytes, signed=True)}"

@@ -59,15 +59,6 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class RoleRow:
-    """A role's tensors on one device, in bytes of storage."""
-
-    role: str
-    count: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceInventory:
     """One device of a snapshot."""
 
@@ -77,7 +68,8 @@ class DeviceInventory:
     """Bytes of all storages."""
     aliases: int
     """How many tensors share the storage of another."""
-    roles: tuple[RoleRow, ...]
+    roles: tuple[tuple[str, int, int], ...]
+    """Role, number of its tensors, bytes of their storages."""
     rows: tuple[TensorRow, ...]
     hidden: tuple[LeftOut, ...]
     ledger: Ledger | None
@@ -86,19 +78,6 @@ class DeviceInventory:
     def is_memory(self) -> bool:
         """Whether tensors there take memory at all."""
         return is_memory(self.device)
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeSection:
-    """The changes of one kind on one device."""
-
-    kind: str
-    """``appeared``, ``gone`` or ``grown``."""
-    count: int
-    nbytes: int
-    """By how many bytes they changed, with a sign."""
-    rows: tuple[TensorRow, ...]
-    hidden: tuple[LeftOut, ...]
 
 
 def inventories(snapshot: Snapshot, view: View) -> tuple[DeviceInventory, ...]:
@@ -128,12 +107,6 @@ def left_out(snapshot: Snapshot, view: View) -> tuple[tuple[str, int, int], ...]
     return tuple((device, count, nbytes) for device, (count, nbytes) in totals.items())
 
 
-def sections(difference: Difference, device: str, view: View) -> tuple[ChangeSection, ...]:
-    """Return the changes on one device by kind, those without any left out."""
-    made = (_section(kind, changes, device, view) for kind, changes in difference.kinds())
-    return tuple(section for section in made if section.count)
-
-
 def devices_changed(difference: Difference) -> tuple[str, ...]:
     """Return the devices of the ledger, then any that only tensors know; ``meta`` last."""
     names = dict.fromkeys([*difference.ledger, *(role.device for role in difference.roles)])
@@ -158,7 +131,7 @@ def _inventory(device: str, rows: Sequence[int], snapshot: Snapshot, view: View)
         nbytes=sum(sizes[row][1] for row in storages),
         aliases=len(rows) - len(storages),
         roles=tuple(
-            RoleRow(ROLES[role], len(roles[role]), sum(roles[role])) for role in sorted(roles)
+            (ROLES[role], len(nbytes), sum(nbytes)) for role, nbytes in sorted(roles.items())
         ),
         rows=tuple(_row(table, family, sizes, sharing.get(family.rows[0], ())) for family in shown),
         hidden=hidden,
@@ -166,22 +139,23 @@ def _inventory(device: str, rows: Sequence[int], snapshot: Snapshot, view: View)
     )
 
 
-def _section(kind: str, changes: Changes, device: str, view: View) -> ChangeSection:
-    gone = kind == "gone"
-    table, rows = (
-        (changes.before, changes.before_rows) if gone else (changes.after, changes.after_rows)
-    )
+def changed_rows(
+    kind: str, changes: Changes, device: str, view: View
+) -> tuple[tuple[int, int], tuple[TensorRow, ...], tuple[LeftOut, ...]]:
+    """Return the changes of one kind on one device: how many and by how many bytes, the rows."""
+    table, rows = changes.after, changes.after_rows
+    if kind == "gone":
+        table, rows = changes.before, changes.before_rows
     sizes = dict(zip(rows, changes.sizes(), strict=True))
     here = [row for row in rows if table.devices[table.device[row]] == device]
+
+    def grown(row: int) -> int:
+        return sizes[row][1] - sizes[row][0]
+
     alike = families(table, here, sizes if kind == "grown" else None)
-    shown, hidden = _chosen(alike, view, table, lambda row: sizes[row][1] - sizes[row][0])
-    return ChangeSection(
-        kind=kind,
-        count=len(here),
-        nbytes=sum(sizes[row][1] - sizes[row][0] for row in here),
-        rows=tuple(_row(table, family, sizes) for family in shown),
-        hidden=hidden,
-    )
+    shown, hidden = _chosen(alike, view, table, grown)
+    totals = len(here), sum(map(grown, here))
+    return totals, tuple(_row(table, family, sizes) for family in shown), hidden
 
 
 def _row(

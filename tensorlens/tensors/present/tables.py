@@ -1,37 +1,23 @@
-"""Tables of roles, of tensors and of a ledger, the same wherever there are any."""
+"""Tables of roles and of tensors, the same wherever there are any."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from tensorlens.records.ledger import Ledger
 from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine, TensorRecord
 from tensorlens.render.blocks import (
-    NO_BREAK,
-    Block,
     Cell,
     Column,
     Medium,
-    Note,
     Row,
-    Section,
     Table,
     Tone,
 )
 from tensorlens.render.figures import counted, size
 from tensorlens.render.source import model_place, place, printable
 from tensorlens.render.view import View
-from tensorlens.tensors.difference import LedgerChange, RoleChange
-from tensorlens.tensors.present.balance import (
-    LedgerChangeRow,
-    LedgerRow,
-    balance,
-    balance_change,
-    unknown,
-    unknown_changes,
-    unnamed_blocks,
-)
+from tensorlens.tensors.difference import RoleChange
 from tensorlens.tensors.present.inventory import DeviceInventory, LeftOut, TensorRow
 
 _OPENING = 20
@@ -56,6 +42,15 @@ def _bar(nbytes: int, whole: int) -> tuple[float, float]:
     return (0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0)
 
 
+def share_table(title: str, parts: Iterable[tuple[str, int, str]], whole: int) -> Table:
+    """Return what each part, with the colour of its kind, has of ``whole`` bytes."""
+    rows = (
+        Row((Cell(label, swatch=colour), size_cell(nbytes, whole), share(nbytes, whole)))
+        for label, nbytes, colour in parts
+    )
+    return Table((Column(title, "text"), Column("Size"), Column("Share")), tuple(rows))
+
+
 def field(tensor: TensorRecord, name: str) -> str | int | None:
     """Return a field of a tensor for a table of data: shapes as ``(3, 4)``, names joined."""
     value = getattr(tensor, name)
@@ -70,12 +65,12 @@ def role_table(device: DeviceInventory) -> Table:
     whole = device.nbytes
     rows = (
         (
-            each.role,
-            f"{each.count:,}",
-            size(each.nbytes),
-            Cell(share(each.nbytes, whole), bar=_bar(each.nbytes, whole)),
+            role,
+            f"{count:,}",
+            size(nbytes),
+            Cell(share(nbytes, whole), bar=_bar(nbytes, whole)),
         )
-        for each in device.roles
+        for role, count, nbytes in device.roles
     )
     return Table(columns, tuple(map(Row, rows)))
 
@@ -83,7 +78,11 @@ def role_table(device: DeviceInventory) -> Table:
 def role_changes(roles: Sequence[RoleChange]) -> Table:
     """Return how much each role takes before and after."""
     columns = (Column("Role", "text"), Column("Before"), Column("After"), Column("Change"))
-    return Table(columns, tuple((each.role, *_change(each)) for each in roles))
+    rows = (
+        (each.role, size(each.before), size(each.after), size(each.change, signed=True))
+        for each in roles
+    )
+    return Table(columns, tuple(rows))
 
 
 def tensor_table(
@@ -129,45 +128,6 @@ def tensor_table(
         rest=tuple(_rest(each, is_change=bool(kind)) for each in hidden),
         opening=_OPENING if len(rows) > _OPENING else 0,
     )
-
-
-def ledger_table(ledger: Ledger, view: View) -> Section:
-    """Return a device's ledger: like a balance sheet, each figure below what it is a part of."""
-    rows = balance(ledger)
-    whole = max(max(row.nbytes or 0, 0) for row in rows)
-    table = Table(
-        (Column("Ledger", "text"), Column("Size"), Column("", "prose")),
-        tuple(
-            Row(
-                (
-                    Cell(row.label, depth=row.depth, tip=row.explanation),
-                    size_cell(row.nbytes, whole),
-                    Cell(_parts(row), tip="; ".join(_explained_parts(row))),
-                ),
-                tuple(_details(row, ledger, view)),
-            )
-            for row in rows
-        ),
-    )
-    return _with_reasons(table, unknown({"": ledger}))
-
-
-def ledger_changes(change: LedgerChange) -> Section:
-    """Return what changed in a device's ledger."""
-    columns = (Column("Ledger", "text"), Column("Before"), Column("After"), Column("Change"))
-    rows = (
-        Row((Cell(row.label, depth=row.depth), *_change(row))) for row in balance_change(change)
-    )
-    return _with_reasons(Table(columns, tuple(rows)), unknown_changes(change))
-
-
-def _with_reasons(table: Table, reasons: Sequence[str]) -> Section:
-    notes: list[Block] = [Note(each, "soft") for each in reasons]
-    return Section((table, *notes))
-
-
-def _change(row: RoleChange | LedgerChangeRow) -> tuple[str, str, str]:
-    return size(row.before), size(row.after), size(row.change, signed=True)
 
 
 def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
@@ -232,27 +192,3 @@ def _layout(tensor: TensorRecord) -> str:
 def _rest(hidden: LeftOut, *, is_change: bool) -> str:
     nbytes = size(hidden.nbytes, signed=is_change)
     return f"{counted(hidden.count, 'more tensor')}, {nbytes} ({hidden.why})"
-
-
-def _parts(row: LedgerRow) -> str:
-    """Return what is known of a figure's make-up; no part is torn from its size."""
-    parts = (
-        f"{printable(term.label)} {size(term.nbytes)}".replace(" ", NO_BREAK) for term in row.parts
-    )
-    return ", ".join(filter(None, (*parts, row.remark)))
-
-
-def _details(row: LedgerRow, ledger: Ledger, view: View) -> Iterator[str]:
-    """Give what is to be said below a figure."""
-    if view.explain:
-        yield from filter(None, (row.explanation, *_explained_parts(row)))
-    if row.label == "unnamed":
-        texts, rest = unnamed_blocks(ledger, all_=view.verbose)
-        # of one block the line of the figure says it all
-        if len(texts) > 1 or view.verbose or any(block.what for block in ledger.blocks):
-            yield from texts
-            yield from (rest,) if rest else ()
-
-
-def _explained_parts(row: LedgerRow) -> Iterator[str]:
-    return (f"{term.label}: {term.explanation}" for term in row.parts if term.explanation)

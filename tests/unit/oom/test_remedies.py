@@ -91,13 +91,6 @@ def test_what_the_newest_graph_keeps_too_would_not_be_freed():
     assert told(asking(), table, graphs) == [(4 * MIB, "activations for backward")]
 
 
-def test_tensors_of_an_earlier_error():
-    table = snapshot_of([T("step(): x (kept by a traceback)", (4, FLOATS)), T("y", (2, FLOATS))])
-    assert told(asking(), table, (), {0}) == [
-        (4 * MIB, "kept by the traceback of an earlier error")
-    ]
-
-
 def test_nothing_helps_a_request_that_is_more_than_there_is(monkeypatch):
     snapshot = snapshot_of(STEP)
     huge = asking(1024**3 + 1)

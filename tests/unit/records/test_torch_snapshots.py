@@ -9,7 +9,7 @@ from torch_recordings import from_snapshot, read
 
 from tensorlens.errors import FileFormatError
 from tensorlens.loading import load
-from tensorlens.records.events import ALLOC, FREE, START, Context, Frame, Mark
+from tensorlens.records.events import ALLOC, FREE, START, Context, Mark
 from tensorlens.records.tensors import SourceLine
 
 MIB = 1 << 20
@@ -166,20 +166,6 @@ def test_whose_a_file_is_follows_from_its_path(filename, user):
     assert log.stacks.frames[0].user is user
 
 
-def test_the_forward_stack_goes_into_the_context():
-    said = event(
-        "alloc",
-        forward_frames=['  File "/me/net.py", line 3, in forward\n    h = x @ w\n', "nothing"],
-        compile_context="0/0",
-    )
-    log = from_snapshot(trace(said, event("alloc", 512, user_metadata="of another"))).log
-    context = log.contexts[log.context[0]]
-    assert log.stacks.of(context.forward) == (Frame("/me/net.py", 3, "forward"),)
-    assert log.context[1] == -1
-    wrong = from_snapshot(trace(event("alloc", user_metadata="tensorlens phase=lunch"))).log
-    assert wrong.context[0] == -1
-
-
 def test_devices_share_one_clock():
     data = {
         "segments": [],
@@ -240,7 +226,7 @@ ODD = [None, -1, 1.5, "x", b"x", [], {}, [[]], {"a": 1}, (1,), 2**64, 2**200, Tr
 
 
 def damaged():
-    good = event("alloc", 0, 1, frames=[PY], time_us=5, user_metadata="", forward_frames=[])
+    good = event("alloc", 0, 1, frames=[PY], time_us=5, user_metadata="")
     for key in good:
         for value in ODD:
             yield trace({**good, key: value})
@@ -263,7 +249,7 @@ def damaged():
         yield {"segments": [], "device_traces": [value]}
         yield trace(value)
         yield trace(event("alloc", frames=[value]))
-        yield trace(event("alloc", frames=value, forward_frames=[value]))
+        yield trace(event("alloc", frames=value))
         yield {**trace(event("alloc", time_us=1)), "external_annotations": value}
         yield {**trace(event("alloc", time_us=1)), "external_annotations": [value]}
         yield {**trace(), "allocator_settings": value}

@@ -3,19 +3,7 @@ import rendered_estimates as estimates
 from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
-from tensorlens.planning.estimate.peak_parts import peak_parts
-from tensorlens.planning.estimate.present.card_bar import card_stacks
-from tensorlens.planning.estimate.present.verdict import fit_of
 from tensorlens.render.html import HtmlRenderer, fragment
-
-
-def stacks_of(kind: str):
-    """Each stack of a bar: the sizes by their labels, and where the capacity ends."""
-    made = estimates.ALL[kind]()
-    return [
-        ({stripe.label: stripe.text for stripe in stack.stripes}, stack.limit)
-        for stack in card_stacks(made, peak_parts(made), fit_of(made), "")
-    ]
 
 
 @pytest.mark.parametrize("kind", estimates.ALL)
@@ -48,30 +36,15 @@ def test_the_verdict_and_the_figures() -> None:
     assert ["cuBLAS workspace", "8.00 MiB", "one handle on this card"] in rows
 
 
-def test_the_bar_is_the_card() -> None:
-    # 33.5 allocated, 2.5 more of the 36 that are enough, 410 outside: 446 of 1024 MiB
-    ((stripes, limit),) = stacks_of("training")
-    assert [*stripes.values()][-3:] == ["2.50 MiB", "410.00 MiB", "578.00 MiB"]
-    assert [*stripes][-3:] == ["unused in segments", "outside of torch", "free"]
-    assert limit is None
-
-
-def test_the_bar_of_what_does_not_fit_shows_where_the_card_ends() -> None:
-    ((stripes, limit),) = stacks_of("too large")
-    assert "free" not in stripes
-    assert limit == (400 / 446, "400.00 MiB")
-
-
-def test_a_small_needed_part_has_a_bar_of_its_own() -> None:
-    # 446 MiB of 79 GiB
-    (whole, _), (used, _) = stacks_of("unasked")
-    assert [*whole] == ["needed", "free"]
-    assert whole["needed"] == "446.00 MiB"
-    assert "free" not in used and len(used) == 11
-
-
-def test_without_a_card_the_bar_is_what_is_used() -> None:
-    assert stacks_of("approximate") == [({"activations": "3.00 MiB"}, None)]
+def test_bars_of_what_is_required_and_what_there_is() -> None:
+    text = fragment(estimates.training())
+    # 446 of 1024 MiB
+    assert "43.6%" in text
+    bars = text[text.index("Required, and there") :]
+    assert bars.index("33.50 MiB") < bars.index("446.00 MiB") < bars.index("1.00 GiB")
+    # 446 where there are 400
+    assert "89.7%" in fragment(estimates.too_large())
+    assert "Required, and there" not in fragment(estimates.ALL["approximate"]())
 
 
 def test_a_notebook_shows_the_fragment() -> None:

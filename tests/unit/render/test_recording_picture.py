@@ -7,7 +7,7 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import MS
 
-from tensorlens.recording.present.page import HeatRow, heat_files
+from tensorlens.recording.present.page import heat_files
 from tensorlens.recording.present.page.data import allocations, chosen_blocks, counts
 from tensorlens.recording.present.page.timeline import picture
 from tensorlens.recording.recordings import Recording
@@ -142,9 +142,13 @@ def test_source_is_folded_around_the_lines_that_have_bytes() -> None:
     log.sources["b.py"] = ["nothing"]
     line = SourceLine("a.py", 20, "f")
     (file,) = heat_files(log, {line: 7, None: 5}, {SourceLine("a.py", 99, "g"): 3})
-    assert (file.name, file.resident, file.backward) == ("a.py", 7, 3)
-    assert file.rows[0] == HeatRow(15, "", folded=15)
-    assert [row.lineno for row in file.rows[1:10]] == list(range(16, 25))
-    assert file.rows[5] == HeatRow(20, "line 20", resident=7)
-    assert file.rows[10] == HeatRow(40, "", folded=16)
-    assert file.rows[11:] == (HeatRow(99, "", backward=3),)
+    assert (file.title, file.asides) == ("a.py", ("7 B resident, 3 B in backward",))
+    (table,) = file.blocks
+    rows = [
+        [cell if isinstance(cell, str) else cell.text for cell in row.cells] for row in table.rows
+    ]
+    assert rows[0] == ["", "", "", "… 15 lines"]
+    assert [row[0] for row in rows[1:10]] == [str(number) for number in range(16, 25)]
+    assert rows[5] == ["20", "7 B", "", "line 20"]
+    assert rows[10] == ["", "", "", "… 16 lines"]
+    assert rows[11:] == [["99", "", "3 B", ""]]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorlens.planning.estimate.growth import batch_growth
 from tensorlens.planning.estimate.peak_parts import (
     ACTIVATION_GRADIENT,
-    GROWING,
-    WORKSPACE,
     PeakPart,
     bytes_of,
     highest,
@@ -24,15 +21,11 @@ from tensorlens.planning.estimate.present.verdict import (
     title,
     verdict,
 )
-from tensorlens.planning.estimate.result import REMAINDER, Estimate, Term
+from tensorlens.planning.estimate.result import Estimate, Term
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
 
-_SLOTS = 6
-"""So many slots of an optimizer are named."""
-_FAR = 16
-"""So many times the items that were run are looked at for another peak."""
 _SHARE = 0.05
 """Where activations are less of the peak, sums of them are of no use."""
 
@@ -47,9 +40,7 @@ def explanation(estimate: Estimate) -> Sequence[Block]:
         f"The most is allocated {peak_place(estimate)}: {exact_size(estimate.peak_allocated)}."
         " At that instant there are:",
         *_kinds(estimate, parts, most),
-        _caching(estimate, parts),
-        _outside(estimate),
-        _growth(estimate, parts),
+        *map(_term, estimate.terms),
         _rules_of_thumb(estimate, parts, most),
         *(f"Warning: {caution_text(each)}" for each in estimate.warnings),
     ]
@@ -61,12 +52,14 @@ _LABELS = {
     "buffer": "Buffers",
     "gradient": "Gradients of parameters",
     "optimizer": "Optimizer state",
-    "activation": "Activations",
+    "activation": "Activations, which forward keeps for backward",
     ACTIVATION_GRADIENT: "Gradients of activations, which go as soon as backward has used them",
     "input": "Inputs",
     "temporary": "Temporaries, which an operator has while it runs",
     "other": "Other tensors",
 }
+_GROWING = ("activation", "input", ACTIVATION_GRADIENT)
+"""Kinds that grow with the batch."""
 _ABSENT = {"gradient": "Gradients", "optimizer": "Optimizer state", "activation": "Activations"}
 """Kinds that are told of where they have nothing at the peak but something at other times."""
 
@@ -74,161 +67,43 @@ _ABSENT = {"gradient": "Gradients", "optimizer": "Optimizer state", "activation"
 def _kinds(
     estimate: Estimate, parts: Mapping[str, PeakPart], most: Mapping[str, int]
 ) -> Iterator[str]:
-    """Give what there is of each kind, and then the terms, which no layer is asked for by name."""
+    """Give what there is of each kind, but for the terms."""
     for kind, label in _LABELS.items():
         part = of_kind(parts, kind)
         if part is not None:
-            if kind == "activation" and most.get("gradient"):
-                label += ", which forward keeps for backward"
             block = peak_block(estimate) if kind == "temporary" else None
             label += f", {block.op}" if block and block.op else ""
             detail = _detail(estimate, part, bytes_of(parts, "parameter"), most.get(kind, 0))
-            yield f"{label}: {exact_size(part.nbytes)}{detail}."
+            yield f"{label}: {exact_size(part.nbytes)} in {detail}."
         elif kind in _ABSENT and most.get(kind):
             at_most = size(most[kind])
             yield f"{_ABSENT[kind]}: none then; {at_most} at their most, at another moment."
-    for term in estimate.terms:
-        if not term.apart:
-            yield f"{_now(term, parts)} {_because(term)}"
 
 
 def _detail(estimate: Estimate, part: PeakPart, parameters: int, most: int) -> str:
     """Return what is said of a part beside its size."""
-    times = f", {part.nbytes / parameters:.2f} times the parameters" if parameters else ""
-    at_most = f", {size(most)} at their most" if most > part.nbytes else ""
-    match part.kind:
-        case "parameter" | "buffer":
-            return _numbers(part)
-        case "gradient":
-            return f"{times}{at_most}"
-        case "optimizer":
-            return f"{times}{_slots(part, parameters)}"
-        case "activation":
-            blocks = f" in {counted(part.blocks, 'block')}"
-            return f"{blocks}{_an_item(estimate, part)}{at_most}"
-        case "other":
-            return f" in {counted(part.blocks, 'block')}"
-        case "temporary":
-            return ""
-        case _:
-            return _an_item(estimate, part)
-
-
-_WIDEST = 8
-"""Bytes of the widest number that a model is likely to have."""
-
-
-def _numbers(part: PeakPart) -> str:
-    tensors = f" in {counted(part.blocks, 'tensor')}"
-    if not part.elements:
-        return tensors
-    each = f"{part.nbytes / part.elements:.2f}".rstrip("0").rstrip(".")
-    kinds = " and ".join(sorted(part.dtypes))
-    kinds = f" ({kinds})" if kinds else ""
-    rounded = ", rounded up to blocks" if part.nbytes > _WIDEST * part.elements else ""
-    return f", {part.elements:,} numbers{tensors}, {each} bytes for each{kinds}{rounded}"
-
-
-def _slots(optimizer: PeakPart, whole: int) -> str:
-    found = sorted(optimizer.slots.items(), key=lambda each: (-each[1], each[0]))[:_SLOTS]
-    if not found:
-        return ""
-    large = [name for name, nbytes in found if 2 * nbytes > whole]
-    text = "; ".join(f"{name} {size(nbytes)}" for name, nbytes in found)
-    return f": {text}" if not large else f": {counted(len(large), 'slot')} a parameter, {text}"
-
-
-def _an_item(estimate: Estimate, part: PeakPart) -> str:
+    told = [counted(part.blocks, "block")]
+    if part.kind in ("gradient", "optimizer") and parameters:
+        told.append(f"{part.nbytes / parameters:.2f} times the parameters")
     # blocks no larger than an allocator's unit do not grow with the batch
-    if not estimate.batch or part.nbytes <= MIN_BLOCK * part.blocks:
-        return ""
-    items = counted(estimate.batch, "item")
-    return f", {size(part.nbytes // estimate.batch)} for each of the {items} of the batch"
+    if part.kind in _GROWING and estimate.batch and part.nbytes > MIN_BLOCK * part.blocks:
+        items = counted(estimate.batch, "item")
+        told.append(f"{size(part.nbytes // estimate.batch)} for each of the {items} of the batch")
+    if part.kind in _ABSENT and most > part.nbytes:
+        told.append(f"{size(most)} at their most")
+    return ", ".join(told)
 
 
-def _now(term: Term, parts: Mapping[str, PeakPart]) -> str:
-    """Return how much of a term is there at the peak, and how much it may be."""
-    part = parts.get(term.name)
-    there = part.nbytes if part and part.kind == WORKSPACE else term.nbytes.point
-    low, high = term.nbytes.low, term.nbytes.high
-    bounds = "" if term.nbytes.is_exact else f" ({size(low)} to {size(high)})"
-    return f"{_capital(term.name)}: {exact_size(there)}{bounds}."
-
-
-def _because(term: Term) -> str:
+def _term(term: Term) -> str:
+    """Return the size of what no tensor is, and why it is there."""
     why = _capital(term.why.strip())
-    return f"{why}{'' if why.endswith('.') else '.'}" if why else ""
+    reason = f" {why}{'' if why.endswith('.') else '.'}" if why else ""
+    return f"{_capital(term.name)}: {spread(term.nbytes)}.{reason}"
 
 
 def _capital(text: str) -> str:
     """Return the text as a sentence begins; names such as cuBLAS stay."""
     return text[:1].upper() + text[1:] if text.partition(" ")[0].islower() else text
-
-
-def _caching(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
-    if estimate.card is None:
-        return ""
-    remainders = bytes_of(parts, REMAINDER)
-    beyond = estimate.peak_reserved - estimate.peak_allocated
-    text = "The caching allocator hands out blocks in steps of 512 B"
-    if remainders:
-        text += f" and sets {exact_size(remainders)} aside that it cannot split off of them"
-    text += (
-        f". It takes memory from the card in segments: {exact_size(estimate.peak_reserved)} at the"
-        f" peak, {size(beyond)} beyond what is handed out"
-    )
-    back = estimate.peak_reserved - estimate.least_capacity.point
-    if back > 0:
-        text += (
-            ". When the card is full, unused segments are returned, so"
-            f" {exact_size(estimate.least_capacity.point)} is enough, {size(back)} less"
-        )
-    return f"{text}."
-
-
-def _outside(estimate: Estimate) -> str:
-    terms = [term for term in estimate.terms if term.apart and term.nbytes.high]
-    if not terms:
-        return ""
-    each = " ".join(
-        f"{_capital(term.name)}: {spread(term.nbytes)}. {_because(term)}" for term in terms
-    )
-    where = f"Outside of {estimate.framework}'s memory"
-    return f"{where} there are {spread(estimate.apart)}. {each}"
-
-
-def _growth(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
-    found = batch_growth(estimate)
-    if found is None:
-        return ""
-    double = 2 * found.batch
-    first, later = found.instants[0], found.highest(_FAR * found.batch)
-    cost = first.growing // found.batch
-    if later is first:
-        text = f"{_grown(parts)} Each further item costs about {size(cost)};"
-    else:
-        now = f"about {size(cost)}" if cost else "nothing"
-        text = (
-            f"each further item costs {now} at this peak, but about"
-            f" {size(later.growing // found.batch)} {_when(estimate, later.row)}, which is the"
-            f" peak from about {counted(found.begins(later), 'item')} on;"
-        )
-    return (
-        f"With the batch: {text} a batch of {double:,} would need about"
-        f" {size(found.needed(double))}. tensorlens.max_batch() or --max-batch tells how many fit."
-    )
-
-
-def _grown(parts: Mapping[str, PeakPart]) -> str:
-    kinds = [part.label for part in parts.values() if part.kind in GROWING]
-    kinds += [part.label for part in parts.values() if part.in_operators]
-    return f"{', '.join(kinds)} grow in proportion, the rest does not." if kinds else ""
-
-
-def _when(estimate: Estimate, row: int) -> str:
-    """Return the part of a step that an event is in."""
-    (block,) = estimate.recording.blocks((row,))
-    return "at another moment" if block.phase == "other" else f"in {block.phase}"
 
 
 def _rules_of_thumb(

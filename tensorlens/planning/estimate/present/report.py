@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tensorlens.planning.estimate.peak_parts import peak_parts
-from tensorlens.planning.estimate.present.card_bar import card_stacks, colour
 from tensorlens.planning.estimate.present.figures import (
     Figure,
     requirement,
@@ -46,8 +45,9 @@ from tensorlens.recording.present.data import (
 from tensorlens.recording.present.tables import line_table, module_rows, module_table
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
+    Bar,
+    Bars,
     Block,
-    Cell,
     Column,
     Heading,
     Note,
@@ -59,9 +59,10 @@ from tensorlens.render.blocks import (
     Tone,
     named,
 )
+from tensorlens.render.colours import role_colour
 from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.render.view import View
-from tensorlens.tensors.present.tables import share, size_cell
+from tensorlens.tensors.present.tables import share_table, size_cell
 
 _MAKER = "NVIDIA "
 _FEW = 5
@@ -81,7 +82,7 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
     shown: list[Block] = [Heading(largest)] if largest else []
     shown += [
         Section(tuple(_answer(estimate))),
-        Only(("cell", "page"), lambda: _stacks(estimate)),
+        Only(("cell", "page"), lambda: _bars(estimate)),
         *_figures(estimate),
         _peak(estimate),
         # a page has those of its recording
@@ -125,10 +126,22 @@ def _answer(estimate: Estimate) -> Iterator[Block]:
     yield named((*culprits(estimate), *conditions(estimate)))
 
 
-def _stacks(estimate: Estimate) -> Sequence[Block]:
-    stacks = card_stacks(estimate, peak_parts(estimate), fit_of(estimate), verdict(estimate))
-    shown = tuple(stacks)
-    return [Section(shown)] if shown else []
+def _bars(estimate: Estimate) -> Sequence[Block]:
+    """Return what is allocated, what is required, and what there is, one below the other."""
+    fit = fit_of(estimate)
+    if fit is None:
+        return []
+    figures = {
+        "peak allocated": estimate.peak_allocated,
+        "required on card": estimate.needed.point,
+        "the card" if estimate.capacity is None else "capacity": fit.capacity,
+    }
+    whole = max(figures.values())
+    bars = (
+        Bar(name, size(nbytes), nbytes / whole, is_best=nbytes == fit.needed.point)
+        for name, nbytes in figures.items()
+    )
+    return [Bars("Required, and there", tuple(bars))]
 
 
 def _figures(estimate: Estimate) -> Iterator[Block]:
@@ -177,17 +190,9 @@ def _figure_table(figures: Sequence[Figure], title: str) -> Table:
 
 def _peak(estimate: Estimate) -> Section:
     whole = estimate.peak_allocated
-    rows = tuple(
-        Row(
-            (
-                Cell(part.label, swatch=colour(part.kind)),
-                size_cell(part.nbytes, whole),
-                share(part.nbytes, whole),
-            )
-        )
-        for part in peak_parts(estimate).values()
-    )
-    table = Table((Column("Component", "text"), Column("Size"), Column("Share")), rows)
+    parts = peak_parts(estimate).values()
+    named_parts = ((part.label, part.nbytes, role_colour(part.kind)) for part in parts)
+    table = share_table("Component", named_parts, whole)
     return Section((table,), f"At the peak, {exact_size(whole)}")
 
 

@@ -6,7 +6,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from tensorlens.recording.present.instants import Instant
 from tensorlens.recording.present.page.data import allocations, device_data
@@ -22,49 +22,26 @@ from tensorlens.render.source import printable, short_path
 _AROUND = 4
 
 
-@dataclass(frozen=True, slots=True)
-class HeatRow:
-    """A line of a file, or a run of lines that have no bytes and are left out."""
-
-    lineno: int
-    source: str
-    resident: int = 0
-    """Bytes at the instant that are counted for it."""
-    backward: int = 0
-    """Bytes handed out in backward that go back to it."""
-    folded: int = 0
-    """How many lines it stands for; 0 for a line of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeatFile:
-    """A file that has bytes."""
-
-    name: str
-    rows: tuple[HeatRow, ...]
-    resident: int
-    backward: int
-
-
 def heat_files(
     log: EventLog,
     resident: Mapping[SourceLine | None, int],
     backward: Mapping[SourceLine | None, int],
-) -> tuple[HeatFile, ...]:
-    """Return the files whose source the recording has, those with the most bytes first."""
+) -> list[Section]:
+    """Return the files whose source the recording has, those with the most bytes first.
+
+    Each line has its bytes resident at the instant, and those of backward that go back to it.
+    """
     found = []
     for filename, lines in log.sources.items():
         here = _by_number(resident, filename), _by_number(backward, filename)
         if any(here):
-            found.append(
-                HeatFile(
-                    name=printable(short_path(filename)),
-                    rows=_rows(lines, *here),
-                    resident=sum(here[0].values()),
-                    backward=sum(here[1].values()),
-                )
-            )
-    return tuple(sorted(found, key=lambda each: (-each.resident - each.backward, each.name)))
+            most = sum(map(sum, (each.values() for each in here)))
+            found.append((-most, printable(short_path(filename)), lines, *here))
+    found.sort(key=lambda each: each[:2])
+    return [
+        _file(name, lines, here, then, is_folded=place >= _OPEN)
+        for place, (_, name, lines, here, then) in enumerate(found)
+    ]
 
 
 def _by_number(sizes: Mapping[SourceLine | None, int], filename: str) -> dict[int, int]:
@@ -75,24 +52,52 @@ def _by_number(sizes: Mapping[SourceLine | None, int], filename: str) -> dict[in
     return found
 
 
-def _rows(
-    lines: Sequence[str], resident: Mapping[int, int], backward: Mapping[int, int]
-) -> tuple[HeatRow, ...]:
+def _file(
+    name: str,
+    lines: Sequence[str],
+    resident: Mapping[int, int],
+    backward: Mapping[int, int],
+    *,
+    is_folded: bool,
+) -> Section:
     """Return the lines with bytes and some around each, and a row for those between."""
+    most, most_backward = max(resident.values(), default=0), max(backward.values(), default=0)
     numbers = {*resident, *backward}
     around = {near for number in numbers for near in range(number - _AROUND, number + _AROUND + 1)}
-    rows: list[HeatRow] = []
+    rows: list[Row] = []
     last = 0
     # a line behind the file's end is of a file that has changed since
-    for number in sorted(numbers.union(around.intersection(range(1, len(lines) + 1)))):
-        if (count := min(number - 1, len(lines)) - last) > 0:
-            rows.append(HeatRow(last + count, "", folded=count))
+    for number in (*sorted(numbers.union(around.intersection(range(1, len(lines) + 1)))), None):
+        end = len(lines) if number is None else min(number - 1, len(lines))
+        if end > last:
+            rows.append(Row(("", "", "", f"… {end - last:,} lines"), state="idle"))
+        if number is None:
+            break
+        line, size_, later = f"{name}:{number}", resident.get(number), backward.get(number)
+        here, then = Cell("", line=line), Cell("")
+        if size_:
+            bar = (0.0, size_ / most)
+            here = Cell(size(size_), line=line, bar=bar, is_top=size_ == most)
+        if later:
+            then = Cell(size(later), bar=(0.0, later / most_backward), tone="growth")
         source = printable(lines[number - 1]) if 0 < number <= len(lines) else ""
-        rows.append(HeatRow(number, source, resident.get(number, 0), backward.get(number, 0)))
+        state: Literal["", "idle"] = "" if size_ or later else "idle"
+        rows.append(Row((str(number), here, then, source), state=state))
         last = number
-    if last < len(lines):
-        rows.append(HeatRow(len(lines), "", folded=len(lines) - last))
-    return tuple(rows)
+    columns: tuple[Column, ...] = (
+        Column("Line"),
+        Column("Resident", tip="Bytes resident then that are counted for the line"),
+        Column("Backward", tip="Bytes handed out in backward that go back to the line"),
+        Column("Source", "source"),
+    )
+    asides = f"{size(sum(resident.values()))} resident"
+    if backward:
+        asides += f", {size(sum(backward.values()))} in backward"
+    else:
+        columns = (*columns[:2], columns[3])
+        rows = [replace(row, cells=(*row.cells[:2], row.cells[3])) for row in rows]
+    table = Table(columns, tuple(rows), name="code")
+    return Section((table,), name, asides=(asides,), can_fold=True, is_folded=is_folded)
 
 
 _POINTS_OF_A_CELL = 300
@@ -138,51 +143,12 @@ def page_device(
     by_line: dict[SourceLine | None, int] = {
         cost.line: cost.nbytes for cost in recording.backward(device)
     }
-    files = heat_files(recording.log, instant.moment.by_line, by_line)
     return PageDevice(
         (replace(drawn, is_live=True),),
         (Markup(markup("controls.html")),),
         (Markup(markup("data.html", data=json_for_script(data))),),
-        tuple(_file(file, number >= _OPEN) for number, file in enumerate(files)),
+        tuple(heat_files(recording.log, instant.moment.by_line, by_line)),
     )
-
-
-def _file(file: HeatFile, is_folded: bool) -> Section:
-    most = max((row.resident for row in file.rows), default=0)
-    most_backward = max((row.backward for row in file.rows), default=0)
-    columns = [
-        Column("Line"),
-        Column("Resident", tip="Bytes resident then that are counted for the line"),
-        Column("Backward", tip="Bytes handed out in backward that go back to the line"),
-        Column("Source", "source"),
-    ]
-    rows = [_heat_row(row, file.name, most, most_backward) for row in file.rows]
-    if not most_backward:
-        del columns[2]
-        rows = [replace(row, cells=(*row.cells[:2], row.cells[3])) for row in rows]
-    asides = f"{size(file.resident)} resident"
-    asides += f", {size(file.backward)} in backward" if file.backward else ""
-    table = Table(tuple(columns), tuple(rows), name="code")
-    return Section((table,), file.name, asides=(asides,), can_fold=True, is_folded=is_folded)
-
-
-def _heat_row(row: HeatRow, filename: str, most: int, most_backward: int) -> Row:
-    if row.folded:
-        return Row(("", "", "", f"… {row.folded:,} lines"), state="idle")
-    line = f"{filename}:{row.lineno}"
-    resident, backward = Cell("", line=line), Cell("")
-    if row.resident:
-        resident = Cell(
-            size(row.resident),
-            line=line,
-            bar=(0.0, row.resident / most),
-            is_top=row.resident == most,
-        )
-    if row.backward:
-        bar = (0.0, row.backward / most_backward)
-        backward = Cell(size(row.backward), bar=bar, tone="growth")
-    is_idle = not row.resident and not row.backward
-    return Row((str(row.lineno), resident, backward, row.source), state="idle" if is_idle else "")
 
 
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
-from tensorlens.recording.analysis.timeline import line_levels, module_levels, summed_levels
+from tensorlens.recording.analysis.event_index import PlaceTable, event_index
+from tensorlens.recording.analysis.instants import roles_of
+from tensorlens.recording.analysis.timeline import Levels, key_levels, summed_levels
 from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.instants import LineRow, nowhere, source_of, start_text
 from tensorlens.recording.present.tables import module_families
@@ -19,6 +21,7 @@ from tensorlens.render.pictures import WIDTH, Picture
 from tensorlens.render.source import clipped, model_place, place, printable
 from tensorlens.roles import BLOCK_ROLES
 
+_K = TypeVar("_K")
 _MOST_LINES = 200
 """So many lines are carried, and of models that they call as many."""
 AT_A_POINT = 30
@@ -186,39 +189,47 @@ def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]
     ``of`` is the number of the user's line that a line of a model belongs to, else -1; ``levels``
     are the points where its bytes change, and what they are from there on.
     """
-    levels = line_levels(recording, timeline)
-    highest = {key: max((level for _, level in each), default=0) for key, each in levels.items()}
-    ordered = sorted((key for key in levels if highest[key]), key=lambda key: -highest[key])
-    users = [line for line, model in ordered if model is None][:_MOST_LINES]
-    numbers = {line: number for number, line in enumerate(users)}
-    models = [key for key in ordered if key[1] is not None and key[0] in numbers][:_MOST_LINES]
-    found = []
-    for number, line in enumerate(users):
-        found.append(_line(recording, timeline.device, line, number, -1, levels[line, None]))
-    for number, (line, model) in enumerate(models, len(users)):
-        found.append(
-            _line(recording, timeline.device, model, number, numbers[line], levels[line, model])
-        )
+    of = event_index(recording)
+    keys = PlaceTable(lambda place: (of.charged[place], of.model[place]))
+    levels = key_levels(
+        recording, timeline.device, timeline.rows, map(keys.__getitem__, of.places())
+    )
+    wholes: dict[SourceLine | None, list[Levels]] = {}
+    for (line, _), each in levels.items():
+        wholes.setdefault(line, []).append(each)
+    users = _highest({line: summed_levels(each) for line, each in wholes.items()})
+    numbers = {line: number for number, (line, _) in enumerate(users)}
+    of_models = {
+        key: each for key, each in levels.items() if key[1] is not None and key[0] in numbers
+    }
+    device = timeline.device
+    found = [_line(recording, device, line, numbers[line], -1, each) for line, each in users]
+    for number, ((line, model), each) in enumerate(_highest(of_models), len(users)):
+        found.append(_line(recording, device, model, number, numbers[line], each))
     return found
+
+
+def _highest(levels: Mapping[_K, Levels]) -> list[tuple[_K, Levels]]:
+    """Return those with the most bytes at any point, the highest first."""
+    most = {key: max((level for _, level in each), default=0) for key, each in levels.items()}
+    ordered = sorted((key for key in levels if most[key]), key=lambda key: -most[key])
+    return [(key, levels[key]) for key in ordered[:_MOST_LINES]]
 
 
 def modules_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]:
     """Return the modules that had the most bytes at any point, equal layers together."""
-    levels = module_levels(recording, timeline)
-    found = []
-    for name, modules in module_families(levels):
-        whole = summed_levels([levels[each] for each in modules])
-        found.append((max((level for _, level in whole), default=0), name, len(modules), whole))
-    found.sort(key=lambda each: -each[0])
+    modules = map(roles_of(recording).module, range(len(recording.log)))
+    levels = key_levels(recording, timeline.device, timeline.rows, modules)
+    families = dict(module_families(levels))
+    wholes = {name: summed_levels([levels[p] for p in alike]) for name, alike in families.items()}
     return [
-        {
-            "path": _short(name),
-            "count": count,
-            "levels": [[point for point, _ in whole], [level for _, level in whole]],
-        }
-        for highest, name, count, whole in found[:_MOST_LINES]
-        if highest
+        {"path": _short(name), "count": len(families[name]), "levels": _columns(whole)}
+        for name, whole in _highest(wholes)
     ]
+
+
+def _columns(levels: Levels) -> list[list[int]]:
+    return [[point for point, _ in levels], [level for _, level in levels]]
 
 
 def _line(
@@ -227,7 +238,7 @@ def _line(
     line: SourceLine | None,
     number: int,
     of: int,
-    levels: Sequence[tuple[int, int]],
+    levels: Levels,
 ) -> dict[str, Any]:
     label = "" if line else nowhere(recording, device)
     row = LineRow(line, 0, source_of(recording.log, line), of >= 0, label)
@@ -236,7 +247,7 @@ def _line(
         "of": of,
         "place": _short(row.place.strip()),
         "source": _short(row.source),
-        "levels": [[point for point, _ in levels], [level for _, level in levels]],
+        "levels": _columns(levels),
     }
 
 
