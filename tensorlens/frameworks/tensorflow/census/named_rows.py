@@ -73,7 +73,6 @@ class NamedRows:
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
         self._layers = LayerNames(self.names, self._given.give)
         self._optimizers = self._name_owned(roots)
-        self._name_replicas()
         weights = gradients.Weights(heap, rows)
         self._gradients = [*weights.likely(heap)]
         # Python makes the dict of an instance when it is first asked for
@@ -101,20 +100,6 @@ class NamedRows:
             each for each in heap.keras_variables if id(each) not in optimizers.given
         )
         return optimizers.anchors
-
-    def _name_replicas(self) -> None:
-        """Name each device's own copy of a distributed variable."""
-        outer = {id(content_of(each).get("_value")): each for each in self._heap.keras_variables}
-        for variable in self._heap.distributed:
-            values = items_of(content_of(variable).get("_values"))
-            node, given = self._given.of.get(id(outer.get(id(variable), variable)), (None, None))
-            if node is None:
-                known = content_of(values[0]).get("_handle_name") if values else None
-                node = self.names.text(str(known or "variable").partition(":")[0])
-            for place, each in enumerate(values):
-                below = self.names.index(self.names.attribute(node, "replica"), place)
-                role: Role = "parameter" if _is_trainable(each) else "buffer"
-                self._given.give(each, below, given or role)
 
     def _name_gradients(self) -> None:
         """Name gradients after those weights that have a name by now."""

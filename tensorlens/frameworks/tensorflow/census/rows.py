@@ -10,7 +10,6 @@ from typing import Any
 
 from tensorflow.python.data.ops.dataset_ops import DatasetV2
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
-from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager.tape import Tape
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
@@ -65,7 +64,6 @@ class Heap:
     objects: list[Any]
     tensors: list[Any]
     variables: list[Any]
-    distributed: list[Any]
     keras_variables: list[Any]
     layers: list[Any]
     optimizers: list[Any]
@@ -202,7 +200,7 @@ def look(roots: list[Any]) -> Heap:
     found = select(
         objects,
         (
-            *(EagerTensor, BaseResourceVariable, DistributedVariable),
+            *(EagerTensor, BaseResourceVariable),
             *(kinds.tensorflow_variable(), kinds.layer(), kinds.optimizer()),
             *(kinds.seed_generator(), kinds.metric(), Tape),
             *(DatasetV2, OwnedIterator, FuncGraph),
@@ -245,7 +243,7 @@ def _bring(holders: list[Any], attribute: str, kind: type, items: list[Any]) -> 
 def contents(heap: Heap) -> list[Any]:
     """Return the ``__dict__`` of everything that was asked for it."""
     asked = (
-        *(heap.variables, heap.distributed, heap.keras_variables, heap.layers, heap.optimizers),
+        *(heap.variables, heap.keras_variables, heap.layers, heap.optimizers),
         *(heap.seed_generators, heap.metrics, heap.datasets),
     )
     found = (dict_of(item) for items in asked for item in items)

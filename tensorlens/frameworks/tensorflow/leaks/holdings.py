@@ -89,7 +89,7 @@ class _Look:
         wanted = {row for rows in self._at.values() for row in rows}
         wanted.update(self._value_of[row] for row in tuple(wanted) if row in self._value_of)
         self._holders: dict[int, Any] = {}
-        for item in (*heap.keras_variables, *heap.distributed, *heap.variables, *heap.tensors):
+        for item in (*heap.keras_variables, *heap.variables, *heap.tensors):
             row = self._rows.of.get(id(item), -1)
             if row in wanted:
                 self._holders.setdefault(row, item)
