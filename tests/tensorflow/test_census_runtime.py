@@ -12,8 +12,7 @@ from tf_census_checks import Since
 
 import tensorlens
 from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    RESOURCE,
-    STRINGS,
+    PLAIN,
     VARIABLE,
     NativeReader,
     Reader,
@@ -181,8 +180,8 @@ def test_without_the_native_reader_tensors_are_read_from_python():
     (plain, handle, value, strings) = Reader().read([made, weight.handle, words])
     assert (plain.shape, plain.dtype, plain.nbytes) == ((30, 20), "float32", 2400)
     assert plain.address == NativeReader().read([made])[0].address != 0
-    assert (handle.dtype, handle.kind) == ("resource", RESOURCE)
+    assert (handle.dtype, handle.kind) == ("resource", PLAIN)
     assert (value.parent, value.kind, value.shape, value.nbytes) == (1, VARIABLE, (5, 4), 80)
     # where a variable's value lies Python is not told
     assert value.address == 0
-    assert (strings.kind, strings.nbytes) == (STRINGS, 2 * 24)
+    assert (strings.kind, strings.nbytes) == (PLAIN, 2 * 24)

@@ -21,7 +21,6 @@ from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows, contents
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
-from tensorlens.frameworks.tensorflow.census.tensor_reader import ELEMENT, VARIABLE, VARIANT
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.attributes import class_name, content_of, items_of
@@ -69,7 +68,7 @@ class NamedRows:
         self._data: dict[str, int] = {}
         """Who holds a dataset to the node that the names of its data begin with."""
         self._given = VariableNames(rows)
-        self._handles = rows.parts(VARIABLE)
+        self._handles = rows.values()
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
         self._layers = LayerNames(self.names, self._given.give)
         self._optimizers = self._name_owned(roots)
@@ -84,7 +83,7 @@ class NamedRows:
         self._note_inputs()
         self._note_captures()
         self._ask_tapes()
-        self._name_parts()
+        self._name_handles()
 
     def _name_owned(self, roots: Sequence[Root]) -> dict[int, int]:
         """Name what layers, metrics and optimizers hold; return the nodes of the optimizers."""
@@ -249,8 +248,8 @@ class NamedRows:
             if use.argument is None and use.path:
                 row.module = "/".join(use.path)
 
-    def _name_parts(self) -> None:
-        """Name handles after their variables, and elements of lists after the lists."""
+    def _name_handles(self) -> None:
+        """Name handles after their variables."""
         rows = self._rows.all
         for handle, value in self._handles:
             if rows[value].name < 0 and rows[handle].name >= 0:
@@ -258,13 +257,6 @@ class NamedRows:
             elif rows[handle].name < 0 and rows[value].name >= 0:
                 rows[handle].name = self.names.attribute(rows[value].name, "handle")
                 rows[handle].note = rows[handle].note or HANDLE
-        for whole, part in self._rows.parts(ELEMENT):
-            if rows[part].name < 0 and rows[whole].name >= 0:
-                rows[part].name = self.names.index(rows[whole].name, rows[part].fact.index)
-                rows[part].role = rows[whole].role
-                rows[part].note = (
-                    "in a list of tensors" if rows[whole].fact.kind == VARIANT else None
-                )
 
 
 def _outside(names: Names, node: int) -> tuple[int, int] | None:

@@ -23,13 +23,7 @@ from tensorlens.frameworks.census.table import (
     number_of,
 )
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    STRINGS,
-    UNREAD,
-    VARIABLE,
-    Fact,
-    Reader,
-)
+from tensorlens.frameworks.tensorflow.census.tensor_reader import UNREAD, VARIABLE, Fact, Reader
 from tensorlens.frameworks.tensorflow.counters import spelling
 from tensorlens.heap import live_objects, select
 from tensorlens.heap.attributes import content_of, dict_of, items_of
@@ -100,7 +94,7 @@ class Rows:
             start[position] = len(self.all)
             self._add(fact, tensor, owners.get(id(tensor), 0))
         self.parents = [start.get(row.fact.parent, -1) for row in self.all]
-        """Row to the row that it is a part of, or -1."""
+        """Row of a variable's value to that of its handle; else -1."""
         for variable in heap.variables:
             self._alias(variable, content_of(variable).get("_handle"))
         for variable in heap.keras_variables:
@@ -125,10 +119,6 @@ class Rows:
             self.of[id(tensor)] = self.by_number[tensor._id] = row
             place = tensor.backing_device
             self.all.append(Row(fact, spelling(place), owner or id(tensor), number=tensor._id))
-        if fact.kind == STRINGS and fact.outside:
-            self.all[row].note = f"its long strings take {fact.outside} bytes of the C heap besides"
-        elif fact.outside:
-            self.all[row].note = f"what it refers to takes {fact.outside} bytes besides"
 
     def _alias(self, variable: Any, inner: Any) -> None:
         row = self.of.get(id(inner))
@@ -139,13 +129,9 @@ class Rows:
         """Tell whether a row is a variable's value."""
         return self.all[row].fact.kind == VARIABLE
 
-    def parts(self, kind: int) -> Sequence[tuple[int, int]]:
-        """Return ``(row, row of a part of it)``: VARIABLE of handles, ELEMENT of lists."""
-        return [
-            (parent, row)
-            for row, parent in enumerate(self.parents)
-            if parent >= 0 and self.all[row].fact.kind == kind
-        ]
+    def values(self) -> Sequence[tuple[int, int]]:
+        """Return ``(row of a handle, row of its variable's value)``."""
+        return [(parent, row) for row, parent in enumerate(self.parents) if parent >= 0]
 
 
 def tabulate(rows: Sequence[Row], names: Names, births: Births) -> TensorTable:

@@ -14,7 +14,7 @@ from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows, look
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
-from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIABLE, Reader, reader
+from tensorlens.frameworks.tensorflow.census.tensor_reader import Reader, reader
 from tensorlens.heap.outside import arrays_in, shown
 from tensorlens.heap.paths import paths
 from tensorlens.records.references import Reference
@@ -77,7 +77,7 @@ class _Look:
             for number, row in enumerate(self._rows.all):
                 if row.fact.address in self._sizes:
                     self._at.setdefault(row.fact.address, []).append(number)
-            self._value_of = dict(self._rows.parts(VARIABLE))
+            self._value_of = dict(self._rows.values())
             self._find_holders(heap)
             self._find_unheld(heap, tensors if wrappers else None)
         finally:
