@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
 from tensorlens import locks
-from tensorlens.frameworks.tensorflow.native import declare, release
+from tensorlens.frameworks.tensorflow.native import TAP, declare
 from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
@@ -22,34 +22,9 @@ _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 _BINDINGS = "lib_pywrap_tensorflow_common.so"
 
 
-def _folder() -> Path:
-    return Path(tf.__file__).resolve().parent
-
-
 def _arguments() -> Sequence[str]:
-    folder = _folder()
-    include = folder / "include"
-    bindings = folder / "python"
-    if not (include / "tensorflow" / "core" / "framework" / "tensor.h").is_file():
-        raise NativeUnavailable(
-            f"{_LABEL} was not built: this TensorFlow has no C++ headers ({include}): "
-            "install TensorFlow from its wheels"
-        )
-    if (
-        not all((folder / name).is_file() for name in _LIBRARIES)
-        or not (bindings / _BINDINGS).is_file()
-    ):
-        raise NativeUnavailable(f"{_LABEL} was not built: TensorFlow's libraries are elsewhere")
-    return [
-        *(flag for flag in tf.sysconfig.get_compile_flags() if flag.startswith(("-D", "--std"))),
-        *("-isystem", str(include), f"-L{folder}", f"-L{bindings}"),
-        *(f"-Wl,-rpath,{path}" for path in (folder, bindings)),
-    ]
-
-
-def _depends_on() -> tuple[Any, ...]:
-    stats = [(_folder() / name).stat() for name in _LIBRARIES]
-    return (tf.__version__, *((stat.st_size, stat.st_mtime_ns) for stat in stats))
+    bindings = Path(tf.sysconfig.get_lib()) / "python"
+    return [*TAP.arguments(), f"-L{bindings}", f"-Wl,-rpath,{bindings}"]
 
 
 READER = Part(
@@ -58,8 +33,8 @@ READER = Part(
     SOURCES / "tensorflow" / "reader.cpp",
     libraries=tuple(f"-l:{name}" for name in (*_LIBRARIES, _BINDINGS)),
     arguments=_arguments,
-    release=release,
-    depends_on=_depends_on,
+    release=TAP.release,
+    depends_on=TAP.depends_on,
 )
 
 

@@ -34,14 +34,10 @@ class TensorflowHoldings:
         """Look for what keeps the blocks at ``addresses`` alive."""
         with collector.paused():
             look = _Look(addresses)
-            self.survivors: list[Survivor] = []
+            self.survivors = [*map(look.survivor, addresses)]
             """One for each address, in order."""
-            for address in addresses:
-                self.survivors.append(look.survivor(address))
             held = {id(each.item): each.item for one in self.survivors for each in one.holders}
-            self._hung: dict[int, Root] = {}
-            for key, item in held.items():
-                self._hung[key] = look.hung(item)
+            self._hung = {key: look.hung(item) for key, item in held.items()}
             self._handles = look.handle_sizes
 
     def root(self, item: Any) -> Root:
