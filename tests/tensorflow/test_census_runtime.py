@@ -2,8 +2,6 @@
 
 import ctypes
 import gc
-import subprocess
-import textwrap
 import threading
 
 import keras
@@ -14,8 +12,7 @@ from tf_census_checks import Since
 
 import tensorlens
 from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    RESOURCE,
-    STRINGS,
+    PLAIN,
     VARIABLE,
     NativeReader,
     Reader,
@@ -23,7 +20,6 @@ from tensorlens.frameworks.tensorflow.census.tensor_reader import (
 from tensorlens.frameworks.tensorflow.native import install
 from tensorlens.render.text import TextRenderer
 from tensorlens.render.view import View
-from tests.warm import python
 
 
 @pytest.fixture(autouse=True)
@@ -184,39 +180,8 @@ def test_without_the_native_reader_tensors_are_read_from_python():
     (plain, handle, value, strings) = Reader().read([made, weight.handle, words])
     assert (plain.shape, plain.dtype, plain.nbytes) == ((30, 20), "float32", 2400)
     assert plain.address == NativeReader().read([made])[0].address != 0
-    assert (handle.dtype, handle.kind) == ("resource", RESOURCE)
+    assert (handle.dtype, handle.kind) == ("resource", PLAIN)
     assert (value.parent, value.kind, value.shape, value.nbytes) == (1, VARIABLE, (5, 4), 80)
     # where a variable's value lies Python is not told
     assert value.address == 0
-    assert (strings.kind, strings.nbytes) == (STRINGS, 2 * 24)
-
-
-def test_copies_of_a_variable_on_several_devices():
-    program = """
-        import tensorflow as tf
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        two = [tf.config.LogicalDeviceConfiguration()] * 2
-        tf.config.set_logical_device_configuration(cpu, two)
-        import keras
-        import tensorlens
-        reporter = tensorlens.MemReporter()
-        with tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]).scope():
-            weight = tf.Variable(tf.ones((3, 4)), name="weight")
-            model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4)])
-        for each in reporter.add(model=model).snapshot().tensors:
-            if ".replica" in each.name and not each.name.endswith(".handle"):
-                print(each.name, each.role, each.nbytes, each.device)
-    """
-    done = subprocess.run(
-        [*python(tensorflow=True), "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = [line for line in done.stdout.splitlines() if ".replica[" in line]
-    wanted = {"weight": 48, "model.sequential/dense/kernel": 128, "model.sequential/dense/bias": 16}
-    assert sorted(found) == sorted(
-        f"{name}.replica[{place}] parameter {size} cpu"
-        for name, size in wanted.items()
-        for place in (0, 1)
-    )
+    assert (strings.kind, strings.nbytes) == (PLAIN, 2 * 24)

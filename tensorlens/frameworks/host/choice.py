@@ -41,16 +41,10 @@ class HostCounterChoice:
     Args:
         native: puts the native counter in place; it is tried until it was once unavailable, as a
             compiler that failed is not run again for every report.
-        fallback: gives what counts in its place.
     """
 
-    def __init__(
-        self,
-        native: Callable[[], Counter],
-        fallback: Callable[[], Counter] = process_counter,
-    ) -> None:
+    def __init__(self, native: Callable[[], Counter]) -> None:
         self._make_native = native
-        self._make_fallback = fallback
         # a signal handler may ask while its own thread is building
         self._lock = locks.reentrant()
         self._native: Counter | None = None
@@ -75,7 +69,7 @@ class HostCounterChoice:
             if chosen == "native":
                 raise UsageError(f"TENSORLENS_COUNTER=native: {self._reason}")
             if self._fallback is None:
-                self._fallback = self._make_fallback()
+                self._fallback = process_counter()
             return self._fallback
 
     def fallback_reason(self) -> str | None:

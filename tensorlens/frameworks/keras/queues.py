@@ -13,7 +13,7 @@ import gc
 import multiprocessing
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.pool import ApplyResult
 from typing import Any
@@ -37,24 +37,26 @@ _IDLE = "no model is being fitted with it: nothing is held"
 
 
 def look_at(item: Any, example: Any = None) -> Queue | None:
-    """Return what is held for a PyDataset, generator, enqueuer or epoch; None for other things."""
+    """Return what is held for a PyDataset or a generator; None for other things."""
     kind = type(item)
     if imported("keras.src.trainers.epoch_iterator", "EpochIterator") is Never:
         return None
     if issubclass(kind, imported(_PY_DATASET, "PyDataset")):
         return _of_dataset(item, example)
-    if issubclass(kind, imported(_PY_DATASET, "PyDatasetEnqueuer")):
-        return look_at_enqueuer(item, example)
-    if issubclass(kind, imported("keras.src.trainers.epoch_iterator", "EpochIterator")):
-        return _of_epoch(item, example)
     if kind is types.GeneratorType:
-        epochs = [epoch for epoch in _living("EpochIterator") if _generates(epoch, item)]
-        found = [queue for epoch in epochs if (queue := _of_epoch(epoch, example)) is not None]
+        found = _of_epochs(lambda epoch: _generates(epoch, item), example)
         return _one(f"generator {item.__name__}", found)
     return None
 
 
-def look_at_enqueuer(enqueuer: Any, example: Any = None) -> Queue:
+def _of_epochs(wanted: Callable[[Any], bool], example: Any) -> list[Queue]:
+    """Return what the calls of ``fit()`` and the like hold that are wanted."""
+    epochs = instances(imported("keras.src.trainers.epoch_iterator", "EpochIterator"))
+    found = (_of_epoch(epoch, example) for epoch in epochs if wanted(epoch))
+    return [queue for queue in found if queue is not None]
+
+
+def _of_enqueuer(enqueuer: Any, example: Any = None) -> Queue:
     """Return what an enqueuer of Keras holds; nothing is taken from it."""
     content = content_of(enqueuer)
     queue = content_of(content.get("future_queue"))
@@ -88,15 +90,12 @@ def look_at_enqueuer(enqueuer: Any, example: Any = None) -> Queue:
 
 
 def _of_dataset(dataset: Any, example: Any) -> Queue:
-    epochs = [
-        queue
-        for epoch in _living("EpochIterator")
-        if content_of(content_of(epoch).get("data_adapter")).get("py_dataset") is dataset
-        and (queue := _of_epoch(epoch, example)) is not None
-    ]
+    def reads_it(epoch: Any) -> bool:
+        return content_of(content_of(epoch).get("data_adapter")).get("py_dataset") is dataset
+
     size = _whole(content_of(dataset), "_max_queue_size", 10)
     idle = _bounded(dataset, size, [] if example is None else [example])
-    return _one(idle.name, epochs) or idle
+    return _one(idle.name, _of_epochs(reads_it, example)) or idle
 
 
 def _bounded(dataset: Any, size: Any, batches: Sequence[Any]) -> Queue:
@@ -142,7 +141,7 @@ def _of_epoch(epoch: Any, example: Any) -> Queue | None:
     found = []
     enqueuer = adapter.get("enqueuer")
     if enqueuer is not None and content_of(enqueuer).get("running"):
-        found.append(look_at_enqueuer(enqueuer, example))
+        found.append(_of_enqueuer(enqueuer, example))
     dataset = content.get("_distributed_dataset")
     if dataset is not None:
         from tensorlens.frameworks.tensorflow import queues as tensorflow
@@ -174,10 +173,6 @@ def _one(name: str, found: Sequence[Queue]) -> Queue | None:
     if not found:
         return None
     return replace(found[0], name=name) if len(found) == 1 else merge_queues(name, found)
-
-
-def _living(kind: str) -> list[Any]:
-    return instances(imported("keras.src.trainers.epoch_iterator", kind))
 
 
 def _generates(epoch: Any, generator: Any) -> bool:

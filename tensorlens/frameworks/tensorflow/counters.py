@@ -119,6 +119,12 @@ _THEIRS = {"cuda": "GPU", "tpu": "TPU"}
 _RESERVED = "TensorFlow does not tell what its allocator holds of the device"
 
 
+def short_name(device: str) -> str:
+    """Return TensorFlow's short name of a device: ``GPU:0`` for ``cuda:0``."""
+    kind, _, number = device.partition(":")
+    return f"{_THEIRS.get(kind, kind.upper())}:{number}"
+
+
 def has_accelerators() -> bool:
     """Return whether this TensorFlow was built for any accelerator."""
     built: Mapping[str, Any] = tensorflow.sysconfig.get_build_info()
@@ -159,8 +165,7 @@ class DeviceCounter:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        kind, _, number = device.partition(":")
-        self._theirs = f"{_THEIRS[kind]}:{number}"
+        self._theirs = short_name(device)
         self.missing: Mapping[str, str] = {"reserved": _RESERVED}
 
     def reader(self) -> Reader:

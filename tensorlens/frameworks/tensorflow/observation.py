@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorlens import locks
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.native import NativeUnavailable, TensorflowAllocator
-from tensorlens.frameworks.tensorflow.wrapping import nothing
-
-_lock = locks.reentrant()
-_watchers = 0
-_end: Callable[[], None] = nothing
+from tensorlens.frameworks.tensorflow.native import NativeUnavailable
+from tensorlens.frameworks.tensorflow.wrapping import Shared, nothing
 
 
 def watch() -> Callable[[], None]:
@@ -20,47 +15,31 @@ def watch() -> Callable[[], None]:
     Raises:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
     """
-    global _watchers, _end
     counter = cpu.cpu_counter()
     if not isinstance(counter, cpu.CpuCounter):
         return nothing
-    allocator = counter.allocator
     # imported here: it reads the heap's native part
     from tensorlens.frameworks.tensorflow.census.findings import adopt_all
 
-    adopt_all(allocator)
+    adopt_all(counter.allocator)
     try:
-        allocator.watch_births()
+        return _watched.add()
     except NativeUnavailable:
         # names and sizes do without; births are shown as unknown
         return nothing
-    with _lock:
-        if _watchers == 0:
-            _end = _follow(allocator)
-        _watchers += 1
-    ended = False
-
-    def unwatch() -> None:
-        nonlocal ended
-        global _watchers
-        if ended:
-            return
-        ended = True
-        allocator.watch_births(False)
-        with _lock:
-            _watchers -= 1
-            if _watchers == 0:
-                _end()
-
-    return unwatch
 
 
-def _follow(allocator: TensorflowAllocator) -> Callable[[], None]:
-    """Have the native part told of calls of graph functions, whose nodes run on other threads.
+def _begin() -> Callable[[], None]:
+    """Note births, and have the native part told of calls of graph functions.
 
-    Returns what ends it.
+    Their nodes run on other threads.
     """
     from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
+
+    counter = cpu.cpu_counter()
+    assert isinstance(counter, cpu.CpuCounter)
+    allocator = counter.allocator
+    allocator.watch_births()
 
     def begin(name: str) -> Callable[[], None]:
         call = allocator.call(name)
@@ -70,4 +49,13 @@ def _follow(allocator: TensorflowAllocator) -> Callable[[], None]:
 
         return end
 
-    return follow_calls(begin)
+    unfollow = follow_calls(begin)
+
+    def end() -> None:
+        allocator.watch_births(False)
+        unfollow()
+
+    return end
+
+
+_watched = Shared(_begin)

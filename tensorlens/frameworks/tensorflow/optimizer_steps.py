@@ -11,16 +11,12 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops
 
-from tensorlens import locks
 from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.tensorflow.wrapping import nothing, wrap
+from tensorlens.frameworks.tensorflow.wrapping import Shared, nothing, wrap
 
 _Act = Callable[[], None]
 
-_lock = locks.reentrant()
-_users = 0
-_undo: Callable[[], None] | None = None
 _acts: weakref.WeakKeyDictionary[Any, list[_Act]] = weakref.WeakKeyDictionary()
 _latest: weakref.ref[Any] | None = None
 
@@ -35,26 +31,7 @@ _calls = _Calls()
 
 def follow() -> Callable[[], None]:
     """Follow the calls of every ``tf.function`` until what is returned is called."""
-    global _users, _undo
-    with _lock:
-        _users += 1
-        if _undo is None:
-            _undo = _wrap()
-    done = threading.Event()
-
-    def stop() -> None:
-        global _users, _undo
-        with _lock:
-            if done.is_set():
-                return
-            done.set()
-            _users -= 1
-            if not _users and _undo is not None:
-                _undo()
-                _undo = None
-                _acts.clear()
-
-    return stop
+    return _followed.add()
 
 
 def when_run(act: _Act) -> None:
@@ -89,7 +66,16 @@ def _wrap() -> Callable[[], None]:
 
         return called
 
-    return wrap(polymorphic_function.Function, "__call__", wrapper)
+    undo = wrap(polymorphic_function.Function, "__call__", wrapper)
+
+    def end() -> None:
+        undo()
+        _acts.clear()
+
+    return end
+
+
+_followed = Shared(_wrap)
 
 
 _MODULE = "keras.src.optimizers.base_optimizer"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.merged_queues import merge_queues
+from tensorlens.frameworks.queues.merged_queues import merge_queues, total
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart
@@ -118,15 +118,11 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
         return replace(empty, name=_title(chain), notes=("it has come to its end",))
     parts = _parts(nodes, chain, int(model.optimization_params.ram_budget))
     ahead = [part for part in parts if part.ahead]
-    sizes = [
-        -(-part.nbytes // part.elements)
-        for part in parts
-        if part.unit == "batch" and part.nbytes and part.elements
-    ]
-    one = max([*sizes, *([given] if given else [])], default=None)
-    parts = tuple(_with_bytes(part, one) for part in parts)
-    most = _sum([part.max_elements for part in ahead])
-    max_nbytes = _sum([part.max_nbytes for part in parts])
+    sizes = [given, *(_mean(part) for part in parts if part.unit == "batch")]
+    one = max(filter(None, sizes), default=None)
+    parts = [_with_bytes(part, one) for part in parts]
+    most = total(part.max_elements for part in ahead)
+    max_nbytes = total(part.max_nbytes for part in parts)
     missing = {}
     if most is None:
         missing["max_batches"] = next((part.missing for part in ahead if part.missing), "")
@@ -143,22 +139,11 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
         max_batches=most,
         max_nbytes=max_nbytes,
         batch_nbytes=one,
-        parts=parts,
+        parts=tuple(parts),
         rule="; ".join(dict.fromkeys(part.rule for part in ahead))
         or "nothing in it holds whole batches",
         missing=missing,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A node of tf.data's model, with what its elements are."""
-
-    name: str
-    elements: int
-    nbytes: int
-    parameters: Mapping[str, Any]
-    unit: str
 
 
 def _model(resource: Any) -> Any:
@@ -176,21 +161,19 @@ def _model(resource: Any) -> Any:
         return None
 
 
-def _nodes(model: Any) -> list[_Node]:
-    """Return the nodes from the output on; what is upstream of a batch are samples."""
+def _nodes(model: Any) -> list[tuple[Any, str]]:
+    """Return the nodes from the output on, with what their elements are.
+
+    Upstream of a batch these are samples.
+    """
     found, waiting, seen = [], [(int(model.output), "batch")], set()
     while waiting:
         at, unit = waiting.pop(0)
-        if at in seen or at not in model.nodes:
-            continue
-        seen.add(at)
-        node = model.nodes[at]
-        parameters = {each.name: each for each in node.parameters}
-        found.append(
-            _Node(node.name, int(node.buffered_elements), int(node.buffered_bytes),
-                  parameters, unit)
-        )  # fmt: skip
-        waiting += [(int(each), _upstream(node, unit)) for each in node.inputs]
+        if at not in seen and at in model.nodes:
+            seen.add(at)
+            node = model.nodes[at]
+            found.append((node, unit))
+            waiting += [(int(each), _upstream(node, unit)) for each in node.inputs]
     return found
 
 
@@ -211,39 +194,38 @@ _PREFETCH = "buffer_size of prefetch() (tensorflow/core/kernels/data/prefetch_da
 
 
 def _parts(
-    nodes: Sequence[_Node], chain: Sequence[Transformation], budget: int
-) -> tuple[QueuePart, ...]:
+    nodes: Sequence[tuple[Any, str]], chain: Sequence[Transformation], budget: int
+) -> list[QueuePart]:
     shuffles = [each.size for each in chain if each.kind == "Shuffle"]
-    count = sum("Shuffle" in node.name for node in nodes)
+    count = sum("Shuffle" in node.name for node, _ in nodes)
     shuffle_sizes = iter(shuffles if len(shuffles) == count else [None] * count)
     found = []
-    for node in nodes:
+    for node, unit in nodes:
         limit, rule, reason = _limit(node, budget)
         if "Shuffle" in node.name:
             limit, rule = next(shuffle_sizes), "buffer_size of shuffle()"
-            reason = "" if limit is not None else "the buffer of shuffle() could not be told"
-        if not rule and not node.elements:
-            continue
-        ahead = node.unit == "batch" and "Cache" not in node.name and "Shuffle" not in node.name
-        part = QueuePart(
-            name=node.name,
-            where=_HERE,
-            elements=node.elements,
-            unit=node.unit,
-            nbytes=node.nbytes,
-            max_elements=limit,
-            max_nbytes=None,
-            rule=rule or "what it keeps",
-            ahead=ahead,
-            missing=reason or ("" if limit is not None else "tf.data does not tell its bound"),
-        )
-        found.append(part)
-    return tuple(found)
+            reason = "the buffer of shuffle() could not be told"
+        if rule or node.buffered_elements:
+            part = QueuePart(
+                name=node.name,
+                where=_HERE,
+                elements=int(node.buffered_elements),
+                unit=unit,
+                nbytes=int(node.buffered_bytes),
+                max_elements=limit,
+                max_nbytes=None,
+                rule=rule or "what it keeps",
+                ahead=unit == "batch" and "Cache" not in node.name and "Shuffle" not in node.name,
+                missing="" if limit is not None else reason or "tf.data does not tell its bound",
+            )
+            found.append(part)
+    return found
 
 
-def _limit(node: _Node, budget: int) -> tuple[int | None, str, str]:
+def _limit(node: Any, budget: int) -> tuple[int | None, str, str]:
     """Return how many elements a node's buffer can hold, the rule, and why it is unknown."""
-    size = node.parameters.get("buffer_size")
+    parameters = {each.name: each for each in node.parameters}
+    size = parameters.get("buffer_size")
     if size is not None:
         if size.tunable:
             room = int(size.state_value)
@@ -253,17 +235,17 @@ def _limit(node: _Node, budget: int) -> tuple[int | None, str, str]:
             )  # fmt: skip
             return None, "buffer_size of prefetch(): AUTOTUNE", reason
         return int(size.max), _PREFETCH, ""
-    most = node.parameters.get("max_buffered_elements")
+    most = parameters.get("max_buffered_elements")
     if most is not None:
         rule = "(2 x block_length + 1) x 3 x cycle_length (parallel_interleave_dataset_op.cc)"
         return int(most.max), rule, ""
     if node.name == "MapAndBatch":
         return _MAP_AND_BATCH, "kMaxBatchResults (map_and_batch_dataset_op.cc)", ""
-    calls = node.parameters.get("parallelism")
+    calls = parameters.get("parallelism")
     if calls is not None:
         value = max(calls.max, calls.state_value) if calls.tunable else calls.state_value
         return int(max(value, 1)), "parallel calls, the results of each", ""
-    if "Cache" in node.name and node.elements:
+    if "Cache" in node.name and node.buffered_elements:
         return None, "cache() keeps all elements for good", "cache() keeps all elements"
     return None, "", ""
 
@@ -271,14 +253,15 @@ def _limit(node: _Node, budget: int) -> tuple[int | None, str, str]:
 def _with_bytes(part: QueuePart, one: int | None) -> QueuePart:
     if part.max_elements is None:
         return part
-    if part.max_elements == 0:
-        return replace(part, max_nbytes=0)
-    if part.elements and part.nbytes is not None:
-        each = -(-part.nbytes // part.elements)
-        return replace(part, max_nbytes=part.max_elements * (each if not part.ahead else one or 0))
-    if part.ahead and one is not None:
-        return replace(part, max_nbytes=part.max_elements * one)
-    return replace(part, missing=part.missing or _NO_SIZE)
+    each = one if part.ahead else _mean(part)
+    if part.max_elements and each is None:
+        return replace(part, missing=part.missing or _NO_SIZE)
+    return replace(part, max_nbytes=part.max_elements * (each or 0))
+
+
+def _mean(part: QueuePart) -> int | None:
+    """Return the bytes of one element; None where none is held."""
+    return -(-part.nbytes // part.elements) if part.nbytes and part.elements else None
 
 
 def _static_bytes(spec: Any, example: Any) -> int | None:
@@ -343,7 +326,3 @@ def _title(chain: Sequence[Transformation]) -> str:
             size = "AUTOTUNE" if each.size == AUTOTUNE else each.size
             names.append(each.kind if size is None else f"{each.kind} {size}")
     return f"tf.data ({', '.join(names)})" if names else "tf.data"
-
-
-def _sum(figures: Sequence[int | None]) -> int | None:
-    return None if None in figures else sum(each for each in figures if each is not None)

@@ -38,6 +38,38 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> Callable[[], N
     return undo
 
 
+class Shared:
+    """Something that is put in place for the first who wants it, and taken away after the last.
+
+    Args:
+        begin: puts it in place and returns what takes it away.
+    """
+
+    def __init__(self, begin: Callable[[], Callable[[], None]]) -> None:
+        self._begin = begin
+        self._end: Callable[[], None] = nothing
+        self._lock = locks.reentrant()
+        self.users: tuple[tuple[Any], ...] = ()
+        """Those who want it, each in a tuple of its own."""
+
+    def add(self, user: Any = None) -> Callable[[], None]:
+        """Have it for a user; return what ends that, on any thread and more than once."""
+        place = (user,)
+        with self._lock:
+            if not self.users:
+                self._end = self._begin()
+            self.users = (*self.users, place)
+
+        def stop() -> None:
+            with self._lock:
+                before = self.users
+                self.users = tuple(each for each in before if each is not place)
+                if before and not self.users:
+                    self._end()
+
+        return stop
+
+
 def has_parameters(method: Any, *names: str) -> bool:
     """Tell whether a method is there and its first parameters are these."""
     try:

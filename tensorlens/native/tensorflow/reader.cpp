@@ -1,9 +1,8 @@
 // Reads where the bytes of TensorFlow's tensors lie, without running an operation.
 //
 // An EagerTensor gives its handle, the handle its tensor, the tensor its buffer. A variable's
-// tensor is read from the resource that its handle refers to; the elements of a list from the
-// variant that holds them. No reference is kept, and no buffer is read but those of handles,
-// variants and strings in host memory.
+// tensor is read from the resource that its handle refers to. No reference is kept, and no buffer
+// is read but those of handles.
 
 #include <cstdint>
 #include <functional>
@@ -17,9 +16,6 @@
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/framework/variant.h"
-#include "tensorflow/core/framework/variant_tensor_data.h"
-#include "tensorflow/core/kernels/tensor_list.h"
 
 #define TL_API extern "C" __attribute__((visibility("default")))
 
@@ -61,7 +57,7 @@ namespace {
 
 using tensorflow::Tensor;
 
-enum Kind : int64_t { PLAIN, STRINGS, VARIABLE, RESOURCE, VARIANT, ELEMENT, UNREAD };
+enum Kind : int64_t { PLAIN, VARIABLE, UNREAD };
 
 // one row, as Python reads it
 struct Row {
@@ -74,16 +70,11 @@ struct Row {
   int64_t buffer_nbytes;    // of the whole buffer
   uint64_t data;            // of the tensor's own first byte
   int64_t owned;            // whether an allocator gave the buffer, and not another library
-  int64_t outside;          // bytes that lie outside of the buffer, on the heap
   int64_t rank;
   int64_t dimensions[8];
 };
 
-constexpr int kDeepest = 6;
-
-struct Scan {
-  std::vector<Row> rows;
-};
+using Rows = std::vector<Row>;
 
 void fill(Row& row, const Tensor& tensor) {
   row.dtype = tensor.dtype();
@@ -102,76 +93,27 @@ void fill(Row& row, const Tensor& tensor) {
   row.owned = root->OwnsMemory();
 }
 
-void add(Scan& scan, const Tensor& tensor, int64_t parent, int64_t index, int64_t kind,
-         int depth);
+void add(Rows& rows, const Tensor& tensor, int64_t parent, int64_t index, int64_t kind) {
+  rows.push_back(Row{parent, index, kind});
+  fill(rows.back(), tensor);
+}
 
-void add_resource(Scan& scan, int64_t row, const Tensor& tensor, int depth) {
+// adds the values of the variables that a tensor of handles refers to
+void add_values(Rows& rows, const Tensor& tensor) {
+  const int64_t parent = static_cast<int64_t>(rows.size()) - 1;
   const auto* handles = static_cast<const tensorflow::ResourceHandle*>(
       static_cast<const void*>(tensorflow::DMAHelper::base(&tensor)));
   for (int64_t each = 0; handles != nullptr && each < tensor.NumElements(); ++each) {
-    const auto& handle = handles[each];
-    if (!handle.IsRefCounting()) continue;
-    auto found = handle.GetResource<tensorflow::Var>();
-    if (found.ok()) {
-      auto* variable = found.value();
-      // a writer may swap the tensor: it is read under its lock, and not waited for
-      tensorflow::Tensor* value = variable->tensor();
-      if (variable->mu()->try_lock_shared()) {
-        const bool initialized = value->IsInitialized();
-        if (initialized) add(scan, *value, row, each, VARIABLE, depth + 1);
-        variable->mu()->unlock_shared();
-      }
-    } else {
-      scan.rows[row].outside += handle.resource()->MemoryUsed();
+    if (!handles[each].IsRefCounting()) continue;
+    auto found = handles[each].GetResource<tensorflow::Var>();
+    if (!found.ok()) continue;
+    auto* variable = found.value();
+    // a writer may swap the tensor: it is read under its lock, and not waited for
+    if (variable->mu()->try_lock_shared()) {
+      if (variable->tensor()->IsInitialized())
+        add(rows, *variable->tensor(), parent, each, VARIABLE);
+      variable->mu()->unlock_shared();
     }
-  }
-}
-
-void add_variants(Scan& scan, int64_t row, const Tensor& tensor, int depth) {
-  const auto* variants =
-      static_cast<const tensorflow::Variant*>(tensorflow::DMAHelper::base(&tensor));
-  for (int64_t each = 0; variants != nullptr && each < tensor.NumElements(); ++each) {
-    if (const auto* list = variants[each].get<tensorflow::TensorList>()) {
-      int64_t place = 0;
-      for (const auto& element : list->tensors()) {
-        if (element.dtype() != tensorflow::DT_INVALID && element.IsInitialized())
-          add(scan, element, row, place, ELEMENT, depth + 1);
-        ++place;
-      }
-    } else if (const auto* inner = variants[each].get<Tensor>()) {
-      add(scan, *inner, row, each, ELEMENT, depth + 1);
-    }
-  }
-}
-
-void add(Scan& scan, const Tensor& tensor, int64_t parent, int64_t index, int64_t kind,
-         int depth) {
-  const int64_t number = static_cast<int64_t>(scan.rows.size());
-  scan.rows.push_back(Row{parent, index, kind});
-  fill(scan.rows[number], tensor);
-  if (depth > kDeepest || tensor.NumElements() == 0) return;
-  switch (tensor.dtype()) {
-    case tensorflow::DT_STRING: {
-      // of what is on an accelerator the strings lie in host memory all the same
-      if (kind == PLAIN) scan.rows[number].kind = STRINGS;
-      const auto* strings =
-          static_cast<const tensorflow::tstring*>(tensorflow::DMAHelper::base(&tensor));
-      int64_t outside = 0;
-      for (int64_t each = 0; strings != nullptr && each < tensor.NumElements(); ++each)
-        if (strings[each].type() == tensorflow::tstring::LARGE) outside += strings[each].capacity();
-      scan.rows[number].outside = outside;
-      break;
-    }
-    case tensorflow::DT_RESOURCE:
-      if (kind == PLAIN) scan.rows[number].kind = RESOURCE;
-      add_resource(scan, number, tensor, depth);
-      break;
-    case tensorflow::DT_VARIANT:
-      if (kind == PLAIN) scan.rows[number].kind = VARIANT;
-      add_variants(scan, number, tensor, depth);
-      break;
-    default:
-      break;
   }
 }
 
@@ -180,7 +122,7 @@ void add(Scan& scan, const Tensor& tensor, int64_t parent, int64_t index, int64_
 // Returns a scan of the tensors, a list's items; what is no EagerTensor gives a row UNREAD.
 TL_API void* tl_tf_scan(PyObject** tensors, int64_t length) {
   try {
-    auto* scan = new Scan();
+    auto* rows = new Rows();
     for (int64_t each = 0; each < length; ++each) {
       const Tensor* tensor = nullptr;
       if (EagerTensor_CheckExact(tensors[each])) {
@@ -191,24 +133,26 @@ TL_API void* tl_tf_scan(PyObject** tensors, int64_t length) {
             handle->IsReady() && !handle->Tensor(&tensor).ok())
           tensor = nullptr;
       }
-      if (tensor == nullptr)
-        scan->rows.push_back(Row{-1, each, UNREAD});
-      else
-        add(*scan, *tensor, -1, each, PLAIN, 0);
+      if (tensor == nullptr) {
+        rows->push_back(Row{-1, each, UNREAD});
+        continue;
+      }
+      add(*rows, *tensor, -1, each, PLAIN);
+      if (tensor->dtype() == tensorflow::DT_RESOURCE) add_values(*rows, *tensor);
     }
-    return scan;
+    return rows;
   } catch (...) {
     return nullptr;
   }
 }
 
 TL_API const void* tl_tf_rows(void* scan, int64_t* length) {
-  auto& rows = static_cast<Scan*>(scan)->rows;
+  auto& rows = *static_cast<Rows*>(scan);
   *length = static_cast<int64_t>(rows.size());
   return rows.data();
 }
 
-TL_API void tl_tf_release(void* scan) { delete static_cast<Scan*>(scan); }
+TL_API void tl_tf_release(void* scan) { delete static_cast<Rows*>(scan); }
 
 // What a gradient tape has recorded. tensorflow/c/eager/tape.h has these members, but private;
 // whether they lie where they are looked for, Python tries on a tape of its own.

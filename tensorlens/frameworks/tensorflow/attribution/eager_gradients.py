@@ -21,8 +21,8 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
 from tensorflow.python.framework.ops import EagerTensor
 
-from tensorlens import locks
 from tensorlens.frameworks.host.recorder import Amendment
+from tensorlens.frameworks.tensorflow.wrapping import Shared
 from tensorlens.records.events import ALLOC, FREE, EventLog
 
 _MOST = 1_000_000
@@ -57,8 +57,7 @@ class EagerGradients:
 
     def start(self) -> Callable[[], None]:
         """Note calls from now on; return what ends that."""
-        note = self._note
-        return follow_gradients(note)
+        return follow_gradients(self._note)
 
     def _note(self, begin: int, arguments: tuple[Any, ...]) -> None:
         op, _, _, _, outputs, gradients, *_ = arguments
@@ -171,8 +170,14 @@ def _nbytes(gradients: Sequence[Any]) -> int:
 
 Note = Callable[[int, tuple[Any, ...]], None]
 """Is told when a gradient function was called, and with what."""
-_lock = locks.reentrant()
-_listeners: tuple[Note, ...] = ()
+
+
+def _register() -> Callable[[], None]:
+    pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
+    return lambda: pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
+
+
+_listeners = Shared(_register)
 
 
 def follow_gradients(note: Note) -> Callable[[], None]:
@@ -181,19 +186,7 @@ def follow_gradients(note: Note) -> Callable[[], None]:
     They are given the operation's name, its attributes, the number of its inputs, the inputs, its
     outputs, and their gradients.
     """
-    global _listeners
-    with _lock:
-        _listeners = (*_listeners, note)
-        pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
-
-    def stop() -> None:
-        global _listeners
-        with _lock:
-            _listeners = tuple(each for each in _listeners if each is not note)
-            if not _listeners:
-                pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
-
-    return stop
+    return _listeners.add(note)
 
 
 def _gradient_function(*arguments: Any) -> Any:
@@ -201,6 +194,6 @@ def _gradient_function(*arguments: Any) -> Any:
     result = backprop._gradient_function(*arguments)
     # the program goes on whatever happens in here
     with contextlib.suppress(Exception):
-        for note in _listeners:
+        for (note,) in _listeners.users:
             note(begin, arguments)
     return result

@@ -48,8 +48,7 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
     sizes = [table.storage_nbytes[row] for row in table.counted() if table.device[row] == number]
     exact = sum(sizes)
     named = sum(-(-size // UNIT) * UNIT for size in sizes)
-    theirs = f"{'GPU' if device.startswith('cuda') else device.partition(':')[0].upper()}"
-    info = counters.memory_info(f"{theirs}:{device.partition(':')[2]}")
+    info = counters.memory_info(counters.short_name(device))
     allocated = None if info is None else info[0]
     missing = dict.fromkeys(("reserved", "driver_used", "driver_total"), _UNKNOWN)
     if allocated is None:

@@ -66,9 +66,7 @@ class Weights:
             self._add(items_of(content_of(optimizer).get("_trainable_variables")))
         for layer in heap.layers:
             self._add(_trainable(layer))
-        variables = {
-            type(each) for each in (*heap.variables, *heap.keras_variables, *heap.distributed)
-        }
+        variables = {type(each) for each in (*heap.variables, *heap.keras_variables)}
         for each in heap.lists:
             items = _items(each)
             if items and type(items[0]) in variables:

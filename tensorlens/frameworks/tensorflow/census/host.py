@@ -26,53 +26,46 @@ _UNTYPED = "bytes"
 """Stands for the type of an element where only the size of the memory is known."""
 
 
-class RuntimeBlocks:
-    """Puts blocks that are known by their nodes into a table."""
+def _add_runtime_blocks(
+    table: TensorTable, tagged: TaggedBlocks, allocator: NativeAllocator, births: Births
+) -> tuple[int, list[Block]]:
+    """Add a row for each block whose node tells what it is.
 
-    def __init__(self, tagged: TaggedBlocks, allocator: NativeAllocator, births: Births) -> None:
-        self._tagged, self._allocator, self._births = tagged, allocator, births
-        self._nodes = Nodes()
-        self._known: dict[tuple[int, int, int, bool], Title | None] = {}
-        self.named = 0
-        """Bytes of the blocks that were put into the table."""
-        self.others: list[Block] = []
-        """Blocks of which no more is known than the operation that made them."""
-
-    def add_to(self, table: TensorTable) -> None:
-        """Add a row for each block whose node tells what it is."""
-        columns = (self._tagged.address, self._tagged.size, self._tagged.birth)
-        lines: dict[int, int] = {-1: -1}
-        bases: dict[str, int] = {}
-        for address, size, birth, node, function in zip(
-            *columns, self._tagged.node, self._tagged.function, strict=True
-        ):
-            key = node, function, size, birth >= 0
-            if key not in self._known:
-                self._known[key] = self._find(*key)
-            found = self._known[key]
-            if found is None:
-                line = self._births.line(birth) if birth >= 0 else None
-                what = f"made by {self._allocator.node_name(node)}"
-                self.others.append(Block(address, size, line, what=what))
-                continue
-            if birth not in lines:
-                lines[birth] = len(table.lines)
-                table.lines.append(self._births.line(birth))
-            if found.base not in bases:
-                bases[found.base] = table.names.text(found.base)
-            name = bases[found.base]
-            name = name if found.key is None else table.names.key(name, found.key)
-            fact = Fact(-1, -1, 0, PLAIN, _UNTYPED, (size,), size, address, size)
-            append(table, Row(fact, "cpu", 0, name, found.role, found.module, note=found.note))
-            table.born.append(lines[birth])
-            table.model_line.append(-1)
-            table.alias.append(-1)
-            self.named += size
-
-    def _find(self, number: int, calling: int, nbytes: int, by_python: bool) -> Title | None:
-        node = self._allocator.node_name(number)
-        function = self._allocator.node_name(calling) if calling >= 0 else None
-        return title(self._nodes, node, function, nbytes, by_python=by_python)
+    Returns the bytes of these, and the blocks of which no more is known than the operation that
+    made them.
+    """
+    nodes, named, others = Nodes(), 0, []
+    known: dict[tuple[int, int, int, bool], Title | None] = {}
+    lines: dict[int, int] = {-1: -1}
+    bases: dict[str, int] = {}
+    for address, size, birth, node, function in zip(
+        *(tagged.address, tagged.size, tagged.birth, tagged.node, tagged.function), strict=True
+    ):
+        key = node, function, size, birth >= 0
+        if key not in known:
+            calling = allocator.node_name(function) if function >= 0 else None
+            made_by = allocator.node_name(node)
+            known[key] = title(nodes, made_by, calling, size, by_python=birth >= 0)
+        found = known[key]
+        if found is None:
+            line = births.line(birth) if birth >= 0 else None
+            what = f"made by {allocator.node_name(node)}"
+            others.append(Block(address, size, line, what=what))
+            continue
+        if birth not in lines:
+            lines[birth] = len(table.lines)
+            table.lines.append(births.line(birth))
+        if found.base not in bases:
+            bases[found.base] = table.names.text(found.base)
+        name = bases[found.base]
+        name = name if found.key is None else table.names.key(name, found.key)
+        fact = Fact(-1, -1, 0, PLAIN, _UNTYPED, (size,), size, address, size)
+        append(table, Row(fact, "cpu", 0, name, found.role, found.module, note=found.note))
+        table.born.append(lines[birth])
+        table.model_line.append(-1)
+        table.alias.append(-1)
+        named += size
+    return named, others
 
 
 _UNNAMED = (
@@ -97,21 +90,20 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
     _note_scalars(table, foreign)
     note_foreign(table, foreign, "TensorFlow")
-    runtime = RuntimeBlocks(balance.tagged, allocator, births)
-    runtime.add_to(table)
+    named, others = _add_runtime_blocks(table, balance.tagged, allocator, births)
     unmatched = [
         Block(address, size, births.line(birth) if birth >= 0 else None)
         for address, size, birth in balance.unmatched
     ]
-    blocks = sorted((*unmatched, *runtime.others), key=lambda block: -block.nbytes)
+    blocks = sorted((*unmatched, *others), key=lambda block: -block.nbytes)
     ledger = host_ledger(
         AllocatorFigures(
             source=counter.source,
             precision=counter.precision,
-            named=balance.named + runtime.named,
+            named=balance.named + named,
             allocated=balance.allocated,
             blocks=tuple(blocks[:_LISTED]),
-            block_count=balance.unmatched_count + len(runtime.others),
+            block_count=balance.unmatched_count + len(others),
             kernels_reason="oneDNN does not count what it keeps for its next call",
         )
     )

@@ -21,7 +21,6 @@ from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows, contents
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
-from tensorlens.frameworks.tensorflow.census.tensor_reader import ELEMENT, VARIABLE, VARIANT
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.attributes import class_name, content_of, items_of
@@ -69,11 +68,10 @@ class NamedRows:
         self._data: dict[str, int] = {}
         """Who holds a dataset to the node that the names of its data begin with."""
         self._given = VariableNames(rows)
-        self._handles = rows.parts(VARIABLE)
+        self._handles = rows.values()
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
         self._layers = LayerNames(self.names, self._given.give)
         self._optimizers = self._name_owned(roots)
-        self._name_replicas()
         weights = gradients.Weights(heap, rows)
         self._gradients = [*weights.likely(heap)]
         # Python makes the dict of an instance when it is first asked for
@@ -85,7 +83,7 @@ class NamedRows:
         self._note_inputs()
         self._note_captures()
         self._ask_tapes()
-        self._name_parts()
+        self._name_handles()
 
     def _name_owned(self, roots: Sequence[Root]) -> dict[int, int]:
         """Name what layers, metrics and optimizers hold; return the nodes of the optimizers."""
@@ -101,20 +99,6 @@ class NamedRows:
             each for each in heap.keras_variables if id(each) not in optimizers.given
         )
         return optimizers.anchors
-
-    def _name_replicas(self) -> None:
-        """Name each device's own copy of a distributed variable."""
-        outer = {id(content_of(each).get("_value")): each for each in self._heap.keras_variables}
-        for variable in self._heap.distributed:
-            values = items_of(content_of(variable).get("_values"))
-            node, given = self._given.of.get(id(outer.get(id(variable), variable)), (None, None))
-            if node is None:
-                known = content_of(values[0]).get("_handle_name") if values else None
-                node = self.names.text(str(known or "variable").partition(":")[0])
-            for place, each in enumerate(values):
-                below = self.names.index(self.names.attribute(node, "replica"), place)
-                role: Role = "parameter" if _is_trainable(each) else "buffer"
-                self._given.give(each, below, given or role)
 
     def _name_gradients(self) -> None:
         """Name gradients after those weights that have a name by now."""
@@ -264,8 +248,8 @@ class NamedRows:
             if use.argument is None and use.path:
                 row.module = "/".join(use.path)
 
-    def _name_parts(self) -> None:
-        """Name handles after their variables, and elements of lists after the lists."""
+    def _name_handles(self) -> None:
+        """Name handles after their variables."""
         rows = self._rows.all
         for handle, value in self._handles:
             if rows[value].name < 0 and rows[handle].name >= 0:
@@ -273,13 +257,6 @@ class NamedRows:
             elif rows[handle].name < 0 and rows[value].name >= 0:
                 rows[handle].name = self.names.attribute(rows[value].name, "handle")
                 rows[handle].note = rows[handle].note or HANDLE
-        for whole, part in self._rows.parts(ELEMENT):
-            if rows[part].name < 0 and rows[whole].name >= 0:
-                rows[part].name = self.names.index(rows[whole].name, rows[part].fact.index)
-                rows[part].role = rows[whole].role
-                rows[part].note = (
-                    "in a list of tensors" if rows[whole].fact.kind == VARIANT else None
-                )
 
 
 def _outside(names: Names, node: int) -> tuple[int, int] | None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tensorflow.python.data.ops.dataset_ops import DatasetV2
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
-from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager.tape import Tape
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
@@ -24,13 +23,7 @@ from tensorlens.frameworks.census.table import (
     number_of,
 )
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    STRINGS,
-    UNREAD,
-    VARIABLE,
-    Fact,
-    Reader,
-)
+from tensorlens.frameworks.tensorflow.census.tensor_reader import UNREAD, VARIABLE, Fact, Reader
 from tensorlens.frameworks.tensorflow.counters import spelling
 from tensorlens.heap import live_objects, select
 from tensorlens.heap.attributes import content_of, dict_of, items_of
@@ -65,7 +58,6 @@ class Heap:
     objects: list[Any]
     tensors: list[Any]
     variables: list[Any]
-    distributed: list[Any]
     keras_variables: list[Any]
     layers: list[Any]
     optimizers: list[Any]
@@ -102,7 +94,7 @@ class Rows:
             start[position] = len(self.all)
             self._add(fact, tensor, owners.get(id(tensor), 0))
         self.parents = [start.get(row.fact.parent, -1) for row in self.all]
-        """Row to the row that it is a part of, or -1."""
+        """Row of a variable's value to that of its handle; else -1."""
         for variable in heap.variables:
             self._alias(variable, content_of(variable).get("_handle"))
         for variable in heap.keras_variables:
@@ -127,10 +119,6 @@ class Rows:
             self.of[id(tensor)] = self.by_number[tensor._id] = row
             place = tensor.backing_device
             self.all.append(Row(fact, spelling(place), owner or id(tensor), number=tensor._id))
-        if fact.kind == STRINGS and fact.outside:
-            self.all[row].note = f"its long strings take {fact.outside} bytes of the C heap besides"
-        elif fact.outside:
-            self.all[row].note = f"what it refers to takes {fact.outside} bytes besides"
 
     def _alias(self, variable: Any, inner: Any) -> None:
         row = self.of.get(id(inner))
@@ -141,13 +129,9 @@ class Rows:
         """Tell whether a row is a variable's value."""
         return self.all[row].fact.kind == VARIABLE
 
-    def parts(self, kind: int) -> Sequence[tuple[int, int]]:
-        """Return ``(row, row of a part of it)``: VARIABLE of handles, ELEMENT of lists."""
-        return [
-            (parent, row)
-            for row, parent in enumerate(self.parents)
-            if parent >= 0 and self.all[row].fact.kind == kind
-        ]
+    def values(self) -> Sequence[tuple[int, int]]:
+        """Return ``(row of a handle, row of its variable's value)``."""
+        return [(parent, row) for row, parent in enumerate(self.parents) if parent >= 0]
 
 
 def tabulate(rows: Sequence[Row], names: Names, births: Births) -> TensorTable:
@@ -202,7 +186,7 @@ def look(roots: list[Any]) -> Heap:
     found = select(
         objects,
         (
-            *(EagerTensor, BaseResourceVariable, DistributedVariable),
+            *(EagerTensor, BaseResourceVariable),
             *(kinds.tensorflow_variable(), kinds.layer(), kinds.optimizer()),
             *(kinds.seed_generator(), kinds.metric(), Tape),
             *(DatasetV2, OwnedIterator, FuncGraph),
@@ -245,7 +229,7 @@ def _bring(holders: list[Any], attribute: str, kind: type, items: list[Any]) -> 
 def contents(heap: Heap) -> list[Any]:
     """Return the ``__dict__`` of everything that was asked for it."""
     asked = (
-        *(heap.variables, heap.distributed, heap.keras_variables, heap.layers, heap.optimizers),
+        *(heap.variables, heap.keras_variables, heap.layers, heap.optimizers),
         *(heap.seed_generators, heap.metrics, heap.datasets),
     )
     found = (dict_of(item) for items in asked for item in items)

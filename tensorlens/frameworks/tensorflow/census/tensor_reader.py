@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
 from tensorlens import locks
-from tensorlens.frameworks.tensorflow.native import declare, release
+from tensorlens.frameworks.tensorflow.native import TAP, declare
 from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
@@ -22,34 +22,9 @@ _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 _BINDINGS = "lib_pywrap_tensorflow_common.so"
 
 
-def _folder() -> Path:
-    return Path(tf.__file__).resolve().parent
-
-
 def _arguments() -> Sequence[str]:
-    folder = _folder()
-    include = folder / "include"
-    bindings = folder / "python"
-    if not (include / "tensorflow" / "core" / "framework" / "tensor.h").is_file():
-        raise NativeUnavailable(
-            f"{_LABEL} was not built: this TensorFlow has no C++ headers ({include}): "
-            "install TensorFlow from its wheels"
-        )
-    if (
-        not all((folder / name).is_file() for name in _LIBRARIES)
-        or not (bindings / _BINDINGS).is_file()
-    ):
-        raise NativeUnavailable(f"{_LABEL} was not built: TensorFlow's libraries are elsewhere")
-    return [
-        *(flag for flag in tf.sysconfig.get_compile_flags() if flag.startswith(("-D", "--std"))),
-        *("-isystem", str(include), f"-L{folder}", f"-L{bindings}"),
-        *(f"-Wl,-rpath,{path}" for path in (folder, bindings)),
-    ]
-
-
-def _depends_on() -> tuple[Any, ...]:
-    stats = [(_folder() / name).stat() for name in _LIBRARIES]
-    return (tf.__version__, *((stat.st_size, stat.st_mtime_ns) for stat in stats))
+    bindings = Path(tf.sysconfig.get_lib()) / "python"
+    return [*TAP.arguments(), f"-L{bindings}", f"-Wl,-rpath,{bindings}"]
 
 
 READER = Part(
@@ -58,28 +33,28 @@ READER = Part(
     SOURCES / "tensorflow" / "reader.cpp",
     libraries=tuple(f"-l:{name}" for name in (*_LIBRARIES, _BINDINGS)),
     arguments=_arguments,
-    release=release,
-    depends_on=_depends_on,
+    release=TAP.release,
+    depends_on=TAP.depends_on,
 )
 
 
-PLAIN, STRINGS, VARIABLE, RESOURCE, VARIANT, ELEMENT, UNREAD = range(7)
-"""Subjects of a fact: a tensor by its content, a variable's value, or a list's element."""
+PLAIN, VARIABLE, UNREAD = range(3)
+"""Subjects of a fact: a tensor, or a variable's value."""
 
 _MOST_DIMENSIONS = 8
-_ROW = struct.Struct(f"=5qQqQ3q{_MOST_DIMENSIONS}q")
+_ROW = struct.Struct(f"=5qQqQ2q{_MOST_DIMENSIONS}q")
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One tensor, or a part of one that has memory of its own. Sizes are bytes."""
+    """One tensor, or the value of the variable that it is a handle of. Sizes are bytes."""
 
     tensor: int
     """Number of the tensor among those that were read."""
     parent: int
-    """Number of the fact that this one is a part of, or -1."""
+    """Of a variable's value: number of the handle's fact; else -1."""
     index: int
-    """Place among the parts."""
+    """Place among the handle's values."""
     kind: int
     dtype: str
     shape: tuple[int, ...]
@@ -91,18 +66,16 @@ class Fact:
     """Where the tensor begins in the buffer."""
     owned: bool = False
     """Whether the buffer is TensorFlow's own, not that of NumPy or another library."""
-    outside: int = 0
-    """Bytes that it holds on the heap besides: long strings, a table's entries."""
 
 
 class Reader:
     """Reads tensors as Python is told of them, and keeps nothing of them.
 
-    Of variables, lists and resources no address is known.
+    Of variables and resources no address is known.
     """
 
     def read(self, tensors: Sequence[Any]) -> list[Fact]:
-        """Return a fact for each tensor and each part of one, parts after what they belong to."""
+        """Return a fact for each tensor, and one for a variable's value after its handle."""
         facts: list[Fact] = []
         for number, tensor in enumerate(tensors):
             facts.append(_read(number, tensor))
@@ -171,9 +144,7 @@ class NativeReader(Reader):
 
 
 def _fact(row: tuple[int, ...], before: Sequence[Fact]) -> Fact:
-    parent, index, kind, dtype, nbytes, address, buffer_nbytes, data, owned, outside, rank = row[
-        :11
-    ]
+    parent, index, kind, dtype, nbytes, address, buffer_nbytes, data, owned, rank = row[:10]
     if nbytes == 0 and buffer_nbytes == 0:
         address = data = 0
     return Fact(
@@ -182,13 +153,12 @@ def _fact(row: tuple[int, ...], before: Sequence[Fact]) -> Fact:
         index=index,
         kind=kind,
         dtype=_dtype(dtype),
-        shape=tuple(row[11 : 11 + min(rank, _MOST_DIMENSIONS)]),
+        shape=tuple(row[10 : 10 + min(rank, _MOST_DIMENSIONS)]),
         nbytes=nbytes,
         address=address,
         buffer_nbytes=buffer_nbytes,
         offset=data - address if address else 0,
         owned=bool(owned),
-        outside=outside,
     )
 
 
@@ -203,10 +173,10 @@ def _read(number: int, tensor: Any) -> Fact:
     kind, nbytes, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
     try:
         dtype, shape = str(tensor.dtype.name), tuple(tensor._shape_tuple())
-        kind = _KINDS.get(dtype, PLAIN)
+        kind = PLAIN
         size = _SIZES.get(dtype)
         nbytes = math.prod(shape) * (int(tensor.dtype.size) if size is None else size)
-        if kind == PLAIN and nbytes and "CPU" in tensor.backing_device:
+        if size is None and nbytes and "CPU" in tensor.backing_device:
             # shares the memory, and is dropped at once
             interface = tensor._numpy().__array_interface__
             address = int(interface["data"][0])
@@ -231,7 +201,6 @@ def _value(number: int, tensor: Any, parent: int) -> Fact | None:
     return Fact(number, parent, 0, VARIABLE, name, shape, nbytes, 0, nbytes)
 
 
-_KINDS = {"string": STRINGS, "resource": RESOURCE, "variant": VARIANT}
 _SIZES = {"string": 24, "resource": 0, "variant": 0}
 """Bytes of an element's own, where they are known."""
 

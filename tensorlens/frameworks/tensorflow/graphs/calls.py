@@ -12,14 +12,11 @@ from typing import Any
 
 from tensorflow.python.eager import context
 
-from tensorlens import locks
-from tensorlens.frameworks.tensorflow.wrapping import has_parameters, nothing, wrap
+from tensorlens.frameworks.tensorflow.wrapping import Shared, has_parameters, nothing, wrap
 from tensorlens.signals import is_from_a_handler
 
 _METHOD = "call_function"
 _End = Callable[[], None]
-_lock = locks.reentrant()
-_calls: _Calls | None = None
 
 
 def not_followed() -> str | None:
@@ -45,62 +42,36 @@ def follow_calls(begin: Callable[[str], _End | None]) -> _End:
         What ends it, which may be called from any thread and more than once. Where calls cannot be
         followed, see :func:`not_followed`, nothing is called and there is nothing to end.
     """
-    global _calls
-    if not_followed() is not None:
-        return nothing
-    with _lock:
-        calls = _calls = _calls or _Calls()
-        follower = _Follower(begin)
-        calls.followers = (*calls.followers, follower)
-
-    def stop() -> None:
-        global _calls
-        with _lock:
-            calls.followers = tuple(each for each in calls.followers if each is not follower)
-            if not calls.followers and _calls is calls:
-                _calls = None
-                calls.undo()
-
-    return stop
+    return nothing if not_followed() is not None else _calls.add(begin)
 
 
-class _Follower:
-    """One that follows calls."""
+def _wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call_function(owner: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        ends: list[_End] = []
+        try:
+            _begin(name, ends)
+            return original(owner, name, *args, **kwargs)
+        finally:
+            while ends:
+                _end(ends.pop())
 
-    def __init__(self, begin: Callable[[str], _End | None]) -> None:
-        self.begin = begin
+    return call_function
 
 
-class _Calls:
-    """The method wrapped, for all that follow."""
+_calls = Shared(lambda: wrap(context.Context, _METHOD, _wrapper))
 
-    def __init__(self) -> None:
-        self.followers: tuple[_Follower, ...] = ()
-        self.undo = wrap(context.Context, _METHOD, self._wrapper)
 
-    def _wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_function(owner: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
-            ends: list[_End] = []
-            try:
-                self._begin(name, ends)
-                return original(owner, name, *args, **kwargs)
-            finally:
-                while ends:
-                    _end(ends.pop())
-
-        return call_function
-
-    def _begin(self, name: Any, ends: list[_End]) -> None:
-        text = name.decode() if isinstance(name, bytes) else str(name)
-        for follower in self.followers:
-            try:
-                end = follower.begin(text)
-            except Exception as error:  # the program goes on whatever happens in here
-                if is_from_a_handler(error):
-                    raise
-                continue
-            if end is not None:
-                ends.append(end)
+def _begin(name: Any, ends: list[_End]) -> None:
+    text = name.decode() if isinstance(name, bytes) else str(name)
+    for (begin,) in _calls.users:
+        try:
+            end = begin(text)
+        except Exception as error:  # the program goes on whatever happens in here
+            if is_from_a_handler(error):
+                raise
+            continue
+        if end is not None:
+            ends.append(end)
 
 
 def _end(end: _End) -> None:

@@ -20,36 +20,15 @@ _GRAD = re.compile(r"_grad(?:_\d+)?(?:/|$)")
 _SEED = re.compile(r"(?:ones|ones_like)(?:_\d+)?(?:/\w+)?$")
 _OF_GRADIENTS = re.compile(r"(?:V\d+)$|(?:Grad|Backprop|BackpropInput|BackpropFilter)+(?:V\d+)?$")
 
-# what the gradient functions of elementwise and reducing operations are made of, where the type
-# of an operation does not say (tensorflow/python/ops/math_grad.py, array_grad.py)
+# what the gradient functions of elementwise and reducing operations are made of, where it is of
+# another type than the operation (tensorflow/python/ops/math_grad.py)
 _MADE_FOR = {
-    "MatMul": ("MatMul",),
-    "BatchMatMulV2": ("BatchMatMulV2",),
-    "Einsum": ("Einsum",),
     "Mul": ("Mul", "Square", "Exp", "Pow", "Log", "SquaredDifference"),
     "Sum": ("AddV2", "Sub", "Mul", "RealDiv", "SquaredDifference", "Maximum", "Minimum"),
     "RealDiv": ("RealDiv", "Mean"),
-    "Reciprocal": ("Log", "Reciprocal"),
-    "SelectV2": ("SelectV2", "Maximum", "Minimum"),
-    "Sign": ("Abs",),
     "Reshape": ("Reshape", "Sum", "Mean", "AddV2", "Sub", "Mul"),
     "Neg": ("Sub", "Neg", "RealDiv", "DivNoNan"),
     "Tile": ("Mean", "Sum"),
-    "BroadcastTo": ("Mean", "Sum"),
-    "TensorListFromTensor": ("TensorListStack",),
-    "TensorListStack": ("TensorListFromTensor",),
-    "Softmax": ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"),
-    "StridedSliceGrad": ("StridedSlice",),
-    "IndexedSlices": ("GatherV2", "ResourceGather"),
-    "UnsortedSegmentSum": ("GatherV2", "ResourceGather"),
-    "Slice": ("ConcatV2",),
-    "ConcatV2": ("Split", "SplitV"),
-    "Transpose": ("Transpose",),
-    "InvertPermutation": ("Transpose",),
-    "Pad": ("Slice",),
-    "Cos": ("Sin",),
-    "Sin": ("Cos",),
-    "Square": ("Tanh",),
 }
 
 
@@ -152,7 +131,7 @@ def _likely(body: Body, node: Node, inside: Sequence[Node]) -> Sequence[Node]:
     if len(inside) < 2:
         return inside
     base = _OF_GRADIENTS.sub("", node.op)
-    types = _MADE_FOR.get(node.op, (base,)) if base != node.op else _MADE_FOR.get(node.op, ())
+    types = _MADE_FOR.get(node.op, (base,))
     named = [each for each in inside if _OF_GRADIENTS.sub("", each.op) in types]
     read = _values(body, node, 4)
     reads = [each for each in inside if read and read <= {each.name, *each.inputs}]

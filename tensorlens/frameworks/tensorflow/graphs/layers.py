@@ -22,7 +22,7 @@ from tensorlens.frameworks.keras.layers import path_of
 from tensorlens.frameworks.tensorflow.graphs.functions import Body, Frames
 from tensorlens.frameworks.tensorflow.graphs.names import enclosing
 from tensorlens.heap import live_objects, select
-from tensorlens.heap.attributes import content_of, items_of, text_of
+from tensorlens.heap.attributes import content_of, text_of
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,6 @@ class Layers:
 
     paths: Mapping[str, Set[str]] = field(default_factory=dict)
     """The paths of the layers of one name."""
-    inside: Mapping[tuple[str, str], Set[str]] = field(default_factory=dict)
-    """The same for the layers that a layer has directly, by the names of the two."""
     modules: Set[str] = frozenset()
     """The name scopes of modules."""
 
@@ -46,8 +44,6 @@ class Layers:
             return None
         joined = "/".join(names)
         candidates = self.paths.get(names[-1], frozenset[str]())
-        if len(names) > 1:
-            candidates = self.inside.get((names[-2], names[-1]), candidates)
         if len(candidates) > 1:  # that of a layer of the same name elsewhere does not fit
             candidates = {path for path in candidates if f"/{joined}".endswith(f"/{path}")}
         return next(iter(candidates)) if len(candidates) == 1 else joined
@@ -57,15 +53,11 @@ def living_layers() -> Layers:
     """Look for the layers and modules in the heap."""
     layers, objects, _ = select(live_objects(), (kinds.layer(), tf.Module))
     paths: dict[str, set[str]] = defaultdict(set)
-    inside: dict[tuple[str, str], set[str]] = defaultdict(set)
     for layer in layers:
-        name = _name(layer)
-        paths[name].add(path_of(layer))
-        for child in items_of(content_of(layer).get("_layers")):
-            inside[name, _name(child)].add(path_of(child))
+        paths[_name(layer)].add(path_of(layer))
     scopes = (getattr(content_of(each).get("_name_scope"), "_name", None) for each in objects)
     modules = {scope.rstrip("/") for scope in scopes if isinstance(scope, str) and scope}
-    return Layers(paths, inside, modules)
+    return Layers(paths, modules)
 
 
 def _name(layer: Any) -> str:
@@ -83,21 +75,13 @@ class Scopes:
 
     def __init__(self, body: Body, layers: Layers) -> None:
         self._layers = layers
-        self._least: dict[str, int] = {}
         self._paths: dict[str, str | None] = {}
         known: dict[int, tuple[int, bool]] = {}
-        depths = {}
         for name in body.nodes:
             frames = body.frames(name)  # which many nodes share
             if id(frames) not in known:
                 known[id(frames)] = _depth(frames)
-            depths[name] = known[id(frames)]
-        if not any(depth for depth, _ in depths.values()):
-            return
-        for name, (depth, _) in depths.items():
-            for scope in enclosing(name):
-                self._least[scope] = min(depth, self._least.get(scope, depth))
-        for name, (depth, building) in depths.items():
+            depth, building = known[id(frames)]
             if depth:
                 self._learn(name, depth, building)
 
@@ -130,8 +114,8 @@ class Scopes:
         """Return which of a scope's parts are layers, and the layers' names."""
         found: list[tuple[int, str]] = []
         for place, part in enumerate(parts):
-            if len(found) >= min(depth, self._least["/".join(parts[: place + 1])]):
-                continue
+            if len(found) >= depth:
+                break
             names = _names(part, exact_first=building and len(found) == depth - 1)
             if known:
                 names = [name for name in names if name in self._layers.paths]

@@ -14,7 +14,7 @@ from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows, look
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
-from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIABLE, Reader, reader
+from tensorlens.frameworks.tensorflow.census.tensor_reader import Reader, reader
 from tensorlens.heap.outside import arrays_in, shown
 from tensorlens.heap.paths import paths
 from tensorlens.records.references import Reference
@@ -34,14 +34,10 @@ class TensorflowHoldings:
         """Look for what keeps the blocks at ``addresses`` alive."""
         with collector.paused():
             look = _Look(addresses)
-            self.survivors: list[Survivor] = []
+            self.survivors = [*map(look.survivor, addresses)]
             """One for each address, in order."""
-            for address in addresses:
-                self.survivors.append(look.survivor(address))
             held = {id(each.item): each.item for one in self.survivors for each in one.holders}
-            self._hung: dict[int, Root] = {}
-            for key, item in held.items():
-                self._hung[key] = look.hung(item)
+            self._hung = {key: look.hung(item) for key, item in held.items()}
             self._handles = look.handle_sizes
 
     def root(self, item: Any) -> Root:
@@ -77,7 +73,7 @@ class _Look:
             for number, row in enumerate(self._rows.all):
                 if row.fact.address in self._sizes:
                     self._at.setdefault(row.fact.address, []).append(number)
-            self._value_of = dict(self._rows.parts(VARIABLE))
+            self._value_of = dict(self._rows.values())
             self._find_holders(heap)
             self._find_unheld(heap, tensors if wrappers else None)
         finally:
@@ -89,7 +85,7 @@ class _Look:
         wanted = {row for rows in self._at.values() for row in rows}
         wanted.update(self._value_of[row] for row in tuple(wanted) if row in self._value_of)
         self._holders: dict[int, Any] = {}
-        for item in (*heap.keras_variables, *heap.distributed, *heap.variables, *heap.tensors):
+        for item in (*heap.keras_variables, *heap.variables, *heap.tensors):
             row = self._rows.of.get(id(item), -1)
             if row in wanted:
                 self._holders.setdefault(row, item)

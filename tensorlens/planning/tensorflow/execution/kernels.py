@@ -88,10 +88,8 @@ class Machine:
         """Return outputs, and what is given back at the end."""
         self._place = node
         needed = self._scratch(node, values)
-        buffers = [self._take_scratch(each) for each in needed if each.before]
         outputs = self._outputs(node, values)
-        buffers += [self._take_scratch(each) for each in needed if not each.before]
-        return outputs, buffers
+        return outputs, [self._take_scratch(each) for each in needed]
 
     def free(self, buffer: Buffer) -> None:
         """Give a buffer's bytes back."""

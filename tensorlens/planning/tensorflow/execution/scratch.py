@@ -1,8 +1,7 @@
 """Scratch memory of TensorFlow's kernels, on a GPU and on the CPU.
 
-The rules are read from ``tensorflow/core/kernels`` (``cudnn_pooling_gpu.cc``, ``conv_ops_impl.h``,
-``conv_grad_input_ops.h``, ``conv_grad_ops_3d.cc``, ``maxpooling_op.cc``, ``sparse_xent_op.cc``) of
-TensorFlow 2.21.
+The rules for a GPU are read from ``tensorflow/core/kernels`` (``cudnn_pooling_gpu.cc``,
+``conv_ops_impl.h``, ``conv_grad_input_ops.h``, ``conv_grad_ops_3d.cc``) of TensorFlow 2.21.
 """
 
 from __future__ import annotations
@@ -32,32 +31,10 @@ class Scratch:
     least: int = -1
     most: int = -1
     """The bounds; -1: exactly so much."""
-    before: bool = False
-    """Whether it is taken before the results are."""
 
 
 ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]
 """Gives what an operation takes besides its results while it runs."""
-
-
-_CROSS_ENTROPY = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
-
-
-def host_scratch(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
-    """Return what an operation on the CPU takes besides its results."""
-    if node.op in _CROSS_ENTROPY:
-        return (Scratch(node.outputs[0].nbytes or 0, "largest logit of each row", before=True),)
-    if node.op in _MATMULS:
-        return _product(node, values)
-    if node.op != "MaxPoolGrad" or len(node.inputs) > 3:
-        return ()
-    # it pools again for the positions of the maxima
-    pooled = values[1].nbytes
-    item = 2 if node.attrs.get("T") in ("float16", "bfloat16") else 4
-    return (
-        Scratch(pooled, "copy of the pooled tensor", before=True),
-        Scratch(pooled // item * 8, "position of each maximum", before=True),
-    )
 
 
 _MATMULS = ("MatMul", "BatchMatMul", "BatchMatMulV2")
@@ -66,10 +43,15 @@ _MOST_PRODUCTS = 1 << 31
 """Multiplications beyond which nothing is run: a tenth of a second or so."""
 
 
-def _product(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
-    """In bfloat16 it depends on the processor: it is run once, and counted."""
+def host_scratch(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+    """Return what an operation on the CPU takes besides its results, of what can be at a peak.
+
+    Of products in bfloat16 it depends on the processor: each is run once, and counted.
+    """
+    if node.op not in _MATMULS or node.attrs.get("T") != LOWER:
+        return ()
     one, other = (value.shape for value in values[:2])
-    if node.attrs.get("T") != LOWER or one is None or other is None:
+    if one is None or other is None:
         return ()
     turned = bool(node.attrs.get("transpose_a") or node.attrs.get("adj_x"))
     own = _counted(

@@ -77,23 +77,38 @@ def is_built(model: Any) -> bool:
     return is_whole and all(layer.built for layer in inner)
 
 
-def rebuilt_model(model: Any) -> Any:
-    """Return a copy of a model whose weights are not all made yet.
+def rebuilt_model(model: Any, policy: str | None = None) -> Any:
+    """Return a model like this one, all of whose weights are still to be made.
 
     Called within a :class:`StepGraph`, it gets no weights in memory.
 
+    Args:
+        model: a model.
+        policy: another policy of dtypes.
+
     Raises:
-        UsageError: some weights are made, and it has no configuration to be made from.
+        UsageError: it has weights, and no configuration to be made from.
     """
+    import keras
+
+    before = keras.config.dtype_policy()
     try:
-        if not model.variables:
+        if policy is None and not model.variables:
             return copy.deepcopy(model)
-        return type(model).from_config(model.get_config())
+        configuration = model.get_config()
+        if policy is not None:
+            configuration = with_dtype(configuration, policy)
+            keras.config.set_dtype_policy(policy)
+        return type(model).from_config(configuration)
     except Exception as error:
+        advice = "call it once with a batch, then estimate" if policy is None else "make it with it"
+        what = "its layers without weights" if policy is None else f"policy={policy}"
         raise UsageError(
-            f"{type(model).__name__} has layers without weights yet, and cannot be made anew from "
-            f"its configuration ({type(error).__name__}): call it once with a batch, then estimate"
+            f"{type(model).__name__} cannot be made anew from its configuration, for {what} "
+            f"({type(error).__name__}): {advice}"
         ) from None
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def build(model: Any, inputs: Any) -> None:
@@ -123,19 +138,3 @@ def names_and_seeds_kept() -> Iterator[None]:
         if now is not None:
             now.clear()
             now.update(before or {})
-
-
-def with_policy(model: Any, policy: str) -> Any:
-    """Return a model made from this one's configuration, with another policy of dtypes.
-
-    Called within a :class:`StepGraph`, it has no weights in memory.
-    """
-    import keras
-
-    configuration = with_dtype(model.get_config(), policy)
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
-        return type(model).from_config(configuration)
-    finally:
-        keras.config.set_dtype_policy(before)

@@ -21,7 +21,6 @@ from tensorlens.planning.tensorflow.graph.clone_model import (
     is_built,
     names_and_seeds_kept,
     rebuilt_model,
-    with_policy,
 )
 from tensorlens.planning.tensorflow.graph.nodes import Shape
 from tensorlens.planning.tensorflow.graph.tape import (
@@ -101,7 +100,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
         with outer.as_default():
             made = model
             if asked.policy is not None and asked.policy != model.dtype_policy.name:
-                made = with_policy(model, asked.policy)
+                made = rebuilt_model(model, asked.policy)
             elif not is_built(model):
                 made = rebuilt_model(model)
                 build(made, _inputs_of(made, asked)[0])

@@ -44,16 +44,12 @@ class Optimizer(Option):
     A learning rate that is given stays, and so do the other arguments that the class takes.
     """
 
-    def __init__(self, value: Any, stage: Stage) -> None:
-        super().__init__(value, stage)
-        self._made = 0
-
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Make the optimizers that are asked for in the place of others."""
         with exchanging(keras("optimizer").optimizers.Optimizer, self._of_keras):
             yield
-        if not self._made:
+        if not self.uses:
             raise CannotApply("make_step() makes no optimizer of Keras: there is none to change")
 
     def _of_keras(self, cls: type, given: dict[str, Any]) -> Any:
@@ -61,7 +57,7 @@ class Optimizer(Option):
             # it scales the loss for another one, which has been exchanged
             return cls(**given)
         kind = getattr(keras("optimizer").optimizers, _KERAS[self.value])
-        self._made += 1
+        self.used()
         return kind(**accepted(kind, given, tuple(given) if kind is cls else _KEPT))
 
 
@@ -112,7 +108,6 @@ class RecomputeBlocks(Option):
 
     def __init__(self, value: Any, stage: Stage) -> None:
         super().__init__(value, stage)
-        self._calls = 0
         keras("recompute")
 
     def built(self) -> None:
@@ -132,7 +127,7 @@ class RecomputeBlocks(Option):
 
     def finished(self) -> None:
         """Say so where the blocks did not run: they were traced before."""
-        if not self._calls:
+        if not self.uses:
             raise CannotApply(
                 "recompute=blocks changes nothing: no step calls a block that was not called"
                 " within make_step()"
@@ -143,7 +138,7 @@ class RecomputeBlocks(Option):
 
         @functools.wraps(call)
         def again(*args: Any, **kwargs: Any) -> Any:
-            self._calls += 1
+            self.used()
             items = tf.nest.flatten((args, kwargs))
             places = [at for at, item in enumerate(items) if tf.is_tensor(item)]
 
@@ -166,7 +161,6 @@ class JitCompile(Option):
 
     def __init__(self, value: Any, stage: Stage) -> None:
         super().__init__(value, stage)
-        self._count = 0
         if stage.estimated:
             raise CannotApply("jit_compile: XLA plans its memory when it compiles; measure it")
 
@@ -174,14 +168,14 @@ class JitCompile(Option):
     def building(self) -> Iterator[None]:
         """Exchange the argument."""
         with (
-            _compile_arguments({"jit_compile": self.value}, self._add_call),
+            _compile_arguments({"jit_compile": self.value}, self.used),
             wrapped(polymorphic_function.Function, "__init__", self._with_argument),
         ):
             yield
 
     def built(self) -> None:
         """Say so where there was nothing to compile."""
-        if not self._count:
+        if not self.uses:
             raise CannotApply(
                 "jit_compile changes nothing: make_step() compiles no model and makes no"
                 " tf.function"
@@ -199,15 +193,12 @@ class JitCompile(Option):
                 raise CannotApply(f"jit_compile: XLA refuses it: {reason}") from None
             raise
 
-    def _add_call(self) -> None:
-        self._count += 1
-
     def _with_argument(self, init: Any) -> Any:
         @functools.wraps(init)
         def __init__(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
             # those of Keras are told by its models, and some of them cannot be compiled
             if not str(getattr(python_function, "__module__", "")).startswith("keras."):
-                self._count += 1
+                self.used()
                 kwargs["jit_compile"] = self.value
             init(function, python_function, *args, **kwargs)
 
@@ -217,15 +208,11 @@ class JitCompile(Option):
 class RunEagerly(Option):
     """``run_eagerly`` of every model that is compiled, and of ``tf.function`` as a whole."""
 
-    def __init__(self, value: Any, stage: Stage) -> None:
-        super().__init__(value, stage)
-        self._count = 0
-
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Exchange the argument, and have functions run so."""
         arguments = {"run_eagerly": self.value, **({"jit_compile": False} if self.value else {})}
-        with _compile_arguments(arguments, self._add_call), self.stepping():
+        with _compile_arguments(arguments, self.used), self.stepping():
             yield
 
     @contextlib.contextmanager
@@ -241,18 +228,15 @@ class RunEagerly(Option):
 
     def finished(self) -> None:
         """Say so where nothing was compiled and no function called."""
-        if not self._count:
+        if not self.uses:
             raise CannotApply(
                 "run_eagerly changes nothing: no model is compiled and no tf.function called"
             )
 
-    def _add_call(self) -> None:
-        self._count += 1
-
     def _call_counter(self, call: Any) -> Any:
         @functools.wraps(call)
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            self._count += 1
+            self.used()
             return call(function, *args, **kwargs)
 
         return __call__

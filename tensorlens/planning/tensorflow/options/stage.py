@@ -26,8 +26,15 @@ class Stage(stage.Stage):
         return [layer for layer in found if id(layer) not in inside and children_of(layer)]
 
 
-Option = stage.Option[Stage]
-"""One setting."""
+class Option(stage.Option[Stage]):
+    """One setting."""
+
+    uses = 0
+    """How often the program has done what it changes."""
+
+    def used(self) -> None:
+        """Count one use."""
+        self.uses += 1
 
 
 def children_of(layer: Any) -> list[Any]:
