@@ -8,7 +8,9 @@ import sys
 import sysconfig
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from heapq import nsmallest
+from itertools import repeat
 from typing import cast
 
 from tensorlens import locks
@@ -26,17 +28,30 @@ _LEAST_FRAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class TaggedBlocks:
-    """Blocks of which more is known than the line that allocated them, in columns."""
+class LiveBlocks:
+    """Blocks in columns."""
 
-    address: array[int] = field(default_factory=lambda: array("Q"))
-    size: array[int] = field(default_factory=lambda: array("q"))
-    birth: array[int] = field(default_factory=lambda: array("i"))
-    """Number of the line, -1 unknown."""
-    node: array[int] = field(default_factory=lambda: array("i"))
-    """Number of the name of the graph's node, or of the operation, that allocated the block."""
-    function: array[int] = field(default_factory=lambda: array("i"))
+    address: array[int]
+    size: array[int]
+    birth: array[int]
+    """Number of the line that made the block, -1 unknown."""
+    era: array[int]
+    """Era of its allocation, as :meth:`NativeAllocator.set_era` set it."""
+    node: array[int]
+    """Number of the name of the graph's node, or of the operation, that made it; -1 unknown."""
+    function: array[int]
     """Number of the name of the graph function that was called then, -1 for none."""
+
+    @property
+    def taken(self) -> array[int]:
+        """Bytes that figures count for it: its own."""
+        return self.size
+
+    def at(self, rows: Iterable[int]) -> LiveBlocks:
+        """Return some of the blocks."""
+        rows = [*rows]
+        columns = (getattr(self, each.name) for each in fields(self))
+        return LiveBlocks(*(array(each.typecode, map(each.__getitem__, rows)) for each in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +65,10 @@ class Balance:
     sizes: array[int]
     """For each address the size of its block, -1 where none begins there."""
     unmatched_count: int
-    """How many blocks begin at none of the addresses, those of ``tagged`` aside."""
+    """How many blocks begin at none of the addresses, those of ``by_node`` aside."""
     unmatched: list[tuple[int, int, int]]
     """The largest of those, largest first: ``(address, size, birth)``."""
-    tagged: TaggedBlocks
+    by_node: LiveBlocks
     """Blocks at none of the addresses that are known by their nodes, where that was asked for."""
 
     @property
@@ -103,20 +118,44 @@ class NativeAllocator:
             MemoryError: there is none for a copy of the table.
         """
         check(addresses)
-        limit = max(0, limit)
-        sizes = array("q", bytes(8 * len(addresses)))
-        largest = array("q", bytes(24 * limit))
-        figures = array("q", bytes(8 * 4))
-        given, out = (start(addresses), len(addresses), start(sizes)), (start(largest), limit)
-        handle = ctypes.c_void_p()
-        apart = ctypes.addressof(handle) if by_node else None
-        if self.library.tl_balance(*given, *out, start(figures), apart):
-            raise MemoryError
-        tagged = self._tagged(handle)
-        allocated, named, unmatched_count, listed = figures
-        fields = iter(largest[: 3 * listed])
-        unmatched = list(zip(fields, fields, fields, strict=True))
-        return Balance(allocated, named, sizes, unmatched_count, unmatched, tagged)
+        blocks = self.living()
+        size, starts = blocks.size, blocks.address
+        at = {address: row for row, address in enumerate(starts)}
+        rows = [at.get(address) for address in addresses]
+        named = {row for row in rows if row is not None}
+        others = [row for row in at.values() if row not in named]
+        tagged = [row for row in others if by_node and blocks.node[row] >= 0]
+        if tagged:
+            others = [row for row in others if blocks.node[row] < 0]
+        largest = nsmallest(max(0, limit), others, key=lambda row: (-size[row], starts[row]))
+        return Balance(
+            allocated=sum(size),
+            named=sum(map(size.__getitem__, named)),
+            sizes=array("q", (-1 if row is None else size[row] for row in rows)),
+            unmatched_count=len(others),
+            unmatched=[(starts[row], size[row], blocks.birth[row]) for row in largest],
+            by_node=blocks.at(tagged),
+        )
+
+    def set_era(self, era: int) -> None:
+        """Say which step it is: blocks made from now on keep the number (at least 0)."""
+        self.library.tl_set_era(era)
+
+    def living(self, since: int = 0) -> LiveBlocks:
+        """Return all blocks that live, of the era ``since`` or later.
+
+        Raises:
+            MemoryError: there is none for the list.
+        """
+        return LiveBlocks(*self._listed("tl_living", "Qqiiii", since))
+
+    def totals(self) -> Iterator[tuple[int, int, int]]:
+        """Give each line's number, and how many blocks and bytes of it live.
+
+        Raises:
+            MemoryError: there is none for the list.
+        """
+        return zip(*self._listed("tl_totals", "iqq"), strict=True)
 
     def node_name(self, number: int) -> str:
         """Return the name of a node, an operation or a function.
@@ -179,20 +218,16 @@ class NativeAllocator:
         filename, _, rest = birth_text.partition("\0")
         return filename, ord(rest[0]), rest[2:]
 
-    def _tagged(self, handle: ctypes.c_void_p) -> TaggedBlocks:
-        if not handle:
-            return TaggedBlocks()
+    def _listed(self, name: str, codes: str, *given: int) -> list[array[int]]:
+        handle = getattr(self.library, name)(*given)
+        if handle is None:
+            raise MemoryError
         try:
-            columns = (ctypes.c_void_p * 5)()
-            length = self.library.tl_tagged_look(handle, columns)
-            found = TaggedBlocks()
-            for place, column in zip(columns, fields(TaggedBlocks), strict=True):
-                items: array[int] = getattr(found, column.name)
-                if length:
-                    items.frombytes(ctypes.string_at(place or 0, length * items.itemsize))
-            return found
+            starts = (ctypes.c_void_p * len(codes))()
+            count = getattr(self.library, f"{name}_look")(handle, starts)
+            return list(map(copied, codes, starts, repeat(count)))
         finally:
-            self.library.tl_tagged_release(handle)
+            getattr(self.library, f"{name}_release")(handle)
 
     def _end(self) -> None:
         with self._lock:
@@ -202,11 +237,15 @@ class NativeAllocator:
     def _declare(self) -> None:
         pointer, length, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
         library = self.library
-        library.tl_balance.argtypes = (pointer, length, pointer, pointer, length, pointer, pointer)
-        library.tl_tagged_look.argtypes = (pointer, pointer)
-        library.tl_tagged_look.restype = length
-        library.tl_tagged_release.argtypes = (pointer,)
-        library.tl_tagged_release.restype = None
+        library.tl_set_era.argtypes = (number,)
+        library.tl_set_era.restype = None
+        library.tl_living.argtypes = (number,)
+        library.tl_totals.argtypes = ()
+        for listed in ("tl_living", "tl_totals"):
+            getattr(library, listed).restype = pointer
+            look, release = (getattr(library, f"{listed}_{each}") for each in ("look", "release"))
+            look.argtypes, look.restype = (pointer, pointer), length
+            release.argtypes, release.restype = (pointer,), None
         library.tl_op_name.argtypes = (number,)
         library.tl_op_name.restype = ctypes.c_char_p
         library.tl_births.argtypes = (pointer, length, pointer, pointer)
@@ -252,6 +291,20 @@ def check(addresses: array[int]) -> None:
     """Raise TypeError unless these are addresses."""
     if addresses.typecode != "Q":
         raise TypeError(f"array('Q') expected, not array({addresses.typecode!r})")
+
+
+def copied(code: str, address: int | None, count: int) -> array[int]:
+    """Return a copy of ``count`` numbers that lie at an address."""
+    column = array(code)
+    if count:
+        column.frombytes(_view(address, count * column.itemsize, _READ))
+    return column
+
+
+_READ = 0x100  # PyBUF_READ
+_view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
 
 
 def start(numbers: array[int]) -> int:

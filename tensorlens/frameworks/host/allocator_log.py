@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens import locks
-from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.allocator import NativeAllocator, copied
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _CODES = {
@@ -224,19 +224,13 @@ class NativeRecorder:
         count, dropped, lost, thread, unlisted = figures
         columns = Columns()
         for (name, code), start in zip(_CODES.items(), starts, strict=True):
-            column = array(code)
-            if count:
-                column.frombytes(_bytes_at(start, count * column.itemsize))
-            setattr(columns, name, column)
+            setattr(columns, name, copied(code, start, count))
         return columns, dropped, lost, thread, unlisted
 
     def _marks(self, span: LogSpan) -> list[tuple[int, int]]:
         length = ctypes.c_int64()
         start = self._library.tl_record_marks(span.handle, ctypes.byref(length))
-        marks = array("q")
-        if length.value:
-            marks.frombytes(_bytes_at(start, 8 * length.value))
-        numbers = iter(marks)
+        numbers = iter(copied("q", start, length.value))
         return list(zip(numbers, numbers, strict=True))
 
     def reads_modules(self, call: Callable[[], object], probe: object) -> bool:
@@ -284,12 +278,3 @@ class NativeRecorder:
         for name, (result, arguments) in signatures.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
-
-
-_view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
-    ("PyMemoryView_FromMemory", ctypes.pythonapi)
-)
-
-
-def _bytes_at(start: int, length: int) -> Any:
-    return _view(start, length, 0x100)

@@ -13,7 +13,7 @@ from tensorlens.frameworks.census.host_ledger import (
     ledger_of_process,
 )
 from tensorlens.frameworks.census.table import Births, number_of
-from tensorlens.frameworks.host.allocator import NativeAllocator, TaggedBlocks
+from tensorlens.frameworks.host.allocator import LiveBlocks, NativeAllocator
 from tensorlens.frameworks.tensorflow.census.rows import Row, append
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Fact
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
@@ -29,7 +29,7 @@ _UNTYPED = "bytes"
 class RuntimeBlocks:
     """Puts blocks that are known by their nodes into a table."""
 
-    def __init__(self, tagged: TaggedBlocks, allocator: NativeAllocator, births: Births) -> None:
+    def __init__(self, tagged: LiveBlocks, allocator: NativeAllocator, births: Births) -> None:
         self._tagged, self._allocator, self._births = tagged, allocator, births
         self._nodes = Nodes()
         self._known: dict[tuple[int, int, int, bool], Title | None] = {}
@@ -97,7 +97,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
     _note_scalars(table, foreign)
     note_foreign(table, foreign, "TensorFlow")
-    runtime = RuntimeBlocks(balance.tagged, allocator, births)
+    runtime = RuntimeBlocks(balance.by_node, allocator, births)
     runtime.add_to(table)
     unmatched = [
         Block(address, size, births.line(birth) if birth >= 0 else None)
