@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from heapq import nsmallest
 from itertools import repeat
-from typing import cast
 
 from tensorlens import locks
-from tensorlens.native.build import NativeUnavailable
+from tensorlens.native.build import NativeUnavailable, Signatures, declare
 from tensorlens.records.events import LAYERS, NO_MODELS, WRAPPERS
 from tensorlens.user_code import foreign_folders
 
@@ -22,6 +21,26 @@ _NO_BIRTHS = {
     1: "the frames of this Python version are not known",
     2: "the frames of this Python are not laid out as expected",
     3: "this Python does not tell when code objects end",
+}
+_pointer, _length, _number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_SIGNATURES: Signatures = {
+    "tl_make_reader": (ctypes.py_object, ()),
+    "tl_allocated": (_length, ()),
+    "tl_blocks": (_length, ()),
+    "tl_resident": (_length, ()),
+    "tl_set_era": (None, (_number,)),
+    "tl_living": (_pointer, (_number,)),
+    "tl_living_look": (_length, (_pointer, _pointer)),
+    "tl_living_release": (None, (_pointer,)),
+    "tl_totals": (_pointer, ()),
+    "tl_totals_look": (_length, (_pointer, _pointer)),
+    "tl_totals_release": (None, (_pointer,)),
+    "tl_op_name": (ctypes.c_char_p, (_number,)),
+    "tl_births": (None, (_pointer, _length, _pointer, _pointer)),
+    "tl_birth_line": (_pointer, (_number, _pointer)),
+    "tl_name_models": (None, (_pointer, _length) * 3),
+    "tl_prepare_births": (ctypes.c_int, (_pointer, _length, ctypes.c_int)),
+    "tl_switch_births": (None, (ctypes.c_int,)),
 }
 _LEAST_FRAMES = 5
 """On the stack that :func:`_through_c` builds, from the native check to its caller."""
@@ -89,18 +108,18 @@ class NativeAllocator:
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         self.library = library
-        self.read: Callable[[], tuple[int, int, int]] = self._make_reader()
+        declare(library, _SIGNATURES)
+        self.read: Callable[[], tuple[int, int, int]] = library.tl_make_reader()
         """Gives ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
 
         The resident set is -1 where the system does not tell. Any thread may call it.
         """
-        self.allocated: Callable[[], int] = self._accessor("tl_allocated")
+        self.allocated: Callable[[], int] = library.tl_allocated
         """Gives the bytes handed out now."""
-        self.blocks: Callable[[], int] = self._accessor("tl_blocks")
+        self.blocks: Callable[[], int] = library.tl_blocks
         """Gives the number of blocks handed out now."""
-        self.resident: Callable[[], int] = self._accessor("tl_resident")
+        self.resident: Callable[[], int] = library.tl_resident
         """Gives the resident set of the process in bytes, or -1."""
-        self._declare()
         self._watchers = 0
         self._births_prepared = False
         self._ended = False
@@ -234,30 +253,6 @@ class NativeAllocator:
             self._ended = True
             self.library.tl_switch_births(0)
 
-    def _declare(self) -> None:
-        pointer, length, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        library = self.library
-        library.tl_set_era.argtypes = (number,)
-        library.tl_set_era.restype = None
-        library.tl_living.argtypes = (number,)
-        library.tl_totals.argtypes = ()
-        for listed in ("tl_living", "tl_totals"):
-            getattr(library, listed).restype = pointer
-            look, release = (getattr(library, f"{listed}_{each}") for each in ("look", "release"))
-            look.argtypes, look.restype = (pointer, pointer), length
-            release.argtypes, release.restype = (pointer,), None
-        library.tl_op_name.argtypes = (number,)
-        library.tl_op_name.restype = ctypes.c_char_p
-        library.tl_births.argtypes = (pointer, length, pointer, pointer)
-        library.tl_births.restype = None
-        library.tl_birth_line.argtypes = (number, pointer)
-        library.tl_birth_line.restype = pointer
-        library.tl_name_models.argtypes = (pointer, length) * 3
-        library.tl_name_models.restype = None
-        library.tl_prepare_births.argtypes = (pointer, length, ctypes.c_int)
-        library.tl_switch_births.argtypes = (ctypes.c_int,)
-        library.tl_switch_births.restype = None
-
     def _prepare_births(self) -> None:
         if self._births_prepared:
             return
@@ -273,18 +268,6 @@ class NativeAllocator:
         if refusal:
             raise NativeUnavailable(f"birth lines are not known: {_NO_BIRTHS[refusal]}")
         self._births_prepared = True
-
-    def _accessor(self, name: str) -> Callable[[], int]:
-        function = getattr(self.library, name)
-        function.argtypes = ()
-        function.restype = ctypes.c_int64
-        return cast(Callable[[], int], function)
-
-    def _make_reader(self) -> Callable[[], tuple[int, int, int]]:
-        function = self.library.tl_make_reader
-        function.argtypes = ()
-        function.restype = ctypes.py_object
-        return cast(Callable[[], tuple[int, int, int]], function())
 
 
 def check(addresses: array[int]) -> None:
