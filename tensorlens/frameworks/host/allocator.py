@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from heapq import nsmallest
-from itertools import repeat
+from itertools import count, repeat
 
 from tensorlens import locks
 from tensorlens.native.build import NativeUnavailable, Signatures, declare
@@ -139,18 +139,21 @@ class NativeAllocator:
         check(addresses)
         blocks = self.living()
         size, starts = blocks.size, blocks.address
-        at = {address: row for row, address in enumerate(starts)}
-        rows = [at.get(address) for address in addresses]
-        named = {row for row in rows if row is not None}
-        others = [row for row in at.values() if row not in named]
+        rows = dict(zip(starts, count(), strict=False))
+        sizes = array("q", map(dict(zip(starts, size, strict=True)).get, addresses, repeat(-1)))
+        for address in addresses:
+            rows.pop(address, None)
+        others = [*rows.values()]
         tagged = [row for row in others if by_node and blocks.node[row] >= 0]
         if tagged:
             others = [row for row in others if blocks.node[row] < 0]
+        allocated = sum(size)
+        unnamed = sum(map(size.__getitem__, rows.values()))
         largest = nsmallest(max(0, limit), others, key=lambda row: (-size[row], starts[row]))
         return Balance(
-            allocated=sum(size),
-            named=sum(map(size.__getitem__, named)),
-            sizes=array("q", (-1 if row is None else size[row] for row in rows)),
+            allocated=allocated,
+            named=allocated - unnamed,
+            sizes=sizes,
             unmatched_count=len(others),
             unmatched=[(starts[row], size[row], blocks.birth[row]) for row in largest],
             by_node=blocks.at(tagged),
