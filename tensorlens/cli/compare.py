@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tensorlens.cli.options import add_outputs, add_step_options, arguments_of, option_values
-from tensorlens.cli.output import Output, show_details, write_all
+from tensorlens.cli.options import add_output, add_step_options, arguments_of, option_values
+from tensorlens.cli.output import Output, show_details, write_record
 from tensorlens.errors import UsageError
 from tensorlens.planning.compare.framework_detection import framework_of, parameters_of
 from tensorlens.planning.compare.options import parsed
 from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.target import program
 from tensorlens.planning.trials.jobs import OPTIONS, catalogue
-from tensorlens.render import OF_ALL, either
 
 _USUAL = {
     "torch": {
@@ -108,7 +107,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--card", metavar="NAME", help="card to estimate for: h100, 'rtx 4090'")
     parser.add_argument("--capacity", metavar="SIZE", help="find the largest batch under it: 24GiB")
     add_step_options(parser, _NUMBERS, called=", for all options")
-    add_outputs(parser, f"write to FILE in place of printing: {either(OF_ALL)}")
+    add_output(parser, "the comparison")
     parser.set_defaults(func=run)
 
 
@@ -119,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         TensorlensError: the output cannot be written.
         UsageError: something of what is asked makes no sense.
     """
-    outputs = [Output.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
+    outputs = Output.of_args(args)
     framework = args.framework or framework_of(args.program, program(args.program))
     options = _options(args, framework)
     from tensorlens.planning.compare.api import compare
@@ -190,7 +189,7 @@ def _answer(comparison: Comparison, outputs: Sequence[Output], *, json: bool) ->
     def least() -> str:
         return f"least memory: {', '.join(comparison.winners[0].names) or 'not known'}"
 
-    write_all(comparison, outputs, least, json=json)
+    write_record(comparison, outputs, json=json, answer=least)
     return 0 if ran else 1
 
 

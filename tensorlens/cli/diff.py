@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
         TensorlensError: a file cannot be read or is no snapshot, or the output cannot be written.
     """
     view = view_of(args)
-    output = Output.of_args(args)
+    outputs = Output.of_args(args)
     before, after = read_snapshot(args.before), read_snapshot(args.after)
     with damage_errors(args.before, args.after):
-        write_record(after - before, output, view, json=args.json)
+        write_record(after - before, outputs, view, json=args.json)
     return 0

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.options import add_outputs, add_set, arguments_of
-from tensorlens.cli.output import Output, say, show, write_all
+from tensorlens.cli.options import add_output, add_set, arguments_of
+from tensorlens.cli.output import Output, say, show, write_record
 from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.result import Estimate, Verdict
 from tensorlens.planning.estimate.target import STEPS
-from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
 _DOES_NOT_FIT = 3
 
@@ -113,11 +112,7 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="explain in words what takes how much and why, with the sum",
     )
-    add_outputs(
-        parser,
-        "write the estimate to FILE instead of printing; its ending names the format:"
-        f" {either(OF_ALL)}, or of its recording {either(OF_RECORDINGS)}",
-    )
+    add_output(parser, "the estimate", recordings="of its recording also")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -128,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: something of what is asked makes no sense.
     """
     words, args = _parsed(args)
-    outputs = [Output.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
+    outputs = Output.of_args(args)
     if args.json and args.explain:
         raise UsageError("--explain answers in words: leave it out with --json")
     options = _options(args, words[1:])
@@ -251,4 +246,4 @@ def _answer(answer: Estimate, args: argparse.Namespace, outputs: Sequence[Output
     if args.explain:
         show(answer.explain())
     if outputs or not args.explain:
-        write_all(answer, outputs, lambda: verdict(answer), json=args.json)
+        write_record(answer, outputs, json=args.json, answer=lambda: verdict(answer))

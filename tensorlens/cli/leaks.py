@@ -26,7 +26,7 @@ from tensorlens.frameworks.registry import adapters, ask, supported
 from tensorlens.leaks.loop_judge import LoopJudge
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
-from tensorlens.render import OF_ALL, either, renderer_for
+from tensorlens.render import OF_ALL, either
 from tensorlens.render.terminal import for_stream
 from tensorlens.streams import write
 
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the program; return 0 or 3, or raise what it raises. Errors of our own give 1 or 2."""
     words = words_of(args)
     try:
-        output = _output(args) if args.output else None
+        output = Output.of_report(args, f": a leak report is written as {either(OF_ALL)}")
         if args.warmup < 1:
             raise UsageError(
                 f"--warmup {args.warmup}: at least 1, in the first step the model is made"
@@ -121,14 +121,6 @@ def run(args: argparse.Namespace) -> int:
     except TensorlensError as error:
         return complain(error)
     return session.run(fails=args.fail)
-
-
-def _output(args: argparse.Namespace) -> Output:
-    """Return where the report is to be written."""
-    output = Output.of_program(args.output, args.force)
-    if renderer_for(args.output).extension not in OF_ALL:
-        raise UsageError(f"-o {args.output}: a leak report is written as {either(OF_ALL)}")
-    return output
 
 
 def _target(typed: str, program: Program) -> Target:

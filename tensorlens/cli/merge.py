@@ -46,19 +46,19 @@ def run(args: argparse.Namespace) -> int:
             or the output cannot be written.
     """
     view = view_of(args)
-    output = Output.checked(args.output, args.force) if args.output else None
+    outputs = Output.of_args(args)
     files = _labelled(args.files)
     records = {label: read(name) for label, name in files.items()}
     snapshots = {label: each for label, each in records.items() if isinstance(each, Snapshot)}
     of_files = {files[label]: each for label, each in records.items()}
     with damage_errors(*files.values()):
         if len(snapshots) == len(records) and not args.ranks:
-            if output is None and not args.json and _are_ranks(files, snapshots):
-                write_record(merged(of_files), None, json=False)
+            if not outputs and not args.json and _are_ranks(files, snapshots):
+                write_record(merged(of_files), (), json=False)
                 show("\n")
-            write_record(Snapshot.merged(snapshots), output, view, json=args.json)
+            write_record(Snapshot.merged(snapshots), outputs, view, json=args.json)
         else:
-            write_record(merged(of_files), output, view, json=args.json)
+            write_record(merged(of_files), outputs, view, json=args.json)
     return 0
 
 

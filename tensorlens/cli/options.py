@@ -18,28 +18,25 @@ from tensorlens.roles import BLOCK_ROLES
 from tensorlens.units import parse_bytes
 
 
-def add_output(parser: argparse.ArgumentParser, content: str, *, recordings: bool = False) -> None:
-    """Add ``-o`` and ``-f`` to a verb; ``recordings`` tells whether it may write any."""
+def add_output(parser: argparse.ArgumentParser, content: str, *, recordings: str = "") -> None:
+    """Add ``-o``, which may be repeated, and what goes with it.
+
+    Args:
+        parser: of the verb.
+        content: what is written.
+        recordings: what may be written in the formats of recordings, where that is possible.
+    """
     formats = f".json (can be shown again), {either(OF_ALL[1:])}"
     if recordings:
-        formats += f"; of recordings also {either(OF_RECORDINGS)}"
+        formats += f"; {recordings} {either(OF_RECORDINGS)}"
     parser.add_argument(
         *("-o", "--output"),
         metavar="FILE",
-        action=_Once,
+        action="append",
+        default=[],
         help=f"write {content} to FILE instead of printing; its ending names the format: {formats}",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite a file that exists")
-    add_json(parser)
-    add_no_source(parser)
-
-
-def add_outputs(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add ``-o``, which may be repeated, and ``-f``."""
-    parser.add_argument(
-        *("-o", "--output"), metavar="FILE", action="append", default=[], help=f"{help}; repeatable"
-    )
-    parser.add_argument("-f", "--force", action="store_true", help="overwrite files that exist")
     add_json(parser)
     add_no_source(parser)
 
@@ -56,21 +53,6 @@ def add_no_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-source", action=_NoSource, nargs=0, help="leave out lines of source code"
     )
-
-
-class _Once(argparse.Action):
-    """Takes one value, and refuses a second, which would take the place of the first."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        if getattr(namespace, self.dest) is not None:
-            parser.error(f"{option_string} is given twice: this command writes one file")
-        setattr(namespace, self.dest, values)
 
 
 class _NoSource(argparse.Action):

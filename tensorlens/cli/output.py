@@ -18,7 +18,7 @@ from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
 from tensorlens.loading import Record, load
 from tensorlens.ranks import Rank, current_rank
-from tensorlens.render import ending_of, renderer_for, save, tagged
+from tensorlens.render import OF_ALL, ending_of, renderer_for, save, tagged
 from tensorlens.render.source import printable
 from tensorlens.render.terminal import for_stream
 from tensorlens.render.view import View
@@ -170,9 +170,9 @@ class Output:
         return made
 
     @classmethod
-    def of_args(cls, args: Any) -> Output | None:
-        """Return :meth:`checked` for the ``-o`` and ``-f`` of a verb; None without ``-o``."""
-        return cls.checked(args.output, args.force) if args.output else None
+    def of_args(cls, args: Any) -> list[Output]:
+        """Return :meth:`checked` for each ``-o`` of a verb."""
+        return [cls.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
 
     @classmethod
     def of_program(cls, typed: str, overwrite: bool) -> Output:
@@ -187,6 +187,22 @@ class Output:
         if rank is None:
             return cls.checked(typed, overwrite)
         return cls._in_folder(typed, overwrite, rank).of_process(os.getpid())
+
+    @classmethod
+    def of_report(cls, args: Any, otherwise: str) -> Output | None:
+        """Return :meth:`of_program` for the ``-o`` of a verb that runs a program; None without.
+
+        Raises:
+            UsageError: as :meth:`checked`, or it is of recordings; ``otherwise`` says what to do.
+        """
+        if not args.output:
+            return None
+        typed, *others = args.output
+        if others:
+            args.parser.error("-o is given twice: this command writes one file")
+        if renderer_for(typed).extension not in OF_ALL:
+            raise UsageError(f"-o {typed}{otherwise}")
+        return cls.of_program(typed, args.force)
 
     @classmethod
     def _in_folder(cls, typed: str, overwrite: bool, rank: Rank | None) -> Output:
@@ -225,18 +241,14 @@ class Output:
         with waiting(f"writing {self.typed}"):
             save(record, self.path, overwrite=self.overwrite, view=view)
 
-    def write_or_print(self, record: Record, *, is_printed: bool = False) -> str | None:
-        """Write the record and return None, or do :meth:`instead` and return its line."""
+    def deliver(self, record: Record, answer: str) -> None:
+        """Write the record and say so with ``answer``, or print it and say what went wrong."""
         try:
             self.write(record)
         except Exception as error:
-            return reason(error) if is_printed else self.instead(record, None, error)
-        return None
-
-    def deliver(self, record: Record, answer: str) -> None:
-        """Write the record and say so with ``answer``, or print it and say what went wrong."""
-        problem = self.write_or_print(record)
-        say(f"wrote {self.typed}{answer}" if problem is None else f"error: {problem}")
+            say(f"error: {self.instead(record, None, error)}")
+        else:
+            say(f"wrote {self.typed}{answer}")
 
     def instead(self, record: Record, view: View | None, error: Exception) -> str:
         """Print a record that could not be written, and keep a copy among temporary files.
@@ -321,44 +333,37 @@ def show_record(record: Record, *, json: bool, view: View | None = None) -> None
 
 
 def write_record(
-    record: Record, output: Output | None, view: View | None = None, *, json: bool
+    record: Record,
+    outputs: Sequence[Output],
+    view: View | None = None,
+    *,
+    json: bool,
+    answer: Callable[[], str] | None = None,
 ) -> None:
     """Print a record, or write it where it was wanted; with ``json`` it is printed as well.
 
+    Args:
+        record: what was asked for.
+        outputs: where to write it.
+        view: how text and pages show it.
+        json: print it as a document.
+        answer: gives what a record that took long to make says in few words.
+
     Raises:
         TensorlensError: it could not be written; then it is printed.
-    """
-    if json or output is None:
-        show_record(record, json=json, view=view)
-    if output is None:
-        return
-    try:
-        output.write(record, view)
-    except UsageError:
-        raise
-    except TensorlensError as error:
-        if json:
-            raise
-        raise TensorlensError(output.instead(record, view, error)) from None
-    say(f"wrote {output.typed}")
-
-
-def write_all(
-    record: Record, outputs: Sequence[Output], answer: Callable[[], str], *, json: bool
-) -> None:
-    """Do :func:`write_record` for several files, and say so with the answer in few words.
-
-    Raises:
-        TensorlensError: one could not be written; then the record is printed.
+        UsageError: a format is not for this kind of record, which took no time to make.
     """
     if json or not outputs:
-        show_record(record, json=json)
+        show_record(record, json=json, view=view)
     problems = []
     for output in outputs:
-        problem = output.write_or_print(record, is_printed=json)
-        if problem is None:
-            say(f"wrote {output.typed}: {answer()}")
+        try:
+            output.write(record, view)
+        except Exception as error:
+            if answer is None and isinstance(error, UsageError):
+                raise
+            problems.append(reason(error) if json else output.instead(record, view, error))
         else:
-            problems.append(problem)
+            say(f"wrote {output.typed}" + ("" if answer is None else f": {answer()}"))
     if problems:
         raise TensorlensError("; ".join(problems))

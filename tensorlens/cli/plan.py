@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: a shape, dtype, number or loader that is none.
         TensorlensError: the output cannot be written.
     """
-    output = Output.of_args(args)
+    outputs = Output.of_args(args)
     made = plan(
         [None if each == "?" else _number(each, "SHAPE") for each in args.shape.split("x")],
         args.dtype,
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         args.prefetch,
         loader=args.loader,
     )
-    write_record(made, output, json=args.json)
+    write_record(made, outputs, json=args.json)
     return 0
 
 

@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,16 @@ from tensorlens.cli.program.execution import Program, plain, program_of
 from tensorlens.cli.program.instrument import Instrument
 from tensorlens.cli.program.targets import Target, library_model_module, resolve
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.import_hooks import when_imported
+from tensorlens.frameworks.import_hooks import when_one_arrives
+from tensorlens.frameworks.registry import supported
 from tensorlens.guards import reason
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.worker_files import set_workers_output
-from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for
+from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 from tensorlens.units import format_bytes
 
-_FRAMEWORKS = ("torch", "tensorflow")
 _EVENTS = 1_000_000
 _SHOWN_ONCE = [each for each in OF_RECORDINGS if each not in ("tlens", "tlens.gz", "pickle")]
 _SHOWN_ONCE += [each for each in OF_ALL if each != "json"]
@@ -107,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--events is for --record FILE")
     command = shlex.split(args.parser.prog)
     try:
-        output = _line_output(args) if args.output else None
+        output = Output.of_report(args, " would keep a recording: give it to --record")
         recorded = _recorded(args, output, command) if args.record else None
         _switch_on(output)
         program = program_of(words)
@@ -118,17 +117,8 @@ def run(args: argparse.Namespace) -> int:
         session.start()
     except TensorlensError as error:
         return complain(error)
-    with recorded or nullcontext():
-        session.execute()
+    session.execute()
     return 0
-
-
-def _line_output(args: argparse.Namespace) -> Output:
-    """Return where the figures of lines are to be written."""
-    output = Output.of_program(args.output, args.force)
-    if renderer_for(args.output).extension not in OF_ALL:
-        raise UsageError(f"-o {args.output} would keep a recording: --record {args.output}")
-    return output
 
 
 def _recorded(
@@ -177,18 +167,7 @@ class RecordedRun:
         from tensorlens.recording.oom.hooks import explain_oom
 
         explain_oom()
-        for name in _FRAMEWORKS:
-            when_imported(name, self._begin)
-
-    def __enter__(self) -> None:
-        """The program begins."""
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Explain a failed allocation that ends the program, whatever hooks it has put in."""
-        from tensorlens.recording.oom.annotation import annotate_unhandled
-
-        if error is not None:
-            annotate_unhandled(error)
+        when_one_arrives(self._begin)
 
     def stop(self) -> None:
         """Record no more; what is done from here on is not the program's."""
@@ -208,7 +187,7 @@ class RecordedRun:
 
         output, recording = self._output, self._recording.still()
         if not self._has_begun and self._refusal is None:
-            self._refusal = f"the program never imported {' or '.join(_FRAMEWORKS)}"
+            self._refusal = f"the program never imported {' or '.join(supported())}"
         if self._refusal is not None:
             say(f"--record: {self._refusal}, so {output.typed} was not written")
             return
@@ -285,6 +264,11 @@ class Session:
             self.program.execute(compiled)
         except BaseException as error:
             profile.profiler.release(error)
+            if self.recorded is not None:
+                from tensorlens.recording.oom.annotation import annotate_unhandled
+
+                # whatever hooks the program has put in
+                annotate_unhandled(error)
             raise
         profile.profiler.release()
 

@@ -25,7 +25,7 @@ def add_parser(subparsers: Any) -> None:
         help="a .json or .tlens that tensorlens wrote, a .pickle of torch's memory history, or a"
         " trace of torch.profiler",
     )
-    add_output(parser, "the report", recordings=True)
+    add_output(parser, "the report", recordings="of recordings also")
     add_view(parser)
     parser.add_argument_group("of recordings").add_argument(
         "--at",
@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
         UsageError: an option that is not for this kind of record, or an instant that is none.
     """
     view = view_of(args)
-    output = Output.of_args(args)
+    outputs = Output.of_args(args)
     record = read(args.file)
     if args.at is not None and not isinstance(record, Recording):
         raise UsageError(f"--at is for recordings: {args.file} is {kind_text(record)}")
     with damage_errors(args.file), waiting("laying out the report"):
-        write_record(record, output, view, json=args.json)
+        write_record(record, outputs, view, json=args.json)
     return 0

@@ -67,14 +67,14 @@ def run(args: argparse.Namespace) -> int:
         TensorlensError: the output cannot be written, or a recording not be read.
         UsageError: something of what is asked makes no sense.
     """
-    output = Output.of_args(args)
+    outputs = Output.of_args(args)
     options = option_values(args, *_NUMBERS, "timeout", "device", "framework")
     from tensorlens.planning.suggest.api import suggest
 
     suggestions = suggest(
         _program(args.program), verify=args.verify, arguments=arguments_of(args), **options
     )
-    write_record(suggestions, output, json=args.json)
+    write_record(suggestions, outputs, json=args.json)
     return 0
 
 

@@ -56,11 +56,11 @@ class Epoch:
 
     number: int
     """As Keras counts, from 0."""
-    batches: int
-    devices: Mapping[str, Level]
+    batches: int = 0
+    devices: Mapping[str, Level] = field(default_factory=dict)
     validation: Mapping[str, Level] = field(default_factory=dict)
     """Of the ``evaluate`` that the epoch ended with; empty without one."""
-    ended: bool = True
+    ended: bool = False
     """False where an exception or an interrupt cut it short, or while it runs."""
 
 

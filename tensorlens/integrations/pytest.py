@@ -6,7 +6,6 @@ It imports no framework, and does nothing for a test without one of its markers 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,14 +17,12 @@ from tensorlens.errors import TensorlensError
 from tensorlens.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from tensorlens.frameworks.base import Adapter
     from tensorlens.integrations.assertions import Peaks, TensorMemory
     from tensorlens.leaks.residue import Remains, Stretch
 
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
 _DEVICE = re.compile(r"[a-z]+(:\d+)?")
-_REPORTS = "tensorlens.leaks.report"
 
 
 @dataclass(slots=True)
@@ -204,49 +201,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     return result
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the leak reports that an assertion failed on."""
-    report = yield
-    if call.excinfo is not None and call.excinfo.errisinstance(AssertionError):
-        for text in _leak_reports(call.excinfo):
-            report.sections.append(("tensorlens", text))
-    return report
-
-
-def _leak_reports(failure: pytest.ExceptionInfo[BaseException]) -> list[str]:
-    kind = getattr(sys.modules.get(_REPORTS), "LeakReport", None)
-    if kind is None or not failure.traceback:
-        return []
-    values = failure.traceback[-1].frame.f_locals.values()
-    shown = {id(value): value for value in values if type(value) is kind and value.leaks}
-    return [str(value) for value in shown.values()]
-
-
 def _begin(limits: _Limits) -> Callable[[], None]:
-    """Watch from now on, or from when the test imports the framework; return what ends that."""
-    from tensorlens.frameworks.import_hooks import when_one_arrives
+    """Watch from now on, if a framework is there; return what ends that."""
     from tensorlens.frameworks.registry import adapters, arrivals
+    from tensorlens.integrations.assertions import Peaks
+    from tensorlens.leaks.residue import Stretch
 
-    watched: list[list[Adapter]] = []
+    watched = adapters()
 
     def watch() -> None:
-        from tensorlens.integrations.assertions import Peaks
-        from tensorlens.leaks.residue import Stretch
-
-        if watched:
-            late = arrivals(watched[0])
-            limits.refused.extend(f"{name} was imported after another framework" for name in late)
-            return
-        watched.append(adapters())
-        if limits.memory is not None:
+        if limits.memory is not None and watched:
             limits.peaks = Peaks(limits.device)
-        if limits.leaks is not None:
+        if limits.leaks is not None and watched:
             limits.stretch = Stretch()
 
-    def end() -> None:
+    def stop() -> None:
+        limits.refused += (f"the test itself imported {name}" for name in arrivals(watched))
         if limits.peaks is not None:
             limits.peaks.end()
             limits.refused += filter(None, [limits.peaks.unknown])
@@ -254,20 +224,14 @@ def _begin(limits: _Limits) -> Callable[[], None]:
             limits.stretch.end()
 
     def safely(act: Callable[[], None]) -> None:
-        # neither an import statement of the test nor its own exception is to give way to ours
+        # the test's own exception is not to give way to ours
         try:
             act()
         except Exception as error:
             limits.refused.append(str(error) or type(error).__name__)
 
-    waiting = when_one_arrives(lambda: safely(watch))
-
-    def stop() -> None:
-        for wait_no_longer in waiting:
-            wait_no_longer()
-        safely(end)
-
-    return stop
+    safely(watch)
+    return lambda: safely(stop)
 
 
 def _judge_leaks(item: pytest.Item, limits: _Limits, reports: Sequence[pytest.TestReport]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,6 +20,7 @@ from tensorlens.units import format_bytes
 _PROPERTY = "tensorlens_peak"
 """Under which a test's report carries its peaks, also from a worker of xdist."""
 _VERSION = 1
+_T = TypeVar("_T")
 
 
 class PeakPlugin:
@@ -51,11 +52,13 @@ class PeakPlugin:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Measure the test itself, without its fixtures."""
-        peaks = _started()
+        peaks = _quietly(lambda: Peaks(None, names=False))
         try:
             result = yield
         finally:
-            figures = _ended(peaks)
+            if peaks is not None:
+                _quietly(peaks.end)
+            figures = {} if peaks is None else peaks.found
             item.user_properties.append((_PROPERTY, json.dumps(figures)))
         text = self._excess(item.nodeid, figures)
         if text:
@@ -131,29 +134,17 @@ def tolerance_of(text: str) -> float:
     return value
 
 
-def _started() -> Peaks | None:
+def _quietly(act: Callable[[], _T]) -> _T | None:
+    """Return what it gives; None where it fails, or no framework is imported so far."""
     try:
-        return Peaks(None, names=False)
+        return act()
     except TensorlensError:
-        # no framework is imported so far
         return None
     except Exception as error:
         if is_from_a_handler(error):
             raise
         warn("the memory of a test is not known", error)
         return None
-
-
-def _ended(peaks: Peaks | None) -> dict[str, int]:
-    if peaks is None:
-        return {}
-    try:
-        peaks.end()
-    except Exception as error:
-        if is_from_a_handler(error):
-            raise
-        warn("the memory of a test is not known", error)
-    return peaks.found
 
 
 def _read(path: Path, *, may_be_missing: bool = False) -> dict[str, dict[str, int]]:

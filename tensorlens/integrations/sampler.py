@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.integrations.epoch_report import (
@@ -32,29 +33,6 @@ _WINDOWS = 8
 _RULES = {"batch": (2, 16), "epoch": (1, 3), "call": (1, 3)}
 """How many at the beginning make the optimizer's state, caches and buffers; and how many levels
 must be known after them before growth is spoken of."""
-
-
-class Pass:
-    """One pass over batches while it runs: an epoch's, or that of an ``evaluate``."""
-
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
-        self.batches = 0
-        self.levels: dict[str, Level] = {}
-        """What each device held, in the order of the slots."""
-
-    def take(self, read: Sequence[DeviceLevel], place: tuple[int, int] | None) -> None:
-        """Take a read; ``place`` is the batches that ran since the one before, None for none."""
-        for each in read:
-            known = self.levels.get(each.device)
-            if known is None or each.peak > known.peak:
-                known = Level(each.allocated, each.peak, place if each.peak >= 0 else None)
-            self.levels[each.device] = replace(known, allocated=each.allocated)
-
-    @property
-    def allocated(self) -> list[int]:
-        """What is allocated of each slot now."""
-        return [level.allocated for level in self.levels.values()]
 
 
 class Trend:
@@ -117,12 +95,20 @@ class _Loop:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.epochs: list[Epoch] = []
-        self.running: Pass | None = None if kind == FIT else Pass()
-        self.validation: dict[str, Level] = {}
+        self.epochs: list[Epoch] = [] if kind == FIT else [Epoch(0)]
         self.by_batch, self.by_epoch = Trend("batch"), Trend("epoch")
         self.first_batch: int | None = None
         """Number of the batch that runs; None between batches."""
+
+    @property
+    def running(self) -> Epoch | None:
+        """The epoch that runs, or the one pass over batches."""
+        return self.epochs[-1] if self.epochs and not self.epochs[-1].ended else None
+
+    def change(self, **fields: Any) -> None:
+        """Exchange fields of the epoch that runs, if one does."""
+        if self.running is not None:
+            self.epochs[-1] = replace(self.epochs[-1], **fields)
 
 
 class Follower:
@@ -153,8 +139,7 @@ class Follower:
         """An epoch of the innermost loop begins."""
         if self._is_here():
             self._span.read()
-            loop = self._loops[-1]
-            loop.running, loop.validation = Pass(number), {}
+            self._loops[-1].epochs.append(Epoch(number))
 
     def batch_begins(self, number: int) -> None:
         """A batch begins, or the first of several that run as one."""
@@ -170,22 +155,18 @@ class Follower:
         # where nobody said that it began, it is this one alone
         first = number if loop.first_batch is None else loop.first_batch
         loop.first_batch = None
-        if loop.running is not None:
-            loop.running.batches += number - first + 1
         read = self._take((first, number))
         loop.by_batch.take([each.allocated for each in read], number - first + 1)
         return read
 
     def epoch_ends(self) -> Epoch | None:
         """The epoch has ended; return what it took."""
-        if not self._is_here() or (loop := self._loops[-1]).running is None:
+        if not self._is_here() or self._loops[-1].running is None:
             return None
-        self._take(None)
-        loop.by_epoch.take(loop.running.allocated)
-        epoch = self._epoch(loop.running, loop, ended=True)
-        loop.epochs.append(epoch)
-        loop.running = None
-        return epoch
+        loop = self._loops[-1]
+        loop.by_epoch.take([each.allocated for each in self._take(None)])
+        loop.change(ended=True)
+        return loop.epochs[-1]
 
     def end(self, kind: str) -> LoopReport | None:
         """A loop has ended; None for the validation of a ``fit``."""
@@ -195,31 +176,30 @@ class Follower:
             self.epoch_ends()
         if len(self._loops) > 1:
             validation = self._loops.pop()
-            self._loops[-1].validation = dict(validation.epochs[-1].devices)
+            self._loops[-1].change(validation=validation.epochs[-1].devices)
             return None
         self._calls[kind].take([each.allocated for each in self._span.read()[:1]])
         report = self.report()
-        self._loops.clear()
-        self._span.end()
+        self.close()
         return report
 
     def report(self) -> LoopReport | None:
         """Return what the loop that runs has taken so far; None where none runs."""
         if not self._loops:
             return None
-        loop = self._loops[0]
-        epochs = list(loop.epochs)
-        if loop.running is not None and loop.running.levels:
-            epochs.append(self._epoch(loop.running, loop, ended=False))
+        loop, counters = self._loops[0], self._span.counters
         growth = {
             counter.device: self._growth(loop, slot, counter)
-            for slot, counter in enumerate(self._span.counters)
+            for slot, counter in enumerate(counters)
         }
         return LoopReport(
             kind=loop.kind,
-            epochs=tuple(epochs),
+            epochs=tuple(each for each in loop.epochs if each.ended or each.devices),
             growth={name: each for name, each in growth.items() if each},
-            devices=tuple(map(_source, self._span.counters)),
+            devices=tuple(
+                DeviceSource(each.device, each.source, each.precision, dict(each.missing))
+                for each in counters
+            ),
             notes=(*self._notes, *self._span.notes()),
         )
 
@@ -243,24 +223,22 @@ class Follower:
     def _is_here(self) -> bool:
         return bool(self._loops) and self._span.thread == threading.get_ident()
 
-    def _take(self, place: tuple[int, int] | None) -> Sequence[DeviceLevel]:
-        """Read, and charge it to the innermost pass."""
-        read = self._span.read()
-        running = self._loops[-1].running
-        if running is not None:
-            running.take(read, place)
+    def _take(self, ran: tuple[int, int] | None) -> Sequence[DeviceLevel]:
+        """Read, and charge it to the innermost pass; ``ran`` is the batches since the last read."""
+        read, loop = self._span.read(), self._loops[-1]
+        if (running := loop.running) is None:
+            return read
+        devices = dict(running.devices)
+        for each in read:
+            known = devices.get(each.device)
+            if known is None or each.peak > known.peak:
+                known = Level(each.allocated, each.peak, ran if each.peak >= 0 else None)
+            devices[each.device] = replace(known, allocated=each.allocated)
+        loop.change(devices=devices, batches=running.batches + (ran[1] - ran[0] + 1 if ran else 0))
         return read
-
-    def _epoch(self, running: Pass, loop: _Loop, *, ended: bool) -> Epoch:
-        levels = dict(running.levels)
-        return Epoch(running.number, running.batches, levels, loop.validation, ended)
 
     def _growth(self, loop: _Loop, slot: int, counter: Counter) -> tuple[Growth, ...]:
         least = 1 if counter.precision.startswith("exact") else _INEXACT_LEAST
         inside = loop.by_batch.growth(slot, least) or loop.by_epoch.growth(slot, least)
         calls = None if slot else self._calls[loop.kind].growth(slot, least)
         return tuple(each for each in (inside, calls) if each is not None)
-
-
-def _source(counter: Counter) -> DeviceSource:
-    return DeviceSource(counter.device, counter.source, counter.precision, dict(counter.missing))

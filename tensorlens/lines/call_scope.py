@@ -27,25 +27,14 @@ class Entered(NamedTuple):
 class Unmeasured:
     """The region around a wrapped function that was pickled by value into another process."""
 
-    def enter(self) -> None:
-        """Do nothing."""
-
     def target(self, function: Any) -> Any:
         """Return what to call: ``function`` itself."""
         return function
 
-    def leave(self, entered: None, error: BaseException | None) -> None:
+    def enter(self, *_: Any) -> None:
         """Do nothing."""
 
-    def over(self, error: BaseException | None) -> None:
-        """Do nothing."""
-
-    def mark_compiled(self) -> bool:
-        """Do nothing."""
-        return True
-
-    def mark_traced(self) -> None:
-        """Do nothing."""
+    leave = over = mark_traced = mark_compiled = enter
 
 
 class AroundCall:

@@ -7,7 +7,7 @@ import inspect
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from tensorlens.errors import ProfileError
@@ -110,19 +110,15 @@ def compiler_of(item: Any) -> str | None:
 
 def why_not(item: Any) -> str:
     """Return the line that tells why ``item`` has no lines to profile, and what to do."""
-    name = _name(item)
-    if isinstance(item, type):
-        method = _a_method_of(item)
-        if method is None:
-            return f"cannot profile the class {name}: it has no Python methods; give a function"
-        return (
-            f"cannot profile the class {name}: put @profile on its methods "
-            f"(for example {name}.{method})"
-        )
     if isinstance(item, functools.partial):
         return why_not(item.func)
-    if isinstance(item, ModuleType):
-        return f"cannot profile all of {name}: give one of its functions, or run tensorlens run -p"
+    name = _name(item)
+    if isinstance(item, type):
+        methods = [each for each, value in vars(item).items() if isinstance(value, FunctionType)]
+        # the first in the source, but no __init__ where there is another
+        methods.sort(key=lambda each: (each != "forward", each.startswith("__")))
+        example = f" (for example {name}.{methods[0]})" if methods else ""
+        return f"cannot profile the class {name}: put @profile on its methods{example}"
     compiler = compiler_of(item)
     if compiler is not None:
         return (
@@ -131,28 +127,11 @@ def why_not(item: Any) -> str:
         )
     if isinstance(getattr(item, "__wrapped__", None), FunctionType):
         return f"cannot profile {name} through its wrapper: put @profile below the other decorator"
-    if isinstance(item, BuiltinFunctionType) or inspect.isroutine(item):
+    if inspect.isroutine(item):
         return f"cannot profile {name}: it is built in and has no Python lines; profile its caller"
-    if callable(item):
-        kind = type(item).__qualname__
-        python = isinstance(inspect.getattr_static(type(item), "__call__", None), FunctionType)
-        advice = f"put @profile on {kind}.__call__" if python else "profile its caller"
-        return f"cannot profile a {kind} object, which has no Python lines of its own: {advice}"
-    if isinstance(item, str):
-        return f"cannot profile the text {item!r}: give the function itself"
-    kind = type(item).__name__
-    article = "an" if kind[0].lower() in "aeiou" else "a"
-    what = "None" if item is None else f"{article} {kind}"
-    return f"cannot profile {what}: give a function, a method or a module"
-
-
-def _a_method_of(item: type) -> str | None:
-    names = [name for name, value in vars(item).items() if isinstance(value, FunctionType)]
-    # a sort is stable: the first in the source, but no __init__ where there is another
-    names.sort(key=lambda name: (name != "forward", name.startswith("__")))
-    if names:
-        return names[0]
-    return None if item.__module__ == "builtins" else "forward"
+    kind = type(item).__qualname__
+    hint = f", or {kind}.__call__" if callable(item) else ""
+    return f"cannot profile an object of {kind}: give a function, a method or a module{hint}"
 
 
 def describe(item: Any, function: FunctionType, account: Account) -> ProfiledFunction:
@@ -227,11 +206,8 @@ def _content(cell: CellType) -> Any:
 
 
 def _name(item: Any) -> str:
-    for attribute in ("__qualname__", "__name__"):
-        name = getattr(item, attribute, None)
-        if isinstance(name, str):
-            return name
-    return type(item).__name__
+    name = getattr(item, "__qualname__", None)
+    return name if isinstance(name, str) else type(item).__qualname__
 
 
 Marker = Callable[[], bool]

@@ -144,11 +144,7 @@ def _function(
         **_names(function),
         calls=account.calls,
         lines=tuple(
-            _with_backward(
-                _line(number, source.get(number, ""), account, slots, is_cut=is_cut),
-                account.code.co_filename,
-                backward,
-            )
+            _line(number, source.get(number, ""), account, slots, backward, is_cut=is_cut)
             for number in numbers
         ),
         note=_note(function, account),
@@ -191,30 +187,23 @@ def _line(
     source: str,
     account: Account,
     slots: Sequence[tuple[int, Counter]],
+    backward: BackwardLines | None,
     *,
     is_cut: bool,
 ) -> Line:
     stats, passes = account.lines.get(number), account.passes.get(number)
     if stats is None:
         return Line(number, source)
-    memory = {
-        counter.device: _memory(
-            stats.cells[at], _growth(account, stats, at, is_cut=is_cut), _residents(passes, at)
-        )
-        for at, counter in slots
-        if at < len(stats.cells)
-    }
-    return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
-
-
-def _with_backward(line: Line, filename: str, backward: BackwardLines | None) -> Line:
-    """Add what the line took in backward; on a device with a recording that is 0 or more."""
     recorded = {} if backward is None else backward.nbytes
-    memory = dict(line.memory)
-    for device in memory.keys() & recorded:
-        nbytes = recorded[device].get((filename, line.lineno), 0)
-        memory[device] = replace(memory[device], backward=nbytes)
-    return replace(line, memory=memory)
+    memory = {}
+    for at, counter in slots:
+        if at < len(stats.cells):
+            device, growth = counter.device, _growth(account, stats, at, is_cut=is_cut)
+            memory[device] = _memory(stats.cells[at], growth, _residents(passes, at))
+            if device in recorded:
+                nbytes = recorded[device].get((account.code.co_filename, number), 0)
+                memory[device] = replace(memory[device], backward=nbytes)
+    return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
 
 
 def _residents(passes: BackwardPass | None, slot: int) -> tuple[ResidentLine, ...] | None:

@@ -54,7 +54,7 @@ class Job:
             raise TensorlensError(
                 f"process {self.pid} does not answer: it may be stopped, or busy outside of Python"
             ) from None
-        except OSError:
+        except (OSError, ValueError):
             reply = None
         if reply is None:
             raise self._end()

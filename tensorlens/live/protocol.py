@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tensorlens.errors import TensorlensError
 from tensorlens.lines.region import DeviceLevel
 
-VERSION = 1
+VERSION = 2
 """To be raised with every change of what replies have."""
 _LONGEST = 1 << 24
 """Bytes of a line."""
@@ -52,12 +51,6 @@ class JobLevels:
     """State of a recording that was asked for; empty where none was."""
     is_recording: bool
 
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> JobLevels:
-        """Return the levels that a reply has."""
-        devices = _rows(DeviceLevel, data["devices"])
-        return cls(**{**data, "devices": devices, "notes": tuple(data["notes"])})
-
 
 @dataclass(frozen=True, slots=True)
 class LineTotal:
@@ -80,12 +73,6 @@ class LineTotals:
     """How long lines have been noted."""
     rows: tuple[LineTotal, ...]
     notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> LineTotals:
-        """Return the lines that a reply has."""
-        rows = _rows(LineTotal, data["rows"])
-        return cls(**{**data, "rows": rows, "notes": tuple(data["notes"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,34 +108,13 @@ class TensorTotals:
     """The largest."""
     notes: tuple[str, ...]
 
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> TensorTotals:
-        """Return the tensors that a reply has."""
-        roles, rows = _rows(RoleTotal, data["roles"]), _rows(TensorTotal, data["rows"])
-        return cls(**{**data, "roles": roles, "rows": rows, "notes": tuple(data["notes"])})
-
-
-def _rows(kind: Any, rows: Any) -> tuple[Any, ...]:
-    return tuple(kind(*row) for row in rows)
-
-
-def encoded(reply: Any) -> dict[str, Any]:
-    """Return a reply as JSON takes it; its rows as lists."""
-    found = {name: getattr(reply, name) for name in reply.__slots__}
-    return {
-        name: [astuple(each) if hasattr(each, "__slots__") else each for each in value]
-        if isinstance(value, tuple)
-        else value
-        for name, value in found.items()
-    }
-
 
 class Channel:
     """One end of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._buffer = b""
+        self._lines = connection.makefile("rb")
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message.
@@ -159,28 +125,16 @@ class Channel:
         self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None where the other end has closed the connection.
+        """Return the next message; None where there is none that ends.
 
         Raises:
             OSError: the other end is gone, or sends nothing.
-            TensorlensError: it sends something else.
+            ValueError: it sends something else.
         """
-        while b"\n" not in self._buffer:
-            part = self._connection.recv(1 << 16)
-            if not part:
-                return None
-            self._buffer += part
-            if len(self._buffer) > _LONGEST:
-                raise TensorlensError("a message without an end")
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        try:
-            message = json.loads(line)
-        except ValueError:
-            message = None
-        if not isinstance(message, dict):
-            raise TensorlensError("a message that is no JSON object")
-        return message
+        line = self._lines.readline(_LONGEST)
+        return dict(json.loads(line)) if line.endswith(b"\n") else None
 
     def close(self) -> None:
         """Close the connection."""
+        self._lines.close()
         self._connection.close()

@@ -76,7 +76,8 @@ class Server:
         for each in (self._listening, *self._connections):
             if each is not None:
                 with suppress(OSError):
-                    each.close()
+                    # now, whoever reads from it
+                    os.close(each.detach())
         self._listening = None
         self._connections.clear()
         if self._steps is not None:
@@ -100,9 +101,8 @@ class Server:
 
     def _answer(self, connection: socket.socket) -> None:
         # a client that is gone, or anything else: the program is to see nothing of it
-        with suppress(Exception), connection:
+        with suppress(Exception), closing(Channel(connection)) as channel:
             connection.settimeout(_IDLE_SECONDS)
-            channel = Channel(connection)
             with closing(Session(self._steps)) as session:
                 while (request := channel.receive()) is not None:
                     channel.send(session.reply(request))

@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from tensorlens.live.protocol import (
     Sort,
     TensorTotal,
     TensorTotals,
-    encoded,
 )
 from tensorlens.live.steps import StepCounter
 from tensorlens.render.source import printable
@@ -69,11 +69,11 @@ class Session:
         reporter, lines = self._measures
         match ask:
             case Ask.LEVELS:
-                return encoded(self._job_levels())
+                return asdict(self._job_levels())
             case Ask.LINES:
-                return encoded(lines.totals(Sort(request["sort"])))
+                return asdict(lines.totals(Sort(request["sort"])))
             case Ask.TENSORS:
-                return encoded(_tensors(reporter))
+                return asdict(_tensors(reporter))
             case Ask.SNAPSHOT:
                 path = _checked(request["file"])
                 return {"text": f"wrote {render.save(reporter.snapshot(), path)}"}

@@ -12,6 +12,7 @@ from typing import Any
 from tensorlens.frameworks import base
 from tensorlens.live.client import Job
 from tensorlens.live.protocol import Ask, JobLevels, LineTotals, Sort, TensorTotals
+from tensorlens.records.documents import restored
 from tensorlens.records.names import readable_name
 from tensorlens.render.blocks import (
     NO_BREAK,
@@ -84,7 +85,7 @@ class JobView:
         Raises:
             TensorlensError: it has ended, or does not answer.
         """
-        self._levels = levels = JobLevels.of(self._job.ask(Ask.LEVELS))
+        self._levels = levels = restored(JobLevels, self._job.ask(Ask.LEVELS))
         for each in levels.devices:
             most = max(each.peak, each.allocated)
             self._peaks.setdefault(each.device, deque(maxlen=_SERIES)).append(most)
@@ -92,7 +93,7 @@ class JobView:
             if each.device == "cpu" and min(each.allocated, each.reserved) >= 0:
                 now = time.monotonic(), each.reserved - each.allocated
                 self._without_tensors.append(now)
-        self._lines = LineTotals.of(self._job.ask(Ask.LINES, sort=self._sort))
+        self._lines = restored(LineTotals, self._job.ask(Ask.LINES, sort=self._sort))
         if census and time.monotonic() >= self._next_census:
             self.take_census()
 
@@ -102,7 +103,7 @@ class JobView:
         is_first = not self._next_census
         if len(self._without_tensors) < _LEAST_LOOKS:
             self._without_tensors.clear()
-        self._tensors = found = TensorTotals.of(self._job.ask(Ask.TENSORS))
+        self._tensors = found = restored(TensorTotals, self._job.ask(Ask.TENSORS))
         self._census_at = time.monotonic()
         pause = 0.0 if is_first else found.seconds / _CENSUS_SHARE
         self._next_census = self._census_at + max(pause, _CENSUS_LEAST)
@@ -110,7 +111,7 @@ class JobView:
     def sort_on(self) -> None:
         """Take the next order of the lines."""
         self._sort = _SORTS[(_SORTS.index(self._sort) + 1) % len(_SORTS)]
-        self._lines = LineTotals.of(self._job.ask(Ask.LINES, sort=self._sort))
+        self._lines = restored(LineTotals, self._job.ask(Ask.LINES, sort=self._sort))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was seen as plain data; figures that are not known are None."""

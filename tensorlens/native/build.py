@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,17 @@ class Part:
     """
     depends_on: Callable[[], tuple[Any, ...]] = tuple
     """Gives what the binary depends on besides the source, Python and the machine."""
+
+
+Signatures = Mapping[str, tuple[Any, tuple[Any, ...]]]
+"""Function to the type of its result, and those of its arguments."""
+
+
+def declare(library: ctypes.CDLL, signatures: Signatures) -> None:
+    """Tell ctypes the types of a library's functions."""
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
 
 
 def load(part: Part) -> ctypes.PyDLL:

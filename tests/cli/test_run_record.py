@@ -179,7 +179,7 @@ def test_forked_workers_leave_the_file_alone(folder):
         (["--record", "train.py/r.tlens"], "there is no folder"),
         (["--record", "there.tlens"], "there.tlens exists: choose another name"),
         (["--record", "r.html", "-o", "r.html"], "-o and --record both name r.html"),
-        (["-o", "r.tlens"], "-o r.tlens would keep a recording: --record r.tlens"),
+        (["-o", "r.tlens"], "-o r.tlens would keep a recording: give it to --record"),
     ],
 )
 def test_what_is_refused_is_refused_before_anything_runs(folder, options, text):

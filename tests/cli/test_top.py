@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from commands import ROOT, environment
 
 from tensorlens import load
 from tensorlens.cli import main
+from tensorlens.lines.region import DeviceLevel
 from tensorlens.live.client import Job, JobEnded, serving
 from tensorlens.live.injection import SCRIPT
 from tensorlens.live.protocol import Ask
@@ -328,13 +330,13 @@ def test_job_without_a_place_for_its_socket_runs_and_says_so_once(folder):
 
 def test_bytes_of_a_training_are_exact(training):
     with watched(training) as job:
-        device, allocated, peak, _ = job.ask(Ask.LEVELS)["devices"][0]
+        device, allocated, peak, _ = job.ask(Ask.LEVELS)["devices"][0].values()
         tensors = job.ask(Ask.TENSORS)
         # four bytes each: the weight of 64 x 32, and kept of 2 ** 18
-        rows = {row[0]: row for row in tensors["rows"]}
+        rows = {row["name"]: [*row.values()] for row in tensors["rows"]}
         assert rows["kept"] == ["kept", 1, "other", "cpu", "(262144,)", 1 << 20]
         assert rows["net.weight"][2:] == ["parameter", "cpu", "(32, 64)", 8192]
-        roles = {role: nbytes for _, role, nbytes in tensors["roles"]}
+        roles = {each["role"]: each["nbytes"] for each in tensors["roles"]}
         assert roles["parameter"] == 8192
         # all that there is was counted, from the import on
         assert (device, allocated) == ("cpu", sum(roles.values()))
@@ -350,17 +352,22 @@ def test_json_is_one_document_as_documented(training, capsys):
     assert (rows["kept"]["nbytes"], rows["net.weight"]["nbytes"]) == (1 << 20, 8192)
 
 
+def lines_of(job, sort):
+    rows = (list(row.values()) for row in job.ask(Ask.LINES, sort=sort)["rows"])
+    return {line: figures for line, *figures in rows}
+
+
 def test_line_that_allocates_while_it_is_watched_is_named(training):
     with watched(training) as job:
         job.ask(Ask.LINES, sort="now")
         for count in (1, 2):
             training.do("allocate()")
-            rows = {row[0]: row[1:] for row in job.ask(Ask.LINES, sort="now")["rows"]}
+            rows = lines_of(job, "now")
             (line,) = (each for each in rows if each.endswith(f":{LINE} in allocate"))
             assert rows[line] == ["cpu", count << 18, count << 18, count]
         training.do("made.clear()")
         # the most that was seen stays
-        rows = {row[0]: row[1:] for row in job.ask(Ask.LINES, sort="most")["rows"]}
+        rows = lines_of(job, "most")
         assert rows[line] == ["cpu", 0, 2 << 18, 0]
 
 
@@ -545,8 +552,8 @@ class GrowingJob:
         if ask is Ask.LINES:
             return {"seconds": 0.0, "rows": [], "notes": []}
         resident, allocated = (each << 20 for each in next(self.levels))
-        devices = [["cpu", allocated, allocated, resident]]
-        levels = {"command": "train.py", "rank": "", "steps": 1, "devices": devices}
+        cpu = DeviceLevel("cpu", allocated, allocated, resident)
+        levels = {"command": "train.py", "rank": "", "steps": 1, "devices": [asdict(cpu)]}
         return {**levels, "notes": [], "recording": "", "is_recording": False}
 
 

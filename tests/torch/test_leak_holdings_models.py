@@ -6,7 +6,6 @@ import pytest
 import torch
 from census_models import MODELS
 
-from tensorlens.frameworks.host.steps import LivingBlocks
 from tensorlens.frameworks.torch.leaks import Holdings, survivors
 from tensorlens.frameworks.torch.native import install
 
@@ -67,12 +66,11 @@ def test_every_block_that_is_left_has_its_root(kind):
     model = kind()
     losses_of(model)
     gc.collect()
-    blocks = LivingBlocks(ALLOCATOR)
-    before = {*blocks.living().address}
+    before = {*ALLOCATOR.living().address}
     losses = losses_of(model)
     left = {
         where: size
-        for where, size in zip(blocks.living().address, blocks.living().size, strict=True)
+        for where, size in zip(ALLOCATOR.living().address, ALLOCATOR.living().size, strict=True)
         if where not in before
     }
     found = survivors([*left])

@@ -22,10 +22,10 @@ def test_lines_are_not_available_where_nobody_notes_them(monkeypatch):
     with contextlib.closing(Session(None)) as session:
         kept = torch.zeros(100_003)
         lines = session.reply({"ask": Ask.LINES, "sort": "now"})
-        assert lines["rows"] == []
+        assert not lines["rows"]
         assert lines["notes"][0].startswith("the lines are n/a: the counter of host memory")
         rows = session.reply({"ask": Ask.TENSORS})["rows"]
-        assert [row[-1] for row in rows if row[4] == "(100003,)"] == [kept.nbytes]
+        assert [row["nbytes"] for row in rows if row["shape"] == "(100003,)"] == [kept.nbytes]
 
 
 def test_request_that_is_none_is_refused():
@@ -47,7 +47,7 @@ def test_names_in_the_middle_of_a_librarys_call_are_the_programs_own():
     def look():
         with contextlib.closing(Session(None)) as session:
             rows = session.reply({"ask": Ask.TENSORS})["rows"]
-        names.update({row[4]: row[0] for row in rows})
+        names.update({row["shape"]: row["name"] for row in rows})
         is_done.set()
 
     with torch.no_grad():

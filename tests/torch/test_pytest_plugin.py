@@ -172,7 +172,7 @@ def test_elsewhere():
     found.stdout.no_fnmatch_line("  4.00 MiB*")
 
 
-def test_torch_may_be_imported_by_the_test(results) -> None:
+def test_limit_of_a_test_that_imports_torch_itself_is_said_to_be_unchecked(results) -> None:
     found = results(
         """
 import sys
@@ -189,8 +189,10 @@ def test_with():
 """,
         head="import pytest\nKEPT = []\n",
     )
-    found.assert_outcomes(passed=1, failed=1)
-    found.stdout.fnmatch_lines(["1.00 KiB of tensors outlive the test, its limit is 0 B"])
+    found.assert_outcomes(passed=2, warnings=1)
+    found.stdout.fnmatch_lines(
+        ["*a limit on tensors was not checked: the test itself imported torch"]
+    )
 
 
 COMPLAINTS = [
@@ -267,25 +269,15 @@ def step(number):
 
 def test_direct():
     assert not tensorlens.find_leaks(step)
-
-def test_of_something_else():
-    report = tensorlens.find_leaks(lambda: None)
-    assert 1 == 2
 """
     )
-    found.assert_outcomes(failed=2)
+    found.assert_outcomes(failed=1)
     found.stdout.fnmatch_lines(
         [
             "E *assert not <LeakReport: *leak: 1 tensor and 16 B stay behind in each step; made at"
             " *.py:10 in step, held by *.KEPT (global) -> list[[]*",
-            "*- tensorlens -*",
-            "*leak: 1 tensor and 16 B stay behind in each step",
-            "   made at    *.py:10 in step",
-            "   held by    *.KEPT (global) -> list[[]*",
-            "*_ test_of_something_else _*",
         ]
     )
-    assert str(found.stdout).count("- tensorlens -") == 1
 
 
 def test_first_failure_ends_the_run(results) -> None:

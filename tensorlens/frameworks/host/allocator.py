@@ -8,11 +8,12 @@ import sys
 import sysconfig
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
-from typing import cast
+from dataclasses import dataclass, fields
+from heapq import nsmallest
+from itertools import count, repeat
 
 from tensorlens import locks
-from tensorlens.native.build import NativeUnavailable
+from tensorlens.native.build import NativeUnavailable, Signatures, declare
 from tensorlens.records.events import LAYERS, NO_MODELS, WRAPPERS
 from tensorlens.user_code import foreign_folders
 
@@ -21,22 +22,55 @@ _NO_BIRTHS = {
     2: "the frames of this Python are not laid out as expected",
     3: "this Python does not tell when code objects end",
 }
+_pointer, _length, _number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_SIGNATURES: Signatures = {
+    "tl_make_reader": (ctypes.py_object, ()),
+    "tl_allocated": (_length, ()),
+    "tl_blocks": (_length, ()),
+    "tl_resident": (_length, ()),
+    "tl_set_era": (None, (_number,)),
+    "tl_living": (_pointer, (_number,)),
+    "tl_living_look": (_length, (_pointer, _pointer)),
+    "tl_living_release": (None, (_pointer,)),
+    "tl_totals": (_pointer, ()),
+    "tl_totals_look": (_length, (_pointer, _pointer)),
+    "tl_totals_release": (None, (_pointer,)),
+    "tl_op_name": (ctypes.c_char_p, (_number,)),
+    "tl_births": (None, (_pointer, _length, _pointer, _pointer)),
+    "tl_birth_line": (_pointer, (_number, _pointer)),
+    "tl_name_models": (None, (_pointer, _length) * 3),
+    "tl_prepare_births": (ctypes.c_int, (_pointer, _length, ctypes.c_int)),
+    "tl_switch_births": (None, (ctypes.c_int,)),
+}
 _LEAST_FRAMES = 5
 """On the stack that :func:`_through_c` builds, from the native check to its caller."""
 
 
 @dataclass(frozen=True, slots=True)
-class TaggedBlocks:
-    """Blocks of which more is known than the line that allocated them, in columns."""
+class LiveBlocks:
+    """Blocks in columns."""
 
-    address: array[int] = field(default_factory=lambda: array("Q"))
-    size: array[int] = field(default_factory=lambda: array("q"))
-    birth: array[int] = field(default_factory=lambda: array("i"))
-    """Number of the line, -1 unknown."""
-    node: array[int] = field(default_factory=lambda: array("i"))
-    """Number of the name of the graph's node, or of the operation, that allocated the block."""
-    function: array[int] = field(default_factory=lambda: array("i"))
+    address: array[int]
+    size: array[int]
+    birth: array[int]
+    """Number of the line that made the block, -1 unknown."""
+    era: array[int]
+    """Era of its allocation, as :meth:`NativeAllocator.set_era` set it."""
+    node: array[int]
+    """Number of the name of the graph's node, or of the operation, that made it; -1 unknown."""
+    function: array[int]
     """Number of the name of the graph function that was called then, -1 for none."""
+
+    @property
+    def taken(self) -> array[int]:
+        """Bytes that figures count for it: its own."""
+        return self.size
+
+    def at(self, rows: Iterable[int]) -> LiveBlocks:
+        """Return some of the blocks."""
+        rows = [*rows]
+        columns = (getattr(self, each.name) for each in fields(self))
+        return LiveBlocks(*(array(each.typecode, map(each.__getitem__, rows)) for each in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +84,10 @@ class Balance:
     sizes: array[int]
     """For each address the size of its block, -1 where none begins there."""
     unmatched_count: int
-    """How many blocks begin at none of the addresses, those of ``tagged`` aside."""
+    """How many blocks begin at none of the addresses, those of ``by_node`` aside."""
     unmatched: list[tuple[int, int, int]]
     """The largest of those, largest first: ``(address, size, birth)``."""
-    tagged: TaggedBlocks
+    by_node: LiveBlocks
     """Blocks at none of the addresses that are known by their nodes, where that was asked for."""
 
     @property
@@ -74,18 +108,18 @@ class NativeAllocator:
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         self.library = library
-        self.read: Callable[[], tuple[int, int, int]] = self._make_reader()
+        declare(library, _SIGNATURES)
+        self.read: Callable[[], tuple[int, int, int]] = library.tl_make_reader()
         """Gives ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
 
         The resident set is -1 where the system does not tell. Any thread may call it.
         """
-        self.allocated: Callable[[], int] = self._accessor("tl_allocated")
+        self.allocated: Callable[[], int] = library.tl_allocated
         """Gives the bytes handed out now."""
-        self.blocks: Callable[[], int] = self._accessor("tl_blocks")
+        self.blocks: Callable[[], int] = library.tl_blocks
         """Gives the number of blocks handed out now."""
-        self.resident: Callable[[], int] = self._accessor("tl_resident")
+        self.resident: Callable[[], int] = library.tl_resident
         """Gives the resident set of the process in bytes, or -1."""
-        self._declare()
         self._watchers = 0
         self._births_prepared = False
         self._ended = False
@@ -103,20 +137,47 @@ class NativeAllocator:
             MemoryError: there is none for a copy of the table.
         """
         check(addresses)
-        limit = max(0, limit)
-        sizes = array("q", bytes(8 * len(addresses)))
-        largest = array("q", bytes(24 * limit))
-        figures = array("q", bytes(8 * 4))
-        given, out = (start(addresses), len(addresses), start(sizes)), (start(largest), limit)
-        handle = ctypes.c_void_p()
-        apart = ctypes.addressof(handle) if by_node else None
-        if self.library.tl_balance(*given, *out, start(figures), apart):
-            raise MemoryError
-        tagged = self._tagged(handle)
-        allocated, named, unmatched_count, listed = figures
-        fields = iter(largest[: 3 * listed])
-        unmatched = list(zip(fields, fields, fields, strict=True))
-        return Balance(allocated, named, sizes, unmatched_count, unmatched, tagged)
+        blocks = self.living()
+        size, starts = blocks.size, blocks.address
+        rows = dict(zip(starts, count(), strict=False))
+        sizes = array("q", map(dict(zip(starts, size, strict=True)).get, addresses, repeat(-1)))
+        for address in addresses:
+            rows.pop(address, None)
+        others = [*rows.values()]
+        tagged = [row for row in others if by_node and blocks.node[row] >= 0]
+        if tagged:
+            others = [row for row in others if blocks.node[row] < 0]
+        allocated = sum(size)
+        unnamed = sum(map(size.__getitem__, rows.values()))
+        largest = nsmallest(max(0, limit), others, key=lambda row: (-size[row], starts[row]))
+        return Balance(
+            allocated=allocated,
+            named=allocated - unnamed,
+            sizes=sizes,
+            unmatched_count=len(others),
+            unmatched=[(starts[row], size[row], blocks.birth[row]) for row in largest],
+            by_node=blocks.at(tagged),
+        )
+
+    def set_era(self, era: int) -> None:
+        """Say which step it is: blocks made from now on keep the number (at least 0)."""
+        self.library.tl_set_era(era)
+
+    def living(self, since: int = 0) -> LiveBlocks:
+        """Return all blocks that live, of the era ``since`` or later.
+
+        Raises:
+            MemoryError: there is none for the list.
+        """
+        return LiveBlocks(*self._listed("tl_living", "Qqiiii", since))
+
+    def totals(self) -> Iterator[tuple[int, int, int]]:
+        """Give each line's number, and how many blocks and bytes of it live.
+
+        Raises:
+            MemoryError: there is none for the list.
+        """
+        return zip(*self._listed("tl_totals", "iqq"), strict=True)
 
     def node_name(self, number: int) -> str:
         """Return the name of a node, an operation or a function.
@@ -179,45 +240,21 @@ class NativeAllocator:
         filename, _, rest = birth_text.partition("\0")
         return filename, ord(rest[0]), rest[2:]
 
-    def _tagged(self, handle: ctypes.c_void_p) -> TaggedBlocks:
-        if not handle:
-            return TaggedBlocks()
+    def _listed(self, name: str, codes: str, *given: int) -> list[array[int]]:
+        handle = getattr(self.library, name)(*given)
+        if handle is None:
+            raise MemoryError
         try:
-            columns = (ctypes.c_void_p * 5)()
-            length = self.library.tl_tagged_look(handle, columns)
-            found = TaggedBlocks()
-            for place, column in zip(columns, fields(TaggedBlocks), strict=True):
-                items: array[int] = getattr(found, column.name)
-                if length:
-                    items.frombytes(ctypes.string_at(place or 0, length * items.itemsize))
-            return found
+            starts = (ctypes.c_void_p * len(codes))()
+            count = getattr(self.library, f"{name}_look")(handle, starts)
+            return list(map(copied, codes, starts, repeat(count)))
         finally:
-            self.library.tl_tagged_release(handle)
+            getattr(self.library, f"{name}_release")(handle)
 
     def _end(self) -> None:
         with self._lock:
             self._ended = True
             self.library.tl_switch_births(0)
-
-    def _declare(self) -> None:
-        pointer, length, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        library = self.library
-        library.tl_balance.argtypes = (pointer, length, pointer, pointer, length, pointer, pointer)
-        library.tl_tagged_look.argtypes = (pointer, pointer)
-        library.tl_tagged_look.restype = length
-        library.tl_tagged_release.argtypes = (pointer,)
-        library.tl_tagged_release.restype = None
-        library.tl_op_name.argtypes = (number,)
-        library.tl_op_name.restype = ctypes.c_char_p
-        library.tl_births.argtypes = (pointer, length, pointer, pointer)
-        library.tl_births.restype = None
-        library.tl_birth_line.argtypes = (number, pointer)
-        library.tl_birth_line.restype = pointer
-        library.tl_name_models.argtypes = (pointer, length) * 3
-        library.tl_name_models.restype = None
-        library.tl_prepare_births.argtypes = (pointer, length, ctypes.c_int)
-        library.tl_switch_births.argtypes = (ctypes.c_int,)
-        library.tl_switch_births.restype = None
 
     def _prepare_births(self) -> None:
         if self._births_prepared:
@@ -235,23 +272,25 @@ class NativeAllocator:
             raise NativeUnavailable(f"birth lines are not known: {_NO_BIRTHS[refusal]}")
         self._births_prepared = True
 
-    def _accessor(self, name: str) -> Callable[[], int]:
-        function = getattr(self.library, name)
-        function.argtypes = ()
-        function.restype = ctypes.c_int64
-        return cast(Callable[[], int], function)
-
-    def _make_reader(self) -> Callable[[], tuple[int, int, int]]:
-        function = self.library.tl_make_reader
-        function.argtypes = ()
-        function.restype = ctypes.py_object
-        return cast(Callable[[], tuple[int, int, int]], function())
-
 
 def check(addresses: array[int]) -> None:
     """Raise TypeError unless these are addresses."""
     if addresses.typecode != "Q":
         raise TypeError(f"array('Q') expected, not array({addresses.typecode!r})")
+
+
+def copied(code: str, address: int | None, count: int) -> array[int]:
+    """Return a copy of ``count`` numbers that lie at an address."""
+    column = array(code)
+    if count:
+        column.frombytes(_view(address, count * column.itemsize, _READ))
+    return column
+
+
+_READ = 0x100  # PyBUF_READ
+_view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
 
 
 def start(numbers: array[int]) -> int:

@@ -5,23 +5,32 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from itertools import repeat
 
 from tensorlens import locks
-from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.allocator import NativeAllocator, copied
+from tensorlens.native.build import Signatures, declare
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
-_CODES = {
-    "kind": "b",
-    "address": "Q",
-    "size": "q",
-    "time": "q",
-    "stack": "i",
-    "context": "i",
-    "birth": "i",
-    "pair": "i",
-    "owner": "i",
+_CODES = "bQqqiiiii"
+"""Types of the columns of :class:`Columns`."""
+_SIGNATURES: Signatures = {
+    "tl_module_call": (None, (_Address,)),
+    "tl_hooks": (_Address, ()),
+    "tl_hooks_connected": (None, ()),
+    "tl_record_begin": (ctypes.c_int, (_Number, _Address)),
+    "tl_record_read": (ctypes.c_int, (_Address, ctypes.c_int)),
+    "tl_record_look": (None, (_Address, ctypes.c_int, _Address, _Address)),
+    "tl_record_end": (None, (_Address,)),
+    "tl_is_recording": (ctypes.c_int, ()),
+    "tl_name_at_backward": (None, (_Address,)),
+    "tl_record_mark": (None, (_Number,)),
+    "tl_record_marks": (_Address, (_Address, _Address)),
+    "tl_stack": (_Number, (ctypes.c_int32, _Address, _Address, _Number)),
+    "tl_context": (ctypes.c_int, (ctypes.c_int32, _Address)),
+    "tl_thread": (ctypes.c_int32, ()),
+    "tl_module": (ctypes.c_uint64, (ctypes.c_int32, _Address)),
 }
 _MOST_FRAMES = 512
 """Of one stack; the native part looks at no more."""
@@ -35,15 +44,15 @@ class Columns:
     ``owner``, for a gradient, the row of what it is the gradient of.
     """
 
-    kind: array[int] = field(default_factory=lambda: array("b"))
-    address: array[int] = field(default_factory=lambda: array("Q"))
-    size: array[int] = field(default_factory=lambda: array("q"))
-    time: array[int] = field(default_factory=lambda: array("q"))
-    stack: array[int] = field(default_factory=lambda: array("i"))
-    context: array[int] = field(default_factory=lambda: array("i"))
-    birth: array[int] = field(default_factory=lambda: array("i"))
-    pair: array[int] = field(default_factory=lambda: array("i"))
-    owner: array[int] = field(default_factory=lambda: array("i"))
+    kind: array[int]
+    address: array[int]
+    size: array[int]
+    time: array[int]
+    stack: array[int]
+    context: array[int]
+    birth: array[int]
+    pair: array[int]
+    owner: array[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,7 @@ class NativeRecorder:
     def __init__(self, allocator: NativeAllocator) -> None:
         self._allocator = allocator
         self._library = allocator.library
-        self._declare()
+        declare(self._library, _SIGNATURES)
         self._lock = locks.reentrant()
         self.no_ops: str | None = None
         """Why operators and nodes are not known, once it was tried."""
@@ -222,21 +231,13 @@ class NativeRecorder:
             span.handle, which, ctypes.addressof(starts), ctypes.addressof(figures)
         )
         count, dropped, lost, thread, unlisted = figures
-        columns = Columns()
-        for (name, code), start in zip(_CODES.items(), starts, strict=True):
-            column = array(code)
-            if count:
-                column.frombytes(_bytes_at(start, count * column.itemsize))
-            setattr(columns, name, column)
+        columns = Columns(*map(copied, _CODES, starts, repeat(count)))
         return columns, dropped, lost, thread, unlisted
 
     def _marks(self, span: LogSpan) -> list[tuple[int, int]]:
         length = ctypes.c_int64()
         start = self._library.tl_record_marks(span.handle, ctypes.byref(length))
-        marks = array("q")
-        if length.value:
-            marks.frombytes(_bytes_at(start, 8 * length.value))
-        numbers = iter(marks)
+        numbers = iter(copied("q", start, length.value))
         return list(zip(numbers, numbers, strict=True))
 
     def reads_modules(self, call: Callable[[], object], probe: object) -> bool:
@@ -260,36 +261,3 @@ class NativeRecorder:
             if module >= 0
         }
         return id(probe) in met
-
-    def _declare(self) -> None:
-        library = self._library
-        signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            "tl_module_call": (None, (_Address,)),
-            "tl_hooks": (_Address, ()),
-            "tl_hooks_connected": (None, ()),
-            "tl_record_begin": (ctypes.c_int, (_Number, _Address)),
-            "tl_record_read": (ctypes.c_int, (_Address, ctypes.c_int)),
-            "tl_record_look": (None, (_Address, ctypes.c_int, _Address, _Address)),
-            "tl_record_end": (None, (_Address,)),
-            "tl_is_recording": (ctypes.c_int, ()),
-            "tl_name_at_backward": (None, (_Address,)),
-            "tl_record_mark": (None, (_Number,)),
-            "tl_record_marks": (_Address, (_Address, _Address)),
-            "tl_stack": (_Number, (ctypes.c_int32, _Address, _Address, _Number)),
-            "tl_context": (ctypes.c_int, (ctypes.c_int32, _Address)),
-            "tl_op_name": (ctypes.c_char_p, (ctypes.c_int32,)),
-            "tl_thread": (ctypes.c_int32, ()),
-            "tl_module": (ctypes.c_uint64, (ctypes.c_int32, _Address)),
-        }
-        for name, (result, arguments) in signatures.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-
-
-_view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
-    ("PyMemoryView_FromMemory", ctypes.pythonapi)
-)
-
-
-def _bytes_at(start: int, length: int) -> Any:
-    return _view(start, length, 0x100)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -83,12 +84,7 @@ class HeapCounter:
         Raises:
             OSError: this C library does not have it.
         """
-        try:
-            self._mallinfo = ctypes.PyDLL(None).mallinfo2
-        except (AttributeError, TypeError):
-            raise OSError("this C library has no mallinfo2 (glibc 2.33 and later do)") from None
-        self._mallinfo.argtypes = ()
-        self._mallinfo.restype = Mallinfo
+        self._mallinfo = _mallinfo()
 
     def reader(self) -> Reader:
         """Return a function that gives ``(heap in use, UNKNOWN, resident set)`` in bytes."""
@@ -134,9 +130,21 @@ class ResidentCounter:
 def heap_now() -> tuple[int, int] | None:
     """Return the bytes of the C heap in use, and those free in it; None without glibc 2.33."""
     try:
-        mallinfo = ctypes.PyDLL(None).mallinfo2
-    except (AttributeError, TypeError, OSError):
+        heap = _mallinfo()()
+    except OSError:
         return None
-    mallinfo.argtypes, mallinfo.restype = (), Mallinfo
-    heap = mallinfo()
     return heap.uordblks + heap.hblkhd, heap.fordblks
+
+
+def _mallinfo() -> Callable[[], Any]:
+    """Return ``mallinfo2``.
+
+    Raises:
+        OSError: this C library does not have it.
+    """
+    try:
+        function = ctypes.PyDLL(None).mallinfo2
+    except (AttributeError, TypeError):
+        raise OSError("this C library has no mallinfo2 (glibc 2.33 and later do)") from None
+    function.argtypes, function.restype = (), Mallinfo
+    return function

@@ -2,114 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Protocol
 
 from tensorlens import locks
 from tensorlens.frameworks.base import Counter, LeftBlocks, StepFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.records.tensors import SourceLine
-
-_Address, _Number = ctypes.c_void_p, ctypes.c_int64
-_view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
-    ("PyMemoryView_FromMemory", ctypes.pythonapi)
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LiveBlocks:
-    """Blocks in columns."""
-
-    address: array[int]
-    size: array[int]
-    birth: array[int]
-    """Number of the line that made the block, -1 unknown."""
-    era: array[int]
-    """Era of its allocation, as :meth:`LivingBlocks.set_era` set it."""
-
-    @property
-    def taken(self) -> array[int]:
-        """Bytes that figures count for it: its own."""
-        return self.size
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The sums of blocks by the line that made them."""
-
-    birth: array[int]
-    blocks: array[int]
-    bytes: array[int]
-
-
-class LivingBlocks:
-    """Looks at the blocks of the counting allocator."""
-
-    def __init__(self, allocator: NativeAllocator) -> None:
-        self._library = library = allocator.library
-        signatures: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-            "tl_set_era": (None, (ctypes.c_int32,)),
-            "tl_living": (_Address, (ctypes.c_int32,)),
-            "tl_living_look": (_Number, (_Address, _Address)),
-            "tl_living_release": (None, (_Address,)),
-            "tl_totals": (_Address, ()),
-            "tl_totals_look": (_Number, (_Address, _Address)),
-            "tl_totals_release": (None, (_Address,)),
-        }
-        for name, (result, arguments) in signatures.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-
-    def set_era(self, era: int) -> None:
-        """Say which step it is: blocks made from now on keep the number (at least 0)."""
-        self._library.tl_set_era(era)
-
-    def living(self, since: int = 0) -> LiveBlocks:
-        """Return all blocks that live, of the era ``since`` or later.
-
-        Raises:
-            MemoryError: there is none for the list.
-        """
-        library = self._library
-        handle = library.tl_living(since)
-        if handle is None:
-            raise MemoryError
-        try:
-            return LiveBlocks(*_columns(library.tl_living_look, handle, "Qqii", LiveBlocks))
-        finally:
-            library.tl_living_release(handle)
-
-    def totals(self) -> Totals:
-        """Return how many blocks and bytes of each line live.
-
-        Raises:
-            MemoryError: there is none for the list.
-        """
-        library = self._library
-        handle = library.tl_totals()
-        if handle is None:
-            raise MemoryError
-        try:
-            return Totals(*_columns(library.tl_totals_look, handle, "iqq", Totals))
-        finally:
-            library.tl_totals_release(handle)
-
-
-def _columns(look: Any, handle: int, codes: str, kind: type) -> list[array[int]]:
-    starts = (_Address * len(codes))()
-    count = look(handle, ctypes.addressof(starts))
-    columns = []
-    for code, start, _ in zip(codes, starts, fields(kind), strict=True):
-        column = array(code)
-        if count:
-            column.frombytes(_view(start, count * column.itemsize, 0x100))
-        columns.append(column)
-    return columns
-
 
 _lock = locks.reentrant()
 _era = 0
@@ -150,7 +51,6 @@ class HostSteps:
     def __init__(self, counter: Counter, allocator: NativeAllocator | None) -> None:
         self._counter = counter
         self._allocator = allocator
-        self._blocks = LivingBlocks(allocator) if allocator is not None else None
         self._lines: dict[int, SourceLine | None] = {-1: None}
         self._begun: list[int] = []
         """The eras in which this loop's steps began: several loops may be followed at once."""
@@ -198,12 +98,12 @@ class HostSteps:
         return "cpu"
 
     def _set_era(self, era: int) -> None:
-        if self._blocks is not None:
-            self._blocks.set_era(era)
+        if self._allocator is not None:
+            self._allocator.set_era(era)
 
     def _living(self, era: int) -> list[Blocks]:
         """Return the blocks of an era or a later one that live, in parts."""
-        return [] if self._blocks is None else [self._blocks.living(era)]
+        return [] if self._allocator is None else [self._allocator.living(era)]
 
     def _line(self, birth: int) -> SourceLine | None:
         if self._allocator is None:
@@ -219,8 +119,7 @@ class HostSteps:
             now = counter.reader()()
             allocated[name], reserved[name] = now[0], now[2]
         lines: dict[int, tuple[int, int]] = {}
-        if self._blocks is not None:
-            totals = self._blocks.totals()
-            columns = zip(totals.birth, totals.blocks, totals.bytes, strict=True)
-            lines = {birth: (blocks, nbytes) for birth, blocks, nbytes in columns}
+        if self._allocator is not None:
+            totals = self._allocator.totals()
+            lines = {birth: (blocks, nbytes) for birth, blocks, nbytes in totals}
         return StepFigures(allocated, reserved, lines)

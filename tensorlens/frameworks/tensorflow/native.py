@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import tensorflow
 from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.traced_code import NodeFigures
-from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
+from tensorlens.native.build import SOURCES, NativeUnavailable, Part, declare, load
 
 __all__ = ["NativeUnavailable", "TensorflowAllocator", "install"]
 
@@ -68,19 +68,25 @@ TAP = Part(
 )
 
 
-def declare(library: Any, signatures: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
-    """Declare functions of a library: name to result and arguments."""
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-
-
 class TensorflowAllocator(NativeAllocator):
     """Exact bytes that TensorFlow's CPU allocator has handed out since :func:`install`.
 
     Tensors of all threads and functions, variables, and the scratch of kernels; not what libraries
     below the kernels take from malloc for themselves.
     """
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        super().__init__(library)
+        declare(
+            library,
+            {
+                "tl_adopt": (ctypes.c_int64, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
+                "tl_call_begins": (ctypes.py_object, (ctypes.c_char_p,)),
+                "tl_end": (ctypes.c_int64, (ctypes.py_object,)),
+            },
+        )
+        self._call_begins = library.tl_call_begins
+        self._end_begun = library.tl_end
 
     def adopt(self, addresses: array[int], sizes: array[int]) -> int:
         """Count in blocks from before, ``array('Q')`` and ``array('q')``; return how many.
@@ -110,19 +116,6 @@ class TensorflowAllocator(NativeAllocator):
         from tensorlens.frameworks.tensorflow.functions import source_line
 
         return source_line(line)
-
-    def _declare(self) -> None:
-        super()._declare()
-        declare(
-            self.library,
-            {
-                "tl_adopt": (ctypes.c_int64, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
-                "tl_call_begins": (ctypes.py_object, (ctypes.c_char_p,)),
-                "tl_end": (ctypes.c_int64, (ctypes.py_object,)),
-            },
-        )
-        self._call_begins = self.library.tl_call_begins
-        self._end_begun = self.library.tl_end
 
 
 _lock = locks.reentrant()

@@ -44,7 +44,7 @@ struct Block {
   uintptr_t key;
   int64_t size;
   Origin origin;
-  int32_t era;  // when it was handed out; in the copies of a balance negative once it is named
+  int32_t era;  // when it was handed out
 };
 
 struct alignas(64) Shard {
@@ -151,101 +151,5 @@ int64_t size_of(uintptr_t address) {
   const Block* block = shard.blocks.find(address);
   return block == nullptr ? -1 : block->size;
 }
-
-struct Unnamed {
-  int64_t blocks = 0;
-  int64_t bytes = 0;
-  std::vector<Block> largest;
-};
-
-// Blocks whose node is known, in columns.
-struct Tagged {
-  std::vector<uint64_t> address;
-  std::vector<int64_t> size;
-  std::vector<int32_t> birth, node, function;
-
-  void add(const Block& block) {
-    address.push_back(block.key);
-    size.push_back(block.size);
-    birth.push_back(block.origin.birth.line);
-    node.push_back(block.origin.node);
-    function.push_back(block.origin.function);
-  }
-};
-
-// All blocks at one moment. A copy, so that nobody waits for more than the copying.
-class BlocksNow {
- public:
-  BlocksNow() {
-    lock_blocks();
-    for (int index = 0; index < kShards; ++index) {
-      whole_ = whole_ && g_shards[index].blocks.copy_to(&tables_[index]);
-    }
-    unlock_blocks();
-  }
-
-  ~BlocksNow() {
-    for (Table<Block>& table : tables_) {
-      table.release();
-    }
-  }
-
-  // False when there was no memory for the copy.
-  bool whole() const {
-    return whole_;
-  }
-
-  // Gives the bytes of the blocks at the addresses, each block once, and marks them as named.
-  int64_t name(const uint64_t* addresses, int64_t* sizes, int64_t length) {
-    int64_t named = 0;
-    for (int64_t index = 0; index < length; ++index) {
-      const auto address = static_cast<uintptr_t>(addresses[index]);
-      Block* block = tables_[shard_of(address)].find(address);
-      sizes[index] = block == nullptr ? -1 : block->size;
-      if (block != nullptr && block->era >= 0) {
-        block->era = ~block->era;
-        named += block->size;
-      }
-    }
-    return named;
-  }
-
-  // Gives the blocks that were not named, up to `limit` of them one by one, largest first. Those
-  // whose node is known go to `tagged` in place of that, where it is not null.
-  Unnamed unnamed(size_t limit, Tagged* tagged) const {
-    const auto larger = [](const Block& left, const Block& right) {
-      return left.size != right.size ? left.size > right.size : left.key < right.key;
-    };
-    Unnamed found;
-    std::vector<Block>& heap = found.largest;
-    for (const Table<Block>& table : tables_) {
-      table.each([&](const Block& block) {
-        if (block.era < 0) {
-          return;
-        }
-        if (tagged != nullptr && block.origin.node >= 0) {
-          tagged->add(block);
-          return;
-        }
-        ++found.blocks;
-        found.bytes += block.size;
-        if (heap.size() < limit) {
-          heap.push_back(block);
-          std::push_heap(heap.begin(), heap.end(), larger);
-        } else if (limit > 0 && larger(block, heap.front())) {
-          std::pop_heap(heap.begin(), heap.end(), larger);
-          heap.back() = block;
-          std::push_heap(heap.begin(), heap.end(), larger);
-        }
-      });
-    }
-    std::sort_heap(heap.begin(), heap.end(), larger);
-    return found;
-  }
-
- private:
-  Table<Block> tables_[kShards];
-  bool whole_ = true;
-};
 
 }  // namespace

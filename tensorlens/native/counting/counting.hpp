@@ -143,56 +143,6 @@ TL_EXPORT int64_t tl_resident() {
   return read_resident();
 }
 
-// Compares the table with the blocks at the addresses, at one moment. `sizes` gets a size (or -1)
-// per address; `largest` address, size and birth of up to `limit` blocks that are at none of them;
-// `figures` allocated, named, and the numbers of blocks at none of the addresses and in `largest`.
-// Where `tagged` is not null it gets the blocks at none of the addresses whose node is known, which
-// are not counted among these then; they are released by the caller. 1 when there is no memory for
-// it.
-TL_EXPORT int tl_balance(
-    const uint64_t* addresses, int64_t length, int64_t* sizes, int64_t* largest, int64_t limit,
-    int64_t* figures, Tagged** tagged) {
-  try {
-    BlocksNow blocks;
-    if (!blocks.whole()) {
-      return 1;
-    }
-    const int64_t named = blocks.name(addresses, sizes, length);
-    auto apart = tagged == nullptr ? nullptr : std::make_unique<Tagged>();
-    const Unnamed unnamed = blocks.unnamed(static_cast<size_t>(limit), apart.get());
-    figures[0] = named + unnamed.bytes;
-    figures[1] = named;
-    figures[2] = unnamed.blocks;
-    figures[3] = static_cast<int64_t>(unnamed.largest.size());
-    for (const Block& block : unnamed.largest) {
-      *largest++ = static_cast<int64_t>(block.key);
-      *largest++ = block.size;
-      *largest++ = block.origin.birth.line;
-    }
-    if (tagged != nullptr) {
-      for (const int64_t size : apart->size) {
-        figures[0] += size;
-      }
-      *tagged = apart.release();
-    }
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
-}
-
-TL_EXPORT int64_t tl_tagged_look(const Tagged* tagged, const void** columns) {
-  const void* all[] = {
-      tagged->address.data(), tagged->size.data(), tagged->birth.data(), tagged->node.data(),
-      tagged->function.data()};
-  std::copy(std::begin(all), std::end(all), columns);
-  return static_cast<int64_t>(tagged->address.size());
-}
-
-TL_EXPORT void tl_tagged_release(Tagged* tagged) {
-  delete tagged;
-}
-
 // See prepare_births. `folders` are separated by NUL.
 TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length, int least_frames) {
   return prepare_births(folders, length, least_frames);
@@ -408,7 +358,8 @@ TL_EXPORT Living* tl_living(int32_t since) {
 
 TL_EXPORT int64_t tl_living_look(const Living* living, const void** columns) {
   const void* all[] = {
-      living->address.data(), living->size.data(), living->birth.data(), living->era.data()};
+      living->address.data(), living->size.data(), living->birth.data(), living->era.data(),
+      living->node.data(), living->function.data()};
   std::copy(std::begin(all), std::end(all), columns);
   return static_cast<int64_t>(living->address.size());
 }

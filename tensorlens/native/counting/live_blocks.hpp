@@ -12,7 +12,7 @@ namespace {
 struct Living {
   std::vector<uint64_t> address;
   std::vector<int64_t> size;
-  std::vector<int32_t> birth, era;
+  std::vector<int32_t> birth, era, node, function;
 };
 
 // All of them, at one moment. Blocks of an era before `since` are left out.
@@ -24,6 +24,8 @@ Living* list_living(int32_t since) {
       living->size.push_back(block.size);
       living->birth.push_back(block.origin.birth.line);
       living->era.push_back(block.era);
+      living->node.push_back(block.origin.node);
+      living->function.push_back(block.origin.function);
     }
   });
   return living.release();

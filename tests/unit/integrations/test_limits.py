@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorlens.frameworks import import_hooks, registry
+from tensorlens.frameworks import registry
 from tensorlens.integrations import assertions as limits
 from tensorlens.integrations import pytest as plugin
 from tensorlens.lines.region import DeviceLevel
@@ -44,7 +44,7 @@ def test_what_is_only_known_at_the_end_is_said_too(monkeypatch):
 
     peaks = SimpleNamespace(unknown="", end=end)
     monkeypatch.setattr(limits, "Peaks", lambda device: peaks)
-    monkeypatch.setattr(import_hooks, "when_one_arrives", lambda act: act() or [])
+    monkeypatch.setattr(registry, "adapters", lambda: ["one"])
     asked = plugin._Limits(memory=1)
     plugin._begin(asked)()
     assert asked.refused == ["no peak of cuda:0 is known"]

@@ -13,7 +13,7 @@ from tensorlens.frameworks.census.host_ledger import (
     ledger_of_process,
 )
 from tensorlens.frameworks.census.table import Births, number_of
-from tensorlens.frameworks.host.allocator import NativeAllocator, TaggedBlocks
+from tensorlens.frameworks.host.allocator import LiveBlocks, NativeAllocator
 from tensorlens.frameworks.tensorflow.census.rows import Row, append
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Fact
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
@@ -27,7 +27,7 @@ _UNTYPED = "bytes"
 
 
 def _add_runtime_blocks(
-    table: TensorTable, tagged: TaggedBlocks, allocator: NativeAllocator, births: Births
+    table: TensorTable, tagged: LiveBlocks, allocator: NativeAllocator, births: Births
 ) -> tuple[int, list[Block]]:
     """Add a row for each block whose node tells what it is.
 
@@ -90,7 +90,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
     _note_scalars(table, foreign)
     note_foreign(table, foreign, "TensorFlow")
-    named, others = _add_runtime_blocks(table, balance.tagged, allocator, births)
+    named, others = _add_runtime_blocks(table, balance.by_node, allocator, births)
     unmatched = [
         Block(address, size, births.line(birth) if birth >= 0 else None)
         for address, size, birth in balance.unmatched

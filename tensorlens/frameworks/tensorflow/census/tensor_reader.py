@@ -14,8 +14,8 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
 from tensorlens import locks
-from tensorlens.frameworks.tensorflow.native import TAP, declare
-from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
+from tensorlens.frameworks.tensorflow.native import TAP
+from tensorlens.native.build import SOURCES, NativeUnavailable, Part, declare, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")

@@ -23,7 +23,7 @@ class TorchAllocator(NativeAllocator):
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         super().__init__(library)
-        self.counts_default = bool(self._accessor("tl_counts_default")())
+        self.counts_default = bool(library.tl_counts_default())
         """Whether ``UntypedStorage(n)``, ``deepcopy`` and unpickling are counted as well."""
 
     def adopt(self, tensors: array[int]) -> int:
