@@ -29,6 +29,7 @@ _SIGNATURES: Signatures = {
     "tl_blocks": (_length, ()),
     "tl_resident": (_length, ()),
     "tl_set_era": (None, (_number,)),
+    "tl_sizes": (_length, (_pointer, _length, _pointer)),
     "tl_living": (_pointer, (_number,)),
     "tl_living_look": (_length, (_pointer, _pointer)),
     "tl_living_release": (None, (_pointer,)),
@@ -65,6 +66,11 @@ class LiveBlocks:
     def taken(self) -> array[int]:
         """Bytes that figures count for it: its own."""
         return self.size
+
+    @classmethod
+    def none(cls) -> LiveBlocks:
+        """Return no block."""
+        return cls(array("Q"), array("q"), *(array("i") for _ in range(4)))
 
     def at(self, rows: Iterable[int]) -> LiveBlocks:
         """Return some of the blocks."""
@@ -136,12 +142,16 @@ class NativeAllocator:
         Raises:
             MemoryError: there is none for a copy of the table.
         """
-        check(addresses)
+        allocated, sizes = self.sizes(addresses)
+        found = dict(zip(addresses, sizes, strict=True))
+        named = sum(found.values()) + [*found.values()].count(-1)
+        if named == allocated:
+            return Balance(allocated, named, sizes, 0, [], LiveBlocks.none())
         blocks = self.living()
         size, starts = blocks.size, blocks.address
         rows = dict(zip(starts, count(), strict=False))
         sizes = array("q", map(dict(zip(starts, size, strict=True)).get, addresses, repeat(-1)))
-        for address in addresses:
+        for address in found:
             rows.pop(address, None)
         others = [*rows.values()]
         tagged = [row for row in others if by_node and blocks.node[row] >= 0]
@@ -158,6 +168,15 @@ class NativeAllocator:
             unmatched=[(starts[row], size[row], blocks.birth[row]) for row in largest],
             by_node=blocks.at(tagged),
         )
+
+    def sizes(self, addresses: array[int]) -> tuple[int, array[int]]:
+        """Return the bytes of all blocks, and the size of the block at each address.
+
+        At one moment; -1 where no block begins at an address of the ``array('Q')``.
+        """
+        check(addresses)
+        sizes = array("q", bytes(8 * len(addresses)))
+        return self.library.tl_sizes(start(addresses), len(addresses), start(sizes)), sizes
 
     def set_era(self, era: int) -> None:
         """Say which step it is: blocks made from now on keep the number (at least 0)."""

@@ -73,18 +73,19 @@ void unlock_blocks() {
   }
 }
 
+struct AllLocked {
+  AllLocked() {
+    lock_blocks();
+  }
+  ~AllLocked() {
+    unlock_blocks();
+  }
+};
+
 // All blocks that are counted, at one moment.
 template <typename Visit>
 void each_block(Visit visit) {
-  struct Locked {
-    Locked() {
-      lock_blocks();
-    }
-    ~Locked() {
-      unlock_blocks();
-    }
-  };
-  const Locked locked;
+  const AllLocked locked;
   for (const Shard& shard : g_shards) {
     shard.blocks.each(visit);
   }
@@ -142,6 +143,22 @@ Birth birth_of(uintptr_t address) {
   const Holding holding(shard.lock);
   const Block* block = shard.blocks.find(address);
   return block == nullptr ? Birth() : block->origin.birth;
+}
+
+// Gives the bytes of all blocks, and the sizes of those that begin at the addresses, -1 where none
+// does, at one moment.
+int64_t sizes_at(const uint64_t* addresses, int64_t length, int64_t* sizes) {
+  const AllLocked locked;
+  int64_t allocated = 0;
+  for (const Shard& shard : g_shards) {
+    shard.blocks.each([&](const Block& block) { allocated += block.size; });
+  }
+  for (int64_t index = 0; index < length; ++index) {
+    const auto address = static_cast<uintptr_t>(addresses[index]);
+    const Block* block = g_shards[shard_of(address)].blocks.find(address);
+    sizes[index] = block == nullptr ? -1 : block->size;
+  }
+  return allocated;
 }
 
 // The size of the block that begins there, -1 if none does.

@@ -143,6 +143,10 @@ TL_EXPORT int64_t tl_resident() {
   return read_resident();
 }
 
+TL_EXPORT int64_t tl_sizes(const uint64_t* addresses, int64_t length, int64_t* sizes) {
+  return sizes_at(addresses, length, sizes);
+}
+
 // See prepare_births. `folders` are separated by NUL.
 TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length, int least_frames) {
   return prepare_births(folders, length, least_frames);

@@ -197,7 +197,7 @@ def _sizes(addresses: Sequence[int], graph: HoldGraph) -> dict[int, int]:
     sizes = dict.fromkeys(addresses, 0)
     counter = cpu.cpu_counter()
     if isinstance(counter, cpu.CpuCounter):
-        blocks = counter.allocator.balance(array("Q", sizes)).sizes
+        _, blocks = counter.allocator.sizes(array("Q", sizes))
         sizes = {address: max(size, 0) for address, size in zip(sizes, blocks, strict=True)}
     for address, size in zip(graph.storage, graph.nbytes, strict=True):
         if address in sizes:
