@@ -10,6 +10,7 @@ Torch and TensorFlow have to be installed, as the parts are described in modules
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import json
 import os
@@ -26,11 +27,10 @@ from pathlib import Path
 
 from tensorlens.frameworks.tensorflow.census.tensor_reader import READER
 from tensorlens.frameworks.tensorflow.native import TAP
-from tensorlens.frameworks.torch.leaks.device_blocks import PART as DEVICE_BLOCKS
-from tensorlens.frameworks.torch.native.build import COUNTER, OPS, TENSORS
+from tensorlens.frameworks.torch.native.build import COUNTER, DEVICE, DEVICE_BLOCKS, OPS, TENSORS
 from tensorlens.heap.native import PART as HEAP
 from tensorlens.native.build import Part, command, shipped_name
-from tensorlens.planning.torch.device.readiness import SINCE, device_part
+from tensorlens.planning.torch.device.readiness import SINCE
 
 TORCH = (
     *("2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1"),
@@ -62,11 +62,10 @@ class Job:
 def jobs(torch_releases: tuple[str, ...], tensorflow_releases: tuple[str, ...]) -> Iterator[Job]:
     """Yield what a wheel consists of."""
     yield Job(HEAP, "", None)
-    device = device_part(Path(sys.modules["torch"].__file__ or "").parent)
     for version in torch_releases:
         number = _number(version)
         parts = [COUNTER, TENSORS, OPS, DEVICE_BLOCKS]
-        parts += [device] if number >= SINCE[:2] else []
+        parts += [DEVICE] if number >= SINCE[:2] else []
         # the published builds of 2.6 for x86_64 have the older ABI of std::string
         for abi in (0, 1) if number == (2, 6) else (1,):
             flags = ("-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={abi}")
@@ -188,7 +187,7 @@ def _number(version: str) -> tuple[int, int]:
 
 
 def _installed(package: str) -> tuple[str, ...]:
-    return (str(sys.modules[package].__version__).split("+")[0],)
+    return (str(importlib.import_module(package).__version__).split("+")[0],)
 
 
 def main() -> None:

@@ -488,15 +488,6 @@ def refused():
     return said
 
 
-def legacy_types():
-    made = torch.cuda.FloatTensor(2, 3)
-    cast = gpu(3).type(torch.cuda.HalfTensor)
-    data = torch.cuda.LongTensor([1, 2])
-    kinds = [isinstance(made, torch.cuda.FloatTensor), isinstance(made, torch.cuda.HalfTensor)]
-    named = torch.ones(2).type("torch.cuda.DoubleTensor")
-    return [[*made.shape], str(cast.dtype)[6:], [*data.shape], kinds, str(named.device)]
-
-
 def losses():
     scores, labels, target = leaf(4, 5), indices(4), gpu(4, 5)
     log = leaf(10, 3, 5)

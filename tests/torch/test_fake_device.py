@@ -89,7 +89,6 @@ EXPECTED = {
     "seeds": [3, 4, ON_DEVICE, 1, [16]],
     "memory": [[100, 200, 100, 200, 200, 100, 100], [ON_DEVICE, ON_DEVICE], 1, True],
     "refused": ["a snapshot of the allocator cannot be had from a card that is not there"],
-    "legacy_types": [[2, 3], "float16", [2], [True, False], ON_DEVICE],
     "losses": [ON_DEVICE, [10, 3, 5]],
     "operators": [[2], [5], [3]],
 }

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.torch.native import build as torch_parts
@@ -216,7 +215,7 @@ def test_the_key_covers_torch_and_the_source(monkeypatch, tmp_path):
     changed.write_bytes(COUNTER.source.read_bytes() + b"\n")
     assert build._key(replace(COUNTER, source=changed)) != before
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "__version__", "9.9.9")
+        patch.setattr(torch_parts, "_text", lambda path: "__version__ = '9.9.9'")
         assert build._key(COUNTER) != before
 
 
@@ -298,7 +297,7 @@ def _is_gone(pid):
 
 
 def test_headers_that_are_missing(cache, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch_parts, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(torch_parts, "torch_folder", lambda label: tmp_path)
     assert "libc10.so" in failure(monkeypatch)
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libc10.so").write_text("")

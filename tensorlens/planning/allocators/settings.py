@@ -94,8 +94,11 @@ class Settings:
                 return replace(self, max_split_size=size)
             return replace(self, max_non_split_rounding=size)
         if name == "roundup_power2_divisions":
-            parts = _divisions(name, value)
-            return replace(self, roundup_power2_divisions=parts if any(parts) else ())
+            if value.startswith("["):
+                raise UsageError(
+                    f"{name}:{value} cannot be simulated: give one number for all sizes"
+                )
+            return replace(self, roundup_power2_divisions=(_power(name, value),) * _INTERVALS)
         if name == "backend" and value != "native":
             raise UsageError(f"backend:{value} cannot be simulated: only torch's own allocator can")
         if name == "per_process_memory_fraction" and value not in ("1", "1.0"):
@@ -146,28 +149,7 @@ def _mebibytes(name: str, value: str, least: int) -> int:
     return int(value) * MIB
 
 
-def _divisions(name: str, value: str) -> tuple[int, ...]:
-    """Return the parts for each of the sixteen intervals; ``[256:1,512:2,>:4]`` has several."""
-    if not value.startswith("["):
-        return (_power(name, value, value),) * _INTERVALS
-    made, last = [0] * _INTERVALS, -1
-    for entry in filter(None, value[1:-1].split(",")):
-        size, separator, count = entry.partition(":")
-        if not separator:
-            raise _malformed(name, value, "a list such as [256:1,512:2,>:4]")
-        parts = 0 if count == "0" else _power(name, value, count)
-        if size == ">":
-            first = max(last, 0) + 1
-            made[first:] = [parts] * (_INTERVALS - first)
-            continue
-        place = min(_power(name, value, size).bit_length() - 1, _INTERVALS - 1)
-        if last < 0:
-            made[:place] = [parts] * place
-        made[place], last = parts, place
-    return tuple(made)
-
-
-def _power(name: str, value: str, token: str) -> int:
-    if not token.isdecimal() or int(token).bit_count() != 1:
-        raise _malformed(name, value, "powers of two")
-    return int(token)
+def _power(name: str, value: str) -> int:
+    if not value.isdecimal() or int(value).bit_count() != 1:
+        raise _malformed(name, value, "a power of two")
+    return int(value)

@@ -7,12 +7,12 @@ import ctypes
 import sys
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.frameworks.torch.backends import KINDS
-from tensorlens.frameworks.torch.native.build import OPS
-from tensorlens.native.build import SOURCES, NativeUnavailable, load
+from tensorlens.frameworks.torch.native.build import DEVICE_BLOCKS
+from tensorlens.native.build import NativeUnavailable, load
 from tensorlens.user_code import foreign_folders
 
 _KINDS = {kind.device_type: kind for kind in KINDS}
@@ -24,14 +24,6 @@ BEFORE = -1
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
-)
-
-
-PART = replace(
-    OPS,
-    name="device_blocks",
-    label="the native table of accelerators' blocks",
-    source=SOURCES / "torch" / "device_blocks.cpp",
 )
 
 
@@ -82,7 +74,7 @@ class DeviceBlocks:
         self._is_open = library.tl_devices_follow() > 0
         if not self._is_open:
             raise NativeUnavailable(
-                f"{PART.label} is not in use: no library of torch reports to it"
+                f"{DEVICE_BLOCKS.label} is not in use: no library of torch reports to it"
             )
 
     def set_era(self, era: int) -> None:
@@ -148,7 +140,7 @@ class DeviceBlocks:
 
 
 def _loaded() -> ctypes.PyDLL:
-    library = load(PART)
+    library = load(DEVICE_BLOCKS)
     number, pointer = ctypes.c_int32, _Address
     signatures: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
         "follow": (_Number, ()),

@@ -1,80 +1,101 @@
-"""The native parts that are compiled against the headers of the installed torch."""
+"""The native parts that are compiled against the headers of the installed torch.
+
+torch is not imported: one of them has to be loaded before it is.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from tensorlens.native.build import SOURCES, NativeUnavailable, Part
 
 
-def _folder() -> Path:
-    return Path(torch.__file__).resolve().parent
+def torch_folder(label: str) -> Path:
+    """Return where torch is installed.
+
+    Raises:
+        NativeUnavailable: it is not, which is why the part with this label is not built.
+    """
+    specification = find_spec("torch")
+    if specification is None or specification.origin is None:
+        raise NativeUnavailable(f"{label} was not built: torch is not installed")
+    return Path(specification.origin).resolve().parent
 
 
-def _libc10() -> Path:
-    suffix = "dylib" if sys.platform == "darwin" else "so"
-    return _folder() / "lib" / f"libc10.{suffix}"
+def torch_part(source: str, label: str, *libraries: str) -> Part:
+    """Return a part in C++ for the installed torch.
 
+    Args:
+        source: its file below ``native``, without the suffix.
+        label: its name in messages.
+        libraries: those of torch that it is linked with, ``-lc10``.
+    """
 
-def _cxx11_abi() -> int:
-    return int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
+    def configuration() -> str:
+        return _text(torch_folder(label) / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
 
+    def abi() -> str:
+        return _stated(r"CXX11_ABI=(\d)", configuration(), "1")
 
-def _standard() -> str:
-    """Return the ``-std=`` that this torch's headers ask for."""
-    match = re.search(r"C\+\+ Version: (\d{4})", torch.__config__.show())
-    return "c++20" if match is not None and int(match[1]) >= 2020 else "c++17"
-
-
-def _depends_on() -> tuple[Any, ...]:
-    stat = _libc10().stat()
-    return (
-        torch.__version__,
-        torch.version.git_version,
-        _cxx11_abi(),
-        (stat.st_size, stat.st_mtime_ns),
-    )
-
-
-def _release() -> str | None:
-    """Return what a shipped binary must be made for; the headers of a minor release are one."""
-    published = re.match(r"(\d+\.\d+)\.\d+(\+|$)", torch.__version__)
-    return None if published is None else f"torch{published[1]}-abi{_cxx11_abi()}"
-
-
-def _part(name: str, label: str, *libraries: str) -> Part:
     def arguments() -> Sequence[str]:
-        include, library = _folder() / "include", _folder() / "lib"
+        include, library = torch_folder(label) / "include", torch_folder(label) / "lib"
         if not (include / "c10" / "core" / "Allocator.h").is_file():
             raise NativeUnavailable(
                 f"{label} was not built: this torch has no C++ headers ({include}): "
                 "install torch from its wheels"
             )
+        standard = _stated(r"CXX_STANDARD (\d+)", configuration(), "17")
         return [
-            f"-std={_standard()}",
-            f"-D_GLIBCXX_USE_CXX11_ABI={_cxx11_abi()}",
+            f"-std=c++{standard}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={abi()}",
             *("-isystem", str(include)),
             *(f"-L{library}", f"-Wl,-rpath,{library}"),
         ]
 
-    source = SOURCES / "torch" / f"{name}.cpp"
+    def depends_on() -> tuple[Any, ...]:
+        folder = torch_folder(label)
+        suffix = "dylib" if sys.platform == "darwin" else "so"
+        stat = (folder / "lib" / f"libc10.{suffix}").stat()
+        return _text(folder / "version.py"), configuration(), stat.st_size, stat.st_mtime_ns
+
+    def release() -> str | None:
+        # the headers of a minor release are one
+        version = _text(torch_folder(label) / "version.py")
+        number = _stated(r"__version__ = '(\d+\.\d+)\.\d+['+]", version, "")
+        return f"torch{number}-abi{abi()}" if number else None
+
     return Part(
-        name,
+        source.rpartition("/")[2],
         label,
-        source,
+        SOURCES / f"{source}.cpp",
         libraries=libraries,
         arguments=arguments,
-        release=_release,
-        depends_on=_depends_on,
+        release=release,
+        depends_on=depends_on,
     )
 
 
-COUNTER = _part("counter", "the native CPU counter", "-lc10")
-TENSORS = _part("tensors", "the native tensor reader", "-lc10")
-OPS = _part("ops", "the native recorder of operators", "-ltorch_cpu", "-lc10")
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _stated(pattern: str, text: str, otherwise: str) -> str:
+    found = re.search(pattern, text)
+    return otherwise if found is None else found[1]
+
+
+COUNTER = torch_part("torch/counter", "the native CPU counter", "-lc10")
+TENSORS = torch_part("torch/tensors", "the native tensor reader", "-lc10")
+OPS = torch_part("torch/ops", "the native recorder of operators", "-ltorch_cpu", "-lc10")
+DEVICE_BLOCKS = torch_part(
+    "torch/device_blocks", "the native table of accelerators' blocks", "-ltorch_cpu", "-lc10"
+)
+DEVICE = torch_part("cuda_device/device", "the stand-in for a CUDA device", "-ltorch_cpu", "-lc10")

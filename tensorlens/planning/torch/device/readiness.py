@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensorlens import collector
+from tensorlens.frameworks.torch.native.build import DEVICE, torch_folder
 from tensorlens.frameworks.torch.release import installed_release
-from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
+from tensorlens.native.build import NativeUnavailable, load
 from tensorlens.planning.card import H100, Card
 
 if TYPE_CHECKING:
     from tensorlens.planning.torch.device.bindings import Bindings
     from tensorlens.planning.torch.tracker import Tracker
 
-_LABEL = "the stand-in for a CUDA device"
 _LIBRARIES = ("libtorch_global_deps", "libc10", "libtorch_cpu")
 SINCE = (2, 7, 0)
 """Before, torch makes no ``torch.Generator`` of a device that it was not built for."""
-_SOURCE = SOURCES / "cuda_device" / "device.cpp"
 
 
 class DeviceLibrary:
@@ -73,8 +68,8 @@ def load_library() -> DeviceLibrary:
         NativeUnavailable: torch is imported already or is not installed, or there is no compiler.
     """
     if "torch" in sys.modules:
-        raise NativeUnavailable(f"{_LABEL} has to be loaded before torch is imported")
-    folder = _torch_folder()
+        raise NativeUnavailable(f"{DEVICE.label} has to be loaded before torch is imported")
+    folder = torch_folder(DEVICE.label)
     if installed_release() < SINCE:
         raise NativeUnavailable(
             f"a card can be stood in for from torch {SINCE[0]}.{SINCE[1]} on: pip install -U torch"
@@ -84,71 +79,10 @@ def load_library() -> DeviceLibrary:
         for name in _LIBRARIES:
             ctypes.CDLL(str(folder / "lib" / f"{name}.{suffix}"), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise NativeUnavailable(f"{_LABEL} was not loaded: {error}") from None
-    library = load(device_part(folder))
+        raise NativeUnavailable(f"{DEVICE.label} was not loaded: {error}") from None
+    library = load(DEVICE)
     library.tensorlens_set_device_count(1)
     return DeviceLibrary(library)
-
-
-def _torch_folder() -> Path:
-    specification = importlib.util.find_spec("torch")
-    if specification is None or specification.origin is None:
-        raise NativeUnavailable(f"{_LABEL} was not built: torch is not installed")
-    return Path(specification.origin).resolve().parent
-
-
-def device_part(folder: Path) -> Part:
-    """Return the part for the torch in a folder, which need not be imported."""
-    configuration = _text(folder / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
-    standard = _stated(r"CXX_STANDARD (\d+)", configuration, "17")
-    abi = _stated(r"CXX11_ABI=(\d)", configuration, "1")
-
-    def arguments() -> Sequence[str]:
-        include, libraries = folder / "include", folder / "lib"
-        if not (include / "ATen" / "detail" / "CUDAHooksInterface.h").is_file():
-            raise NativeUnavailable(
-                f"{_LABEL} was not built: this torch has no C++ headers ({include}): "
-                "install torch from its wheels"
-            )
-        return [
-            f"-std=c++{standard}",
-            f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-            *("-isystem", str(include)),
-            *(f"-L{libraries}", f"-Wl,-rpath,{libraries}"),
-        ]
-
-    def depends_on() -> tuple[Any, ...]:
-        stat = (folder / "lib" / _LIBRARY_FILE).stat()
-        return (_text(folder / "version.py"), configuration, stat.st_size, stat.st_mtime_ns)
-
-    def release() -> str | None:
-        version = _stated(r"__version__ = '(\d+\.\d+)\.\d+['+]", _text(folder / "version.py"), "")
-        return f"torch{version}-abi{abi}" if version else None
-
-    return Part(
-        "device",
-        _LABEL,
-        _SOURCE,
-        libraries=("-ltorch_cpu", "-lc10"),
-        arguments=arguments,
-        release=release,
-        depends_on=depends_on,
-    )
-
-
-_LIBRARY_FILE = "libc10.dylib" if sys.platform == "darwin" else "libc10.so"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _stated(pattern: str, text: str, otherwise: str) -> str:
-    found = re.search(pattern, text)
-    return otherwise if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)
