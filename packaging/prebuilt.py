@@ -29,7 +29,7 @@ from tensorlens.frameworks.tensorflow.census.tensor_reader import READER
 from tensorlens.frameworks.tensorflow.native import TAP
 from tensorlens.frameworks.torch.native.build import COUNTER, DEVICE, DEVICE_BLOCKS, OPS, TENSORS
 from tensorlens.heap.native import PART as HEAP
-from tensorlens.native.build import Part, command, shipped_name
+from tensorlens.native.build import NativePart, command, shipped_name
 from tensorlens.planning.torch.device.readiness import SINCE
 
 TORCH = (
@@ -51,7 +51,7 @@ _READ_AHEAD = 4 << 20
 class Job:
     """One binary to make."""
 
-    part: Part
+    part: NativePart
     release: str
     """As :attr:`Part.release` gives it; empty for a part without a framework."""
     headers: tuple[str, str] | None

@@ -7,7 +7,7 @@ from pathlib import Path
 from tensorlens.native import build
 
 
-def copied_compiler(part: build.Part, folder: Path) -> str:
+def copied_compiler(part: build.NativePart, folder: Path) -> str:
     """Write a script that stands for the compiler of one part, and return its path."""
     build.load(part)
     cache = build.cache_folder()

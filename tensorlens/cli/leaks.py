@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorlens.cli.options import add_output, add_program, words_of
 from tensorlens.cli.output import DocumentStream, Output, complain, say
-from tensorlens.cli.program.execution import Program, plain, program_of
+from tensorlens.cli.program.execution import Script, plain, program_of
 from tensorlens.cli.program.instrument import Instrument
 from tensorlens.cli.program.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
@@ -116,14 +116,14 @@ def run(args: argparse.Namespace) -> int:
         target = None if args.step is None else _target(args.step, program)
         document = DocumentStream() if args.json else None
         command = shlex.split(args.parser.prog)
-        session = Session(program, target, judge, output, command, words, document)
+        session = WatchedRun(program, target, judge, output, command, words, document)
         session.start()
     except TensorlensError as error:
         return complain(error)
     return session.run(fails=args.fail)
 
 
-def _target(typed: str, program: Program) -> Target:
+def _target(typed: str, program: Script) -> Target:
     """Return the function that makes one step."""
     try:
         target = resolve(f"__main__.{typed}", program)
@@ -137,12 +137,12 @@ def _target(typed: str, program: Program) -> Target:
     return target
 
 
-class Session:
+class WatchedRun:
     """One run: finds the steps of the program's loop, and reports when the process ends."""
 
     def __init__(
         self,
-        program: Program,
+        program: Script,
         target: Target | None,
         judge: LoopJudge,
         output: Output | None,

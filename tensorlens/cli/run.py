@@ -15,7 +15,7 @@ from tensorlens import config
 from tensorlens.cli.options import add_output, add_program, words_of
 from tensorlens.cli.output import DocumentStream, Output, complain, say
 from tensorlens.cli.program.block_reports import MergedReport
-from tensorlens.cli.program.execution import Program, plain, program_of
+from tensorlens.cli.program.execution import Script, plain, program_of
 from tensorlens.cli.program.instrument import Instrument
 from tensorlens.cli.program.targets import Target, library_model_module, resolve
 from tensorlens.errors import TensorlensError, UsageError
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         program.prepare()
         targets = [resolve(typed, program) for typed in args.profile]
         document = DocumentStream() if args.json else None
-        session = Session(program, output, targets, command, words, recorded, document)
+        session = ProfiledRun(program, output, targets, command, words, recorded, document)
         session.start()
     except TensorlensError as error:
         return complain(error)
@@ -222,12 +222,12 @@ def _peaks_text(peaks: Mapping[str, int]) -> str:
     return told and f", peak {told}"
 
 
-class Session:
+class ProfiledRun:
     """One run: takes the figures of the decorators and delivers them when the process ends."""
 
     def __init__(
         self,
-        program: Program,
+        program: Script,
         output: Output | None,
         targets: list[Target],
         command: Sequence[str],

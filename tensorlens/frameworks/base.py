@@ -133,7 +133,7 @@ class Adapter:
         """
         return _nothing
 
-    def census(self, roots: Sequence[Root]) -> Findings:
+    def census(self, roots: Sequence[CensusRoot]) -> Findings:
         """Return every live tensor, named from the roots on, and each device's ledger."""
         return Findings(TensorTable(), {}, ())
 
@@ -196,7 +196,7 @@ class _Deferred:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class CensusRoot:
     """Where a census begins: a model, an optimizer, anything that holds tensors."""
 
     item: Any
@@ -223,7 +223,7 @@ class RecordOptions:
     """Whether operators and autograd's nodes are noted, without which there is no backward."""
     names: bool = True
     """Whether a census at the beginning and the end gives blocks their names."""
-    roots: Callable[[], Sequence[Root]] = tuple
+    roots: Callable[[], Sequence[CensusRoot]] = tuple
     """Gives what names begin with, as for :meth:`Adapter.census`."""
 
 

@@ -61,7 +61,7 @@ class Survivor:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class GraphRoot:
     """A tensor or a node that blocks hang below."""
 
     address: int
@@ -97,7 +97,7 @@ class Holdings(Protocol):
     survivors: list[Survivor]
     """One for each address asked for, in order."""
 
-    def root(self, item: Any) -> Root:
+    def root(self, item: Any) -> GraphRoot:
         """Return what is known of one of the survivors' holders."""
         ...
 

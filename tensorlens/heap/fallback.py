@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tensorlens.heap.attributes import dict_of
 from tensorlens.heap.objects import without_tuples as objects
-from tensorlens.heap.reference_names import Steps
+from tensorlens.heap.reference_names import ReferenceNames
 from tensorlens.heap.rows import MODULES, TRANSPARENT, is_subtype, vars_of_module
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 
@@ -76,7 +76,7 @@ def find_names(
                     left.discard(address)
                     level.append((reference.child, reference.kind == _NAMESPACE))
     known: dict[int, int] = {}
-    steps = Steps()
+    steps = ReferenceNames()
     return array("i", [_node(address, begin, came, known, names, steps) for address in targets])
 
 
@@ -126,7 +126,7 @@ def _node(
     came: Mapping[int, _Reference],
     known: dict[int, int],
     names: Names,
-    steps: Steps,
+    steps: ReferenceNames,
 ) -> int:
     way = []
     while address in came and address not in known:

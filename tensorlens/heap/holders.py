@@ -15,7 +15,7 @@ from tensorlens.heap import rows as r
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.heap.frames import tuples as variables
 from tensorlens.heap.native import native
-from tensorlens.heap.rows import Quest, Rows, is_subtype
+from tensorlens.heap.rows import HolderRows, Quest, is_subtype
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, key_text
 
 UNREACHABLE = "unreachable cycle"
@@ -171,13 +171,13 @@ class _Describer:
     """Turns rows into nodes of names, but for their parents."""
 
     def __init__(
-        self, rows: Rows, anchors: Mapping[int, str], names: Names, named: Mapping[int, int]
+        self, rows: HolderRows, anchors: Mapping[int, str], names: Names, named: Mapping[int, int]
     ) -> None:
         self._rows = rows
         self._named = named
         self._anchors = anchors
         self._names = names
-        self._steps = reference_names.Steps()
+        self._steps = reference_names.ReferenceNames()
         self.loose: list[int] = []
         """Rows of the outermost holders, where no variable was found."""
 

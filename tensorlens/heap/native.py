@@ -12,10 +12,10 @@ from collections.abc import Callable
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
-from tensorlens.heap.rows import MODULES, SPECIAL, TRANSPARENT, Quest, Rows, zeros
-from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
+from tensorlens.heap.rows import MODULES, SPECIAL, TRANSPARENT, HolderRows, Quest, zeros
+from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, load
 
-PART = Part(
+PART = NativePart(
     name="heap",
     label="the native reader of the heap",
     source=SOURCES / "heap" / "heap.cpp",
@@ -65,13 +65,13 @@ class NativeHeap:
         self.call("tl_heap_select")(*map(ctypes.py_object, (objects, kinds, exact, lists)))
         return lists
 
-    def search(self, quest: Quest) -> Rows:
+    def search(self, quest: Quest) -> HolderRows:
         """Return how the targets are held.
 
         Raises:
             MemoryError: there is no memory for the search.
         """
-        rows = Rows()
+        rows = HolderRows()
         lengths = array("q", map(len, (quest.targets, quest.anchors, quest.skip)))
         found = self.call("tl_heap_search", ctypes.c_void_p)(
             ctypes.py_object(quest.objects),
@@ -99,7 +99,7 @@ class NativeHeap:
         return rows
 
     def assemble(
-        self, rows: Rows, kind: array[int], value: array[int], first: int
+        self, rows: HolderRows, kind: array[int], value: array[int], first: int
     ) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
         """Return each target's node and each row's, and parents, kinds, values of the new nodes."""
         count, nodes = len(kind), zeros("i", len(rows.targets))

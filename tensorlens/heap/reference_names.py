@@ -93,7 +93,7 @@ def local_text(holder: Any, address: int) -> str:
     return f"{function_name(code)}(): (temporary){kept}"
 
 
-class Steps:
+class ReferenceNames:
     """Names references of unknown place; what it learns of types and deques it keeps."""
 
     def __init__(self) -> None:

@@ -95,7 +95,7 @@ TRANSPARENT = ("_modules", "_parameters", "_buffers")
 
 
 @dataclass(slots=True)
-class Rows:
+class HolderRows:
     """Objects on the way to targets, holders before what they hold."""
 
     holder: array[int] = field(default_factory=lambda: array("i"))

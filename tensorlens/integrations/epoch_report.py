@@ -35,7 +35,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class EpochLevel:
     """Bytes that one device held in one epoch, or in a run of ``evaluate`` or ``predict``.
 
     -1 is unknown.
@@ -57,15 +57,15 @@ class Epoch:
     number: int
     """As Keras counts, from 0."""
     batches: int = 0
-    devices: Mapping[str, Level] = field(default_factory=dict)
-    validation: Mapping[str, Level] = field(default_factory=dict)
+    devices: Mapping[str, EpochLevel] = field(default_factory=dict)
+    validation: Mapping[str, EpochLevel] = field(default_factory=dict)
     """Of the ``evaluate`` that the epoch ended with; empty without one."""
     ended: bool = False
     """False where an exception or an interrupt cut it short, or while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class SteadyGrowth:
     """Memory that batches, epochs or calls leave behind one after the other."""
 
     per: str
@@ -83,7 +83,7 @@ class LoopReport:
     kind: str
     """:data:`FIT`, :data:`EVALUATE` or :data:`PREDICT`."""
     epochs: tuple[Epoch, ...]
-    growth: Mapping[str, tuple[Growth, ...]]
+    growth: Mapping[str, tuple[SteadyGrowth, ...]]
     """By device; nothing for one that does not grow."""
     devices: tuple[DeviceSource, ...]
     largest: tuple[tuple[str, str], ...] = ()
@@ -189,7 +189,7 @@ def _known(nbytes: int) -> int | None:
     return nbytes if nbytes >= 0 else None
 
 
-def _numbers(level: Level) -> str:
+def _numbers(level: EpochLevel) -> str:
     if level.batches is None:
         return "between"
     first, last = level.batches

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import keras
 
 from tensorlens.guards import quiet
-from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Level, LoopReport
+from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, EpochLevel, LoopReport
 from tensorlens.integrations.sampler import Follower
 from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve
@@ -172,7 +172,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         levels = self._follower.batch_ends(batch)
         if self.log_batches and logs is not None:
             for each in levels:
-                self._log(logs, each.device, Level(each.allocated, each.peak, None))
+                self._log(logs, each.device, EpochLevel(each.allocated, each.peak, None))
 
     def _end(self, kind: str) -> None:
         self._unwatch(kind)
@@ -183,7 +183,9 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self.show:
             print(report, file=self.file or sys.stdout)
 
-    def _log(self, logs: dict[str, float], device: str, level: Level, prefix: str = "") -> None:
+    def _log(
+        self, logs: dict[str, float], device: str, level: EpochLevel, prefix: str = ""
+    ) -> None:
         if self._devices and device not in self._devices:
             return
         key = f"{prefix}memory/{device.replace(':', '_')}"

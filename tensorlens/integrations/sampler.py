@@ -18,9 +18,9 @@ from tensorlens.integrations.epoch_report import (
     FIT,
     PREDICT,
     Epoch,
-    Growth,
-    Level,
+    EpochLevel,
     LoopReport,
+    SteadyGrowth,
 )
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.lines.report import DeviceSource
@@ -58,7 +58,7 @@ class Trend:
             self._every *= 2
             self._samples = self._samples[::2]
 
-    def growth(self, slot: int, least: int) -> Growth | None:
+    def growth(self, slot: int, least: int) -> SteadyGrowth | None:
         """Return how much each leaves behind, None where it is not steady.
 
         The lowest levels of eight spans, one after the other, must rise: a batch that is larger
@@ -87,7 +87,7 @@ class Trend:
             return None
         # what is made once, as at the first validation, belongs to no batch
         each = median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(lowest))
-        return Growth(self._per, each, self._count)
+        return SteadyGrowth(self._per, each, self._count)
 
 
 class _Loop:
@@ -232,12 +232,12 @@ class Follower:
         for each in read:
             known = devices.get(each.device)
             if known is None or each.peak > known.peak:
-                known = Level(each.allocated, each.peak, ran if each.peak >= 0 else None)
+                known = EpochLevel(each.allocated, each.peak, ran if each.peak >= 0 else None)
             devices[each.device] = replace(known, allocated=each.allocated)
         loop.change(devices=devices, batches=running.batches + (ran[1] - ran[0] + 1 if ran else 0))
         return read
 
-    def _growth(self, loop: _Loop, slot: int, counter: Counter) -> tuple[Growth, ...]:
+    def _growth(self, loop: _Loop, slot: int, counter: Counter) -> tuple[SteadyGrowth, ...]:
         least = 1 if counter.precision.startswith("exact") else _INEXACT_LEAST
         inside = loop.by_batch.growth(slot, least) or loop.by_epoch.growth(slot, least)
         calls = None if slot else self._calls[loop.kind].growth(slot, least)

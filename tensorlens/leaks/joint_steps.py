@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN, Adapter, LeftBlocks, StepFigures, Steps
 from tensorlens.frameworks.registry import ask, left_out
-from tensorlens.frameworks.survivors import Holdings, Retained, Root, Survivor
+from tensorlens.frameworks.survivors import GraphRoot, Holdings, Retained, Survivor
 from tensorlens.guards import reason
 from tensorlens.records.tensors import SourceLine
 from tensorlens.signals import is_from_a_handler
@@ -179,7 +179,7 @@ class JointHoldings:
         }
         """Object to whose it is, by ``id()``; the survivors keep it alive."""
 
-    def root(self, item: Any) -> Root:
+    def root(self, item: Any) -> GraphRoot:
         """Return what is known of one of the survivors' holders.
 
         Raises:

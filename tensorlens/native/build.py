@@ -55,7 +55,7 @@ class NativeUnavailable(TensorlensError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NativePart:
     """One C++ file to build."""
 
     name: str
@@ -91,7 +91,7 @@ def declare(library: ctypes.CDLL, signatures: Signatures) -> None:
         function.restype, function.argtypes = result, arguments
 
 
-def load(part: Part) -> ctypes.PyDLL:
+def load(part: NativePart) -> ctypes.PyDLL:
     """Return the part's library, from the cache or freshly built.
 
     It is a ``PyDLL``: its functions keep the GIL, which makes calls cheaper than giving it away.
@@ -112,7 +112,7 @@ def load(part: Part) -> ctypes.PyDLL:
         raise NativeUnavailable(f"{part.label} was not built: {reason(error)}") from None
 
 
-def _load(part: Part) -> ctypes.PyDLL:
+def _load(part: NativePart) -> ctypes.PyDLL:
     if sys.platform == "win32":
         raise NativeUnavailable(f"{part.label} is not available on Windows")
     shipped = _shipped_library(part)
@@ -131,7 +131,7 @@ def _load(part: Part) -> ctypes.PyDLL:
         return _load_any(part, _store(built, folder, part, key), built)
 
 
-def origin(part: Part) -> str:
+def origin(part: NativePart) -> str:
     """Return where a part that was loaded comes from, as `doctor` says it."""
     if part.name in _shipped:
         return "came built with the package"
@@ -141,7 +141,7 @@ def origin(part: Part) -> str:
     return f"built, and kept in {folder}"
 
 
-def shipped_name(part: Part, release: str, machine: str) -> str:
+def shipped_name(part: NativePart, release: str, machine: str) -> str:
     """Return the file name of a part's binary in a wheel for ``machine`` (``x86_64``).
 
     A change of a source changes the name, so that no binary is taken for another.
@@ -152,7 +152,7 @@ def shipped_name(part: Part, release: str, machine: str) -> str:
     return "-".join(filter(None, (part.name, release, digest.hexdigest()[:16]))) + ".so"
 
 
-def _shipped_library(part: Part) -> ctypes.PyDLL | None:
+def _shipped_library(part: NativePart) -> ctypes.PyDLL | None:
     release = part.release() if PREBUILT.is_dir() else None
     if release is None:
         return None
@@ -166,18 +166,18 @@ def _shipped_library(part: Part) -> ctypes.PyDLL | None:
     return library
 
 
-def _contents(part: Part) -> list[bytes]:
+def _contents(part: NativePart) -> list[bytes]:
     return [path.read_bytes() for path in _sources(part)]
 
 
-def _sources(part: Part) -> list[Path]:
+def _sources(part: NativePart) -> list[Path]:
     """Return the source, and the headers beside it and in the folder that parts share."""
     folders = (part.source.parent, SHARED)
     headers = (path for folder in folders for path in folder.glob("*.h*"))
     return [part.source, *sorted(headers)]
 
 
-def _key(part: Part) -> str:
+def _key(part: NativePart) -> str:
     try:
         sources = _contents(part)
         depends_on = part.depends_on()
@@ -196,7 +196,7 @@ def _key(part: Part) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def _cached(folder: Path | None, part: Part, key: str) -> Iterator[Path]:
+def _cached(folder: Path | None, part: NativePart, key: str) -> Iterator[Path]:
     if folder is None:
         return
     try:
@@ -213,11 +213,11 @@ def _cached(folder: Path | None, part: Part, key: str) -> Iterator[Path]:
         return
 
 
-def _name(part: Part, key: str, binary: Path) -> str:
+def _name(part: NativePart, key: str, binary: Path) -> str:
     return f"{part.name}-{key}-{hashlib.sha256(binary.read_bytes()).hexdigest()[:32]}.so"
 
 
-def _store(built: Path, folder: Path | None, part: Part, key: str) -> Path | None:
+def _store(built: Path, folder: Path | None, part: NativePart, key: str) -> Path | None:
     """Put the library into the cache in one step; None where that cannot be done safely."""
     if folder is None:
         return None
@@ -239,7 +239,7 @@ def _store(built: Path, folder: Path | None, part: Part, key: str) -> Path | Non
         return None
 
 
-def _load_any(part: Part, stored: Path | None, built: Path) -> ctypes.PyDLL:
+def _load_any(part: NativePart, stored: Path | None, built: Path) -> ctypes.PyDLL:
     problem = ""
     # either folder may be mounted without the right to execute
     for path in (stored, built):
@@ -251,7 +251,7 @@ def _load_any(part: Part, stored: Path | None, built: Path) -> ctypes.PyDLL:
     raise NativeUnavailable(f"{part.label} was built but does not load: {problem}")
 
 
-def _compiler(part: Part) -> list[str]:
+def _compiler(part: NativePart) -> list[str]:
     try:
         chosen = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -270,7 +270,7 @@ def _compiler(part: Part) -> list[str]:
 
 
 def command(
-    part: Part, output: Path, compiler: Sequence[str], arguments: Sequence[str]
+    part: NativePart, output: Path, compiler: Sequence[str], arguments: Sequence[str]
 ) -> list[str]:
     """Return the command that compiles a part; ``arguments`` are those of the framework."""
     mac = sys.platform == "darwin"
@@ -284,7 +284,7 @@ def command(
     ]
 
 
-def _compile(part: Part, output: Path) -> None:
+def _compile(part: NativePart, output: Path) -> None:
     arguments = command(part, output, _compiler(part), part.arguments())
     shown = shlex.quote(arguments[0])
     hangs = f"{part.label} was not built: {shown} was not done after {TIMEOUT:g} s: {_REMEDY}"

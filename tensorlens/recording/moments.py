@@ -96,7 +96,7 @@ class BackwardCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class LineGrowth:
     """How much more was resident of one line at the end than at the beginning of a span."""
 
     line: SourceLine | None

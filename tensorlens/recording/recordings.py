@@ -13,7 +13,7 @@ from tensorlens.recording.moments import (
     BackwardCost,
     Churn,
     Fragmentation,
-    Growth,
+    LineGrowth,
     Moment,
     Resident,
     Timeline,
@@ -147,7 +147,7 @@ class Recording(Document):
 
     def growth(
         self, start: str | int | None = None, end: str | int | None = None
-    ) -> Sequence[Growth]:
+    ) -> Sequence[LineGrowth]:
         """Return what was resident more at ``end`` than at ``start``, largest first.
 
         Both are the name of a mark or the number of an event, -1 for the start; by default the

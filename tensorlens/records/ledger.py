@@ -42,7 +42,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class UnnamedBlock:
     """Memory handed out that no known tensor accounts for."""
 
     address: int
@@ -84,7 +84,7 @@ class Ledger:
     """Field to one line that says what it is on this device."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Field to the reason it is None."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[UnnamedBlock, ...] = ()
     """The largest of the blocks that make up ``unnamed``."""
     block_count: int = 0
     """How many blocks make up ``unnamed``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tensorlens.frameworks.base import Adapter, Findings, Root
+from tensorlens.frameworks.base import Adapter, CensusRoot, Findings
 from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.census.host_ledger import REASONS, fitted
 from tensorlens.frameworks.registry import ask, left_out
@@ -16,7 +16,7 @@ Owned = tuple[str, Ledger]
 """A framework's name and its ledger of a device."""
 
 
-def census(adapters: Sequence[Adapter], roots: Sequence[Root]) -> Findings:
+def census(adapters: Sequence[Adapter], roots: Sequence[CensusRoot]) -> Findings:
     """Return every live tensor of all frameworks, and each device's ledger, with all in it.
 
     Memory that several show, shared through DLPack or NumPy, is counted once: where its owner's

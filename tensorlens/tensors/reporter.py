@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from tensorlens import locks, ranks
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Adapter, Root
+from tensorlens.frameworks.base import Adapter, CensusRoot
 from tensorlens.frameworks.queues.ledger_term import with_queued_input
 from tensorlens.frameworks.registry import adapters, ask, device_name, unserved
 from tensorlens.records.tensors import TensorTable
@@ -185,10 +185,10 @@ class MemReporter:
         except TypeError:
             self._roots.append((lambda: item, name))
 
-    def roots(self) -> list[Root]:
+    def roots(self) -> list[CensusRoot]:
         """Return what names begin with: those of the models and others given that are alive."""
         found = ((reference(), name) for reference, name in self._roots)
-        return [Root(item, name) for item, name in found if item is not None]
+        return [CensusRoot(item, name) for item, name in found if item is not None]
 
     def _watch(self) -> None:
         found = adapters()
@@ -218,7 +218,7 @@ def _unpinned() -> Iterator[None]:
         raise
 
 
-def _snapshot(roots: list[Root]) -> Snapshot:
+def _snapshot(roots: list[CensusRoot]) -> Snapshot:
     found = adapters()
     if not found:
         notes = ("no framework has been imported", *unserved())

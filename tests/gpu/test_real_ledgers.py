@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA or ROCm device here", allow_module_level=True)
 
-from tensorlens.frameworks.base import Root  # noqa: E402
+from tensorlens.frameworks.base import CensusRoot  # noqa: E402
 from tensorlens.frameworks.torch.census.findings import take  # noqa: E402
 from tensorlens.records.ledger import BALANCE  # noqa: E402
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 def ledger_of(*roots):
     gc.collect()
     torch.cuda.synchronize()
-    ledger = take([Root(item) for item in roots]).ledger["cuda:0"]
+    ledger = take([CensusRoot(item) for item in roots]).ledger["cuda:0"]
     for total, parts in BALANCE:
         figures = [getattr(ledger, name) for name in parts]
         if None not in figures:

@@ -5,14 +5,14 @@ import tensorflow as tf
 from tensorlens.planning.tensorflow.execution.graph_run import GraphRun, eager_lasts
 from tensorlens.planning.tensorflow.execution.kernels import Machine
 from tensorlens.planning.tensorflow.execution.live_values import Buffer, Value, drop, keep
-from tensorlens.planning.tensorflow.graph.nodes import Graph, Node, Output, linked
+from tensorlens.planning.tensorflow.graph.nodes import Graph, GraphNode, NodeOutput, linked
 from tensorlens.planning.tensorflow.graph.optimizing import nodes_of
 from tests.tensorflow.estimate_requests import Requests
 
 KIB = 1024
-ROW = Output("float32", (256,))
+ROW = NodeOutput("float32", (256,))
 """1 KiB."""
-NUMBER = Output("int32", ())
+NUMBER = NodeOutput("int32", ())
 
 
 def graph(*operations, results=(), **attrs):
@@ -24,7 +24,7 @@ def graph(*operations, results=(), **attrs):
     nodes = []
     for number, (name, op, inputs, outputs) in enumerate(operations):
         sources = [(numbers[each], 0) for each in inputs]
-        nodes.append(Node(number, name, op, sources, (), [ROW] * outputs, attrs.get(name, {})))
+        nodes.append(GraphNode(number, name, op, sources, (), [ROW] * outputs, attrs.get(name, {})))
     arguments = [numbers[name] for name, op, *_ in operations if op == "Placeholder"]
     results = results or [name for name, *_, outputs in operations[-1:] if outputs]
     return Graph(nodes, arguments, [(numbers[name], 0) for name in results])
@@ -149,7 +149,7 @@ def in_a_loop(*operations, stacked):
     step.nodes[1].value, step.nodes[1].outputs = 0, [NUMBER]
     if stacked:
         step.nodes[-1].inputs = [(step.nodes[-2].number, 1)]
-        step.nodes[-1].outputs = [Output("float32", (3, 256))]
+        step.nodes[-1].outputs = [NodeOutput("float32", (3, 256))]
     return step
 
 
@@ -182,7 +182,7 @@ def test_a_slice_whose_shape_only_a_run_knows_is_where_its_rows_are():
         traced = tf.function(part).get_concrete_function(tf.TensorSpec((4, 16, 16))).graph
         nodes = nodes_of(traced.as_graph_def(), traced)
         (node,) = [each for each in nodes if each.op == "StridedSlice"]
-        node.outputs = [Output("float32", None)]
+        node.outputs = [NodeOutput("float32", None)]
         numbers = [Value(number=nodes[number].value) for number, _ in node.inputs[1:]]
         (found,), _ = machine.run(node, [whole, *numbers])
         return found

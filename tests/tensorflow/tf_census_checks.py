@@ -2,7 +2,7 @@
 
 import gc
 
-from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.tensorflow.census.findings import adopt_all, take
 from tensorlens.frameworks.tensorflow.native import install
 
@@ -12,7 +12,9 @@ def census(*roots, **named):
     allocator = install()[0]
     adopt_all(allocator)
     before = allocator.allocated()
-    found = take([*map(Root, roots), *(Root(item, name) for name, item in named.items())])
+    found = take(
+        [*map(CensusRoot, roots), *(CensusRoot(item, name) for name, item in named.items())]
+    )
     assert allocator.allocated() == before
     ledger = found.ledger["cpu"]
     assert ledger.allocated == before

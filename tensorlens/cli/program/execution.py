@@ -34,7 +34,7 @@ def plain(source: bytes, filename: str) -> types.CodeType:
 
 
 @dataclass
-class Program:
+class Script:
     """A script, or a module as ``python -m`` runs it."""
 
     argv: list[str]
@@ -108,7 +108,7 @@ class Program:
         }
 
 
-def program_of(words: list[str]) -> Program:
+def program_of(words: list[str]) -> Script:
     """Return the program that ``SCRIPT ARGS`` or ``-m MODULE ARGS`` name.
 
     Raises:
@@ -119,7 +119,7 @@ def program_of(words: list[str]) -> Program:
     return _script(words[0], words[1:])
 
 
-def _script(name: str, args: list[str]) -> Program:
+def _script(name: str, args: list[str]) -> Script:
     """Return the program in a file."""
     path = Path(name)
     if not path.exists():
@@ -131,10 +131,10 @@ def _script(name: str, args: list[str]) -> Program:
     except OSError as error:
         raise TensorlensError(f"cannot read {name}: {error.strerror}") from None
     absolute = os.path.abspath(name)  # noqa: PTH100 (as python does: links are kept)
-    return Program([name, *args], str(path.resolve().parent), absolute, name, source=source)
+    return Script([name, *args], str(path.resolve().parent), absolute, name, source=source)
 
 
-def _module(name: str, args: list[str]) -> Program:
+def _module(name: str, args: list[str]) -> Script:
     """Return the program that ``python -m name`` runs; nothing is imported yet."""
     folder = str(Path.cwd())
     search = sys.path if sys.flags.safe_path else [folder, *sys.path[1:]]
@@ -152,7 +152,7 @@ def _module(name: str, args: list[str]) -> Program:
         raise TensorlensError(f"there is no module {name}{hint}")
     if not _has_code(spec):
         raise TensorlensError(f"the module {name} cannot be run: it has no Python code")
-    return Program([spec.origin or name, *args], folder, spec.origin, name, spec)
+    return Script([spec.origin or name, *args], folder, spec.origin, name, spec)
 
 
 def _has_code(spec: ModuleSpec) -> bool:
@@ -219,7 +219,7 @@ def _is_ours(filename: str, error: BaseException) -> bool:
 
 
 def _is_execute(entry: types.TracebackType) -> bool:
-    return entry.tb_frame.f_code is Program.execute.__code__
+    return entry.tb_frame.f_code is Script.execute.__code__
 
 
 def _entries(traceback: types.TracebackType | None) -> Iterator[types.TracebackType]:

@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import tensorlens
-from tensorlens.cli.program.execution import Program, find
+from tensorlens.cli.program.execution import Script, find
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.heap import instances
 from tensorlens.user_code import FRAMEWORKS, is_foreign
@@ -48,7 +48,7 @@ class Target:
         return _INSTALLED.isdisjoint(path.relative_to(self.path).parts)
 
 
-def resolve(typed: str, program: Program) -> Target:
+def resolve(typed: str, program: Script) -> Target:
     """Return the target that an argument of ``-p`` names, given the program's ``sys.path``.
 
     Raises:
@@ -76,7 +76,7 @@ def resolve(typed: str, program: Program) -> Target:
     raise TensorlensError(f"-p {typed}: no file, module or function by that name{hint}")
 
 
-def _of_path(typed: str, path: Path, program: Program) -> Target:
+def _of_path(typed: str, path: Path, program: Script) -> Target:
     is_program = program.filename is not None and path.resolve() == Path(program.filename).resolve()
     if path.is_file() and path.suffix != ".py" and not is_program:
         raise TensorlensError(f"-p {typed}: not a Python source file (.py)")

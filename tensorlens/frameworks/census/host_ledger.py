@@ -12,7 +12,7 @@ import psutil
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.host.process import heap_now
-from tensorlens.records.ledger import Block, Ledger, Term
+from tensorlens.records.ledger import Ledger, Term, UnnamedBlock
 from tensorlens.records.tensors import TensorTable
 
 _STATUS = re.compile(r"^(VmRSS|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
@@ -54,7 +54,7 @@ class AllocatorFigures:
     allocated: int | None = None
     reason: str | None = None
     """Why ``allocated`` is unknown."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[UnnamedBlock, ...] = ()
     """The largest blocks that are not named."""
     block_count: int = 0
     kernels: int | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorlens.frameworks.base import RecordOptions, Root
+from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.labels import AT_THE_END, Names, TimeSpan
 from tensorlens.records.tensors import TensorTable
@@ -41,9 +41,9 @@ class Sight:
 class NameSources:
     """How a framework's names are found."""
 
-    look: Callable[[Sequence[Root], Moment], Sight]
+    look: Callable[[Sequence[CensusRoot], Moment], Sight]
     """Gives the live tensors, named from roots on, and the paths of modules."""
-    paths: Callable[[Sequence[Root]], ModulePath]
+    paths: Callable[[Sequence[CensusRoot]], ModulePath]
     """Gives the paths of the modules that live now."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
 from tensorlens.heap.attributes import class_name, content_of, items_of, text_of
 from tensorlens.records.names import Names
@@ -38,7 +38,7 @@ class LayerNames:
         self.layer_of: dict[int, str] = {}
         """``id()`` of a variable to the path of the layer that has it."""
 
-    def add_roots(self, roots: Sequence[Root]) -> None:
+    def add_roots(self, roots: Sequence[CensusRoot]) -> None:
         """Name what given models hold, below the root's name where it has one."""
         for root in roots:
             if issubclass(type(root.item), kinds.layer()):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.layers import Give
 from tensorlens.heap.attributes import class_name, content_of, items_of, text_of
@@ -69,7 +69,7 @@ class OptimizerNames:
         self.anchors[id(optimizer)] = node
         return node
 
-    def add_all(self, found: Sequence[Any], roots: Sequence[Root]) -> None:
+    def add_all(self, found: Sequence[Any], roots: Sequence[CensusRoot]) -> None:
         """Name what the given optimizers hold, then what the others do."""
         for root in roots:
             if issubclass(type(root.item), kinds.optimizer()):

@@ -14,7 +14,7 @@ import tensorflow
 from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.traced_code import NodeFigures
-from tensorlens.native.build import SOURCES, NativeUnavailable, Part, declare, load
+from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
 __all__ = ["NativeUnavailable", "TensorflowAllocator", "install"]
 
@@ -57,7 +57,7 @@ def _depends_on() -> tuple[Any, ...]:
     return versions.VERSION, versions.GIT_VERSION, tuple(tensorflow.sysconfig.get_compile_flags())
 
 
-TAP = Part(
+TAP = NativePart(
     "tap",
     _LABEL,
     SOURCES / "tensorflow" / "tap.cpp",

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorlens.frameworks.base import Recorder, RecordOptions, Root
+from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.naming import ModulePath, Moment, NameSources, Sight, unknown_path
@@ -67,7 +67,7 @@ def _call_of_layers() -> Any:
     return getattr(function, "__code__", None)
 
 
-def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
+def module_paths(roots: Sequence[CensusRoot] = ()) -> ModulePath:
     """Return what gives the path of a layer that lives now, by its address and type's name."""
     paths = {
         (id(layer), type(layer).__name__): path_of(layer) for layer in instances(kinds.layer())
@@ -130,7 +130,7 @@ def _native() -> TensorflowRecorder:
     return _recorder
 
 
-def _look(roots: Sequence[Root], moment: Moment) -> Sight:
+def _look(roots: Sequence[CensusRoot], moment: Moment) -> Sight:
     from tensorlens.frameworks.tensorflow.census.findings import take
 
     # modules that are gone at the end have no paths

@@ -13,13 +13,13 @@ from typing import Any
 
 from tensorlens.heap import attributes, reference_names
 from tensorlens.heap.native import native
-from tensorlens.heap.paths.nodes import Node
+from tensorlens.heap.paths.nodes import PathNode
 from tensorlens.heap.rows import is_subtype
 from tensorlens.records.references import Reference
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """A reference, or None for what adds nothing to read, and how many objects it leads on."""
 
     reference: Reference | None
@@ -36,22 +36,22 @@ _QUALIFIED = type.__dict__["__qualname__"].__get__
 _MAXLEN = collections.deque.__dict__["maxlen"].__get__
 
 
-def kind_name(node: Node) -> str:
+def kind_name(node: PathNode) -> str:
     """Return the name of an object's type."""
     return "tuple" if node.items is not None else str(_TYPE_NAME(type(node.object)))
 
 
-def owner_name(node: Node) -> str:
+def owner_name(node: PathNode) -> str:
     """Return how the type of an object with attributes is called: ``Trainer``."""
     return str(_QUALIFIED(type(node.object))).rpartition("<locals>.")[2]
 
 
-def is_of(node: Node, kind: type) -> bool:
+def is_of(node: PathNode, kind: type) -> bool:
     """Tell whether an object's type derives from ``kind``."""
     return node.items is None and is_subtype(type(node.object), kind)
 
 
-def length(node: Node) -> int | None:
+def length(node: PathNode) -> int | None:
     """Return how many items a container has."""
     if node.items is not None:
         return len(node.items)
@@ -62,12 +62,12 @@ def length(node: Node) -> int | None:
     return None
 
 
-def limit(node: Node) -> int | None:
+def limit(node: PathNode) -> int | None:
     """Return how many items a deque can have."""
     return _MAXLEN(node.object) if is_of(node, collections.deque) else None
 
 
-def spare(node: Node) -> int | None:
+def spare(node: PathNode) -> int | None:
     """Return how many places at one end of a list or dict hold the same object, None for none.
 
     That is what is left of ``[None] * 100`` which is being filled. None are spare where the same
@@ -88,7 +88,7 @@ def spare(node: Node) -> int | None:
     return length if is_filler and is_longest else None
 
 
-def index_of(node: Node, child: Node) -> int | None:
+def index_of(node: PathNode, child: PathNode) -> int | None:
     """Return the place of an item, None where it is not found or the container is changing."""
     if node.items is not None:
         places = [place for place, item in enumerate(node.items) if id(item) == child.address]
@@ -110,7 +110,7 @@ def index_of(node: Node, child: Node) -> int | None:
 _NOTHING = object()
 
 
-def key_of(node: Node, child: Node) -> Any:
+def key_of(node: PathNode, child: PathNode) -> Any:
     """Return the key under which a dict has a value; :func:`has_key` tells whether it has."""
     entries = node.object
     if not is_of(node, dict):
@@ -137,12 +137,12 @@ def entry(variables: Any, name: str) -> Any:
     return None
 
 
-def attributes_of(node: Node) -> Any:
+def attributes_of(node: PathNode) -> Any:
     """Return an object's ``__dict__``, whose type is nothing but what is known here."""
     return attributes.dict_of(node.object)
 
 
-def is_dict_of(node: Node, child: Node) -> bool:
+def is_dict_of(node: PathNode, child: PathNode) -> bool:
     """Tell whether ``child`` is the ``__dict__`` of an object."""
     if node.items is not None or type(child.object) is not dict:
         return False
@@ -153,7 +153,7 @@ def is_dict_of(node: Node, child: Node) -> bool:
     return attributes.dict_of(node.object) is child.object
 
 
-def attribute_of(node: Node, child: Node) -> str:
+def attribute_of(node: PathNode, child: PathNode) -> str:
     """Return the name of the attribute that refers to an object, or its type in ``<>``."""
     reader = native()
     if child.items is not None:
@@ -164,13 +164,13 @@ def attribute_of(node: Node, child: Node) -> str:
         place = call(ctypes.py_object(node.object), ctypes.py_object(child.object))
         if place:
             return str(ctypes.cast(place, ctypes.py_object).value)
-    return str(reference_names.Steps().step(node.object, child.object)[1])
+    return str(reference_names.ReferenceNames().step(node.object, child.object)[1])
 
 
-def _tuple_attribute(node: Node, child: Node) -> str:
+def _tuple_attribute(node: PathNode, child: PathNode) -> str:
     for held in gc.get_referents(node.object):
         if id(held) == child.address:
-            return attribute_of(node, Node(child.address, held))
+            return attribute_of(node, PathNode(child.address, held))
     return "<tuple>"
 
 

@@ -18,7 +18,7 @@ NO_MORE = (GLOBAL, CLASS, CONTEXT)
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class PathRoot:
     """Where a way begins: its kind, and a name whose meaning depends on the kind."""
 
     kind: int
@@ -33,14 +33,14 @@ PLAIN = (list, dict, set, frozenset, CellType)
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class PathNode:
     """An object on a way; of a tuple only its address and its items are known."""
 
     address: int
     object: Any = None
     items: list[Any] | None = None
-    roots: list[Root] = field(default_factory=list)
-    holders: list[Node] = field(default_factory=list)
+    roots: list[PathRoot] = field(default_factory=list)
+    holders: list[PathNode] = field(default_factory=list)
     distance: int = 0
     references: int = 0
     """How many references to it have been found."""
@@ -50,12 +50,12 @@ class Node:
     own: bool = False
     """Whether the profiler refers to it."""
 
-    def add_root(self, root: Root) -> None:
+    def add_root(self, root: PathRoot) -> None:
         """Add where a way begins, once."""
         if root not in self.roots:
             self.roots.append(root)
 
-    def add_holder(self, holder: Node) -> None:
+    def add_holder(self, holder: PathNode) -> None:
         """Add who refers to it, once, unless there are far too many to tell."""
         if len(self.holders) < MOST_HOLDERS and not any(known is holder for known in self.holders):
             self.holders.append(holder)
@@ -73,8 +73,8 @@ _LAST = {HELD: 1, UNKNOWN: 1, CUT: 2}
 class Way:
     """Nodes from where a way begins to its target, and the beginning."""
 
-    root: Root
-    nodes: tuple[Node, ...]
+    root: PathRoot
+    nodes: tuple[PathNode, ...]
 
     @property
     def last(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.heap import reference_names
 from tensorlens.heap.paths import inspection
-from tensorlens.heap.paths.inspection import Step
+from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import (
     CLASS,
     CONTEXT,
@@ -14,8 +14,8 @@ from tensorlens.heap.paths.nodes import (
     GLOBAL,
     LOCAL,
     UNKNOWN,
-    Node,
-    Root,
+    PathNode,
+    PathRoot,
     Way,
 )
 from tensorlens.heap.paths.reference_text import next_step
@@ -32,7 +32,7 @@ def write(way: Way) -> tuple[ReferencePath, str | int]:
     return ReferencePath(tuple(writer.references), is_cut), writer.beginning
 
 
-def write_cycle(circle: tuple[Node, ...]) -> ReferencePath:
+def write_cycle(circle: tuple[PathNode, ...]) -> ReferencePath:
     """Return a cycle as text."""
     writer = _Writer(circle)
     writer.go_on()
@@ -43,14 +43,14 @@ def write_cycle(circle: tuple[Node, ...]) -> ReferencePath:
 
 @dataclass(slots=True)
 class _Writer:
-    nodes: tuple[Node, ...]
+    nodes: tuple[PathNode, ...]
     references: list[Reference] = field(default_factory=list)
     beginning: str | int = 0
     place: int = 0
     is_bare: bool = True
     """Whether nothing but names and functions came so far, which say no more than the next."""
 
-    def begin(self, root: Root) -> None:
+    def begin(self, root: PathRoot) -> None:
         """Write what a way begins with."""
         first = self.nodes[0]
         if root.kind == GLOBAL:
@@ -58,9 +58,9 @@ class _Writer:
         elif root.kind == CLASS:
             self._take(_of_class(root.name, self.nodes))
         elif root.kind == LOCAL:
-            self._take(Step(Reference("local", f"{root.name} (local)"), int(_is_cell(first))))
+            self._take(PathStep(Reference("local", f"{root.name} (local)"), int(_is_cell(first))))
         elif root.kind == UNKNOWN:
-            self._take(Step(Reference("unknown", root.name), 0))
+            self._take(PathStep(Reference("unknown", root.name), 0))
             self.is_bare = False
         elif root.kind == CONTEXT:
             self.is_bare = False
@@ -81,7 +81,7 @@ class _Writer:
                 self.is_bare = False
             self._take(step)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: PathStep) -> None:
         self.place += step.taken
         if step.reference is None:
             return
@@ -94,7 +94,7 @@ class _Writer:
         self.references.append(reference)
 
 
-def _is_cell(node: Node) -> bool:
+def _is_cell(node: PathNode) -> bool:
     return node.items is None and reference_names.type_name(node.object) == "<cell>"
 
 
@@ -103,17 +103,17 @@ def _plainly(reference: Reference) -> Reference:
     return replace(reference, text=reference.text.removesuffix(f" ({reference.kind})"))
 
 
-def _global(module: str, nodes: tuple[Node, ...]) -> Step:
+def _global(module: str, nodes: tuple[PathNode, ...]) -> PathStep:
     if len(nodes) == 1:
-        return Step(Reference("global", f"{module or '__main__'} (globals)"), 0)
+        return PathStep(Reference("global", f"{module or '__main__'} (globals)"), 0)
     key = inspection.key_of(nodes[0], nodes[1])
     name = key if type(key) is str else key_text(key) if inspection.has_key(key) else "?"
-    return Step(Reference("global", f"{module}.{name} (global)".removeprefix(".")), 1)
+    return PathStep(Reference("global", f"{module}.{name} (global)".removeprefix(".")), 1)
 
 
-def _of_class(name: str, nodes: tuple[Node, ...]) -> Step:
+def _of_class(name: str, nodes: tuple[PathNode, ...]) -> PathStep:
     if len(nodes) < 2 or not inspection.is_of(nodes[0], dict):
-        return Step(Reference("class", f"{name} (class)"), min(1, len(nodes) - 1))
+        return PathStep(Reference("class", f"{name} (class)"), min(1, len(nodes) - 1))
     key = inspection.key_of(nodes[0], nodes[1])
     attribute = key if type(key) is str else "?"
-    return Step(Reference("class attribute", f"{name}.{attribute} (class attribute)"))
+    return PathStep(Reference("class attribute", f"{name}.{attribute} (class attribute)"))

@@ -17,14 +17,14 @@ from types import (
 
 from tensorlens.heap.frames import function_name, locals_of
 from tensorlens.heap.paths import inspection, library_holders
-from tensorlens.heap.paths.inspection import Step
-from tensorlens.heap.paths.nodes import Node
+from tensorlens.heap.paths.inspection import PathStep
+from tensorlens.heap.paths.nodes import PathNode
 from tensorlens.heap.paths.roots import CODES
 from tensorlens.heap.rows import TRANSPARENT, mro
 from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference
 
-_Rule = Callable[[Sequence[Node]], Step | None]
+_Rule = Callable[[Sequence[PathNode]], PathStep | None]
 
 _WORDS = {
     GeneratorType: "generator",
@@ -34,11 +34,11 @@ _WORDS = {
 _NAME = type.__dict__["__name__"].__get__
 
 
-def next_step(nodes: Sequence[Node], before: Reference | None) -> Step:
+def next_step(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
     """Return how the way goes on from the first of ``nodes``, and over how many of them."""
     holder = nodes[0]
     if holder.items is not None:
-        return _of_items(nodes) or Step(None)
+        return _of_items(nodes) or PathStep(None)
     rule = _RULES.get(id(type(holder.object)))
     if rule is not None:
         step = rule(nodes)
@@ -52,11 +52,11 @@ def next_step(nodes: Sequence[Node], before: Reference | None) -> Step:
     return _of_instance(nodes, before)
 
 
-def _transparent(nodes: Sequence[Node]) -> Step:
-    return Step(None, 1)
+def _transparent(nodes: Sequence[PathNode]) -> PathStep:
+    return PathStep(None, 1)
 
 
-def _of_items(nodes: Sequence[Node]) -> Step | None:
+def _of_items(nodes: Sequence[PathNode]) -> PathStep | None:
     holder, child = nodes[:2]
     place = inspection.index_of(holder, child)
     if place is None and holder.items is None:
@@ -67,28 +67,28 @@ def _of_items(nodes: Sequence[Node]) -> Step | None:
         inspection.limit(holder),
         inspection.spare(holder),
     )
-    return Step(Reference("item", text, "", length, limit, spare))
+    return PathStep(Reference("item", text, "", length, limit, spare))
 
 
-def _of_dict(nodes: Sequence[Node]) -> Step | None:
+def _of_dict(nodes: Sequence[PathNode]) -> PathStep | None:
     holder, child = nodes[:2]
     key = inspection.key_of(holder, child)
     name, length = inspection.kind_name(holder), inspection.length(holder)
     if inspection.has_key(key):
         spare = inspection.spare(holder)
-        return Step(Reference("item", f"{name}[{key_text(key)}]", "", length, None, spare))
+        return PathStep(Reference("item", f"{name}[{key_text(key)}]", "", length, None, spare))
     if type(holder.object) is dict or not inspection.is_dict_of(holder, child):
-        return Step(Reference("key", f"{name}{{key}}", "", length))
+        return PathStep(Reference("key", f"{name}{{key}}", "", length))
     return None
 
 
-def _of_set(nodes: Sequence[Node]) -> Step:
+def _of_set(nodes: Sequence[PathNode]) -> PathStep:
     holder = nodes[0]
     text = inspection.kind_name(holder) + "{…}"
-    return Step(Reference("item", text, "", inspection.length(holder)))
+    return PathStep(Reference("item", text, "", inspection.length(holder)))
 
 
-def _of_function(nodes: Sequence[Node]) -> Step | None:
+def _of_function(nodes: Sequence[PathNode]) -> PathStep | None:
     """Return what of a function refers to the next: a closure, a default, an attribute."""
     function, child = nodes[0].object, nodes[1]
     name = inspection.short_name(function.__qualname__)
@@ -100,24 +100,24 @@ def _of_function(nodes: Sequence[Node]) -> Step | None:
             owner = f"{inspection.short_name(outer)}(): " if outer else ""
             variable = names[place] if place is not None and place < len(names) else "?"
             reference = Reference("closure", f"{owner}{variable} (closure)")
-            return Step(reference, min(3, len(nodes) - 1), True, 2)
+            return PathStep(reference, min(3, len(nodes) - 1), True, 2)
         if child.address == id(function.__defaults__):
             code = function.__code__
             first = code.co_argcount - len(child.items)
             argument = code.co_varnames[first + place] if place is not None else "?"
-            return Step(Reference("default", f"{name}({argument}=...) (default)"), 2, True)
+            return PathStep(Reference("default", f"{name}({argument}=...) (default)"), 2, True)
     if type(child.object) is dict and len(nodes) > 2:
         key = inspection.key_of(child, nodes[2])
         word = key if type(key) is str else "?"
         if function.__kwdefaults__ is child.object:
-            return Step(Reference("default", f"{name}({word}=...) (default)"), 2, True)
+            return PathStep(Reference("default", f"{name}({word}=...) (default)"), 2, True)
         if inspection.is_dict_of(nodes[0], child):
             text = f"{name}.{word} (function attribute)"
-            return Step(Reference("function attribute", text), 2, True)
-    return Step(Reference("function", f"{name} (function)"), 1, True)
+            return PathStep(Reference("function attribute", text), 2, True)
+    return PathStep(Reference("function", f"{name} (function)"), 1, True)
 
 
-def _of_suspended(nodes: Sequence[Node]) -> Step:
+def _of_suspended(nodes: Sequence[PathNode]) -> PathStep:
     """Return which variable of a generator or a coroutine refers to the next."""
     holder = nodes[0].object
     kind = type(holder)
@@ -125,47 +125,47 @@ def _of_suspended(nodes: Sequence[Node]) -> Step:
     word = _WORDS[kind]
     name = f"{inspection.short_name(holder.__qualname__)}()"
     if type(frame) is not FrameType:
-        return Step(Reference(word, f"{name} ({word})"))
+        return PathStep(Reference(word, f"{name} ({word})"))
     return _of_variables(nodes, frame, word, f" ({word})")
 
 
-def _of_frame(nodes: Sequence[Node]) -> Step:
+def _of_frame(nodes: Sequence[PathNode]) -> PathStep:
     """Return which variable of a frame that a traceback keeps refers to the next."""
     if type(nodes[1].object) is FrameType:
-        return Step(None)
+        return PathStep(None)
     return _of_variables(nodes, nodes[0].object, "frame", "")
 
 
-def _of_variables(nodes: Sequence[Node], frame: FrameType, kind: str, suffix: str) -> Step:
+def _of_variables(nodes: Sequence[PathNode], frame: FrameType, kind: str, suffix: str) -> PathStep:
     label = f"{function_name(frame.f_code)}(): "
     child = nodes[1]
     is_cell = type(child.object) is CellType and len(nodes) > 2
     for name, address, content, _ in locals_of(frame):
         if child.address in (address, content) and not name.startswith("."):
-            return Step(Reference(kind, f"{label}{name}{suffix}"), 1 + is_cell)
+            return PathStep(Reference(kind, f"{label}{name}{suffix}"), 1 + is_cell)
     variables = _variables_dict(nodes, frame)
     if variables is not None:
         key = inspection.key_of(variables, nodes[2])
         if type(key) is str:
-            return Step(Reference(kind, f"{label}{key}{suffix}"), 2)
-    return Step(Reference(kind, f"{label}(temporary)"))
+            return PathStep(Reference(kind, f"{label}{key}{suffix}"), 2)
+    return PathStep(Reference(kind, f"{label}(temporary)"))
 
 
-def _variables_dict(nodes: Sequence[Node], frame: FrameType) -> Node | None:
+def _variables_dict(nodes: Sequence[PathNode], frame: FrameType) -> PathNode | None:
     """Return the dict that module-level code and class bodies keep their variables in."""
     if frame.f_code.co_flags & 0x02 or len(nodes) < 3 or type(nodes[1].object) is not dict:
         return None
     return nodes[1] if any(held is nodes[1].object for held in gc.get_referents(frame)) else None
 
 
-def _of_instance(nodes: Sequence[Node], before: Reference | None) -> Step:
+def _of_instance(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
     """Return which attribute refers to the next."""
     holder, child = nodes[:2]
     owner = inspection.owner_name(holder)
     taken = 1
     if inspection.is_dict_of(holder, child):
         if len(nodes) == 2:
-            return Step(Reference("attribute", f"{owner}.__dict__ (attribute)"))
+            return PathStep(Reference("attribute", f"{owner}.__dict__ (attribute)"))
         key = inspection.key_of(child, nodes[2])
         name = key if type(key) is str else f"[{key_text(key)}]" if inspection.has_key(key) else "?"
         taken = 2
@@ -175,25 +175,25 @@ def _of_instance(nodes: Sequence[Node], before: Reference | None) -> Step:
     if len(rest) > 1 and inspection.is_of(rest[0], dict):
         library_holders = _of_registry(name, owner, rest, before)
         if library_holders is not None:
-            return Step(library_holders, taken + 1)
+            return PathStep(library_holders, taken + 1)
     if inspection.is_of(holder, BaseException):
         if name == "__traceback__":
-            return Step(Reference("traceback", "traceback"), taken)
+            return PathStep(Reference("traceback", "traceback"), taken)
         if name in ("__cause__", "__context__"):
-            return Step(Reference("exception", name), taken)
+            return PathStep(Reference("exception", name), taken)
     if name == "<OrderedDict>" and _derives(holder, "TensorBase") and len(rest) > 1:
-        return Step(Reference("hook", f"{owner} hook"), taken + 1)
+        return PathStep(Reference("hook", f"{owner} hook"), taken + 1)
     if name.startswith("<") and _derives(holder, "TensorBase"):
         if "Backward" in name or name == "<AccumulateGrad>":
-            return Step(Reference("graph", "grad_fn"), taken)
+            return PathStep(Reference("graph", "grad_fn"), taken)
     if name.startswith("<"):
-        return Step(Reference("attribute", owner), taken)
+        return PathStep(Reference("attribute", owner), taken)
     kind = _kind(name, holder)
-    return Step(Reference(kind, f"{owner}.{name} ({kind})"), taken)
+    return PathStep(Reference(kind, f"{owner}.{name} ({kind})"), taken)
 
 
 def _of_registry(
-    name: str, owner: str, rest: Sequence[Node], before: Reference | None
+    name: str, owner: str, rest: Sequence[PathNode], before: Reference | None
 ) -> Reference | None:
     key = inspection.key_of(rest[0], rest[1])
     if name in TRANSPARENT and type(key) is str:
@@ -214,7 +214,7 @@ def _module_name(owner: str, before: Reference | None) -> str:
     return owner
 
 
-def _kind(name: str, holder: Node) -> str:
+def _kind(name: str, holder: PathNode) -> str:
     if name == "state" and _derives(holder, "Optimizer"):
         return "optimizer state"
     if name in ("_result", "_exception") and _derives(holder, "Future"):
@@ -222,7 +222,7 @@ def _kind(name: str, holder: Node) -> str:
     return "attribute"
 
 
-def _derives(holder: Node, name: str) -> bool:
+def _derives(holder: PathNode, name: str) -> bool:
     """Tell whether a type of that name is among those an object's type derives from."""
     return any(_NAME(kind) == name for kind in mro(type(holder.object)))
 

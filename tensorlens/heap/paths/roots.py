@@ -11,7 +11,7 @@ from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, Ge
 from typing import Any
 
 from tensorlens.heap.frames import OWN, function_name, locals_of, note
-from tensorlens.heap.paths.nodes import GLOBAL, LOCAL, Root
+from tensorlens.heap.paths.nodes import GLOBAL, LOCAL, PathRoot
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 from tensorlens.user_code import is_foreign
 
@@ -31,11 +31,11 @@ class Places:
     """Where names begin, by address."""
 
     def __init__(self) -> None:
-        self.roots: dict[int, list[Root]] = {}
+        self.roots: dict[int, list[PathRoot]] = {}
         self.own_globals: set[int] = set()
         self.variables: Counter[int] = Counter()
         """How many variables of running functions refer to an address, the profiler's included."""
-        self._in_libraries: dict[int, Root] = {}
+        self._in_libraries: dict[int, PathRoot] = {}
         self.reads_variables = not note()
         for name, module in dict.copy(sys.modules).items():
             if type(name) is str and is_subtype(type(module), MODULES):
@@ -57,7 +57,7 @@ class Places:
         if is_own_name(name):
             self.own_globals.add(address)
         elif address not in self.roots:
-            self.roots[address] = [Root(GLOBAL, "" if name == "__main__" else name)]
+            self.roots[address] = [PathRoot(GLOBAL, "" if name == "__main__" else name)]
 
     def _add_frame(self, frame: FrameType) -> None:
         code = frame.f_code
@@ -72,14 +72,14 @@ class Places:
                 place = address or content
                 self.variables[place] += references
                 if not is_own and not name.startswith("."):
-                    root = Root(LOCAL, label + name)
+                    root = PathRoot(LOCAL, label + name)
                     if is_foreign(code.co_filename):
                         # many of them pass on the same; one is enough, the user's are better
                         self._in_libraries.setdefault(place, root)
                     else:
                         self._add_root(place, root)
 
-    def _add_root(self, address: int, root: Root) -> None:
+    def _add_root(self, address: int, root: PathRoot) -> None:
         if address:
             known = self.roots.setdefault(address, [])
             if root not in known:

@@ -20,8 +20,8 @@ from tensorlens.heap.paths.nodes import (
     HELD,
     NO_MORE,
     UNKNOWN,
-    Node,
-    Root,
+    PathNode,
+    PathRoot,
 )
 from tensorlens.heap.paths.roots import Places, is_own, is_running, namespace_name
 from tensorlens.heap.reference_names import class_name
@@ -109,13 +109,13 @@ class Search:
         # alive as long as its references count
         self._given = targets
         self._skip = {*skip, id(targets)}
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, PathNode] = {}
         self.targets = [self._node(target) for target in targets]
         self._counts = {
             node.address: count - _COUNTED for node, count in zip(self.targets, counts, strict=True)
         }
 
-    def run(self, is_enough: Callable[[Node], bool]) -> None:
+    def run(self, is_enough: Callable[[PathNode], bool]) -> None:
         """Ask on until enough is known of each target, or all of it."""
         while frontier := self._frontier(is_enough):
             self._ask(frontier)
@@ -133,33 +133,33 @@ class Search:
         self.nodes.clear()
         self.targets.clear()
 
-    def _node(self, found: Any) -> Node:
+    def _node(self, found: Any) -> PathNode:
         node = self.nodes.get(id(found))
         if node is None:
-            node = self.nodes[id(found)] = Node(id(found), found)
+            node = self.nodes[id(found)] = PathNode(id(found), found)
             known = self.places.roots.get(id(found), ())
             if type(found) is contextvars.Context:
-                node.add_root(Root(CONTEXT))
+                node.add_root(PathRoot(CONTEXT))
             elif is_atomic(found):
                 pass
             elif is_subtype(type(found), type):
-                node.add_root(Root(CLASS, class_name(found)))
+                node.add_root(PathRoot(CLASS, class_name(found)))
             else:
                 # what a variable calls them says less
                 is_module = any(root.kind == GLOBAL for root in known)
                 node.roots += [root for root in known if root.kind == GLOBAL or not is_module]
         return node
 
-    def _tuple(self, address: int, items: list[Any]) -> Node:
+    def _tuple(self, address: int, items: list[Any]) -> PathNode:
         node = self.nodes.get(address)
         if node is None:
-            node = self.nodes[address] = Node(address, None, items, asked=True)
+            node = self.nodes[address] = PathNode(address, None, items, asked=True)
             node.roots += self.places.roots.get(address, ())
             self._skip.add(id(items))
         return node
 
-    def _frontier(self, is_enough: Callable[[Node], bool]) -> list[Node]:
-        found: dict[int, Node] = {}
+    def _frontier(self, is_enough: Callable[[PathNode], bool]) -> list[PathNode]:
+        found: dict[int, PathNode] = {}
         for target in self.targets:
             above = ancestors(target)
             waiting = [node for node in above if not node.asked and self._can_ask(node)]
@@ -168,12 +168,12 @@ class Search:
         left = min(MOST_AT_ONCE, MOST_ASKED - self._asked)
         return sorted(found.values(), key=lambda node: node.distance)[: max(left, 0)]
 
-    def _can_ask(self, node: Node) -> bool:
+    def _can_ask(self, node: PathNode) -> bool:
         if node.distance >= self._depth or node.address in self._skip or is_atomic(node.object):
             return False
         return not any(root.kind in NO_MORE for root in node.roots)
 
-    def _ask(self, frontier: list[Node]) -> None:
+    def _ask(self, frontier: list[PathNode]) -> None:
         objects = [node.object for node in frontier]
         self._asked += len(objects)
         for node in frontier:
@@ -193,8 +193,8 @@ class Search:
             if not wanted:
                 break
 
-    def _take_tuples(self, answer: Answer, wanted: dict[int, Node]) -> dict[int, Node]:
-        tuples: dict[int, Node] = {}
+    def _take_tuples(self, answer: Answer, wanted: dict[int, PathNode]) -> dict[int, PathNode]:
+        tuples: dict[int, PathNode] = {}
         for address, items in zip(answer.addresses, answer.items, strict=True):
             hits = [wanted[place] for place in map(id, items) if place in wanted]
             for child in hits:
@@ -210,14 +210,14 @@ class Search:
                     self._link(holder, child)
         return tuples
 
-    def _take(self, holder: Any, wanted: dict[int, Node]) -> None:
+    def _take(self, holder: Any, wanted: dict[int, PathNode]) -> None:
         if is_subtype(type(holder), MODULES):
             node = wanted.get(id(vars_of_module(holder)))
             if node is not None:
-                node.add_root(Root(GLOBAL, namespace_name(node.object)))
+                node.add_root(PathRoot(GLOBAL, namespace_name(node.object)))
                 node.references += 1
             return
-        if type(holder) is Node or is_running(holder):
+        if type(holder) is PathNode or is_running(holder):
             return
         places = filter(wanted.__contains__, map(id, gc.get_referents(holder)))
         hits = [wanted[place] for place in places]
@@ -231,9 +231,9 @@ class Search:
             return
         for child in hits:
             if type(holder) is FunctionType and holder.__globals__ is child.object:
-                child.add_root(Root(GLOBAL, namespace_name(child.object)))
+                child.add_root(PathRoot(GLOBAL, namespace_name(child.object)))
             elif type(child.object) is dict and is_subtype(type(holder), type):
-                child.add_root(Root(CLASS, class_name(holder)))
+                child.add_root(PathRoot(CLASS, class_name(holder)))
             else:
                 self._link(self._node(holder), child)
 
@@ -257,7 +257,7 @@ class Search:
                     found = True
         return found
 
-    def _link(self, holder: Node, child: Node) -> None:
+    def _link(self, holder: PathNode, child: PathNode) -> None:
         if not holder.distance and not any(holder is target for target in self.targets):
             holder.distance = child.distance + 1
         child.add_holder(holder)
@@ -280,7 +280,7 @@ class Search:
             if node.is_plain:
                 left += below.get(node.address, ())
             else:
-                node.add_root(Root(HELD))
+                node.add_root(PathRoot(HELD))
 
     def _begin_unseen(self) -> None:
         """Let ways begin at what nothing seen holds, though something does."""
@@ -292,13 +292,13 @@ class Search:
             if node.address in self._skip or (node.items is None and is_atomic(node.object)):
                 continue
             if not node.asked:
-                node.add_root(Root(CUT))
+                node.add_root(PathRoot(CUT))
                 continue
             if self._unseen(node) > 0:
                 text = OUTSIDE if self.places.reads_variables else UNREAD
-                node.add_root(Root(UNKNOWN, text))
+                node.add_root(PathRoot(UNKNOWN, text))
 
-    def _unseen(self, node: Node) -> int:
+    def _unseen(self, node: PathNode) -> int:
         """Return how many references to an object have not been found."""
         if node.is_crowded:
             return 0
@@ -317,15 +317,15 @@ def is_atomic(found: Any) -> bool:
     return any(type(found) is atomic for atomic in _ATOMIC)
 
 
-def _children(nodes: Collection[Node]) -> dict[int, list[Node]]:
-    below: dict[int, list[Node]] = {}
+def _children(nodes: Collection[PathNode]) -> dict[int, list[PathNode]]:
+    below: dict[int, list[PathNode]] = {}
     for node in nodes:
         for holder in node.holders:
             below.setdefault(holder.address, []).append(node)
     return below
 
 
-def _reached(nodes: Collection[Node]) -> set[int]:
+def _reached(nodes: Collection[PathNode]) -> set[int]:
     """Return the addresses of what a way from a root leads to."""
     below = _children(nodes)
     left = [node for node in nodes if node.roots]
@@ -338,7 +338,7 @@ def _reached(nodes: Collection[Node]) -> set[int]:
     return found
 
 
-def ancestors(target: Node) -> Iterator[Node]:
+def ancestors(target: PathNode) -> Iterator[PathNode]:
     """Yield an object and all that leads to it, the nearest first."""
     met = {target.address}
     level = [target]
@@ -358,7 +358,7 @@ def _count_of_one() -> int:
 
 
 def _count_of_held() -> int:
-    node = Node(0, object())
+    node = PathNode(0, object())
     return sys.getrefcount(node.object)
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
 from tensorlens import collector
-from tensorlens.heap.paths.nodes import NO_MORE, Node, Way
+from tensorlens.heap.paths.nodes import NO_MORE, PathNode, Way
 from tensorlens.heap.paths.path_text import write, write_cycle
 from tensorlens.heap.paths.search import Search, ancestors
 from tensorlens.records.references import ReferencePath
@@ -67,7 +67,7 @@ def _searched(targets: Sequence[object], skip: Collection[int], most: int) -> It
             search.clear()
 
 
-def _choose(target: Node, most: int) -> list[ReferencePath]:
+def _choose(target: PathNode, most: int) -> list[ReferencePath]:
     ranked = [
         (place, way.rank, way) for several in ways(target) for place, way in enumerate(several)
     ]
@@ -88,7 +88,7 @@ def _choose(target: Node, most: int) -> list[ReferencePath]:
     return sorted(chosen, key=lambda path: (path.is_cut, len(path.references)))
 
 
-def ways(target: Node) -> Iterator[list[Way]]:
+def ways(target: PathNode) -> Iterator[list[Way]]:
     """Yield, for each direct holder, the shortest ways through it, best first."""
     yield [Way(root, (target,)) for root in target.roots]
     for holder in target.holders:
@@ -96,8 +96,8 @@ def ways(target: Node) -> Iterator[list[Way]]:
             yield sorted(_ways_through(holder, target), key=lambda way: way.rank)
 
 
-def _ways_through(holder: Node, target: Node) -> Iterator[Way]:
-    ways_down: dict[int, tuple[Node, ...]] = {holder.address: (holder, target)}
+def _ways_through(holder: PathNode, target: PathNode) -> Iterator[Way]:
+    ways_down: dict[int, tuple[PathNode, ...]] = {holder.address: (holder, target)}
     level = [holder]
     while level:
         above = []
@@ -115,7 +115,7 @@ def _ways_through(holder: Node, target: Node) -> Iterator[Way]:
         level = above
 
 
-def count(target: Node, most: int) -> int:
+def count(target: PathNode, most: int) -> int:
     """Return how many ways from known roots there are, as soon as it is ``most``."""
     found = 0
     for several in ways(target):
@@ -125,11 +125,11 @@ def count(target: Node, most: int) -> int:
     return found
 
 
-def shortest_cycle(node: Node) -> tuple[Node, ...] | None:
+def shortest_cycle(node: PathNode) -> tuple[PathNode, ...] | None:
     """Return the nodes from an object back to itself, holders first."""
     if any(holder is node for holder in node.holders):
         return node, node
-    level: list[tuple[Node, ...]] = [(node,)]
+    level: list[tuple[PathNode, ...]] = [(node,)]
     met: set[int] = set()
     while level:
         above = []

@@ -12,15 +12,15 @@ from tensorlens.lines.present.layout import (
     Entry,
     Fold,
     FunctionLayout,
-    Row,
+    ShownLine,
     device_header,
     devices_of,
     layouts,
 )
 from tensorlens.lines.present.overview import (
     FEW_FUNCTIONS,
+    LineFigures,
     Overview,
-    Place,
     by_peak,
     highest,
     overview,
@@ -135,7 +135,7 @@ def ending_text(ending: Ending) -> str:
     return f"{ending.cause} ended the program{where}"
 
 
-def _before(peak: Place, found: LineReport) -> Iterator[Fact]:
+def _before(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
     """Give what a backward pass took to reach the peak, who had left most before it, and the rest.
 
     The bytes of lines are part of their net, and others may have freed some: then there is no rest.
@@ -297,7 +297,7 @@ def _function(
 
 
 def _rows(
-    row: Row | Fold, columns: Sequence[Column], drawn: _Drawing
+    row: ShownLine | Fold, columns: Sequence[Column], drawn: _Drawing
 ) -> Iterator[blocks.Row | blocks.Fold]:
     if isinstance(row, Fold):
         sources = (

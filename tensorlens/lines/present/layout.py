@@ -39,7 +39,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ShownLine:
     """One source line; ``entries`` is empty where it never ran or changed no device."""
 
     line: Line
@@ -51,7 +51,7 @@ class Row:
 class Fold:
     """A long run of lines that never ran, or in a long table that changed nothing."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ShownLine, ...]
 
     @property
     def text(self) -> str:
@@ -72,7 +72,7 @@ class FunctionLayout:
     title: str
     place: str
     calls: str
-    body: tuple[Row | Fold, ...]
+    body: tuple[ShownLine | Fold, ...]
     remarks: tuple[str, ...]
     """Text below the table: devices left out, reasons for ``n/a``, the note."""
 
@@ -87,12 +87,12 @@ class FunctionLayout:
         return tuple(entry for row in self.rows for entry in row.entries)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ShownLine, ...]:
         """The rows that are not folded away."""
-        return tuple(row for row in self.body if isinstance(row, Row))
+        return tuple(row for row in self.body if isinstance(row, ShownLine))
 
     @property
-    def raised(self) -> tuple[Row, ...]:
+    def raised(self) -> tuple[ShownLine, ...]:
         """The rows an exception left the function from."""
         return tuple(row for row in self.rows if row.line.raised is not None)
 
@@ -137,7 +137,7 @@ def device_header(report: LineReport) -> tuple[tuple[str, str], ...]:
 def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
     note = printable(function.note) if function.note else None
     ran = any(line.hits for line in function.lines)
-    body: tuple[Row | Fold, ...] = ()
+    body: tuple[ShownLine | Fold, ...] = ()
     remarks: list[str] = []
     if not function.calls and not ran:
         remarks.append(note or "never called")
@@ -145,7 +145,7 @@ def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
         time = sum(line.time_ns for line in function.lines)
         raised = next((line.raised for line in function.lines if line.raised), None)
         whole = Line(function.first_line, note, function.calls, time, raised=raised)
-        body = (Row(whole, f"({note})", ()),)
+        body = (ShownLine(whole, f"({note})", ()),)
     else:
         body, remarks = _body(function, devices_of(report))
         if function.execution == "lines":
@@ -166,7 +166,7 @@ def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
 
 def _body(
     function: FunctionLines, devices: tuple[str, ...]
-) -> tuple[tuple[Row | Fold, ...], list[str]]:
+) -> tuple[tuple[ShownLine | Fold, ...], list[str]]:
     """Return the rows, and what to say about the devices that have none."""
     figures = {
         name: {
@@ -186,7 +186,7 @@ def _body(
         here = [name for name in shown if name in line.memory]
         if len(active) > 1:
             here = [name for name in here if _changed(line.memory[name])]
-        rows.append(Row(line, source, _entries(line, here)))
+        rows.append(ShownLine(line, source, _entries(line, here)))
     if not any(sources):
         # a number of a line that never ran tells nothing without its text
         rows = [row for row in rows if row.line.hits] or rows
@@ -217,8 +217,8 @@ def _is_unknown(memory: LineMemory) -> bool:
     return all(getattr(memory, name) is None for name in (*_LEVEL, *_NET))
 
 
-def _folded(rows: list[Row]) -> tuple[Row | Fold, ...]:
-    body: list[Row | Fold] = []
+def _folded(rows: list[ShownLine]) -> tuple[ShownLine | Fold, ...]:
+    body: list[ShownLine | Fold] = []
     start = 0
     is_long = len(rows) > _LONG
     while start < len(rows):
@@ -237,7 +237,7 @@ def _folded(rows: list[Row]) -> tuple[Row | Fold, ...]:
     return tuple(body)
 
 
-def _is_idle(row: Row, is_long: bool) -> bool:
+def _is_idle(row: ShownLine, is_long: bool) -> bool:
     """Tell whether a row can be folded away."""
     if row.line.raised is not None:
         return False
@@ -283,11 +283,11 @@ def _unrecorded(function: FunctionLines, report: LineReport) -> list[str]:
     return ["Backward is blank: no recording saw these lines"]
 
 
-def _unknown(body: tuple[Row | Fold, ...], report: LineReport) -> list[str]:
+def _unknown(body: tuple[ShownLine | Fold, ...], report: LineReport) -> list[str]:
     """Return why each figure that reads ``n/a`` could not be had, equal reasons together."""
     missing: dict[str, set[str]] = {}
     for row in body:
-        for name, memory in row.line.memory.items() if isinstance(row, Row) else ():
+        for name, memory in row.line.memory.items() if isinstance(row, ShownLine) else ():
             absent = {field for field in (*_LEVEL, *_NET) if getattr(memory, field) is None}
             missing.setdefault(name, set()).update(absent)
     reasons = {device.name: device.missing for device in report.devices}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorlens.lines.present.layout import Entry, FunctionLayout, Row
+from tensorlens.lines.present.layout import Entry, FunctionLayout, ShownLine
 from tensorlens.render.source import printable, short_path
 from tensorlens.user_code import is_foreign
 
@@ -26,11 +26,11 @@ FEW_FUNCTIONS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LineFigures:
     """A line's figures on a device, or on several where they are the same."""
 
     function: FunctionLayout
-    row: Row
+    row: ShownLine
     entry: Entry
 
     @property
@@ -67,11 +67,11 @@ class Place:
 class Overview:
     """The lines that matter most, on all devices."""
 
-    peaks: tuple[Place, ...]
+    peaks: tuple[LineFigures, ...]
     """The line that rose to the highest peak of each device."""
-    growths: tuple[Place, ...]
+    growths: tuple[LineFigures, ...]
     """The line that grew most on each device."""
-    places: tuple[Place, ...]
+    places: tuple[LineFigures, ...]
     """Some ``MOST`` lines, by device and peak; empty where the tables are few lines themselves."""
 
     def is_folded(self, function: FunctionLayout) -> bool:
@@ -97,9 +97,9 @@ def overview(functions: Sequence[FunctionLayout]) -> Overview:
     devices = _of_devices(functions)
     # of many devices few lines each
     most = max(_FEWEST, MOST // len(devices)) if devices else 0
-    peaks: list[Place] = []
-    growths: list[Place] = []
-    places: list[Place] = []
+    peaks: list[LineFigures] = []
+    growths: list[LineFigures] = []
+    places: list[LineFigures] = []
     for found in devices.values():
         own = [*_without_callers(found)]
         # a level that no line rose to was there before
@@ -111,7 +111,7 @@ def overview(functions: Sequence[FunctionLayout]) -> Overview:
         growths += [each for each in grown[:1] if each.growth > _LEAST_GROWTH * top]
         half = round(most * _FOR_PEAKS)
         taking = [e for at, e in enumerate(risen) if not at or _rise(e) > _LEAST_RISE * top]
-        chosen: list[Place] = taking[:half]
+        chosen: list[LineFigures] = taking[:half]
         for each in (*grown, *taking[half:]):
             if len(chosen) < most and all(each.entry is not one.entry for one in chosen):
                 chosen.append(each)
@@ -131,23 +131,23 @@ def highest(function: FunctionLayout) -> int:
     return max((entry.memory.peak or 0 for entry in function.entries), default=0)
 
 
-def _of_devices(functions: Iterable[FunctionLayout]) -> dict[str, list[Place]]:
-    found: dict[str, list[Place]] = {}
+def _of_devices(functions: Iterable[FunctionLayout]) -> dict[str, list[LineFigures]]:
+    found: dict[str, list[LineFigures]] = {}
     for function in functions:
         for row in function.rows:
             for entry in row.entries:
                 for device in entry.devices:
-                    found.setdefault(device, []).append(Place(function, row, entry))
+                    found.setdefault(device, []).append(LineFigures(function, row, entry))
     # a card's memory runs out first
     return dict(sorted(found.items(), key=lambda item: item[0].startswith("cpu")))
 
 
-def _once(places: Iterable[Place]) -> tuple[Place, ...]:
+def _once(places: Iterable[LineFigures]) -> tuple[LineFigures, ...]:
     """Return places without those that stand for several devices and were there already."""
     return tuple({id(each.entry): each for each in places}.values())
 
 
-def _without_callers(places: Sequence[Place]) -> Iterator[Place]:
+def _without_callers(places: Sequence[LineFigures]) -> Iterator[LineFigures]:
     spans: dict[int, list[tuple[tuple[int, float], FunctionLayout]]] = {}
     for each in places:
         if each.peak and _rise(each) > 0:
@@ -158,7 +158,7 @@ def _without_callers(places: Sequence[Place]) -> Iterator[Place]:
             yield each
 
 
-def _span(place: Place) -> tuple[int, float]:
+def _span(place: LineFigures) -> tuple[int, float]:
     """Return what a caller has more of than what it calls: how far it rose, and the time of a hit.
 
     What is called may be called from elsewhere as well: its times are not compared as sums.
@@ -167,7 +167,7 @@ def _span(place: Place) -> tuple[int, float]:
     return _rise(place), line.time_ns / max(line.hits, 1)
 
 
-def _rise(place: Place) -> int:
+def _rise(place: LineFigures) -> int:
     memory = place.entry.memory
     # files of before it was kept do not have it
     return place.peak if memory.rise is None else memory.rise

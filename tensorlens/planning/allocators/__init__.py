@@ -6,7 +6,7 @@ from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import (
     Figures,
     Level,
-    OutOfMemory,
+    NoRoom,
     SimulatedAllocator,
 )
 
@@ -15,7 +15,7 @@ __all__ = [
     "CachingAllocator",
     "Figures",
     "Level",
-    "OutOfMemory",
+    "NoRoom",
     "Settings",
     "SimulatedAllocator",
 ]

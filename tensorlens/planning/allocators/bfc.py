@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tensorlens.planning.allocators.blocks import Block, Pool
 from tensorlens.planning.allocators.settings import Settings
-from tensorlens.planning.allocators.simulated import OutOfMemory, SimulatedAllocator
+from tensorlens.planning.allocators.simulated import NoRoom, SimulatedAllocator
 from tensorlens.records.events import EventLog
 
 _GRAIN = 256
@@ -81,7 +81,7 @@ class BFCAllocator(SimulatedAllocator):
             self._pool, self._region if available is None else min(self._region, available)
         )
         if chunk is None:
-            raise OutOfMemory(self.device, size)
+            raise NoRoom(self.device, size)
         if not larger:
             self._region *= 2
         return chunk
@@ -91,7 +91,7 @@ class BFCAllocator(SimulatedAllocator):
         regions = [each for each in self._memory.free_blocks(self._pool) if not each.split]
         nbytes = sum(region.size for region in regions)
         if not self._collects or size > available + nbytes:
-            raise OutOfMemory(self.device, size)
+            raise NoRoom(self.device, size)
         for region in regions:
             self._memory.release(region)
         return nbytes

@@ -22,7 +22,7 @@ from tensorlens.planning.allocators.blocks import (
     Reservation,
 )
 from tensorlens.planning.allocators.settings import Settings
-from tensorlens.planning.allocators.simulated import OutOfMemory, SimulatedAllocator
+from tensorlens.planning.allocators.simulated import NoRoom, SimulatedAllocator
 from tensorlens.records.events import EventLog
 from tensorlens.records.torch_files.sizes import SMALL, SMALL_SEGMENT
 
@@ -86,7 +86,7 @@ class CachingAllocator(SimulatedAllocator):
             _release_cached(memory)
             block = self._take(pool, size)
         if block is None:
-            raise OutOfMemory(self.device, size)
+            raise NoRoom(self.device, size)
         return block
 
     def _take(self, pool: Pool, size: int) -> Block | None:

@@ -38,7 +38,7 @@ class Figures:
     """Held from the driver: ``reserved_bytes.all``, ``pool_bytes``."""
 
 
-class OutOfMemory(TensorlensError):
+class NoRoom(TensorlensError):
     """A request that has no room in what the allocator may take."""
 
     exit_code = 3

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tensorlens.errors import TensorlensError
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.card import Card
-from tensorlens.planning.estimate.result import Estimate, Range, Term
+from tensorlens.planning.estimate.result import Estimate, EstimateTerm, Range
 from tensorlens.planning.estimate.simulation import (
     Simulated,
     Simulation,
@@ -167,7 +167,7 @@ def _without_line(log: EventLog, row: int) -> None:
         log.context[row] = log.context_number(replace(context, forward=-1, module=None))
 
 
-def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[Term]:
+def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[EstimateTerm]:
     """Return what no tensor of the program is of what is resident at the peak, by name."""
     log = simulated.log
     found: dict[str, Range] = {}
@@ -180,7 +180,7 @@ def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[T
             size = trace.log.size[row]
             least, most = trace.bounds.get(row, (size, size))
             found[name] = found.get(name, Range(0, 0, 0)) + Range(least, size, most)
-    return [Term(name, nbytes, rule(name)) for name, nbytes in found.items()]
+    return [EstimateTerm(name, nbytes, rule(name)) for name, nbytes in found.items()]
 
 
 def _batch(log: EventLog, device: str) -> int | None:

@@ -64,7 +64,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class EstimateTerm:
     """Memory that no tensor of the program is."""
 
     name: str
@@ -78,7 +78,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class StepFigures:
+class EstimatedStep:
     """One step on one device, bytes as the framework's allocator counts them."""
 
     name: str
@@ -180,8 +180,8 @@ class Estimate(Document):
     """Peak over all steps, as ``torch.cuda.max_memory_reserved()`` will tell."""
     least_capacity: Range
     """The minimum that fits: cached segments go back when there is no room."""
-    steps: Sequence[StepFigures]
-    terms: Sequence[Term]
+    steps: Sequence[EstimatedStep]
+    terms: Sequence[EstimateTerm]
     recording: Recording
     """The steps as :func:`tensorlens.record` would have seen them."""
     peak_row: int

@@ -12,11 +12,11 @@ from tensorlens.planning.allocators import (
     CachingAllocator,
     Figures,
     Level,
-    OutOfMemory,
+    NoRoom,
     Settings,
     SimulatedAllocator,
 )
-from tensorlens.planning.estimate.result import StepFigures
+from tensorlens.planning.estimate.result import EstimatedStep
 from tensorlens.planning.trace import Handover, Trace
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Mark
 
@@ -39,7 +39,7 @@ class Simulated:
     """With addresses and segments; the devices' rows are in one order, as in the trace."""
     rows: dict[int, int]
     """Row of an allocation in the trace to its row in the log."""
-    figures: dict[str, list[StepFigures]] = field(default_factory=dict)
+    figures: dict[str, list[EstimatedStep]] = field(default_factory=dict)
     """Device to what each of its steps came to, the setup first."""
 
     def peak_allocated(self, device: str) -> int:
@@ -132,7 +132,7 @@ class Simulation:
         for device, counter in self._counters.items():
             figures = counter.figures
             self._result.figures.setdefault(device, []).append(
-                StepFigures(
+                EstimatedStep(
                     ended,
                     peak_allocated=figures.allocated.peak,
                     peak_reserved=figures.reserved.peak,
@@ -232,7 +232,7 @@ def least_capacity(
         )
         try:
             _replay(requests, allocator)
-        except OutOfMemory:
+        except NoRoom:
             return None
         return allocator
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.estimate.result import CONTEXT, Range, Term
+from tensorlens.planning.estimate.result import CONTEXT, EstimateTerm, Range
 from tensorlens.planning.trace import Trace
 from tensorlens.records.events import EventLog
 
@@ -100,7 +100,7 @@ _OF: Mapping[str, tuple[tuple[str, ...], Range]] = {
 beyond torch's segments in the trainings published with xMem, which are of all of these."""
 
 
-def context_overhead(card: Card | None, trace: Trace) -> tuple[Term, ...]:
+def context_overhead(card: Card | None, trace: Trace) -> tuple[EstimateTerm, ...]:
     """Return what is outside of the framework's memory, none for the CPU (``card`` None).
 
     The CUDA context, and the kernels that are loaded as they are first used: the more, the more
@@ -113,16 +113,16 @@ def context_overhead(card: Card | None, trace: Trace) -> tuple[Term, ...]:
         f"what the driver keeps for a process on a card of capability {card.capability[0]}."
         f"{card.capability[1]}; varies with driver and CUDA version"
     )
-    return Term(CONTEXT, context, rule, apart=True), _kernels(trace.log, trace.framework)
+    return EstimateTerm(CONTEXT, context, rule, apart=True), _kernels(trace.log, trace.framework)
 
 
-def _kernels(log: EventLog, framework: str) -> Term:
+def _kernels(log: EventLog, framework: str) -> EstimateTerm:
     names = {each.op for each in log.contexts if each.op}
     used = [library for library, (marks, _) in _OF.items() if _any_in(marks, names)]
     size = sum((_OF[library][1] for library in used), _ANY)
     libraries = ", ".join([framework, *used])
     rule = f"kernels are loaded as they are first used: those of {libraries}"
-    return Term(KERNELS, size, rule, apart=True)
+    return EstimateTerm(KERNELS, size, rule, apart=True)
 
 
 def _any_in(marks: tuple[str, ...], names: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.tensorflow.execution.scratch import LOWER
-from tensorlens.planning.tensorflow.graph.nodes import Node
+from tensorlens.planning.tensorflow.graph.nodes import GraphNode
 from tensorlens.planning.tensorflow.graph.tracing import TraceRequest
 from tensorlens.planning.trace import Caution
 from tensorlens.units import format_bytes
@@ -61,7 +61,7 @@ _AHEAD = (
 
 
 def cautions(
-    nodes: Sequence[Node], asked: TraceRequest, model: Any, batch: int, xla: str
+    nodes: Sequence[GraphNode], asked: TraceRequest, model: Any, batch: int, xla: str
 ) -> list[Caution]:
     """Return what applies to a graph on a device.
 

@@ -18,7 +18,7 @@ from tensorlens.planning.tensorflow.execution.graph_run import GraphRun, eager_l
 from tensorlens.planning.tensorflow.execution.kernels import Machine
 from tensorlens.planning.tensorflow.execution.live_values import NOTHING, Buffer, Value, drop, keep
 from tensorlens.planning.tensorflow.execution.scratch import add_positions, host_scratch, scratch_of
-from tensorlens.planning.tensorflow.graph.nodes import BRANCHES, ITEM_SIZES, LOOPS, Graph, Node
+from tensorlens.planning.tensorflow.graph.nodes import BRANCHES, ITEM_SIZES, LOOPS, Graph, GraphNode
 from tensorlens.planning.tensorflow.graph.optimizing import as_traced, optimized
 from tensorlens.planning.tensorflow.graph.tape import kept_until
 from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep, TraceRequest, trace
@@ -79,7 +79,7 @@ def execute(
     graph: Graph,
     asked: TraceRequest,
     writer: TraceWriter,
-    unknown: Callable[[Node], None],
+    unknown: Callable[[GraphNode], None],
 ) -> None:
     """Run a step once.
 
@@ -132,11 +132,11 @@ def _there(each: StepInput, writer: TraceWriter) -> Value:
     return keep(Value(Buffer(nbytes, writer.hold(nbytes, _label(each))), each.shape))
 
 
-def _teller_of_unknown(trace: Trace) -> Callable[[Node], None]:
+def _teller_of_unknown(trace: Trace) -> Callable[[GraphNode], None]:
     """Return what tells once for each kind of operation that its results have no shape."""
     told: set[str] = set()
 
-    def unknown(node: Node) -> None:
+    def unknown(node: GraphNode) -> None:
         if node.op in told:
             return
         told.add(node.op)
@@ -155,7 +155,7 @@ def _label(each: StepInput) -> Label:
     return Label(each.name, each.role, each.dtype, each.shape)
 
 
-def _label_gradients(traced: TracedStep, nodes: Sequence[Node], writer: TraceWriter) -> None:
+def _label_gradients(traced: TracedStep, nodes: Sequence[GraphNode], writer: TraceWriter) -> None:
     for node in nodes:
         path = traced.gradients.get(node.name)
         if path is not None and node.outputs:

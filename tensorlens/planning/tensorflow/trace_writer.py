@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import FrameType
 
 from tensorlens.frameworks.tensorflow.graphs import NodeOrigin, Nodes
-from tensorlens.planning.tensorflow.graph.nodes import Node
+from tensorlens.planning.tensorflow.graph.nodes import GraphNode
 from tensorlens.planning.trace import Handover, Trace
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
 from tensorlens.records.tensors import SourceLine
@@ -43,7 +43,7 @@ class OperationPlaces:
         self._named: dict[tuple[str, str], tuple[int, Context]] = {}
         self._numbers: dict[tuple[SourceLine, ...], int] = {}
 
-    def of(self, node: Node, name: str | None) -> tuple[int, Context]:
+    def of(self, node: GraphNode, name: str | None) -> tuple[int, Context]:
         """Return the stack and the context of an operation, or of what it takes under a name."""
         known = self._known.get(node.name)
         if known is None:
@@ -59,7 +59,7 @@ class OperationPlaces:
             self._named[key] = stack, context
         return self._named[key]
 
-    def _find(self, node: Node) -> tuple[int, Context]:
+    def _find(self, node: GraphNode) -> tuple[int, Context]:
         origin = self._nodes.find(node.name, self._function)
         if origin is None:
             return -1, Context(op=node.op)
@@ -86,7 +86,7 @@ class OperationPlaces:
         return self._stacks.add(frames)
 
 
-PlaceOf = Callable[[Node, str | None], tuple[int, Context]]
+PlaceOf = Callable[[GraphNode, str | None], tuple[int, Context]]
 """Gives the stack and the context of an operation, and of what it takes under a name."""
 
 
@@ -121,7 +121,7 @@ class TraceWriter:
         self._log.name(row, label)
         return row
 
-    def take(self, nbytes: int, operation: Node | None, name: str | None = None) -> int:
+    def take(self, nbytes: int, operation: GraphNode | None, name: str | None = None) -> int:
         """Return the row of what an operation takes."""
         stack, context = (-1, None) if operation is None else self._locate(operation, name)
         row = self._append(nbytes, stack, context)
@@ -139,14 +139,14 @@ class TraceWriter:
         self._now += likely - self._log.size[row]
         self._log.size[row] = likely
 
-    def give(self, row: int, operation: Node | None) -> None:
+    def give(self, row: int, operation: GraphNode | None) -> None:
         """Note that a row's bytes went."""
         log = self._log
         self._now -= log.size[row]
         stack, context = (-1, None) if operation is None else self._locate(operation, None)
         log.append(FREE, self._device, log.address[row], log.size[row], len(log), stack, context)
 
-    def assign(self, variable: str, row: int, old: int, operation: Node | None) -> None:
+    def assign(self, variable: str, row: int, old: int, operation: GraphNode | None) -> None:
         """Note that a row is a variable's value now, and another one, or -1, no longer is."""
         label = self._variables.get(variable)
         if label is None:
@@ -156,7 +156,7 @@ class TraceWriter:
             self._hand_over(old, replaced, operation)
         self._hand_over(row, label, operation)
 
-    def _hand_over(self, row: int, label: Label, operation: Node | None) -> None:
+    def _hand_over(self, row: int, label: Label, operation: GraphNode | None) -> None:
         log = self._log
         stack, context = (-1, None) if operation is None else self._locate(operation, None)
         self._trace.handovers.append(Handover(len(log), log.address[row], label, stack, context))

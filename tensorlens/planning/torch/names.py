@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.torch.census.names.modules import outermost
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.heap.objects import without_tuples
@@ -56,7 +56,7 @@ class BlockNames:
         self, models: Sequence[Any], optimizers: Sequence[Any], objects: list[Any] | None = None
     ) -> None:
         """Name what models and optimizers hold, and Keras's among some objects."""
-        owners = Owners([Root(model, None) for model in models])
+        owners = Owners([CensusRoot(model, None) for model in models])
         if objects is not None:
             owners.add_keras(objects)
         owners.add_found([], optimizers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
 from tensorlens.recording.analysis.instants import largest_sums, roles_of, row_at
 from tensorlens.recording.analysis.levels import chosen, device_peak, residents
-from tensorlens.recording.moments import BackwardCost, Churn, Growth
+from tensorlens.recording.moments import BackwardCost, Churn, LineGrowth
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.tensors import SourceLine
 
@@ -127,7 +127,7 @@ def _node(of: EventIndex, place: Place) -> str:
 
 def growth(
     recording: Recording, start: str | int | None = None, end: str | int | None = None
-) -> tuple[Growth, ...]:
+) -> tuple[LineGrowth, ...]:
     """Return what was resident more at ``end`` than at ``start``, by line and role, on all devices.
 
     What did not change in bytes nor in blocks is left out; the bytes add up to the whole change.
@@ -146,7 +146,7 @@ def growth(
                 key = of.charged[of.place(row)], roles.role(row)
                 nbytes[key] += sign * log.size[row]
                 blocks[key] += sign
-    found = (Growth(*key, nbytes[key], blocks[key]) for key in blocks)
+    found = (LineGrowth(*key, nbytes[key], blocks[key]) for key in blocks)
     changed = (each for each in found if each.nbytes or each.blocks)
     return tuple(sorted(changed, key=lambda each: (-each.nbytes, str(each.line), each.role)))
 

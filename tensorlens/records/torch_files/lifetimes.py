@@ -22,7 +22,7 @@ from tensorlens.records.events import (
     SegmentBlock,
 )
 from tensorlens.records.torch_files.sizes import LargePool, Rules
-from tensorlens.records.torch_files.trace import FREED, Step
+from tensorlens.records.torch_files.trace import FREED, TraceEvent
 
 
 class LogRow(NamedTuple):
@@ -57,9 +57,9 @@ class Lifetimes:
 class _Before:
     """Blocks whose first or last event the trace does not have."""
 
-    freed: Sequence[Step]
+    freed: Sequence[TraceEvent]
     """Frees of blocks that were there before it."""
-    waiting: Sequence[Step]
+    waiting: Sequence[TraceEvent]
     """Blocks given back before it that another stream still used."""
     resident: Sequence[SegmentBlock]
     """Blocks that were there before it and still are."""
@@ -69,7 +69,7 @@ class _Before:
     """Blocks that are there at its end, by the segments."""
 
 
-def lifetimes(trace: Sequence[Step], segments: Sequence[Segment], rules: Rules) -> Lifetimes:
+def lifetimes(trace: Sequence[TraceEvent], segments: Sequence[Segment], rules: Rules) -> Lifetimes:
     """Return when each block of a device was there.
 
     A block counts with the bytes that it was given, the remainder that was not split off included,
@@ -97,12 +97,12 @@ def lifetimes(trace: Sequence[Step], segments: Sequence[Segment], rules: Rules) 
     return _Replay(before, pool).run(trace)
 
 
-def _open_ends(trace: Sequence[Step], segments: Sequence[Segment]) -> _Before:
+def _open_ends(trace: Sequence[TraceEvent], segments: Sequence[Segment]) -> _Before:
     live: set[int] = set()
     waiting: set[int] = set()
     touched: set[int] = set()
-    freed: list[Step] = []
-    pending: list[Step] = []
+    freed: list[TraceEvent] = []
+    pending: list[TraceEvent] = []
     for step in trace:
         address = step.address
         if step.kind == ALLOC:
@@ -151,7 +151,7 @@ class _Replay:
         self._freed: dict[int, int] = {}
         """Row of a free to that of its allocation."""
 
-    def run(self, trace: Sequence[Step]) -> Lifetimes:
+    def run(self, trace: Sequence[TraceEvent]) -> Lifetimes:
         made = self._made
         self._start()
         for step in trace:
@@ -179,7 +179,7 @@ class _Replay:
 
     def _start(self) -> None:
         before = self._before
-        found: tuple[Step | SegmentBlock, ...] = (*before.freed, *before.resident)
+        found: tuple[TraceEvent | SegmentBlock, ...] = (*before.freed, *before.resident)
         for each in found:
             stack = each.stack if isinstance(each, SegmentBlock) else -1
             row = LogRow(START, each.address, each.size, -1, stack, None)
@@ -192,7 +192,7 @@ class _Replay:
             self._made.unsure += given is None
             self._given[number] = given or step.size
 
-    def _allocate(self, step: Step) -> None:
+    def _allocate(self, step: TraceEvent) -> None:
         if step.address in self._live:
             self._made.missed += 1
             self._pool.free(step.address)
@@ -205,18 +205,18 @@ class _Replay:
         self._given[number] = given
         self._made.rows.append(row)
 
-    def _free(self, step: Step) -> None:
+    def _free(self, step: TraceEvent) -> None:
         if step.address in self._live:
             self._end(step)
         else:
             self._made.missed += 1
 
-    def _end(self, step: Step) -> None:
+    def _end(self, step: TraceEvent) -> None:
         made = self._made
         self._freed[len(made.rows)] = self._live.pop(step.address)
         made.rows.append(LogRow(FREE, *step[1:6]))
 
-    def _other(self, step: Step) -> None:
+    def _other(self, step: TraceEvent) -> None:
         if step.kind == SEGMENT_ALLOC and not step.mapped:
             self._pool.add(step.address, step.size)
         elif step.kind == SEGMENT_FREE and not step.mapped:

@@ -18,7 +18,7 @@ from tensorlens.records.torch_files.pickles import unpickle
 from tensorlens.records.torch_files.sizes import Rules
 from tensorlens.records.torch_files.trace import (
     WRONG,
-    Step,
+    TraceEvent,
     damaged,
     device_name,
     segments,
@@ -92,7 +92,7 @@ def _lifetimes(data: Any, log: EventLog) -> dict[str, Lifetimes]:
     made: dict[str, Lifetimes] = {}
     for index, device in enumerate(dict.fromkeys(devices)):
         own = [each for each in log.segments if each.device == device]
-        trace: list[Step] = []
+        trace: list[TraceEvent] = []
         if index < len(traces):
             trace = steps(traces[index], rules, reader)
         if trace or own:

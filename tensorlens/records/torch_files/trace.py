@@ -37,7 +37,7 @@ WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowEr
 """Errors raised by reading data of another form."""
 
 
-class Step(NamedTuple):
+class TraceEvent(NamedTuple):
     """One event of a trace."""
 
     kind: int
@@ -53,9 +53,9 @@ class Step(NamedTuple):
     """A part of an expandable segment."""
 
 
-def steps(trace: Any, rules: Rules, reader: StackReader) -> list[Step]:
+def steps(trace: Any, rules: Rules, reader: StackReader) -> list[TraceEvent]:
     """Return the events of one device's trace."""
-    found: list[Step] = []
+    found: list[TraceEvent] = []
     time = -1
     for event in trace:
         step = _step(event, time, rules, reader)
@@ -65,7 +65,7 @@ def steps(trace: Any, rules: Rules, reader: StackReader) -> list[Step]:
     return found
 
 
-def _step(event: Any, before: int, rules: Rules, reader: StackReader) -> Step | None:
+def _step(event: Any, before: int, rules: Rules, reader: StackReader) -> TraceEvent | None:
     action = event["action"]
     kind = _KINDS.get(action)
     if kind is None:
@@ -78,7 +78,7 @@ def _step(event: Any, before: int, rules: Rules, reader: StackReader) -> Step | 
     address = event.get("device_free", 0) if kind == OOM else event["addr"]
     # the clock may be set back, the trace is in order all the same
     time = max(event["time_us"], before) if "time_us" in event else before
-    return Step(kind, address, size, time, stack, context, action in _MAPPED)
+    return TraceEvent(kind, address, size, time, stack, context, action in _MAPPED)
 
 
 def segments(listed: Any, reader: StackReader) -> list[Segment]:

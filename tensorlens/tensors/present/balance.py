@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tensorlens.records.ledger import FIGURES, Block, Ledger
+from tensorlens.records.ledger import FIGURES, Ledger, UnnamedBlock
 from tensorlens.render.blocks import NO_BREAK, Cell, Column, Note, Row, Section, Table
 from tensorlens.render.figures import counted, size
 from tensorlens.render.source import place, printable
@@ -117,7 +117,7 @@ def _unnamed_blocks(ledger: Ledger, view: View) -> list[str]:
     A verbose view has every block that the ledger knows, with address and stack.
     """
     all_ = view.verbose
-    groups: dict[object, list[Block]] = {}
+    groups: dict[object, list[UnnamedBlock]] = {}
     for place_of, block in enumerate(sorted(ledger.blocks, key=lambda block: -block.nbytes)):
         groups.setdefault(place_of if all_ else (block.what, block.born), []).append(block)
     shown = sorted(groups.values(), key=lambda group: -sum(block.nbytes for block in group))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import Adapter, Findings, LeftBlocks, StepFigures
-from tensorlens.frameworks.survivors import Retained, Root, Survivor
+from tensorlens.frameworks.survivors import GraphRoot, Retained, Survivor
 from tensorlens.records.events import EventLog
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine, TensorTable
@@ -53,8 +53,8 @@ class FakeHoldings:
         self.survivors = survivors
         self._below = below
 
-    def root(self, item: Any) -> Root:
-        return Root(0, str(item), "other", "cpu", "", (), 0, 0, None)
+    def root(self, item: Any) -> GraphRoot:
+        return GraphRoot(0, str(item), "other", "cpu", "", (), 0, 0, None)
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         nbytes = sum(self._below[id(root)] for root in roots)

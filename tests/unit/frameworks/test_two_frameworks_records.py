@@ -11,7 +11,7 @@ from tensorlens.frameworks.survivors import Holder, Survivor
 from tensorlens.leaks.joint_steps import follow
 from tensorlens.recording.record import Recorders
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
-from tensorlens.records.ledger import Block, Ledger, Term
+from tensorlens.records.ledger import Ledger, Term, UnnamedBlock
 from tensorlens.records.origin import Origin
 from tensorlens.tensors.merged_census import census
 
@@ -95,14 +95,21 @@ class TestCensus:
                 table(),
                 {
                     "cpu": host_ledger(
-                        *("one's", 100, 90), parts=parts, blocks=(Block(1, 10),), block_count=1
+                        *("one's", 100, 90),
+                        parts=parts,
+                        blocks=(UnnamedBlock(1, 10),),
+                        block_count=1,
                     )
                 },
                 (),
             ),
             Findings(
                 table(),
-                {"cpu": host_ledger(*("two's", 70, 30), blocks=(Block(2, 40),), block_count=2)},
+                {
+                    "cpu": host_ledger(
+                        *("two's", 70, 30), blocks=(UnnamedBlock(2, 40),), block_count=2
+                    )
+                },
                 (),
             ),
         )

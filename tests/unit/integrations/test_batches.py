@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Growth, Level
+from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, EpochLevel, SteadyGrowth
 from tensorlens.integrations.sampler import Follower, Trend
 from tensorlens.lines.region import DeviceLevel
 
@@ -65,7 +65,7 @@ def test_an_epoch_has_the_peak_and_the_batch_of_it(script: Script, follower: Fol
     epoch = follower.epoch_ends()
     assert epoch is not None
     assert (epoch.number, epoch.batches, epoch.ended) == (4, 3, True)
-    assert epoch.devices == {"cpu": Level(15, 90, (1, 1))}
+    assert epoch.devices == {"cpu": EpochLevel(15, 90, (1, 1))}
     report = follower.end(FIT)
     assert report is not None
     assert report.peak("cpu") == (90, epoch)
@@ -83,7 +83,7 @@ def test_a_peak_between_batches_is_said_to_be_there(script: Script, follower: Fo
     follower.batch_ends(1)
     epoch = follower.epoch_ends()
     assert epoch is not None
-    assert epoch.devices == {"cpu": Level(6, 300, None)}
+    assert epoch.devices == {"cpu": EpochLevel(6, 300, None)}
 
 
 def test_the_peak_of_before_the_fit_is_not_its_own(script: Script, follower: Follower) -> None:
@@ -112,8 +112,8 @@ def test_validation_is_apart_from_training(script: Script, follower: Follower) -
     script.set(10)
     epoch = follower.epoch_ends()
     assert epoch is not None
-    assert epoch.devices == {"cpu": Level(10, 30, (0, 0))}
-    assert epoch.validation == {"cpu": Level(12, 80, (0, 0))}
+    assert epoch.devices == {"cpu": EpochLevel(10, 30, (0, 0))}
+    assert epoch.validation == {"cpu": EpochLevel(12, 80, (0, 0))}
     report = follower.end(FIT)
     assert report is not None
     assert "peak 80 B in batch 1 of validation of epoch 1" in str(report)
@@ -171,7 +171,7 @@ def test_a_device_may_come_into_use_within_an_epoch() -> None:
     follower.batch_ends(1)
     epoch = follower.epoch_ends()
     assert epoch is not None
-    assert epoch.devices == {"cpu": Level(1, 2, (0, 0)), "cuda:0": Level(70, 100, None)}
+    assert epoch.devices == {"cpu": EpochLevel(1, 2, (0, 0)), "cuda:0": EpochLevel(70, 100, None)}
 
 
 def test_unknown_peaks_stay_unknown() -> None:
@@ -183,7 +183,7 @@ def test_unknown_peaks_stay_unknown() -> None:
     follower.batch_ends(0)
     epoch = follower.epoch_ends()
     assert epoch is not None
-    assert epoch.devices == {"cpu": Level(50, -1, None)}
+    assert epoch.devices == {"cpu": EpochLevel(50, -1, None)}
     report = follower.end(FIT)
     assert report is not None
     assert report.peak("cpu") is None
@@ -196,7 +196,7 @@ def test_growth_by_batch_is_exact(count: int) -> None:
     for number in range(count):
         # every third batch holds something until the next
         trend.take([1000 + 400 * number + 5000 * (number % 3 == 0)])
-    assert trend.growth(0, least=1) == Growth("batch", 400.0, count)
+    assert trend.growth(0, least=1) == SteadyGrowth("batch", 400.0, count)
 
 
 def test_a_sawtooth_and_a_level_do_not_grow() -> None:
@@ -219,12 +219,12 @@ def test_growth_of_an_inexact_counter_has_to_be_large() -> None:
 @pytest.mark.parametrize(
     ("levels", "growth"),
     [
-        ([0, 100, 130, 160, 190], Growth("call", 30.0, 5)),
+        ([0, 100, 130, 160, 190], SteadyGrowth("call", 30.0, 5)),
         ([0, 100, 130, 130, 190], None),
         ([0, 100, 130], None),
     ],
 )
-def test_growth_by_call(levels: list[int], growth: Growth | None) -> None:
+def test_growth_by_call(levels: list[int], growth: SteadyGrowth | None) -> None:
     trend = Trend("call")
     for level in levels:
         trend.take([level])
@@ -240,7 +240,7 @@ def test_calls_of_predict_are_compared(script: Script, follower: Follower) -> No
         follower.batch_ends(0)
         report = follower.end(PREDICT)
     assert report is not None
-    assert report.growth == {"cpu": (Growth("call", 8.0, 6),)}
+    assert report.growth == {"cpu": (SteadyGrowth("call", 8.0, 6),)}
     assert "grows by 8 B per call, seen over 6 calls" in str(report)
 
 

@@ -7,7 +7,7 @@ from snapshot_builder import T, ledger_of, snapshot_of
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.lines.report import LineReport
 from tensorlens.loading import load, parse
-from tensorlens.records.ledger import Block, Term
+from tensorlens.records.ledger import Term, UnnamedBlock
 from tensorlens.records.tensors import SourceLine, table_rows
 from tensorlens.render.view import View
 from tensorlens.tensors.difference import Difference
@@ -21,7 +21,9 @@ LEDGER = ledger_of(
     parts=(Term("cached", "free", "largest free", None, "why"),),
     explanations={"cached": "what"},
     missing={"driver_total": "because"},
-    blocks=(Block(4096, 8, SourceLine("a.py", 1, "f"), (SourceLine("b.py", 2, "g"),), "mm"),),
+    blocks=(
+        UnnamedBlock(4096, 8, SourceLine("a.py", 1, "f"), (SourceLine("b.py", 2, "g"),), "mm"),
+    ),
     block_count=1,
 )
 TENSORS = [

@@ -28,7 +28,13 @@ from typing import Any
 from rendered_recordings import HOSTILE, MS, SOURCE, Step, empty
 
 from tensorlens.planning.card import H100
-from tensorlens.planning.estimate.result import CONTEXT, Estimate, Range, StepFigures, Term
+from tensorlens.planning.estimate.result import (
+    CONTEXT,
+    Estimate,
+    EstimatedStep,
+    EstimateTerm,
+    Range,
+)
 from tensorlens.planning.trace import Caution
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
@@ -49,10 +55,14 @@ GIB = 1024**3
 GPU = "cuda:0"
 PEAK = 67 * MIB // 2
 
-WORKSPACE = Term("cuBLAS workspace", Range.exactly(8 * MIB), "one handle on this card")
+WORKSPACE = EstimateTerm("cuBLAS workspace", Range.exactly(8 * MIB), "one handle on this card")
 OUTSIDE = (
-    Term(CONTEXT, Range(300 * MIB, 400 * MIB, 500 * MIB), "measured on cards like it", apart=True),
-    Term("loaded kernels", Range(0, 10 * MIB, 50 * MIB), "loaded when first used", apart=True),
+    EstimateTerm(
+        CONTEXT, Range(300 * MIB, 400 * MIB, 500 * MIB), "measured on cards like it", apart=True
+    ),
+    EstimateTerm(
+        "loaded kernels", Range(0, 10 * MIB, 50 * MIB), "loaded when first used", apart=True
+    ),
 )
 
 
@@ -117,9 +127,9 @@ def training(**changes: Any) -> Estimate:
         "reserved": Range(40 * MIB, 40 * MIB, 42 * MIB),
         "least_capacity": Range(34 * MIB, 36 * MIB, 38 * MIB),
         "steps": (
-            StepFigures("setup", 5 * MIB, 20 * MIB, 5 * MIB, 20 * MIB),
-            StepFigures("step 1", 25 * MIB, 40 * MIB, 25 * MIB, 40 * MIB),
-            StepFigures("step 2", PEAK, 40 * MIB, 25 * MIB, 40 * MIB),
+            EstimatedStep("setup", 5 * MIB, 20 * MIB, 5 * MIB, 20 * MIB),
+            EstimatedStep("step 1", 25 * MIB, 40 * MIB, 25 * MIB, 40 * MIB),
+            EstimatedStep("step 2", PEAK, 40 * MIB, 25 * MIB, 40 * MIB),
         ),
         "terms": (WORKSPACE, *OUTSIDE),
         "recording": Recording(training_log(), Origin(provenance="estimated")),
@@ -167,7 +177,7 @@ def approximate() -> Estimate:
         allocated=Range.exactly(3 * MIB),
         reserved=Range.exactly(3 * MIB),
         least_capacity=Range.exactly(3 * MIB),
-        steps=(StepFigures("step 1", 3 * MIB, 3 * MIB, 3 * MIB, 3 * MIB),),
+        steps=(EstimatedStep("step 1", 3 * MIB, 3 * MIB, 3 * MIB, 3 * MIB),),
         terms=(),
         recording=Recording(log),
         peak_row=0,
@@ -186,14 +196,17 @@ def hostile() -> Estimate:
     exact = Range.exactly(PEAK)
     return training(
         device=GPU,
-        terms=(Term(HOSTILE, exact, HOSTILE), Term(HOSTILE, exact, HOSTILE, apart=True)),
+        terms=(
+            EstimateTerm(HOSTILE, exact, HOSTILE),
+            EstimateTerm(HOSTILE, exact, HOSTILE, apart=True),
+        ),
         recording=Recording(training_log(HOSTILE, HOSTILE), Origin(process=HOSTILE)),
         warnings=(Caution(HOSTILE, SourceLine(HOSTILE, 1, HOSTILE)),),
         approximate=HOSTILE,
         settings=HOSTILE,
         program=HOSTILE,
         versions={HOSTILE: HOSTILE},
-        steps=(StepFigures(HOSTILE, 1, 1, 1, 1),),
+        steps=(EstimatedStep(HOSTILE, 1, 1, 1, 1),),
     )
 
 

@@ -6,7 +6,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from tensorlens.records.ledger import Block, Term
+from tensorlens.records.ledger import Term, UnnamedBlock
 from tensorlens.records.tensors import SourceLine
 from tensorlens.roles import ROLES
 from tensorlens.tensors.difference import Difference
@@ -56,8 +56,8 @@ def two_devices() -> Snapshot:
         ),
         explanations={"cached": "Reserved, but not handed out."},
         blocks=(
-            Block(0x7000, 8 * MIB, SourceLine("train.py", 12, "step"), what="aten::mm"),
-            Block(0x8000, 512 * KIB),
+            UnnamedBlock(0x7000, 8 * MIB, SourceLine("train.py", 12, "step"), what="aten::mm"),
+            UnnamedBlock(0x8000, 512 * KIB),
         ),
         block_count=3,
     )
@@ -119,7 +119,7 @@ def hostile() -> Snapshot:
         source=UGLY,
         allocated=20,
         missing={},
-        blocks=(Block(1, 8, SourceLine(UGLY, 3, UGLY), (SourceLine(UGLY, 4, UGLY),), UGLY),),
+        blocks=(UnnamedBlock(1, 8, SourceLine(UGLY, 3, UGLY), (SourceLine(UGLY, 4, UGLY),), UGLY),),
         block_count=1,
         parts=(Term("cached", "x", UGLY, None, UGLY),),
         explanations={"cached": UGLY},

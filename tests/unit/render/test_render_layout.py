@@ -4,7 +4,7 @@ import pytest
 import rendered_reports as reports
 from rendered_reports import KIB, MIB, moved, ran
 
-from tensorlens.lines.present.layout import Fold, Row, device_header, devices_of, layouts
+from tensorlens.lines.present.layout import Fold, ShownLine, device_header, devices_of, layouts
 from tensorlens.lines.present.overview import overview
 from tensorlens.lines.report import DeviceSource, Line, LineMemory
 
@@ -130,7 +130,7 @@ def test_twelve_lines_not_run_stay_and_thirteen_fold() -> None:
     (short,) = layouts(reports.report(reports.function((first, *unrun(12)))))
     assert [row.line.lineno for row in short.rows] == list(range(1, 14))
     (long,) = layouts(reports.report(reports.function((first, *unrun(13)))))
-    kinds = [row.line.lineno if isinstance(row, Row) else row.text for row in long.body]
+    kinds = [row.line.lineno if isinstance(row, ShownLine) else row.text for row in long.body]
     assert kinds == [1, 2, 3, 4, "7 lines not run", 12, 13, 14]
 
 
@@ -141,7 +141,7 @@ def test_lines_without_a_change_fold_in_long_tables(count: int, folded: bool) ->
     lines[20] = Line(21, "# comment")
     lines[40] = ran(41, "y = make()", {"cpu": moved(MIB, 3 * MIB)})
     (layout,) = layouts(reports.report(reports.function(tuple(lines))))
-    kinds = [row.line.lineno if isinstance(row, Row) else row.text for row in layout.body]
+    kinds = [row.line.lineno if isinstance(row, ShownLine) else row.text for row in layout.body]
     if not folded:
         assert kinds == list(range(1, count))
         return

@@ -6,7 +6,7 @@ import rendered_snapshots as snapshots
 from rendered_snapshots import MIB
 from snapshot_builder import T, ledger_of, snapshot_of
 
-from tensorlens.records.ledger import Block, Term
+from tensorlens.records.ledger import Term, UnnamedBlock
 from tensorlens.render.source import shortened, width
 from tensorlens.render.text import TextRenderer
 from tensorlens.render.view import View
@@ -365,8 +365,11 @@ def test_the_record_prints_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_blocks_of_which_as_little_is_known_are_one_row() -> None:
     named = [T("weight", storage_nbytes=1000)]
-    blocks = (*(Block(address, 20) for address in range(1, 100)), Block(500, 68))
-    made = (Block(1000, 4096, what="made by Fill"), Block(2000, 4096, what="made by Fill"))
+    blocks = (*(UnnamedBlock(address, 20) for address in range(1, 100)), UnnamedBlock(500, 68))
+    made = (
+        UnnamedBlock(1000, 4096, what="made by Fill"),
+        UnnamedBlock(2000, 4096, what="made by Fill"),
+    )
     ledger = replace(
         ledger_of("cpu", allocated=11_240, named=1000, unnamed=10_240),
         blocks=(*made, *blocks),

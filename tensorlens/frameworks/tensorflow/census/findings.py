@@ -11,13 +11,13 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from tensorlens import collector
-from tensorlens.frameworks.base import Findings, Root
+from tensorlens.frameworks.base import CensusRoot, Findings
 from tensorlens.frameworks.census.balance import balanced
 from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.tensorflow import counters, cpu
 from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
-from tensorlens.frameworks.tensorflow.census.rows import Rows, look, tabulate
+from tensorlens.frameworks.tensorflow.census.rows import CensusRows, look, tabulate
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.census.tensor_reader import fallback_reason, reader
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
@@ -71,7 +71,7 @@ _adopted: list[bool] = []
 """Not empty once what was there before the allocator was tapped has been counted in."""
 
 
-def take(roots: Sequence[Root]) -> Findings:
+def take(roots: Sequence[CensusRoot]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
     counter = cpu.cpu_counter()
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
@@ -82,7 +82,7 @@ def take(roots: Sequence[Root]) -> Findings:
     tensors = reader()
     with collector.paused():
         heap = look([root.item for root in roots])
-        rows = Rows(heap, tensors)
+        rows = CensusRows(heap, tensors)
         if isinstance(counter, cpu.CpuCounter) and not _adopted:
             _adopt(rows, counter.allocator)
             _adopted.append(True)
@@ -104,11 +104,11 @@ def adopt_all(allocator: TensorflowAllocator) -> int:
         return 0
     _adopted.append(True)
     with collector.paused():
-        rows = Rows(look([]), reader())
+        rows = CensusRows(look([]), reader())
     return _adopt(rows, allocator)
 
 
-def _adopt(rows: Rows, allocator: TensorflowAllocator) -> int:
+def _adopt(rows: CensusRows, allocator: TensorflowAllocator) -> int:
     sizes = {
         row.fact.address: row.fact.buffer_nbytes
         for row in rows.all
@@ -119,7 +119,7 @@ def _adopt(rows: Rows, allocator: TensorflowAllocator) -> int:
     return allocator.adopt(array("Q", sizes), array("q", sizes.values()))
 
 
-def _notes(rows: Rows) -> list[str]:
+def _notes(rows: CensusRows) -> list[str]:
     notes = []
     if rows.unread:
         notes.append(

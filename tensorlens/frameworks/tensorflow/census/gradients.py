@@ -16,7 +16,7 @@ from tensorflow.python.framework.indexed_slices import IndexedSlices
 from tensorflow.python.framework.ops import EagerTensor
 
 from tensorlens.frameworks.keras.layers import walk
-from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
+from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap
 from tensorlens.heap.attributes import content_of, dict_of, items_of
 
 NOTE = "taken for a gradient: it stands in a list of tensors with the shapes of the weights"
@@ -57,7 +57,7 @@ def _items(found: list[Any]) -> list[Any]:
 class Weights:
     """The lists of variables that gradients may have been asked for, by their shapes."""
 
-    def __init__(self, heap: Heap, rows: Rows) -> None:
+    def __init__(self, heap: Heap, rows: CensusRows) -> None:
         self._rows = rows
         self.contents: list[Any] = []
         """The ``__dict__`` of the sparse gradients that were looked into."""

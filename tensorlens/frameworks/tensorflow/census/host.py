@@ -14,12 +14,12 @@ from tensorlens.frameworks.census.host_ledger import (
 )
 from tensorlens.frameworks.census.table import Births, number_of
 from tensorlens.frameworks.host.allocator import LiveBlocks, NativeAllocator
-from tensorlens.frameworks.tensorflow.census.rows import Row, append
+from tensorlens.frameworks.tensorflow.census.rows import CensusRow, append
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Fact
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
 from tensorlens.frameworks.tensorflow.graphs import Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import Title, title
-from tensorlens.records.ledger import Block, Ledger
+from tensorlens.records.ledger import Ledger, UnnamedBlock
 from tensorlens.records.tensors import TensorTable
 
 _UNTYPED = "bytes"
@@ -28,7 +28,7 @@ _UNTYPED = "bytes"
 
 def _add_runtime_blocks(
     table: TensorTable, tagged: LiveBlocks, allocator: NativeAllocator, births: Births
-) -> tuple[int, list[Block]]:
+) -> tuple[int, list[UnnamedBlock]]:
     """Add a row for each block whose node tells what it is.
 
     Returns the bytes of these, and the blocks of which no more is known than the operation that
@@ -50,7 +50,7 @@ def _add_runtime_blocks(
         if found is None:
             line = births.line(birth) if birth >= 0 else None
             what = f"made by {allocator.node_name(node)}"
-            others.append(Block(address, size, line, what=what))
+            others.append(UnnamedBlock(address, size, line, what=what))
             continue
         if birth not in lines:
             lines[birth] = len(table.lines)
@@ -60,7 +60,7 @@ def _add_runtime_blocks(
         name = bases[found.base]
         name = name if found.key is None else table.names.key(name, found.key)
         fact = Fact(-1, -1, 0, PLAIN, _UNTYPED, (size,), size, address, size)
-        append(table, Row(fact, "cpu", 0, name, found.role, found.module, note=found.note))
+        append(table, CensusRow(fact, "cpu", 0, name, found.role, found.module, note=found.note))
         table.born.append(lines[birth])
         table.model_line.append(-1)
         table.alias.append(-1)
@@ -92,7 +92,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     note_foreign(table, foreign, "TensorFlow")
     named, others = _add_runtime_blocks(table, balance.by_node, allocator, births)
     unmatched = [
-        Block(address, size, births.line(birth) if birth >= 0 else None)
+        UnnamedBlock(address, size, births.line(birth) if birth >= 0 else None)
         for address, size, birth in balance.unmatched
     ]
     blocks = sorted((*unmatched, *others), key=lambda block: -block.nbytes)

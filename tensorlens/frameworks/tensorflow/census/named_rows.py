@@ -13,13 +13,13 @@ from typing import Any
 from tensorflow.python.module.module import Module
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients
-from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows, contents
+from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, contents
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
@@ -36,7 +36,7 @@ class VariableNames:
     It does not refer to those who use it: a cycle would keep the heap, as a holder of all in it.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: CensusRows) -> None:
         self._rows = rows
         self.of: dict[int, tuple[int, Role]] = {}
         """By ``id()`` of the variable."""
@@ -61,7 +61,9 @@ _TRACKED = "_self_unconditional_dependency_names"
 class NamedRows:
     """Names the rows, and fills in their roles, modules, holders and notes."""
 
-    def __init__(self, heap: Heap, rows: Rows, tapes: Tapes, roots: Sequence[Root]) -> None:
+    def __init__(
+        self, heap: Heap, rows: CensusRows, tapes: Tapes, roots: Sequence[CensusRoot]
+    ) -> None:
         self.names = Names()
         self._heap, self._rows, self._tapes = heap, rows, tapes
         self._loose: set[int] = set()
@@ -85,7 +87,7 @@ class NamedRows:
         self._ask_tapes()
         self._name_handles()
 
-    def _name_owned(self, roots: Sequence[Root]) -> dict[int, int]:
+    def _name_owned(self, roots: Sequence[CensusRoot]) -> dict[int, int]:
         """Name what layers, metrics and optimizers hold; return the nodes of the optimizers."""
         heap = self._heap
         optimizers = OptimizerNames(self.names, self._given.give, self._given.node_of)
@@ -108,7 +110,7 @@ class NamedRows:
                 found.name, found.role = self.names.attribute(parent, each.suffix), "gradient"
                 found.note = gradients.NOTE
 
-    def _ask_holders(self, roots: Sequence[Root]) -> None:
+    def _ask_holders(self, roots: Sequence[CensusRoot]) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
         aside = {handle for handle, _ in self._handles}
         aside.update(each.row for each in self._gradients)
@@ -155,7 +157,7 @@ class NamedRows:
                     if place.isdecimal():
                         names.kinds[node], names.values[node] = INDEX, int(place)
 
-    def _places(self, roots: Sequence[Root]) -> dict[int, int]:
+    def _places(self, roots: Sequence[CensusRoot]) -> dict[int, int]:
         """Return the nodes that names below other roots begin with."""
         alone = sum(root.name is None for root in roots) == 1
         found: dict[int, int] = {}

@@ -35,7 +35,7 @@ _ROLES = {role: number for number, role in enumerate(ROLES)}
 
 
 @dataclass(slots=True)
-class Row:
+class CensusRow:
     """One tensor, or a part of one, and what is learned of it while a census goes on."""
 
     fact: Fact
@@ -70,14 +70,14 @@ class Heap:
     lists: list[Any]
 
 
-class Rows:
+class CensusRows:
     """The rows, and which one stands for which object.
 
     Nothing of the objects met is run.
     """
 
     def __init__(self, heap: Heap, reader: Reader) -> None:
-        self.all: list[Row] = []
+        self.all: list[CensusRow] = []
         self.of: dict[int, int] = {}
         """``id()`` of a tensor or variable to its row; a variable's is that of its value."""
         self.by_number: dict[int, int] = {}
@@ -112,13 +112,15 @@ class Rows:
         row = len(self.all)
         if fact.kind == VARIABLE and fact.index == 0:
             self.of[id(tensor)] = self.by_number[tensor._id] = row
-            self.all.append(Row(fact, spelling(tensor.device), owner))
+            self.all.append(CensusRow(fact, spelling(tensor.device), owner))
         elif fact.parent >= 0:
-            self.all.append(Row(fact, spelling(tensor.device), 0))
+            self.all.append(CensusRow(fact, spelling(tensor.device), 0))
         else:
             self.of[id(tensor)] = self.by_number[tensor._id] = row
             place = tensor.backing_device
-            self.all.append(Row(fact, spelling(place), owner or id(tensor), number=tensor._id))
+            self.all.append(
+                CensusRow(fact, spelling(place), owner or id(tensor), number=tensor._id)
+            )
 
     def _alias(self, variable: Any, inner: Any) -> None:
         row = self.of.get(id(inner))
@@ -134,7 +136,7 @@ class Rows:
         return [(parent, row) for row, parent in enumerate(self.parents) if parent >= 0]
 
 
-def tabulate(rows: Sequence[Row], names: Names, births: Births) -> TensorTable:
+def tabulate(rows: Sequence[CensusRow], names: Names, births: Births) -> TensorTable:
     """Return the table of everything found; each buffer is counted in one row."""
     table = TensorTable()
     table.names = names
@@ -153,7 +155,7 @@ def tabulate(rows: Sequence[Row], names: Names, births: Births) -> TensorTable:
     return table
 
 
-def append(table: TensorTable, row: Row) -> None:
+def append(table: TensorTable, row: CensusRow) -> None:
     """Add a row to a table; who made it and whose alias it is are to be filled in."""
     fact = row.fact
     table.nbytes.append(fact.nbytes)

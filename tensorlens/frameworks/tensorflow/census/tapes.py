@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorflow.python.eager.tape import Tape
 
-from tensorlens.frameworks.tensorflow.census.rows import Row
+from tensorlens.frameworks.tensorflow.census.rows import CensusRow
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Reader
 from tensorlens.records.names import common_path
 
@@ -75,7 +75,7 @@ class Tapes:
 
 
 def readable(
-    tapes: Sequence[Any], tensors: Sequence[Any], rows: Sequence[Row], reader: Reader
+    tapes: Sequence[Any], tensors: Sequence[Any], rows: Sequence[CensusRow], reader: Reader
 ) -> list[Any]:
     """Return TensorFlow's own objects of the tapes, where they can be read."""
     kind = Tape
@@ -88,7 +88,7 @@ def readable(
 _known: bool | None = None
 
 
-def _knows(tensors: Sequence[Any], rows: Sequence[Row], reader: Reader) -> bool:
+def _knows(tensors: Sequence[Any], rows: Sequence[CensusRow], reader: Reader) -> bool:
     """Tell whether tapes look as expected, tried once on one that watches one tensor."""
     global _known
     if _known is None:

@@ -15,7 +15,7 @@ from tensorflow.python.framework import dtypes
 
 from tensorlens import locks
 from tensorlens.frameworks.tensorflow.native import TAP
-from tensorlens.native.build import SOURCES, NativeUnavailable, Part, declare, load
+from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
@@ -27,7 +27,7 @@ def _arguments() -> Sequence[str]:
     return [*TAP.arguments(), f"-L{bindings}", f"-Wl,-rpath,{bindings}"]
 
 
-READER = Part(
+READER = NativePart(
     "reader",
     _LABEL,
     SOURCES / "tensorflow" / "reader.cpp",

@@ -75,7 +75,7 @@ _GRADIENT_OF = re.compile(r"(.+)_grad_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class BodyNode:
     """One node of a body."""
 
     name: str
@@ -94,7 +94,7 @@ class Body:
     """One function's nodes."""
 
     name: str
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, BodyNode]
     frames: LazyFrames
     """Give the frames that made a node, innermost first."""
     backward_of: str | None = None
@@ -103,9 +103,9 @@ class Body:
     """Whether XLA compiles it."""
 
     @cached_property
-    def scopes(self) -> Mapping[str, Sequence[Node]]:
+    def scopes(self) -> Mapping[str, Sequence[BodyNode]]:
         """Scope to the nodes right in it."""
-        found: dict[str, list[Node]] = {}
+        found: dict[str, list[BodyNode]] = {}
         for node in self.nodes.values():
             found.setdefault(node.name.rpartition("/")[0], []).append(node)
         return found
@@ -114,7 +114,7 @@ class Body:
 def from_definition(definition: Any, frames: LazyFrames) -> Body:
     """Return the body of a ``FunctionDef``."""
     nodes = {
-        node.name: Node(node.name, node.op, _inputs(node.input), _calls(node.attr), place)
+        node.name: BodyNode(node.name, node.op, _inputs(node.input), _calls(node.attr), place)
         for place, node in enumerate(definition.node_def)
     }
     attributes = definition.attr
@@ -129,7 +129,7 @@ def from_definition(definition: Any, frames: LazyFrames) -> Body:
 
 
 def calls_of(op: Any) -> tuple[tuple[str, str], ...]:
-    """Return the functions that an operation of a live graph calls, as :class:`Node` has them."""
+    """Return the functions that an operation calls, as :class:`BodyNode` has them."""
     return _calls(op.node_def.attr) if _may_call(op.type) else ()
 
 

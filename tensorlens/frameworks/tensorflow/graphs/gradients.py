@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tensorlens.frameworks.tensorflow.graphs.functions import Body, Frames, Functions, Node
+from tensorlens.frameworks.tensorflow.graphs.functions import Body, BodyNode, Frames, Functions
 
 TAPE = "gradient_tape/"
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")
@@ -53,11 +53,11 @@ class Backward:
         self._begins: dict[int, int | None] = {}
         """Address of frames, which the body keeps, to the first node made where they begin."""
 
-    def by_name(self, node: Node) -> bool:
+    def by_name(self, node: BodyNode) -> bool:
         """Tell whether a node's name, or its function's, says that it is one."""
         return self._whole or is_gradient(node.name)
 
-    def by_line(self, frames: Frames, node: Node) -> bool:
+    def by_line(self, frames: Frames, node: BodyNode) -> bool:
         """Tell whether a node was made where gradients were asked for, and after the first of them.
 
         So is what is computed again for the gradients, and what these begin with.
@@ -73,7 +73,7 @@ class Backward:
         return first is not None and (node.place > first or _SEED.match(node.name) is not None)
 
 
-def forward_of(body: Body, node: Node, functions: Functions) -> list[tuple[Body, Node]]:
+def forward_of(body: Body, node: BodyNode, functions: Functions) -> list[tuple[Body, BodyNode]]:
     """Return the operations of the forward pass that a node of the backward pass may belong to.
 
     There is more than one where the node's name does not tell them apart, and none where the node
@@ -116,7 +116,7 @@ def _forward_bodies(body: Body, functions: Functions) -> list[Body]:
     return [*found, body]
 
 
-def _inside(body: Body, scope: str) -> list[Node]:
+def _inside(body: Body, scope: str) -> list[BodyNode]:
     """Return the nodes right in a scope that take part in computing, without gradients."""
     return [
         node
@@ -126,7 +126,7 @@ def _inside(body: Body, scope: str) -> list[Node]:
     ]
 
 
-def _likely(body: Body, node: Node, inside: Sequence[Node]) -> Sequence[Node]:
+def _likely(body: Body, node: BodyNode, inside: Sequence[BodyNode]) -> Sequence[BodyNode]:
     """Leave those operations whose gradient the node can be of."""
     if len(inside) < 2:
         return inside
@@ -139,7 +139,7 @@ def _likely(body: Body, node: Node, inside: Sequence[Node]) -> Sequence[Node]:
     return both or named or reads or inside
 
 
-def _values(body: Body, node: Node, depth: int) -> set[str]:
+def _values(body: Body, node: BodyNode, depth: int) -> set[str]:
     """Return the operations of the forward pass whose values a node computes with.
 
     Constants aside, directly or by way of nodes that take no gradient.
@@ -161,7 +161,7 @@ def _is_computed(body: Body, name: str) -> bool:
     return is_gradient(name) and (node is None or node.op != "Const")
 
 
-def summed(body: Body, node: Node) -> list[Node]:
+def summed(body: Body, node: BodyNode) -> list[BodyNode]:
     """Return the nodes whose gradients a node adds up; none if it does something else."""
     if node.op != "AddN" and not (node.op == "AddV2" and "/" not in node.name):
         return []

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.tensorflow.graphs.functions import (
     Body,
+    BodyNode,
     Frames,
     Functions,
-    Node,
     is_of_dataset,
 )
 from tensorlens.frameworks.tensorflow.graphs.gradients import (
@@ -95,7 +95,7 @@ def _common(stacks: list[Frames], line: SourceLine | None) -> Frames:
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
 _METRICS = ("keras/src/metrics/",)
 _BUILDING = "build_wrapper"
-_Place = tuple[Body, Node]
+_Place = tuple[Body, BodyNode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class Nodes:
                     return place
         return None
 
-    def _origin(self, body: Body, node: Node) -> NodeOrigin:
+    def _origin(self, body: Body, node: BodyNode) -> NodeOrigin:
         key = body, node.name
         known = self._origins.get(key)
         if known is None:
@@ -249,7 +249,7 @@ class Nodes:
             self._origins[key] = known
         return known
 
-    def _by_itself(self, body: Body, node: Node) -> NodeOrigin:
+    def _by_itself(self, body: Body, node: BodyNode) -> NodeOrigin:
         """Return where a node comes from, but for what it is the gradient of."""
         key = body, node.name
         known = self._alone.get(key)
@@ -265,7 +265,7 @@ class Nodes:
         return known
 
     def _forward(
-        self, body: Body, node: Node, origin: NodeOrigin, depth: int = 3
+        self, body: Body, node: BodyNode, origin: NodeOrigin, depth: int = 3
     ) -> list[NodeOrigin]:
         """Return the operations that a node may be the gradient of."""
         places = forward_of(body, node, self.functions)
@@ -287,7 +287,7 @@ class Nodes:
         ]
         return [each for each in before if each.phase == "forward" and each.line == origin.line]
 
-    def _phase(self, body: Body, node: Node, frames: Frames, made: _Made) -> Phase:
+    def _phase(self, body: Body, node: BodyNode, frames: Frames, made: _Made) -> Phase:
         backward = self._backward.get(body)
         if backward is None:
             backward = self._backward[body] = Backward(body)

@@ -9,10 +9,10 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.frameworks.advice import TENSORFLOW
-from tensorlens.frameworks.survivors import Holder, Retained, Root, Survivor
+from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
-from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows, look
+from tensorlens.frameworks.tensorflow.census.rows import CensusRow, CensusRows, Heap, look
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.census.tensor_reader import Reader, reader
 from tensorlens.heap.outside import arrays_in, shown
@@ -40,7 +40,7 @@ class TensorflowHoldings:
             self._hung = {key: look.hung(item) for key, item in held.items()}
             self._handles = look.handle_sizes
 
-    def root(self, item: Any) -> Root:
+    def root(self, item: Any) -> GraphRoot:
         """Return what is known of a tape or a variable that holds survivors.
 
         Raises:
@@ -62,7 +62,7 @@ class _Look:
         heap = look([])
         try:
             tensors = reader()
-            self._rows = Rows(heap, tensors)
+            self._rows = CensusRows(heap, tensors)
             wrappers = readable(heap.tapes, heap.tensors, self._rows.all, tensors)
             self._uses = Tapes(wrappers, tensors)
             self._names = NamedRows(heap, self._rows, self._uses, ()).names
@@ -125,13 +125,13 @@ class _Look:
             words=TENSORFLOW,
         )
 
-    def hung(self, item: Any) -> Root:
+    def hung(self, item: Any) -> GraphRoot:
         """Return what is known of a tape, or of a variable."""
         place = self._rows.of.get(id(item))
         if place is None:
-            return Root(0, "", "activation", "", "", (), 0, 0, None)
+            return GraphRoot(0, "", "activation", "", "", (), 0, 0, None)
         row = self._rows.all[place]
-        return Root(
+        return GraphRoot(
             address=row.fact.address,
             name="" if row.name < 0 else self._names[row.name],
             role=row.role,
@@ -206,7 +206,7 @@ def _outermost(arrays: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(array for array in arrays if id(array) not in inner)
 
 
-def _by_tape(tape: Any, row: Row) -> Holder:
+def _by_tape(tape: Any, row: CensusRow) -> Holder:
     shape = ", ".join(map(str, row.fact.shape))
     kept = Reference("saved", f"what it recorded: {row.fact.dtype} ({shape})", "Tensor")
     return Holder(tape, (kept,))

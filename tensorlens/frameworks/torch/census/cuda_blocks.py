@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.records.ledger import Block, Term
+from tensorlens.records.ledger import Term, UnnamedBlock
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
@@ -49,7 +49,7 @@ class Account:
     outside: int
     """Bytes of storages that lie in no segment."""
     parts: tuple[Term, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[UnnamedBlock, ...]
     """The largest :data:`LARGEST` of the blocks handed out that no storage lies in."""
     block_count: int
 
@@ -209,7 +209,7 @@ def _private(segments: Iterable[Segment]) -> Iterator[Term]:
         yield Term("reserved", "private_pools", "private pools", private, why)
 
 
-def _described(piece: _Piece, workspaces: Set[int]) -> Block:
+def _described(piece: _Piece, workspaces: Set[int]) -> UnnamedBlock:
     frames = [
         SourceLine(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
         for frame in piece.frames
@@ -218,7 +218,7 @@ def _described(piece: _Piece, workspaces: Set[int]) -> Block:
     known = ["in a private pool"] if piece.private else []
     if users is None and piece.requested in workspaces:
         known.append("has the size of a cuBLAS workspace")
-    return Block(
+    return UnnamedBlock(
         address=piece.start,
         nbytes=piece.size,
         born=None if users is None else frames[users],

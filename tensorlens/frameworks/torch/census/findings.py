@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 import torch
 
-from tensorlens.frameworks.base import Counter, Findings, Root
+from tensorlens.frameworks.base import CensusRoot, Counter, Findings
 from tensorlens.frameworks.census.table import (
     Births,
     add_births,
@@ -137,7 +137,7 @@ def _add_sparse(table: TensorTable, rows: Sequence[int], named: NamedRows) -> No
 _KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
 
 
-def take(roots: Sequence[Root]) -> Findings:
+def take(roots: Sequence[CensusRoot]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
     counter = cpu.cpu_counter()
     births = _births(counter)
@@ -149,7 +149,7 @@ def take(roots: Sequence[Root]) -> Findings:
     return Findings(table, ledger, (*_notes(found), *reasons))
 
 
-def look(roots: Sequence[Root], *, near: bool) -> tuple[TensorTable, ModulePath]:
+def look(roots: Sequence[CensusRoot], *, near: bool) -> tuple[TensorTable, ModulePath]:
     """Return the live tensors by name, and what gives the paths of the modules.
 
     Args:
@@ -169,7 +169,7 @@ def _births(counter: Counter) -> Births:
 
 
 def _census(
-    roots: Sequence[Root], heap: Heap, can_read: Callable[[], bool]
+    roots: Sequence[CensusRoot], heap: Heap, can_read: Callable[[], bool]
 ) -> tuple[FoundTensors, Owners, NamedRows]:
     # a program that holds a node by itself is rare, and there are hundreds of types of nodes
     exact = node_types() if heap.modules is None else ()

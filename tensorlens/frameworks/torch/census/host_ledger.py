@@ -20,7 +20,7 @@ from tensorlens.frameworks.census.host_ledger import (
 )
 from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.torch.cpu import CpuCounter
-from tensorlens.records.ledger import Block, Ledger
+from tensorlens.records.ledger import Ledger, UnnamedBlock
 from tensorlens.records.tensors import TensorTable
 
 
@@ -80,10 +80,10 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     )
 
 
-def _blocks(blocks: Sequence[tuple[int, int, int]], births: Births) -> tuple[Block, ...]:
+def _blocks(blocks: Sequence[tuple[int, int, int]], births: Births) -> tuple[UnnamedBlock, ...]:
     """Return the blocks of no tensor with the line that made each."""
     return tuple(
-        Block(address, size, births.line(birth) if birth >= 0 else None)
+        UnnamedBlock(address, size, births.line(birth) if birth >= 0 else None)
         for address, size, birth in blocks
     )
 

@@ -17,7 +17,7 @@ import torch
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
 from tensorlens.frameworks.torch.census.tensors.graph import LEAF, Saved
-from tensorlens.frameworks.torch.census.tensors.kinds import Part
+from tensorlens.frameworks.torch.census.tensors.kinds import TensorPart
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap.rows import is_subtype
 from tensorlens.records.references import Reference
@@ -260,7 +260,7 @@ class HoldGraph:
         return max(turns, key=lambda turn: turn[0].text == "grad")
 
 
-def _part_text(part: Part) -> str:
+def _part_text(part: TensorPart) -> str:
     return part.name or part.note
 
 

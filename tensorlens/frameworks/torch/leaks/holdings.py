@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.survivors import Holder, Retained, Root, Survivor
+from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
@@ -68,7 +68,7 @@ class Holdings:
         }
         self._below_healthy = self._graph.reach(self._healthy)
 
-    def root(self, item: Any) -> Root:
+    def root(self, item: Any) -> GraphRoot:
         """Return what is known of one of the survivors' holders.
 
         Raises:
@@ -173,13 +173,13 @@ class _Look:
         self.names = NamedRows(self.found, owners, Heap(objects))
         self.found.scan.close()
 
-    def hung(self, vertex: int) -> Root:
+    def hung(self, vertex: int) -> GraphRoot:
         """Return what is known of a root."""
         scan, names = self.found.scan, self.names
         if vertex >= len(scan):
-            return Root(0, "", "activation", "", "", (), 0, 0, class_name(self.roots[vertex]))
+            return GraphRoot(0, "", "activation", "", "", (), 0, 0, class_name(self.roots[vertex]))
         node = self.found.nonleaf.get(vertex)
-        return Root(
+        return GraphRoot(
             address=self.graph.storage[vertex],
             name="" if names.node[vertex] < 0 else names.names[names.node[vertex]],
             role=ROLES[names.role[vertex]],

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tensorlens.native.build import SOURCES, NativeUnavailable, Part
+from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable
 
 
 def torch_folder(label: str) -> Path:
@@ -27,7 +27,7 @@ def torch_folder(label: str) -> Path:
     return Path(specification.origin).resolve().parent
 
 
-def torch_part(source: str, label: str, *libraries: str) -> Part:
+def torch_part(source: str, label: str, *libraries: str) -> NativePart:
     """Return a part in C++ for the installed torch.
 
     Args:
@@ -69,7 +69,7 @@ def torch_part(source: str, label: str, *libraries: str) -> Part:
         number = _stated(r"__version__ = '(\d+\.\d+)\.\d+['+]", version, "")
         return f"torch{number}-abi{abi()}" if number else None
 
-    return Part(
+    return NativePart(
         source.rpartition("/")[2],
         label,
         SOURCES / f"{source}.cpp",

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.base import RecordOptions, Root
+from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.naming import ModulePath, Moment, NameSources, Sight
@@ -140,7 +140,7 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
     return HostRecorder(options, _native(), hooks)
 
 
-def _look(roots: Sequence[Root], moment: Moment) -> Sight:
+def _look(roots: Sequence[CensusRoot], moment: Moment) -> Sight:
     # of a backward pass in another thread the model is not near this one
     sight = Sight(*look(roots, near=moment != "backward" or not others_run()))
     if moment == "end" and not _is_whole(sight.tensors):
@@ -160,5 +160,5 @@ def _is_whole(table: TensorTable) -> bool:
     )
 
 
-def _paths(roots: Sequence[Root]) -> ModulePath:
+def _paths(roots: Sequence[CensusRoot]) -> ModulePath:
     return look(roots, near=True)[1]

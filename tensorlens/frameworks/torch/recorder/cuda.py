@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorlens import locks
-from tensorlens.frameworks.base import RecordOptions, Root
+from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.host.labels import Names, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.findings import look, take
@@ -163,7 +163,7 @@ def _is_whole(snapshot: dict[str, Any], started: float, limit: int) -> bool:
     return all(trace[0].get("time_us", 0) < started * 1e6 or len(trace) < limit for trace in traces)
 
 
-def _tell_modules(roots: Sequence[Root]) -> Callable[[], None]:
+def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
     """Let torch note which module runs beside each event, until what is returned is called."""
     tell = getattr(torch._C, "_cuda_setMemoryMetadata", None)
     if tell is None or "torch._dynamo" in sys.modules:

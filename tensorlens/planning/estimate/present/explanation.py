@@ -21,7 +21,7 @@ from tensorlens.planning.estimate.present.verdict import (
     title,
     verdict,
 )
-from tensorlens.planning.estimate.result import Estimate, Term
+from tensorlens.planning.estimate.result import Estimate, EstimateTerm
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
@@ -94,7 +94,7 @@ def _detail(estimate: Estimate, part: PeakPart, parameters: int, most: int) -> s
     return ", ".join(told)
 
 
-def _term(term: Term) -> str:
+def _term(term: EstimateTerm) -> str:
     """Return the size of what no tensor is, and why it is there."""
     why = _capital(term.why.strip())
     reason = f" {why}{'' if why.endswith('.') else '.'}" if why else ""

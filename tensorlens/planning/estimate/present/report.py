@@ -31,8 +31,8 @@ from tensorlens.planning.estimate.present.verdict import (
 )
 from tensorlens.planning.estimate.result import (
     Estimate,
+    EstimateTerm,
     Range,
-    Term,
     Verdict,
 )
 from tensorlens.recording import present as recordings
@@ -246,7 +246,7 @@ def _terms(estimate: Estimate) -> Iterator[Block]:
         yield Section((_term_table(outside),), f"Outside of {estimate.framework}'s memory")
 
 
-def _term_table(terms: Sequence[Term]) -> Table:
+def _term_table(terms: Sequence[EstimateTerm]) -> Table:
     rows = tuple(Row((term.name, spread(term.nbytes)), (term.why,)) for term in terms)
     return Table((Column("Term", "text"), Column("Size", "text")), rows)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from tensorlens.planning.tensorflow.execution.live_values import Value
-from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node
+from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, GraphNode
 
 ALIASES = frozenset(
     (
@@ -59,7 +59,7 @@ _SOURCES = {"Split": 1, "SplitV": 0, "Unpack": 0, "Slice": 0, "StridedSlice": 0}
 """Operation whose results may be rows of an input, to the place of that input."""
 
 
-def rows_of(node: Node, values: Sequence[Value]) -> Value | None:
+def rows_of(node: GraphNode, values: Sequence[Value]) -> Value | None:
     """Return the input that all results are rows of, in its own memory; None where they are not.
 
     Rows along the first axis are shared where each begins aligned (``IsInnerDimsSizeAligned`` and

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tensorlens.planning.tensorflow.execution.kernels import Machine
 from tensorlens.planning.tensorflow.execution.live_values import NOTHING, Value, drop, keep
-from tensorlens.planning.tensorflow.graph.nodes import BRANCHES, LOOPS, Graph, Node
+from tensorlens.planning.tensorflow.graph.nodes import BRANCHES, LOOPS, Graph, GraphNode
 
 _MOST = 100_000
 """Iterations after which a loop ends whose condition never gets false."""
@@ -67,7 +67,7 @@ class GraphRun:
                 self._drop(there[number])
         return [_slot(there[number], slot) for number, slot in graph.results]
 
-    def _called(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    def _called(self, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
         """Return the results of functions, which take the values over.
 
         A loop's values go as it runs: a list gets shorter as backward takes from it.
@@ -81,7 +81,7 @@ class GraphRun:
         # taken to be true where it depends on values
         return self.run(node.calls[self._number(node, condition) is False], rest)
 
-    def _loop(self, node: Node, state: Sequence[Value]) -> Sequence[Value]:
+    def _loop(self, node: GraphNode, state: Sequence[Value]) -> Sequence[Value]:
         condition, body = node.calls
         for _ in range(_MOST):
             (goes_on,) = self.run(condition, [keep(each) for each in state])
@@ -95,7 +95,7 @@ class GraphRun:
         self._machine.end_loop()
         return state
 
-    def _number(self, node: Node, condition: Value) -> bool | None:
+    def _number(self, node: GraphNode, condition: Value) -> bool | None:
         if condition.number is None:
             self._machine.unknown(node)
             return None

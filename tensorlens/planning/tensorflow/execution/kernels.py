@@ -28,7 +28,7 @@ from tensorlens.planning.tensorflow.execution.live_values import (
     nothing,
 )
 from tensorlens.planning.tensorflow.execution.scratch import Scratch, ScratchOf
-from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Output, Shape
+from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, GraphNode, NodeOutput, Shape
 from tensorlens.planning.tensorflow.trace_writer import TraceWriter
 
 _TWO: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -69,7 +69,7 @@ class Machine:
         memory: TraceWriter,
         variables: dict[str, Value],
         scratch: ScratchOf,
-        unknown: Callable[[Node], None],
+        unknown: Callable[[GraphNode], None],
         forwards: bool = True,
         overlap: int = 0,
     ) -> None:
@@ -80,11 +80,13 @@ class Machine:
         self._forwards = forwards
         self._overlap = overlap
         self._iterations: deque[list[Buffer]] = deque()
-        self._shaped: dict[Any, Node] = {}
+        self._shaped: dict[Any, GraphNode] = {}
         """Operations with shapes that the graph does not tell."""
-        self._place: Node | None = None
+        self._place: GraphNode | None = None
 
-    def run(self, node: Node, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Buffer]]:
+    def run(
+        self, node: GraphNode, values: Sequence[Value]
+    ) -> tuple[Sequence[Value], Sequence[Buffer]]:
         """Return outputs, and what is given back at the end."""
         self._place = node
         needed = self._scratch(node, values)
@@ -141,7 +143,7 @@ class Machine:
         buffer.refs = 1
         return buffer
 
-    def _outputs(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    def _outputs(self, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
         op = node.op
         special = _SPECIAL.get(op) or LIST_KERNELS.get(op)
         if op in LIST_ARITHMETIC and any(isinstance(each.held, Items) for each in values):
@@ -160,7 +162,7 @@ class Machine:
             return [Value(whole.held, output.shape, part=output.nbytes) for output in node.outputs]
         return self._computed(node, values)
 
-    def _with_shapes(self, node: Node, values: Sequence[Value]) -> Node:
+    def _with_shapes(self, node: GraphNode, values: Sequence[Value]) -> GraphNode:
         """Return the operation with the shapes that it has this time, where they are known."""
         key = id(node), *((value.shape, str(value.number)) for value in values)
         known = self._shaped.get(key)
@@ -168,7 +170,7 @@ class Machine:
             known = self._shaped[key] = replace(node, outputs=_inferred(node, values))
         return known
 
-    def _computed(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    def _computed(self, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
         number = _number(node.op, values)
         made: list[Value] = []
         for slot, output in enumerate(node.outputs):
@@ -215,7 +217,7 @@ def _number(op: str, values: Sequence[Value]) -> Any:
         return None
 
 
-def _inferred(node: Node, values: Sequence[Value]) -> Sequence[Output]:
+def _inferred(node: GraphNode, values: Sequence[Value]) -> Sequence[NodeOutput]:
     """Return an operation's results with the shapes that TensorFlow infers from its inputs."""
     with tf.Graph().as_default() as graph:
         inputs = [
@@ -230,29 +232,29 @@ def _inferred(node: Node, values: Sequence[Value]) -> Sequence[Output]:
         except Exception:  # its shapes do not fit, where one before it was not known
             return node.outputs
     return [
-        Output(each.dtype, tuple(one.shape) if one.shape.is_fully_defined() else each.shape)
+        NodeOutput(each.dtype, tuple(one.shape) if one.shape.is_fully_defined() else each.shape)
         for each, one in zip(node.outputs, made, strict=True)
     ]
 
 
-def _constant(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _constant(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     return [Value(None, node.outputs[0].shape, node.value)]
 
 
-def _read(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _read(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     found = machine.variables.get(values[0].variable or "")
     return [NOTHING if found is None else found.shaped(None)]
 
 
-def _variable_shape(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _variable_shape(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     return _shapes(machine, node, [machine.variables.get(values[0].variable or "", NOTHING)])
 
 
-def _shapes(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _shapes(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     return [Value(None, None, None if each.shape is None else list(each.shape)) for each in values]
 
 
-def _assign(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _assign(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     handle, value = values
     name = handle.variable or ""
     held = value.held
@@ -264,7 +266,7 @@ def _assign(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[V
     return []
 
 
-def _update(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _update(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     name = values[0].variable or ""
     old = machine.variables.get(name)
     if old is not None and old.held is not None and old.held.refs > 1:
@@ -273,7 +275,7 @@ def _update(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[V
     return []
 
 
-_SPECIAL: Mapping[str, Callable[[Machine, Node, Sequence[Value]], Sequence[Value]]] = {
+_SPECIAL: Mapping[str, Callable[[Machine, GraphNode, Sequence[Value]], Sequence[Value]]] = {
     "Const": _constant,
     "ReadVariableOp": _read,
     "VariableShape": _variable_shape,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorlens.planning.tensorflow.graph.nodes import Node, Shape
+from tensorlens.planning.tensorflow.graph.nodes import GraphNode, Shape
 
 if TYPE_CHECKING:
     from tensorlens.planning.tensorflow.execution.kernels import Machine
@@ -100,7 +100,7 @@ def drop(value: Value, free: Callable[[Buffer], None]) -> None:
     held.values.clear()
 
 
-Kernel = Callable[["Machine", Node, Sequence[Value]], Sequence[Value]]
+Kernel = Callable[["Machine", GraphNode, Sequence[Value]], Sequence[Value]]
 
 
 def _own(value: Value) -> Items:
@@ -115,22 +115,22 @@ def _values(value: Value) -> Sequence[Value]:
     return value.held.values if isinstance(value.held, Items) else ()
 
 
-def _empty(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _empty(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     return [Value(Items([]))]
 
 
-def _reserve(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _reserve(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     number = values[1].number if len(values) > 1 else node.value
     return [Value(Items([NOTHING] * int(number or 0)))]
 
 
-def _push(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _push(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     items = _own(values[0])
     items.values.append(keep(values[1]))
     return [Value(items)]
 
 
-def _pop(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _pop(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     items = _own(values[0])
     if not items.values:
         return [Value(items), NOTHING]
@@ -140,7 +140,7 @@ def _pop(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Valu
     return [Value(items), popped]
 
 
-def _set(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _set(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     handle, index, item = values[0], values[1], values[2]
     items = _own(handle)
     place = index.number
@@ -154,7 +154,7 @@ def _set(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Valu
     return [Value(items)]
 
 
-def _get(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _get(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     items, place = _values(values[0]), values[1].number
     if place is not None and place < len(items) and items[place].held is not None:
         return [items[place]]
@@ -163,7 +163,7 @@ def _get(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Valu
     return [NOTHING if shape is None else machine.new(shape, node.outputs[0].dtype)]
 
 
-def _from_tensor(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _from_tensor(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     whole = values[0]
     shape = whole.shape or ()
     if not shape:
@@ -172,7 +172,7 @@ def _from_tensor(machine: Machine, node: Node, values: Sequence[Value]) -> Seque
     return [Value(Items([machine.new(shape[1:], dtype) for _ in range(shape[0])]))]
 
 
-def _stack(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _stack(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     items, output = _values(values[0]), node.outputs[0]
     shape: Shape | None = output.shape
     if shape is None:
@@ -181,20 +181,20 @@ def _stack(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Va
     return [machine.new(shape, output.dtype)]
 
 
-def _length(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _length(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     return [Value(None, (), len(_values(values[0])))]
 
 
-def nothing(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def nothing(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     """Return a few numbers on the host, which are not counted."""
     return [NOTHING for _ in node.outputs]
 
 
-def _zeros(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _zeros(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     return [Value(Items([_copied(machine, each) for each in _values(values[0])]))]
 
 
-def _added(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _added(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
     found: list[Value] = []
     for each in zip(*(_values(value) for value in values), strict=False):
         there = [value for value in each if value.held is not None]

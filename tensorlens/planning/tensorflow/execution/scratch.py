@@ -17,7 +17,7 @@ from tensorflow.python.util import _pywrap_util_port
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
 from tensorlens.planning.card import Card
 from tensorlens.planning.tensorflow.execution.live_values import Value
-from tensorlens.planning.tensorflow.graph.nodes import Node, Shape
+from tensorlens.planning.tensorflow.graph.nodes import GraphNode, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Scratch:
     """The bounds; -1: exactly so much."""
 
 
-ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]
+ScratchOf = Callable[[GraphNode, Sequence[Value]], Sequence[Scratch]]
 """Gives what an operation takes besides its results while it runs."""
 
 
@@ -43,7 +43,7 @@ _MOST_PRODUCTS = 1 << 31
 """Multiplications beyond which nothing is run: a tenth of a second or so."""
 
 
-def host_scratch(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+def host_scratch(node: GraphNode, values: Sequence[Value]) -> Sequence[Scratch]:
     """Return what an operation on the CPU takes besides its results, of what can be at a peak.
 
     Of products in bfloat16 it depends on the processor: each is run once, and counted.
@@ -79,7 +79,7 @@ def _counted(one: Shape, other: Shape, first_turned: bool, second_turned: bool) 
 _POOLS = {"MaxPoolGrad": "MaxPool", "MaxPool3DGrad": "MaxPool3D"}
 
 
-def add_positions(nodes: Sequence[Node]) -> None:
+def add_positions(nodes: Sequence[GraphNode]) -> None:
     """Let max pooling hand the positions of the maxima to its gradient, where oneDNN is used.
 
     It is one more result, of a byte for each element (``core/common_runtime/mkl_layout_pass.cc``,
@@ -110,11 +110,11 @@ _VOLTA, _AMPERE = (7, 0), (8, 0)
 _FORWARD = ("Conv2D", "Conv3D", "_FusedConv2D", "_FusedConv3D", "DepthwiseConv2dNative")
 
 
-def scratch_of(card: Card | None) -> Callable[[Node, Sequence[Value]], Sequence[Scratch]]:
+def scratch_of(card: Card | None) -> Callable[[GraphNode, Sequence[Value]], Sequence[Scratch]]:
     """Return the rules for kernels on a card."""
     capability = (8, 0) if card is None else card.capability
 
-    def scratch(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+    def scratch(node: GraphNode, values: Sequence[Value]) -> Sequence[Scratch]:
         op = node.op
         if op in ("MaxPool3D", "AvgPool3D", "MaxPool3DGrad", "AvgPool3DGrad"):
             return _pooled(node, values)
@@ -125,7 +125,7 @@ def scratch_of(card: Card | None) -> Callable[[Node, Sequence[Value]], Sequence[
     return scratch
 
 
-def _pooled(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+def _pooled(node: GraphNode, values: Sequence[Value]) -> Sequence[Scratch]:
     """CuDNN pools three dimensions with channels first only: everything is copied."""
     if node.attrs.get("data_format") not in _CHANNELS_LAST:
         return ()
@@ -138,7 +138,7 @@ def _pooled(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
 
 
 def _convolved(
-    node: Node, values: Sequence[Value], capability: tuple[int, int]
+    node: GraphNode, values: Sequence[Value], capability: tuple[int, int]
 ) -> Sequence[Scratch]:
     made = node.outputs[0].nbytes or 0
     if node.op in _FORWARD:
@@ -157,7 +157,7 @@ def _convolved(
     return found
 
 
-def _reads_channels_last(node: Node, capability: tuple[int, int]) -> bool:
+def _reads_channels_last(node: GraphNode, capability: tuple[int, int]) -> bool:
     """Tell whether cuDNN computes it as it is (``ComputeInNhwcEnabled``)."""
     kind = node.attrs.get("T")
     if kind == "float16":

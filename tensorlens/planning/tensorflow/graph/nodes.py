@@ -39,7 +39,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class NodeOutput:
     """Output of an operation: one tensor."""
 
     dtype: str
@@ -53,7 +53,7 @@ class Output:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class GraphNode:
     """One operation."""
 
     number: int
@@ -63,7 +63,7 @@ class Node:
     """Number of the operation and of its output, for each input; -1 where nobody needs it."""
     controls: Sequence[int] = ()
     """Numbers of the operations that come before this one without giving it anything."""
-    outputs: Sequence[Output] = ()
+    outputs: Sequence[NodeOutput] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
     """Plain values only: integers, texts, booleans, names of functions, lists of them."""
     value: Any = None
@@ -80,7 +80,7 @@ class Node:
 class Graph:
     """Operations of a step, or of a function that it calls."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[GraphNode]
     arguments: Sequence[int] = ()
     """Numbers of the operations that stand for what it is given."""
     results: Sequence[tuple[int, int]] = ()
@@ -113,7 +113,7 @@ def _live(
     """
     results = [each if place in wanted else _NONE for place, each in enumerate(graph.results)]
     needed = set(results)
-    nodes: list[Node] = []
+    nodes: list[GraphNode] = []
     for node in reversed(_first_ready(graph.nodes)):
         slots = {slot for slot in range(len(node.outputs)) if (node.number, slot) in needed}
         acts = not node.outputs or node.op in LOOPS or node.op in _CALLED
@@ -126,7 +126,7 @@ def _live(
     return Graph(nodes[::-1], graph.arguments, results)
 
 
-def _with_calls(node: Node, functions: Mapping[str, Graph]) -> Node:
+def _with_calls(node: GraphNode, functions: Mapping[str, Graph]) -> GraphNode:
     if node.op in LOOPS:
         return _loop(node, functions, range(len(node.outputs)))
     called = [functions[node.attrs[name]] for name in _CALLED.get(node.op, ())]
@@ -137,7 +137,7 @@ def _with_calls(node: Node, functions: Mapping[str, Graph]) -> Node:
     return replace(node, calls=calls)
 
 
-def _loop(node: Node, functions: Mapping[str, Graph], slots: Collection[int]) -> Node:
+def _loop(node: GraphNode, functions: Mapping[str, Graph], slots: Collection[int]) -> GraphNode:
     scope = f"{node.name}/"
     condition = _live(functions[node.attrs["cond"]], functions, (0,), scope)
     wanted = {*slots, *_read(condition)}
@@ -157,15 +157,15 @@ def _read(graph: Graph) -> set[int]:
     return {place for place, number in enumerate(graph.arguments) if number in needed}
 
 
-def _first_ready(nodes: Sequence[Node]) -> list[Node]:
+def _first_ready(nodes: Sequence[GraphNode]) -> list[GraphNode]:
     """Return the operations in a topological order: those that are ready first come first."""
     waiting = [len(node.inputs) + len(node.controls) for node in nodes]
-    consumers: list[list[Node]] = [[] for _ in nodes]
+    consumers: list[list[GraphNode]] = [[] for _ in nodes]
     for node in nodes:
         for source in (*(number for number, _ in node.inputs), *node.controls):
             consumers[source].append(node)
     ready = deque(node for node in nodes if not waiting[node.number])
-    ordered: list[Node] = []
+    ordered: list[GraphNode] = []
     while ready:
         node = ready.popleft()
         ordered.append(node)

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import config_pb2, device_properties_pb2, rewriter
 from tensorflow.python.framework import function_def_to_graph, meta_graph
 from tensorflow.python.grappler import cluster, tf_optimizer
 
-from tensorlens.planning.tensorflow.graph.nodes import Graph, Node, Output, Shape, linked
+from tensorlens.planning.tensorflow.graph.nodes import Graph, GraphNode, NodeOutput, Shape, linked
 from tensorlens.planning.tensorflow.graph.tracing import TracedStep
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -148,7 +148,7 @@ def _graph(definition: Any, graph: Any, traced: Any) -> Graph:
     return Graph(nodes, [numbers.get(each.op.name, -1) for each in traced.inputs], results)
 
 
-def nodes_of(definition: Any, graph: Any) -> list[Node]:
+def nodes_of(definition: Any, graph: Any) -> list[GraphNode]:
     """Return the operations of a graph's definition with the shapes of what they make.
 
     Args:
@@ -162,7 +162,7 @@ def nodes_of(definition: Any, graph: Any) -> list[Node]:
     ]
 
 
-def _node(number: int, node: Any, numbers: Mapping[str, int], operation: Any) -> Node:
+def _node(number: int, node: Any, numbers: Mapping[str, int], operation: Any) -> GraphNode:
     inputs, controls = [], []
     for text in node.input:
         if text.startswith("^"):
@@ -171,13 +171,13 @@ def _node(number: int, node: Any, numbers: Mapping[str, int], operation: Any) ->
             name, _, slot = text.partition(":")
             inputs.append((numbers[name], int(slot or 0)))
     attrs = {key: _plain(value) for key, value in node.attr.items() if key != "value"}
-    made = [Output(output.dtype.name, _shape(output.shape)) for output in operation.outputs]
+    made = [NodeOutput(output.dtype.name, _shape(output.shape)) for output in operation.outputs]
     dtypes = [each.dtype.name for each in operation.inputs]
     value = _constant(node, made[0]) if node.op == "Const" else None
-    return Node(number, node.name, node.op, inputs, controls, made, attrs, value, dtypes, node)
+    return GraphNode(number, node.name, node.op, inputs, controls, made, attrs, value, dtypes, node)
 
 
-def _constant(node: Any, made: Output) -> Any:
+def _constant(node: Any, made: NodeOutput) -> Any:
     """Return the number of a scalar, or a list of a few; None of what decides nothing."""
     if made.dtype not in ("int32", "int64", "bool") or made.shape is None or len(made.shape) > 1:
         return None

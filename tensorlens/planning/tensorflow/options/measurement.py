@@ -48,8 +48,8 @@ class _Bench:
     def seed(self) -> None:
         tf.random.set_seed(0)
 
-    def meter(self, device: str | None) -> Meter:
-        return Meter(device)
+    def meter(self, device: str | None) -> TensorflowMeter:
+        return TensorflowMeter(device)
 
     def optioned(self, job: Job) -> Optioned:
         return _optioned(job, estimated=False)
@@ -85,7 +85,7 @@ class _Bench:
 BENCH = _Bench()
 
 
-class Meter:
+class TensorflowMeter:
     """Takes the marks of steps, and reads the peaks.
 
     Args:

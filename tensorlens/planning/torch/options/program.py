@@ -89,8 +89,8 @@ class _Bench:
     def seed(self) -> None:
         torch.manual_seed(0)
 
-    def meter(self, device: str | None) -> Meter:
-        return Meter(device)
+    def meter(self, device: str | None) -> TorchMeter:
+        return TorchMeter(device)
 
     def optioned(self, job: Job) -> Optioned:
         return optioned(job, estimated=False)
@@ -117,7 +117,7 @@ class _Bench:
 BENCH = _Bench()
 
 
-class Meter:
+class TorchMeter:
     """Takes the marks of steps, and reads the peaks.
 
     Args:

@@ -26,12 +26,12 @@ class Constant:
 
     __slots__ = ("origin", "tensor")
 
-    def __init__(self, tensor: Any, origin: Origin) -> None:
+    def __init__(self, tensor: Any, origin: SharedState) -> None:
         self.tensor = tensor
         self.origin = origin
 
 
-class Origin:
+class SharedState:
     """State that the views of one tensor share."""
 
     __slots__ = ("assumed", "stale")
@@ -43,7 +43,7 @@ class Origin:
         """Whether something was written over them that is not known."""
 
 
-_fixed = Origin()
+_fixed = SharedState()
 generator = torch.Generator()
 """Draws what a program would draw, without touching its own generators."""
 
@@ -71,7 +71,7 @@ def known(tensor: Any) -> Constant | None:
 def note(tensor: Any, values: Any, assumed: bool = False) -> None:
     """Keep the values of a fake tensor."""
     if isinstance(tensor, FakeTensor) and values.shape == tensor.shape:
-        tensor.__dict__["_known"] = Constant(values, Origin(assumed))
+        tensor.__dict__["_known"] = Constant(values, SharedState(assumed))
 
 
 def note_uniform(tensor: Any, value: bool, assumed: bool = True) -> None:
@@ -101,7 +101,7 @@ def compute(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any)
         plan = _plans[func] = _Plan(func)
     if plan.skipped:
         return
-    origins: list[Origin] = []
+    origins: list[SharedState] = []
     try:
         real_args = [_real(each, origins) for each in args]
         real_kwargs = {name: _real(each, origins) for name, each in kwargs.items()}
@@ -152,7 +152,7 @@ class _Missing(Exception):
     """Something that a result depends on is not known."""
 
 
-def _real(value: Any, origins: list[Origin]) -> Any:
+def _real(value: Any, origins: list[SharedState]) -> Any:
     if isinstance(value, torch.Tensor):
         found = known(value)
         if found is None:
@@ -195,7 +195,7 @@ _EVEN = {
 
 
 def _attach(
-    tensor: Any, values: Any, args: Sequence[Any], origins: Sequence[Origin], assumed: bool
+    tensor: Any, values: Any, args: Sequence[Any], origins: Sequence[SharedState], assumed: bool
 ) -> None:
     if values.shape != tensor.shape or values.dtype != tensor.dtype:
         return
@@ -208,10 +208,10 @@ def _attach(
         if source is not None and source.tensor.untyped_storage()._cdata == (
             values.untyped_storage()._cdata
         ):
-            origin = Origin() if source.origin is _fixed else source.origin
+            origin = SharedState() if source.origin is _fixed else source.origin
             tensor.__dict__["_known"] = Constant(values, origin)
             return
-    tensor.__dict__["_known"] = Constant(values, Origin(assumed))
+    tensor.__dict__["_known"] = Constant(values, SharedState(assumed))
 
 
 def _pairs(result: Any, outcome: Any) -> list[tuple[Any, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.layers import LayerNames, layers_of
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
@@ -33,7 +33,7 @@ class KerasOwners:
 
     def __init__(self, naming: Naming, modules: ModulePaths) -> None:
         self._naming, self._modules = naming, modules
-        self._roots: Sequence[Root] = ()
+        self._roots: Sequence[CensusRoot] = ()
         self._layers = LayerNames(naming.names, self._give)
         self._optimizers = OptimizerNames(
             naming.names, self._give, lambda variable: self._layers.given.get(id(variable))
@@ -46,7 +46,7 @@ class KerasOwners:
         """Address of an optimizer to the node of its name."""
         return self._optimizers.anchors
 
-    def add_roots(self, roots: Sequence[Root]) -> list[Root]:
+    def add_roots(self, roots: Sequence[CensusRoot]) -> list[CensusRoot]:
         """Name what given models hold, and layers in modules of torch; return the other roots."""
         self._roots = [root for root in roots if _is_ours(root.item)]
         others = [root for root in roots if not _is_ours(root.item)]

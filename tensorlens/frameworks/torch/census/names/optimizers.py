@@ -20,7 +20,7 @@ _OPTIMIZER = ROLES.index("optimizer")
 _NOTHING = (int, float, bool, str, type(None))
 
 
-class Optimizers:
+class OptimizerNaming:
     """Names the state and the otherwise unknown parameters of one optimizer after another."""
 
     def __init__(self, naming: Naming) -> None:

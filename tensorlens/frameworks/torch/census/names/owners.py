@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.names.labels import ParameterUsers
@@ -21,7 +21,7 @@ from tensorlens.frameworks.torch.census.names.modules import (
     outermost,
 )
 from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
-from tensorlens.frameworks.torch.census.names.optimizers import Optimizers
+from tensorlens.frameworks.torch.census.names.optimizers import OptimizerNaming
 from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_buckets
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, Names
@@ -43,17 +43,17 @@ def without_function(name: str) -> str:
 class Owners:
     """The names that models, optimizers and other roots give."""
 
-    def __init__(self, roots: Sequence[Root]) -> None:
+    def __init__(self, roots: Sequence[CensusRoot]) -> None:
         self.naming = Naming(Names())
         self.modules = ModulePaths(self.naming)
-        self.optimizers = Optimizers(self.naming)
+        self.optimizers = OptimizerNaming(self.naming)
         self.places: dict[int, str] = {}
         """Address of any other root to the name that its content goes on from."""
         self.home = ""
         """The class of the model, where there is one whose paths begin with nothing."""
         self.nameless: list[tuple[Any, int]] = []
         """Modules found in the heap with the node that stands for their name."""
-        self._optimizers: list[Root] = []
+        self._optimizers: list[CensusRoot] = []
         """Those given; they wait, as they speak of parameters by the names that modules gave."""
         self.keras = KerasOwners(self.naming, self.modules) if is_in_use() else None
         if self.keras is not None:
@@ -69,7 +69,7 @@ class Owners:
             elif not issubclass(kind, torch.nn.Module):
                 self.places[id(root.item)] = root.name or class_name(root.item)
 
-    def _add_modules(self, roots: Sequence[Root]) -> None:
+    def _add_modules(self, roots: Sequence[CensusRoot]) -> None:
         alone = sum(root.name is None for root in roots) == 1
         used: dict[str, int] = {}
         nodes = []

@@ -15,7 +15,7 @@ _base = torch._C.TensorBase
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """A tensor that holds some or all of another's memory."""
 
     name: str
@@ -24,7 +24,7 @@ class Part:
     note: str
 
 
-def parts_of(tensor: Any) -> list[Part]:
+def parts_of(tensor: Any) -> list[TensorPart]:
     """Return the parts of a tensor that has no plain storage; empty where it has none to show.
 
     Nothing of a subclass is run: its inner tensors are read from its ``__dict__`` and its slots.
@@ -36,13 +36,13 @@ def parts_of(tensor: Any) -> list[Part]:
                 name, shape = str(layout).removeprefix("torch."), tuple(_base.size(tensor))
                 note = f"part of a {name} tensor {shape}"
                 getters = _SPARSE[layout].items()
-                return [Part(part, getter(tensor), note) for part, getter in getters]
+                return [TensorPart(part, getter(tensor), note) for part, getter in getters]
             return _inner(tensor)
         except Exception:
             return []
 
 
-def _inner(tensor: Any) -> list[Part]:
+def _inner(tensor: Any) -> list[TensorPart]:
     kind = class_name(tensor)
     inner = [
         (name, item)
@@ -52,10 +52,10 @@ def _inner(tensor: Any) -> list[Part]:
     if kind == "DTensor":
         shape = tuple(_base.size(tensor))
         note = f"local part of a DTensor {shape}"
-        return [Part("", item, note) for name, item in inner if name == "_local_tensor"]
+        return [TensorPart("", item, note) for name, item in inner if name == "_local_tensor"]
     if len(inner) == 1:
-        return [Part("", inner[0][1], f"inside a {kind}")]
-    return [Part(name, item, f"part of a {kind}") for name, item in inner]
+        return [TensorPart("", inner[0][1], f"inside a {kind}")]
+    return [TensorPart(name, item, f"part of a {kind}") for name, item in inner]
 
 
 def _slots(tensor: Any) -> Iterator[tuple[str, Any]]:

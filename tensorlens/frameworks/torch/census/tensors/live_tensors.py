@@ -12,7 +12,7 @@ import torch
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.frameworks.torch.census.tensors.autocast import cached_copies, is_on
 from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved, maker_of, walk
-from tensorlens.frameworks.torch.census.tensors.kinds import Part, parts_of
+from tensorlens.frameworks.torch.census.tensors.kinds import TensorPart, parts_of
 from tensorlens.frameworks.torch.census.tensors.scan import ODD, REQUIRES_GRAD, Scan
 
 _base = torch._C.TensorBase
@@ -48,7 +48,7 @@ class FoundTensors:
         self._rows = self.scan.add(self.tensors)
         self.named = self._rows_of(named)
         """The row of each tensor that has been named."""
-        self.parts: dict[int, list[tuple[int, Part]]] = {}
+        self.parts: dict[int, list[tuple[int, TensorPart]]] = {}
         """Row of a tensor without plain storage to the rows of its parts."""
         self.copies: list[tuple[int, int]] = []
         """``(row of a weight, row of the copy that autocast keeps of it)``."""
@@ -113,7 +113,7 @@ class FoundTensors:
         for tensor, row in zip(*self._having(_ODD), strict=True):
             self._add_parts(row, parts_of(tensor))
 
-    def _add_parts(self, row: int, parts: list[Part]) -> None:
+    def _add_parts(self, row: int, parts: list[TensorPart]) -> None:
         if parts and row not in self.parts:
             rows = self._bring([part.tensor for part in parts])
             self.parts[row] = list(zip(rows, parts, strict=True))
