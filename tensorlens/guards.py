@@ -5,11 +5,9 @@ What measures goes on without what failed; the program goes on in any case.
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
 
 from tensorlens.errors import DeviceError, ProfileError, TensorlensError, UsageError
 from tensorlens.signals import is_from_a_handler
@@ -18,7 +16,6 @@ from tensorlens.streams import write
 REFUSALS = (UsageError, ProfileError, DeviceError)
 """Errors about what the user gave us, which reach the user."""
 
-_Method = TypeVar("_Method", bound=Callable[..., None])
 _told: set[str] = set()
 
 
@@ -41,29 +38,6 @@ def guarded(consequence: str) -> Iterator[None]:
         if is_from_a_handler(error):
             raise
         warn(consequence, error)
-
-
-def quiet(method: _Method) -> _Method:
-    """Keep what fails in a hook from the program: one line says so, and no more is measured.
-
-    Whose hook it is has a flag ``is_on`` and a method ``_leave`` that lets go of all that is on.
-    """
-
-    @functools.wraps(method)
-    def run(self: Any, *arguments: Any, **options: Any) -> None:
-        if not self.is_on:
-            return
-        try:
-            method(self, *arguments, **options)
-        except Exception as failure:
-            if is_from_a_handler(failure):
-                raise
-            self.is_on = False
-            warn("MemoryCallback measures no more", failure)
-            with suppress(Exception):
-                self._leave()
-
-    return run  # type: ignore[return-value]
 
 
 def warn(consequence: str, error: BaseException) -> None:

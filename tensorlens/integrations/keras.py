@@ -16,8 +16,8 @@ from typing import Any, TextIO
 
 import keras
 
-from tensorlens.guards import quiet
 from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, EpochLevel, LoopReport
+from tensorlens.integrations.quiet_hooks import quiet
 from tensorlens.integrations.sampler import Follower
 from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve

@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from tensorlens import ranks, render
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.guards import quiet, warn
+from tensorlens.guards import warn
+from tensorlens.integrations.quiet_hooks import quiet
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion

@@ -19,8 +19,8 @@ TRAINING_80 = """\
 Estimate for cuda:0: train.py:make_step
   fits into 1.00 GiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB), 578.00 MiB to
     spare
-  peak      33.50 MiB in backward of step 2, at train.py:2 in step, in fc1, for
-            aten::mm
+  peak      33.50 MiB in backward of step 2, at train.py:2 in step, in module
+            fc1, for aten::mm
   line      train.py:2, 10.00 MiB (29.9 %): h = net(x)
   tensor    fc1.weight, 4.00 MiB (11.9 %), parameter
   card      NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
@@ -114,7 +114,7 @@ def with_meanings(text: str) -> str:
 TRAINING_120 = (
     with_meanings(TRAINING_80)
     .replace("to\n    spare", "to spare")
-    .replace("for\n            aten::mm", "for aten::mm")
+    .replace("module\n            fc1", "module fc1")
     .replace("which\n    goes", "which goes")
 )
 
@@ -283,7 +283,7 @@ def test_library_workspace_is_charged_to_no_line() -> None:
 def test_words_for_what_the_model_takes() -> None:
     text = flat(explained("training"))
     assert (
-        "The most is allocated in backward of step 2, at train.py:2 in step, in fc1, for"
+        "The most is allocated in backward of step 2, at train.py:2 in step, in module fc1, for"
         " aten::mm: 33.50 MiB (35,127,296 B)." in text
     )
     assert "Parameters: 4.00 MiB (4,194,304 B) in 1 block." in text

@@ -40,7 +40,7 @@ def peak_step(estimate: Estimate) -> str:
 
 
 def peak_place(estimate: Estimate) -> str:
-    """Return where the peak is: ``in backward of step 2, at train.py:12 in step, in fc1``."""
+    """Return ``in backward of step 2, at train.py:12 in step, in module fc1``."""
     step, block = peak_step(estimate), peak_block(estimate)
     when = "while model and data are made" if step == SETUP else f"in {step}"
     if block is None:
@@ -49,7 +49,7 @@ def peak_place(estimate: Estimate) -> str:
         when = f"in {printable(block.phase)} of {step}"
     line = block.charged or block.born
     where = [f"at {place(line, function=True)}"] if line else []
-    where += [f"in {printable(block.module)}"] if block.module else []
+    where += [f"in module {printable(block.module)}"] if block.module else []
     where += [f"for {printable(block.op)}"] if block.op else []
     return ", ".join([when, *where])
 
