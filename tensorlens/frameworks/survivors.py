@@ -38,7 +38,6 @@ class Survivor:
     """The cycle through torch that alone keeps it alive: the collector cannot free it."""
     role: str = "other"
     name: str = ""
-    device: str = ""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     shown: int = 0
@@ -67,8 +66,6 @@ class GraphRoot:
     address: int
     """Of its storage; 0 where it has none."""
     name: str
-    role: str
-    device: str
     dtype: str
     shape: tuple[int, ...]
     nbytes: int

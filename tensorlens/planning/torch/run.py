@@ -114,9 +114,9 @@ def _run(
         names.look()
     if needed is not None and _keeps_off(needed, tracker.held_at_marks):
         raise UsageError(
-            f"the program keeps its tensors on the CPU: nothing of a step is on {needed}; estimate"
-            f' it for the CPU (device="cpu", --device cpu), or let it use the device'
-            f' (no .to("cpu"), no cpu=True)'
+            f"the program keeps its tensors on the CPU: no model is on {needed}; give it the"
+            f' arguments that it has on a GPU (no .to("cpu"), no cpu=True), or estimate it for the'
+            f' CPU (device="cpu", or --device cpu before the program)'
         )
     if steps.was_ended:
         cautions.found.append(
@@ -169,12 +169,19 @@ def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]
     return step
 
 
+_STRAY = 100
+"""A device with less than this part of what the CPU holds has no model: what a script makes without
+a device, as for its log, lies on the default one."""
+
+
 def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
-    """Tell whether a program holds tensors at every step, and none of them on a device."""
-    return bool(held_at_marks) and all(
-        held.get("cpu", 0) and not any(held[each] for each in held if each.startswith(device))
-        for held in held_at_marks
-    )
+    """Tell whether a program holds tensors at every step, and next to none on a device."""
+
+    def is_off(held: dict[str, int]) -> bool:
+        on_device = sum(nbytes for name, nbytes in held.items() if name.startswith(device))
+        return held.get("cpu", 0) > _STRAY * on_device
+
+    return bool(held_at_marks) and all(map(is_off, held_at_marks))
 
 
 def _scratch_on(card: Card) -> ScratchRule:

@@ -54,7 +54,7 @@ class FakeHoldings:
         self._below = below
 
     def root(self, item: Any) -> GraphRoot:
-        return GraphRoot(0, str(item), "other", "cpu", "", (), 0, 0, None)
+        return GraphRoot(0, str(item), "", (), 0, 0, None)
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         nbytes = sum(self._below[id(root)] for root in roots)

@@ -118,7 +118,6 @@ class _Look:
             holders=self._above(rows),
             role=row.role,
             name="" if row.name < 0 else self._names[row.name],
-            device=row.device,
             dtype=row.fact.dtype,
             shape=row.fact.shape,
             shown=min(row.fact.nbytes, size) if size else row.fact.nbytes,
@@ -129,13 +128,11 @@ class _Look:
         """Return what is known of a tape, or of a variable."""
         place = self._rows.of.get(id(item))
         if place is None:
-            return GraphRoot(0, "", "activation", "", "", (), 0, 0, None)
+            return GraphRoot(0, "", "", (), 0, 0, None)
         row = self._rows.all[place]
         return GraphRoot(
             address=row.fact.address,
             name="" if row.name < 0 else self._names[row.name],
-            role=row.role,
-            device=row.device,
             dtype=row.fact.dtype,
             shape=row.fact.shape,
             nbytes=row.fact.nbytes,

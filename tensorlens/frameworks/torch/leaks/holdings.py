@@ -177,13 +177,11 @@ class _Look:
         """Return what is known of a root."""
         scan, names = self.found.scan, self.names
         if vertex >= len(scan):
-            return GraphRoot(0, "", "activation", "", "", (), 0, 0, class_name(self.roots[vertex]))
+            return GraphRoot(0, "", "", (), 0, 0, class_name(self.roots[vertex]))
         node = self.found.nonleaf.get(vertex)
         return GraphRoot(
             address=self.graph.storage[vertex],
             name="" if names.node[vertex] < 0 else names.names[names.node[vertex]],
-            role=ROLES[names.role[vertex]],
-            device=scan.devices[scan.device[vertex]],
             dtype=scan.dtypes[scan.dtype[vertex]],
             shape=scan.shapes[scan.shape[vertex]],
             nbytes=scan.nbytes[vertex],
@@ -249,7 +247,6 @@ class _Survivors:
             cycle=() if is_seen else self._cycle(rows),
             role=ROLES[min(names.role[row] for row in rows)],
             name="" if named is None else names.names[names.node[named]],
-            device=scan.devices[scan.device[best]],
             dtype=scan.dtypes[scan.dtype[best]],
             shape=scan.shapes[scan.shape[best]],
             shown=bytes_shown,
