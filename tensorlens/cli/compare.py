@@ -83,7 +83,9 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("program", metavar="PROGRAM", help="module:function or file.py:function")
+    parser.add_argument(
+        "program", metavar="PROGRAM", nargs="?", help="module:function or file.py:function"
+    )
     parser.add_argument(
         "--option",
         metavar="WORD",
@@ -111,6 +113,16 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(func=run)
 
 
+def _take_program(args: argparse.Namespace) -> None:
+    """Take the program from behind the settings of the last option, where it was written."""
+    if args.program is not None:
+        return
+    words = args.option[-1] if args.option else []
+    if len(words) < 2 or ":" not in words[-1] or "=" in words[-1]:
+        raise UsageError("no PROGRAM is given: module:function or file.py:function")
+    args.program = words.pop()
+
+
 def run(args: argparse.Namespace) -> int:
     """Print or write the comparison; return 1 where no option ran.
 
@@ -118,6 +130,7 @@ def run(args: argparse.Namespace) -> int:
         TensorlensError: the output cannot be written.
         UsageError: something of what is asked makes no sense.
     """
+    _take_program(args)
     outputs = Output.of_args(args)
     framework = args.framework or framework_of(args.program, program(args.program))
     options = _options(args, framework)

@@ -102,6 +102,18 @@ def test_what_is_asked(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == ""
 
 
+def test_the_program_may_stand_behind_the_last_option(
+    asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--framework", "torch", "--option", "adam", "optimizer=adam", "train:make_step")
+    assert asked.given[0] == "train:make_step"
+    assert asked.given[1] == {"baseline": {}, "adam": {"optimizer": "adam"}}
+    asked.calls.clear()
+    for words in ((), ("--option", "adam", "optimizer=adam"), ("--option", "train:make_step")):
+        assert run(*words) == 2 and asked.calls == []
+        assert "no PROGRAM is given: module:function" in capsys.readouterr().err
+
+
 def test_a_value_with_commas_and_colons_is_one(asked: Asked) -> None:
     conf = "expandable_segments:True,max_split_size_mb:128"
     run("train:make_step", "--framework", "torch", "--option", "a", f"alloc_conf={conf},fused=True")

@@ -224,7 +224,7 @@ def _code(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
 
 
 def _loop(blocks: Sequence[RepeatedBlock]) -> str:
-    lists = list(dict.fromkeys(map(_list, blocks)))
+    lists = _slices(blocks)
     several = f"[{', '.join(f'*{path}' for path in lists)}]"
     return (
         "from functools import partial\n"
@@ -232,6 +232,17 @@ def _loop(blocks: Sequence[RepeatedBlock]) -> str:
         f"for block in {lists[0] if len(lists) == 1 else several}:\n"
         "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
     )
+
+
+def _slices(blocks: Sequence[RepeatedBlock]) -> list[str]:
+    """Return what holds blocks: ``net[1:5]`` where others come before them."""
+    places: dict[str, list[int]] = {}
+    for block in blocks:
+        last = block.path.rpartition(".")[2]
+        places.setdefault(_list(block), []).append(int(last) if last.isdigit() else 0)
+    return [
+        f"{path}[{min(own)}:{max(own) + 1}]" if min(own) else path for path, own in places.items()
+    ]
 
 
 def _list(block: RepeatedBlock) -> str:

@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from tensorlens.errors import UsageError
+from tensorlens.planning.step_facts import RepeatedBlock
+from tensorlens.planning.suggest import checkpoints
 from tensorlens.planning.suggest.api import suggest
-from tensorlens.planning.suggest.checkpoints import repeated_paths
 from tensorlens.planning.suggest.recorded_steps import Replay
 from tensorlens.planning.torch.step_facts import unused
 from tensorlens.recording.recordings import Recording
@@ -92,9 +93,9 @@ def test_repeated_paths_are_numbered_alike_and_outermost():
         *(f"net.layers.{n}.heads.0.{part}" for n in range(2) for part in ("a", "b")),
         *("net.tail.0", "net.tail.1", "net.tail.1.x"),
     ]
-    assert repeated_paths(paths) == ["net.layers.0", "net.layers.1"]
-    assert repeated_paths(["a.10.x", "a.9.x"]) == ["a.9", "a.10"]
-    assert repeated_paths([]) == []
+    assert checkpoints.repeated_paths(paths) == ["net.layers.0", "net.layers.1"]
+    assert checkpoints.repeated_paths(["a.10.x", "a.9.x"]) == ["a.9", "a.10"]
+    assert checkpoints.repeated_paths([]) == []
 
 
 def test_variables_that_are_not_looked_at_again():
@@ -145,3 +146,13 @@ def test_a_recording_in_which_nothing_can_be_found():
 def test_another_framework_is_refused():
     with pytest.raises(UsageError, match="framework='jax': there is torch, tensorflow"):
         suggest(lambda: None, framework="jax")
+
+
+def test_code_names_the_blocks_of_a_list_and_no_others():
+    def loop_of(*paths):
+        return checkpoints._loop([RepeatedBlock(path, "Block") for path in paths]).splitlines()[2]
+
+    assert loop_of("net.layers.0", "net.layers.1") == "for block in net.layers:"
+    # before them an embedding lies in the same Sequential
+    assert loop_of("net.1", "net.2", "net.3") == "for block in net[1:4]:"
+    assert loop_of("net.a.0", "net.1.2", "net.1.3") == "for block in [*net.a, *net[1][2:4]]:"
