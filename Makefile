@@ -16,6 +16,8 @@ NOTEBOOK := nbclient nbformat ipykernel
 # what every torch depends on, but for CUDA
 OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
+# some tests only wait, while TensorFlow tries a refused request again for ten seconds
+TENSORFLOW_WORKERS = $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 # what is imported is compiled then: of the large packages that is a small part
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,21 +35,17 @@ SINGLE := tests/alone/test_wheel.py $(filter-out %/test_wheel.py,$(wildcard test
 
 PURE := integrations leaks lines planning recording records render test_units.py
 
-# the longest first
-PARTS := torch tensorflow smoke units frameworks
-SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-
 .PHONY: demo test quick lint pytest bench wheel site clean test-torch test-composer \
-    $(NEWER:%=test-%) $(PARTS:%=pytest-%) $(SINGLE)
+    $(NEWER:%=test-%) $(SINGLE)
 
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
 
-# what runs in one process each goes side by side, installations too, then what fills all cores:
-# two parts at a time, since one waits at times, for a child or for its last file
+# what runs in one process each goes side by side, installations too, then what fills all cores
 test:
-	$(MAKE) -j 2 $(SYNC) $(VENV)/.ready $(VENV)/.frameworks $(SINGLE) $(NEWER:%=test-%) lint site
-	$(MAKE) -j 2 $(SYNC) pytest
+	$(MAKE) -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+	    $(VENV)/.ready $(VENV)/.frameworks $(SINGLE) $(NEWER:%=test-%) lint site
+	$(MAKE) pytest
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -60,23 +58,13 @@ quick: $(VENV)/.ready
 	$(BIN)/python $(PYTEST) $(PURE:%=tests/unit/%)
 
 # each room by itself: every look at the heap is as long as what its process has imported
-pytest: $(PARTS:%=pytest-%)
-
-pytest-torch: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
-
-pytest-tensorflow: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) tests/tensorflow
-
-pytest-smoke: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) tests/smoke
-
-pytest-units: $(VENV)/.frameworks
+pytest: $(VENV)/.frameworks
+	$(BIN)/python $(PYTEST) tests/unit/frameworks tests/unit/heap
 	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks --ignore=tests/unit/heap \
 	    $(if $(NEWEST),$(ON_NEWEST:%=--ignore=%))
-
-pytest-frameworks: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) tests/unit/frameworks tests/unit/heap
+	$(BIN)/python $(PYTEST) tests/smoke
+	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
+	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
 $(SINGLE): $(VENV)/.frameworks
 	$(BIN)/python -m pytest --tb=short $@

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tensorlens.guards import warn
+from tensorlens.guards import guarded, warn
+from tensorlens.lines.missed_signals import MissedSignals
 from tensorlens.lines.report import Ending
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
@@ -43,6 +44,11 @@ class ExitReport:
         """How this process ended, unless by itself; a worker is ended by others as a rule."""
         self._fatal: int | None = None
         """The signal that arrived while the report was being made."""
+        self._is_ended = False
+        """Whether a fatal signal has been handled."""
+        self._missed = MissedSignals(
+            lambda number: not self._is_ended and signal.getsignal(number) == self._on_fatal
+        )
 
     def install(self) -> None:
         """Arrange for the report; later calls do nothing."""
@@ -80,10 +86,13 @@ class ExitReport:
 
     def _forget(self) -> None:
         self._done = False
+        self._missed.forget()
 
     def _report_from_worker(self) -> None:
         # a worker process ends by os._exit, after multiprocessing's own finalizers
         multiprocessing.util.Finalize(None, self._run, exitpriority=100)
+        with guarded("a worker that is terminated may wait on"):
+            self._missed.watch()
 
     def _run(self) -> None:
         if not self._done:
@@ -115,6 +124,7 @@ class ExitReport:
         return f"process {os.getpid()}{name}"
 
     def _on_fatal(self, number: int, frame: FrameType | None) -> None:
+        self._is_ended = True
         if self._reporting:  # a pool ends its workers so, which may be at their exit already
             self._fatal = number
             return
