@@ -8,6 +8,7 @@ from contextlib import suppress
 from tensorlens import config
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, device_name
+from tensorlens.leaks.line_text import place_of
 from tensorlens.leaks.residue import Remains
 from tensorlens.lines.region import MeasuredRegion
 from tensorlens.recording.moments import Resident
@@ -157,7 +158,7 @@ def remains_text(remains: Remains) -> list[str]:
     if remains.tensors is None:
         return [f"  {size} on {remains.device}, where single tensors are not known"]
     count = "1 tensor" if remains.tensors == 1 else f"{remains.tensors} tensors"
-    where = place(remains.born, function=True) if remains.born else "a line that is not known"
+    where = place_of(remains.born)
     lines = [f"  {size} in {count}, made at {where}"]
     if remains.source and config.current().source:
         lines.append(f"      {printable(remains.source)}")

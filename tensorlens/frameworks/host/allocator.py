@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from heapq import nsmallest
-from itertools import count, repeat
+from itertools import repeat
 
 from tensorlens import locks
 from tensorlens.native.build import NativeUnavailable, Signatures, declare
@@ -149,16 +149,13 @@ class NativeAllocator:
             return Balance(allocated, named, sizes, 0, [], LiveBlocks.none())
         blocks = self.living()
         size, starts = blocks.size, blocks.address
-        rows = dict(zip(starts, count(), strict=False))
+        # all of it is of the moment of the list
         sizes = array("q", map(dict(zip(starts, size, strict=True)).get, addresses, repeat(-1)))
-        for address in found:
-            rows.pop(address, None)
-        others = [*rows.values()]
+        others = [row for row, address in enumerate(starts) if address not in found]
+        allocated, unnamed = sum(size), sum(map(size.__getitem__, others))
         tagged = [row for row in others if by_node and blocks.node[row] >= 0]
         if tagged:
             others = [row for row in others if blocks.node[row] < 0]
-        allocated = sum(size)
-        unnamed = sum(map(size.__getitem__, rows.values()))
         largest = nsmallest(max(0, limit), others, key=lambda row: (-size[row], starts[row]))
         return Balance(
             allocated=allocated,
@@ -188,7 +185,7 @@ class NativeAllocator:
         Raises:
             MemoryError: there is none for the list.
         """
-        return LiveBlocks(*self._listed("tl_living", "Qqiiii", since))
+        return LiveBlocks(*listed(self.library, "tl_living", "Qqiiii", since))
 
     def totals(self) -> Iterator[tuple[int, int, int]]:
         """Give each line's number, and how many blocks and bytes of it live.
@@ -196,7 +193,7 @@ class NativeAllocator:
         Raises:
             MemoryError: there is none for the list.
         """
-        return zip(*self._listed("tl_totals", "iqq"), strict=True)
+        return zip(*listed(self.library, "tl_totals", "iqq"), strict=True)
 
     def node_name(self, number: int) -> str:
         """Return the name of a node, an operation or a function.
@@ -259,17 +256,6 @@ class NativeAllocator:
         filename, _, rest = birth_text.partition("\0")
         return filename, ord(rest[0]), rest[2:]
 
-    def _listed(self, name: str, codes: str, *given: int) -> list[array[int]]:
-        handle = getattr(self.library, name)(*given)
-        if handle is None:
-            raise MemoryError
-        try:
-            starts = (ctypes.c_void_p * len(codes))()
-            count = getattr(self.library, f"{name}_look")(handle, starts)
-            return list(map(copied, codes, starts, repeat(count)))
-        finally:
-            getattr(self.library, f"{name}_release")(handle)
-
     def _end(self) -> None:
         with self._lock:
             self._ended = True
@@ -296,6 +282,29 @@ def check(addresses: array[int]) -> None:
     """Raise TypeError unless these are addresses."""
     if addresses.typecode != "Q":
         raise TypeError(f"array('Q') expected, not array({addresses.typecode!r})")
+
+
+def listed(library: ctypes.CDLL, name: str, codes: str, *given: int) -> list[array[int]]:
+    """Return the columns of a list that a native part makes, which is released.
+
+    Args:
+        library: the part.
+        name: of the function that makes it; there are one more to ``look`` and to ``release``.
+        codes: types of the columns.
+        given: what the function takes.
+
+    Raises:
+        MemoryError: there is none for the list.
+    """
+    handle = getattr(library, name)(*given)
+    if handle is None:
+        raise MemoryError
+    try:
+        starts = (ctypes.c_void_p * len(codes))()
+        count = getattr(library, f"{name}_look")(handle, starts)
+        return list(map(copied, codes, starts, repeat(count)))
+    finally:
+        getattr(library, f"{name}_release")(handle)
 
 
 def copied(code: str, address: int | None, count: int) -> array[int]:

@@ -6,13 +6,12 @@ import atexit
 import ctypes
 import sys
 from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from tensorlens.frameworks.host.allocator import listed, start
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.native.build import DEVICE_BLOCKS
-from tensorlens.native.build import NativeUnavailable, load
+from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
 from tensorlens.user_code import foreign_folders
 
 _KINDS = {kind.device_type: kind for kind in KINDS}
@@ -22,9 +21,19 @@ BEFORE = -1
 """The era of blocks that were made before someone followed."""
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
-_view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
-    ("PyMemoryView_FromMemory", ctypes.pythonapi)
-)
+_SIGNATURES: Signatures = {
+    "tl_devices_follow": (_Number, ()),
+    "tl_devices_leave": (None, ()),
+    "tl_devices_adopt": (None, (_Address, _Address, _Number, _Number)),
+    "tl_devices_era": (None, (ctypes.c_int32,)),
+    "tl_devices_made": (_Number, (_Number,)),
+    "tl_devices_living": (_Address, (ctypes.c_int32,)),
+    "tl_devices_living_look": (_Number, (_Address, _Address)),
+    "tl_devices_living_release": (None, (_Address,)),
+    "tl_devices_prepare_births": (ctypes.c_int, (_Address, _Number)),
+    "tl_devices_switch_births": (None, (ctypes.c_int,)),
+    "tl_devices_birth_line": (_Address, (ctypes.c_int32, _Address)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +97,9 @@ class DeviceBlocks:
         """
         if addresses.typecode != "Q" or sizes.typecode != "q" or len(addresses) != len(sizes):
             raise TypeError("array('Q') and array('q') of one length expected")
-        starts = addresses.buffer_info()[0], sizes.buffer_info()[0]
-        self._library.tl_devices_adopt(*starts, len(addresses), number_of(device))
+        self._library.tl_devices_adopt(
+            start(addresses), start(sizes), len(addresses), number_of(device)
+        )
 
     def living(self, since: int = 0) -> LiveBlocks:
         """Return all blocks that live, of the era ``since`` or later.
@@ -97,19 +107,7 @@ class DeviceBlocks:
         Raises:
             MemoryError: there is none for the list.
         """
-        library, columns = self._library, [array(code) for code in "Qqiiq"]
-        handle = library.tl_devices_living(since)
-        if handle is None:
-            raise MemoryError
-        try:
-            starts = (_Address * len(columns))()
-            count = library.tl_devices_living_look(handle, ctypes.addressof(starts))
-            for column, start in zip(columns, starts, strict=True):
-                if count:
-                    column.frombytes(_view(start, count * column.itemsize, 0x100))
-            return LiveBlocks(*columns)
-        finally:
-            library.tl_devices_living_release(handle)
+        return LiveBlocks(*listed(self._library, "tl_devices_living", "Qqiiq", since))
 
     def made(self, device: str) -> int:
         """Return how many blocks of a device were seen to be made."""
@@ -141,23 +139,7 @@ class DeviceBlocks:
 
 def _loaded() -> ctypes.PyDLL:
     library = load(DEVICE_BLOCKS)
-    number, pointer = ctypes.c_int32, _Address
-    signatures: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-        "follow": (_Number, ()),
-        "leave": (None, ()),
-        "adopt": (None, (pointer, pointer, _Number, _Number)),
-        "era": (None, (number,)),
-        "made": (_Number, (_Number,)),
-        "living": (pointer, (number,)),
-        "living_look": (_Number, (pointer, pointer)),
-        "living_release": (None, (pointer,)),
-        "prepare_births": (ctypes.c_int, (pointer, _Number)),
-        "switch_births": (None, (ctypes.c_int,)),
-        "birth_line": (pointer, (number, pointer)),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, f"tl_devices_{name}")
-        function.restype, function.argtypes = result, arguments
+    declare(library, _SIGNATURES)
     return library
 
 

@@ -7,21 +7,17 @@ import functools
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 
+from tensorlens.frameworks.host.allocator import copied, start
 from tensorlens.frameworks.torch.census.tensors.columns import Columns, fake_tensor, new_rows
 from tensorlens.frameworks.torch.native.build import TENSORS
-from tensorlens.native.build import NativeUnavailable, load
+from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _Counts, _Starts = _Number * 5, _Address * (len(Columns.CODES) + 4)
-_READ = 0x100  # PyBUF_READ
-_view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
-    ("PyMemoryView_FromMemory", ctypes.pythonapi)
-)
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+_SIGNATURES: Signatures = {
     "tl_scan_open": (_Address, (_Number, ctypes.py_object)),
     "tl_scan_close": (None, (_Address,)),
     "tl_scan_add": (_Number, (_Address, ctypes.py_object, _Number, _Address, _Address)),
@@ -40,9 +36,7 @@ def prepare() -> tuple[ctypes.PyDLL, int]:
         NativeUnavailable: it could not be built, or tensors are not laid out as expected.
     """
     library = load(TENSORS)
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    declare(library, _SIGNATURES)
     return library, _offset()
 
 
@@ -66,7 +60,7 @@ class NativeReader:
         fake = fake_tensor()
         rows = new_rows(len(items))
         fakes = self._library.tl_scan_add(
-            self._open(), items, len(items), None if fake is None else id(fake), _start(rows)
+            self._open(), items, len(items), None if fake is None else id(fake), start(rows)
         )
         if fakes < 0:
             raise MemoryError
@@ -77,7 +71,7 @@ class NativeReader:
     def rows_of(self, ids: array[int]) -> array[int]:
         """See :meth:`Scan.rows_of`."""
         rows = new_rows(len(ids))
-        if self._library.tl_scan_rows_of(self._open(), _start(ids), len(ids), _start(rows)):
+        if self._library.tl_scan_rows_of(self._open(), start(ids), len(ids), start(rows)):
             raise MemoryError
         return rows
 
@@ -104,8 +98,8 @@ class NativeReader:
         rows, shapes, devices, dtypes, gradients = counts
         # an object may have become known for an earlier row
         del columns.object[:]
-        for column, start in zip(columns.CODES, starts, strict=False):
-            _extend(getattr(columns, column), start, rows)
+        for column, begin in zip(columns.CODES, starts, strict=False):
+            _extend(getattr(columns, column), begin, rows)
         _extend(columns.owners, starts[-2], gradients)
         _extend(columns.gradients, starts[-1], gradients)
         for number in range(len(columns.devices), devices):
@@ -119,17 +113,12 @@ class NativeReader:
             columns.shapes[:] = [tuple(lengths[a:b]) for a, b in pairwise(bounds)]
 
 
-def _start(values: array[int]) -> int:
-    return values.buffer_info()[0]
-
-
-def _extend(values: array[int], start: int | None, length: int) -> None:
+def _extend(values: array[int], begin: int | None, length: int) -> None:
     """Append the native entries that are lacking."""
     known = len(values)
     # an empty vector may be nowhere
-    if start is not None and known < length:
-        size = values.itemsize
-        values.frombytes(_view(start + known * size, (length - known) * size, _READ))
+    if begin is not None and known < length:
+        values.extend(copied(values.typecode, begin + known * values.itemsize, length - known))
 
 
 def _offset() -> int:
