@@ -1,5 +1,6 @@
 """The memory of a DataLoader's workers, against the kernel's own figures for each mapping."""
 
+import ctypes
 import mmap
 import multiprocessing
 import sys
@@ -12,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import tensorlens
+from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.records.queues import ObjectContainer, Queue
 from tensorlens.units import format_bytes
 
@@ -150,3 +152,36 @@ def test_without_workers_alive_one_line_says_so():
     queue = tensorlens.inputs(loader)
     assert (queue.workers, queue.objects) == ((), ())
     assert [note for note in queue.notes if "no worker runs" in note] == list(queue.notes)
+
+
+def test_copied_pages_of_a_mapping_that_has_grown_in_the_parent():
+    """No page of the mapping is shared any more, and its addresses are others in the parent."""
+    size = 8 << 20
+    region = mmap.mmap(-1, 2 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    region[:size] = b"x" * size
+    start = ctypes.addressof(ctypes.c_char.from_buffer(region))
+    libc = ctypes.CDLL(None)
+
+    def protect(access):
+        assert libc.mprotect(ctypes.c_void_p(start + size), ctypes.c_size_t(size), access) == 0
+
+    def write_and_wait(connection):
+        for page in range(0, size, mmap.PAGESIZE):
+            region[page] = 1
+        connection.send(None)
+        connection.recv()
+
+    # a mapping ends where its rights do
+    protect(0)
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=write_and_wait, args=(there,))
+    process.start()
+    try:
+        assert here.poll(60)
+        protect(mmap.PROT_READ | mmap.PROT_WRITE)
+        (worker,) = workers_of([process.pid], "fork")
+    finally:
+        here.send(None)
+        process.join()
+    assert worker.copied >= size

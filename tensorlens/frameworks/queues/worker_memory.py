@@ -7,13 +7,13 @@ each mapping which pages a process shares with nobody, not since when it has the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tensorlens.frameworks.queues.inherited_mappings import InheritedMappings
 from tensorlens.records.queues import QueueWorker
 
 FORK = "fork"
@@ -35,8 +35,8 @@ def workers_of(pids: Iterable[int | None], start_method: str = "") -> tuple[Queu
     if sys.platform != "linux":
         plain = (_worker(pid, _plain) for pid in numbers)
         return tuple(replace(each, missing=each.missing or _NOT_LINUX) for each in plain)
-    own = _addresses()
-    return tuple(_worker(pid, lambda each: _forked(each, own)) for pid in numbers)
+    inherited = InheritedMappings()
+    return tuple(_worker(pid, lambda each: _forked(each, inherited)) for pid in numbers)
 
 
 def _worker(pid: int, read: _Reading) -> QueueWorker:
@@ -63,32 +63,9 @@ def _plain(process: psutil.Process) -> QueueWorker:
     return QueueWorker(process.pid, "running", rss, pss, uss, max(0, rss - uss), missing=missing)
 
 
-def _forked(process: psutil.Process, own: Container[str]) -> QueueWorker:
+def _forked(process: psutil.Process, inherited: InheritedMappings) -> QueueWorker:
     mappings: list[Any] = process.memory_maps(grouped=False)
     rss, pss = sum(each.rss for each in mappings), sum(each.pss for each in mappings)
     shared = sum(each.shared_clean + each.shared_dirty for each in mappings)
-    copied = sum(each.private_dirty for each in mappings if _is_inherited(each, own))
+    copied = sum(each.private_dirty for each in inherited.among(mappings, process.pid))
     return QueueWorker(process.pid, "running", rss, pss, rss - shared, shared, copied)
-
-
-def _addresses() -> frozenset[str]:
-    """Return the address ranges of this process's mappings, as the kernel writes them."""
-    try:
-        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(line.partition(" ")[0] for line in lines)
-
-
-def _is_inherited(mapping: Any, own: Container[str]) -> bool:
-    """Tell whether a mapping of a forked process is of before the fork.
-
-    The kernel does not tell. One that still shares an anonymous page is, for the kernel never joins
-    a new mapping to one that came by a fork (``is_mergeable_anon_vma`` of ``mm/vma.c``). One that
-    shares none is taken as one if this process, its parent, has a mapping with the same addresses.
-    """
-    if "s" in mapping.perms:
-        return False
-    # a file's pages are shared with whoever has mapped it
-    is_anonymous = mapping.path.startswith("[")
-    return mapping.addr in own or bool(is_anonymous and mapping.shared_clean + mapping.shared_dirty)
