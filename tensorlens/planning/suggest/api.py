@@ -12,12 +12,13 @@ from tensorlens.errors import UsageError
 from tensorlens.folders import scratch_folder
 from tensorlens.planning.compare.api import compare
 from tensorlens.planning.compare.framework_detection import framework_of
-from tensorlens.planning.compare.result import Comparison, Outcome, texts
+from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
 from tensorlens.planning.step_facts import StepFacts
 from tensorlens.planning.suggest.checkpoints import checkpointed, recomputed
 from tensorlens.planning.suggest.late_frees import (
+    acts,
     during_backward,
     of_the_step_before,
     zero_before_forward,
@@ -25,11 +26,10 @@ from tensorlens.planning.suggest.late_frees import (
 from tensorlens.planning.suggest.recorded_steps import (
     TENSORFLOW,
     TORCH,
-    Candidate,
     Finder,
     RecordedSteps,
 )
-from tensorlens.planning.suggest.result import FREE, Suggestion, Suggestions
+from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulated_changes import Run, simulated
 from tensorlens.planning.suggest.state import smaller_queue, without_state
 from tensorlens.planning.suggest.verification import (
@@ -138,17 +138,20 @@ def suggest(
         record = RecordedSteps(recording, facts, made.device, framework)
         found, notes = simulated(record, [*_candidates(record)], run)
         told = _told(record, found, top, made.program, notes)
-        acts = {each.change: each.act for each in found if each.act is not None}
         if not told.suggestions:
             return replace(told, verified=verify)
         if not verify:
-            return told if facts.is_whole else without_failures(told, run, acts, warmup + steps)
+            return (
+                told
+                if facts.is_whole
+                else without_failures(told, run, acts(record), warmup + steps)
+            )
         if facts.is_graph:
             warmup, steps = _settled(made.outcomes[0], warmup, steps)
         if repeats is None:
             repeats = _GRAPH_REPEATS if facts.is_graph else 1
         run = partial(run, warmup=warmup, steps=steps, repeats=repeats)
-        return verified(told, run, acts, by_step=facts.is_graph)
+        return verified(told, run, acts(record), by_step=facts.is_graph)
 
 
 def _of_recording(
@@ -185,26 +188,26 @@ def _settled(recorded: Outcome, warmup: int, steps: int) -> tuple[int, int]:
     return warmup, max(steps, _GRAPH_STEPS)
 
 
-def _candidates(record: RecordedSteps) -> Iterator[Candidate]:
+def _candidates(record: RecordedSteps) -> Iterator[Suggestion]:
     for find in _FINDERS[record.framework]:
         yield from find(record)
 
 
 def _told(
     record: RecordedSteps,
-    candidates: Iterable[Candidate],
+    candidates: Iterable[Suggestion],
     top: int,
     program: str,
     notes: Sequence[str] = (),
 ) -> Suggestions:
-    worth = [each for each in candidates if _saving(record, each) >= _least(record, each)]
-    worth.sort(key=lambda each: -_saving(record, each))
-    with_cost = [each for each in worth if each.kind not in FREE]
+    worth = [each for each in candidates if each.predicted_saving >= _least(record, each)]
+    worth.sort(key=lambda each: -each.predicted_saving)
+    with_cost = [each for each in worth if not each.is_free]
     others = with_cost[top:]
     peak = record.recording.at(record.peak_row, record.device)
     lines, _ = line_rows(record.log, peak.by_line, None)
     return Suggestions(
-        suggestions=tuple(_suggestion(record, each) for each in worth if each not in others),
+        suggestions=tuple(each for each in worth if each not in others),
         device=record.device,
         peak=record.peak,
         moment=record.moment(record.peak_row),
@@ -217,38 +220,18 @@ def _told(
     )
 
 
-def _saving(record: RecordedSteps, candidate: Candidate) -> int:
-    return (record.peak if candidate.before is None else candidate.before) - candidate.peak
-
-
-def _least(record: RecordedSteps, candidate: Candidate) -> float:
+def _least(record: RecordedSteps, each: Suggestion) -> float:
     """Return the bytes from which on it is told: a part of the peak, or of all on the host."""
-    if candidate.before is None:
+    if each.before is None:
         return max(1.0, WORTH * record.peak)
-    return WORTH * (record.host_peak + candidate.before)
+    return WORTH * (record.host_peak + each.before)
 
 
-def _suggestion(record: RecordedSteps, candidate: Candidate) -> Suggestion:
-    return Suggestion(
-        kind=candidate.kind,
-        change=candidate.change,
-        what=candidate.what,
-        code=candidate.code,
-        predicted_peak=candidate.peak,
-        predicted_saving=_saving(record, candidate),
-        how=candidate.how,
-        cost=candidate.cost,
-        settings=texts(candidate.settings),
-        memory=candidate.memory,
-        before=candidate.before,
-    )
-
-
-def _in_short(record: RecordedSteps, candidate: Candidate) -> str:
-    saving = _saving(record, candidate)
-    if candidate.memory:
-        return f"{candidate.change} ({format_bytes(saving)} of {candidate.memory})"
-    return f"{candidate.change} ({100 * saving / record.peak:.1f} %)"
+def _in_short(record: RecordedSteps, each: Suggestion) -> str:
+    saving = each.predicted_saving
+    if each.memory:
+        return f"{each.change} ({format_bytes(saving)} of {each.memory})"
+    return f"{each.change} ({100 * saving / record.peak:.1f} %)"
 
 
 def _dropped(record: RecordedSteps) -> Iterator[str]:

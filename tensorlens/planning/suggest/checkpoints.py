@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import Candidate, EventRange, RecordedSteps, Replay
+from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps, Replay
+from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.records.events import ALLOC, FREE, Stacks
 
 _RANDOM_STATE = 5056
@@ -137,7 +138,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
 
 
-def checkpointed(record: RecordedSteps) -> Iterator[Candidate]:
+def checkpointed(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change to checkpoints of all repeated blocks.
 
     What a block's forward keeps for backward dies at its end, but for its output, which is the
@@ -156,14 +157,14 @@ def checkpointed(record: RecordedSteps) -> Iterator[Candidate]:
     cost = _cost_of(record, found)
     if record.facts is not None and record.facts.has_cache:
         cost += "; use_cache=False: each block would fill its cache twice"
-    yield Candidate(
+    yield record.suggestion(
         kind="checkpoint",
         change=f"checkpoint {len(used)} blocks",
         what=_called(used),
         code=_code(record, used),
         peak=replay.peak(),
         cost=cost,
-        settings={"checkpoint": "blocks"},
+        settings=("checkpoint=blocks",),
     )
 
 
@@ -324,7 +325,7 @@ def _cost_of(record: RecordedSteps, found: Sequence[Call]) -> str:
     return f"{text}: about +{100 * second / whole:.0f} % time" if whole > 0 else text
 
 
-def recomputed(record: RecordedSteps) -> Iterator[Candidate]:
+def recomputed(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change to ``tf.recompute_grad`` of all repeated blocks, where tapes were recorded.
 
     What a block's forward keeps dies at its end, but for its output, which the gradient function
@@ -341,21 +342,24 @@ def recomputed(record: RecordedSteps) -> Iterator[Candidate]:
     for call in found:
         _recompute(record, replay, call, inputs)
     cost = _cost_of(record, found)
-    yield recompute_candidate(where.used(found), replay.peak(), cost)
+    yield recompute_suggestion(record, where.used(found), replay.peak(), cost)
 
 
-def recompute_candidate(
-    blocks: Sequence[RepeatedBlock], peak: int = 0, cost: str = "their forward runs twice"
-) -> Candidate:
+def recompute_suggestion(
+    record: RecordedSteps,
+    blocks: Sequence[RepeatedBlock],
+    peak: int = 0,
+    cost: str = "their forward runs twice",
+) -> Suggestion:
     """Return the change; ``peak`` 0 where it is still to be simulated."""
-    return Candidate(
+    return record.suggestion(
         kind="checkpoint",
         change=f"recompute {len(blocks)} blocks",
         what=_layers(blocks),
         code=_keras_code(blocks),
         peak=peak,
         cost=cost,
-        settings={"recompute": "blocks"},
+        settings=("recompute=blocks",),
     )
 
 

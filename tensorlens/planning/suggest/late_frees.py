@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,10 @@ from tensorlens.planning.step_facts import BACKWARD, UnusedVariable
 from tensorlens.planning.suggest.recorded_steps import (
     TENSORFLOW,
     TORCH,
-    Candidate,
     EventRange,
     RecordedSteps,
 )
+from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.recording.analysis.roles import short_line
 from tensorlens.records.events import START
 from tensorlens.records.tensors import SourceLine
@@ -26,9 +26,48 @@ _NEEDS = {
     TENSORFLOW: "float(...), .numpy()",
 }
 _NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
+_ZERO_FIRST = "zero_grad() before forward"
+
+Act = Callable[[Callable[[], Any]], Any]
+"""Is called with ``make_step``, in the process of the program, and returns the changed step."""
 
 
-def of_the_step_before(record: RecordedSteps) -> Iterator[Candidate]:
+def acts(record: RecordedSteps) -> dict[str, Act]:
+    """Return what makes a change, by its text, where :func:`tensorlens.compare` has no setting."""
+    unused = _unused(record)
+    return {
+        _ZERO_FIRST: _gradients_first,
+        **{_release(each, unused): partial(_freed, each) for each in unused},
+    }
+
+
+def _unused(record: RecordedSteps) -> Sequence[UnusedVariable]:
+    return () if record.facts is None else record.facts.unused_variables
+
+
+def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
+    """Return the text of a change, with the function where several have such a variable."""
+    is_only = [other.name for other in unused].count(variable.name) == 1
+    name = variable.name if is_only else f"{variable.name} of {variable.function}()"
+    return f"release {name} before backward"
+
+
+# what they import only the program's process need have
+
+
+def _gradients_first(make_step: Callable[[], Any]) -> Any:
+    from tensorlens.planning.torch.step_changes import gradients_first
+
+    return gradients_first(make_step)
+
+
+def _freed(variable: UnusedVariable, make_step: Callable[[], Any]) -> Any:
+    from tensorlens.planning.torch.step_changes import freed_before_backward
+
+    return freed_before_backward(make_step, variable)
+
+
+def of_the_step_before(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give what forward made in one step and what is still there in the next, by variable."""
     kept = _outliving(record)
     groups: dict[str, list[tuple[int, int]]] = {}
@@ -42,7 +81,7 @@ def of_the_step_before(record: RecordedSteps) -> Iterator[Candidate]:
         for row, until in found:
             replay.free(row, until)
         is_list = any(_ITEM.search(record.roles.named(row) or "") for row, _ in found)
-        yield Candidate(
+        yield record.suggestion(
             kind="kept",
             change=f"release {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
@@ -52,17 +91,10 @@ def of_the_step_before(record: RecordedSteps) -> Iterator[Candidate]:
         )
 
 
-def _freed(waiting: UnusedVariable, make_step: Callable[[], Any]) -> Any:
-    # imported where the program runs: here torch need not be
-    from tensorlens.planning.torch.step_changes import freed_before_backward
-
-    return freed_before_backward(make_step, waiting)
-
-
-def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
+def during_backward(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the variables that wait for backward to end, which backward has no use for."""
     begins = record.marks(BACKWARD)
-    waiting = () if record.facts is None else record.facts.unused_variables
+    waiting = _unused(record)
     for each in waiting:
         place = record.at(each.address, begins[-1]) if begins else None
         if place is None:
@@ -73,16 +105,13 @@ def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
             if begin is not None:
                 replay.free(row, begin)
         line = SourceLine(each.filename, each.lineno, each.function)
-        is_only = [other.name for other in waiting].count(each.name) == 1
-        name = each.name if is_only else f"{each.name} of {each.function}()"
-        yield Candidate(
+        yield record.suggestion(
             kind="kept",
-            change=f"release {name} before backward",
+            change=_release(each, waiting),
             what=f"a variable of {each.function}() that backward does not need",
             code=f"# before {short_line(line)}\ndel {each.name}",
             peak=replay.peak(),
             cost="none",
-            act=partial(_freed, each),
         )
 
 
@@ -156,7 +185,7 @@ def _code(record: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> st
     return f"{text}\n{line}" if is_name else text
 
 
-def zero_before_forward(record: RecordedSteps) -> Iterator[Candidate]:
+def zero_before_forward(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change of freeing gradients before forward, where it is done after it now."""
     replay, moved = record.replay(), 0
     for row in _gradients(record):
@@ -169,24 +198,16 @@ def zero_before_forward(record: RecordedSteps) -> Iterator[Candidate]:
             replay.free(row, step.begin)
             moved += 1
     if moved:
-        yield Candidate(
+        yield record.suggestion(
             kind="zero_grad",
-            change="zero_grad() before forward",
+            change=_ZERO_FIRST,
             what="gradients of the last step that stay while forward runs",
             code=(
                 "# the first line of the step, before the model is called\noptimizer.zero_grad()"
             ),
             peak=replay.peak(),
             cost="none",
-            act=_gradients_first,
         )
-
-
-def _gradients_first(make_step: Callable[[], Any]) -> Any:
-    # imported where the program runs: here torch need not be
-    from tensorlens.planning.torch.step_changes import gradients_first
-
-    return gradients_first(make_step)
 
 
 def _gradients(record: RecordedSteps) -> list[int]:

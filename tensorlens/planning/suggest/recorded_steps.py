@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from tensorlens.planning.step_facts import OptimizerFacts, StepFacts
-from tensorlens.planning.suggest.result import Method
+from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.levels import chosen, device_peak
@@ -72,6 +72,21 @@ class RecordedSteps:
     def host_peak(self) -> int:
         """The most that was handed out on the host; 0 where that is not recorded."""
         return device_peak(self.recording, "cpu")[0] if "cpu" in self.log.devices else 0
+
+    def suggestion(
+        self,
+        kind: str,
+        change: str,
+        *,
+        what: str,
+        code: str,
+        peak: int,
+        before: int | None = None,
+        **others: Any,
+    ) -> Suggestion:
+        """Return a change with which there is at most ``peak``; now it is ``before``, if given."""
+        now = self.peak if before is None else before
+        return Suggestion(kind, change, what, code, peak, now - peak, before=before, **others)
 
     def replay(self) -> Replay:
         """Return the events, for changes."""
@@ -254,31 +269,5 @@ Act = Callable[[Callable[[], Any]], Any]
 """Is called with ``make_step``, in the process of the program, and returns the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One change."""
-
-    kind: str
-    """One of :data:`tensorlens.planning.suggest.result.KINDS`."""
-    change: str
-    """The change in a few words: ``checkpoint 6 blocks``."""
-    what: str
-    """Blocks, tensor or optimizer that it is about, with the line where one is known."""
-    code: str
-    """Code to write."""
-    peak: int = 0
-    """Peak with the change, or the most of another memory."""
-    cost: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Of :func:`tensorlens.compare`, where it has this change built in."""
-    act: Act | None = None
-    """Makes the step with this change from outside of the program."""
-    how: Method = Method.REPLAYED
-    memory: str = ""
-    """Where the bytes are, if they are not at the peak: ``shared memory``."""
-    before: int | None = None
-    """Most of that memory now."""
-
-
-Finder = Callable[[RecordedSteps], Iterator[Candidate]]
+Finder = Callable[[RecordedSteps], Iterator[Suggestion]]
 """Finds the changes of one kind."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tensorlens.planning.compare.result import Comparison
-from tensorlens.planning.suggest.checkpoints import recompute_candidate
-from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, Candidate, RecordedSteps
-from tensorlens.planning.suggest.result import Method
+from tensorlens.planning.suggest.checkpoints import recompute_suggestion
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, RecordedSteps
+from tensorlens.planning.suggest.result import Method, Suggestion
 from tensorlens.planning.suggest.state import has_momentum, plain_sgd, slot_bytes
 
 Run = Callable[..., Comparison]
@@ -44,8 +44,8 @@ _GRAPH = (
 
 
 def simulated(
-    record: RecordedSteps, replayed: Sequence[Candidate], run: Run
-) -> tuple[Sequence[Candidate], Sequence[str]]:
+    record: RecordedSteps, replayed: Sequence[Suggestion], run: Run
+) -> tuple[Sequence[Suggestion], Sequence[str]]:
     """Return changes, in the place of those replayed where the program can be simulated.
 
     What it fails with there is none of them. The notes say what could not be simulated.
@@ -60,7 +60,7 @@ def simulated(
         return replayed, [f"{_names(wanted)} {_NOT_COMPILED}"]
     if not wanted:
         return replayed, notes
-    options = {AS_IT_IS: {}, **{each.change: each.settings for each in wanted}}
+    options = {AS_IT_IS: {}, **{each.change: each.option for each in wanted}}
     found = run(options, how="estimated", device=record.device, baseline=AS_IT_IS)
     before = found[AS_IT_IS]
     if before.peak_allocated is None:
@@ -72,15 +72,22 @@ def simulated(
         if saving is None:
             notes.append(f"{each.change} could not be simulated: {explained(outcome.why)}")
         else:
-            changes.append(replace(each, peak=record.peak - saving, how=Method.SIMULATED))
+            changes.append(
+                replace(
+                    each,
+                    predicted_peak=record.peak - saving,
+                    predicted_saving=saving,
+                    how=Method.SIMULATED,
+                )
+            )
     return changes, [*notes, _GRAPH] if facts.is_graph else notes
 
 
-def _names(changes: Sequence[Candidate]) -> str:
+def _names(changes: Sequence[Suggestion]) -> str:
     return " and ".join(each.change for each in changes)
 
 
-def _wanted(record: RecordedSteps, replayed: Sequence[Candidate]) -> Iterator[Candidate]:
+def _wanted(record: RecordedSteps, replayed: Sequence[Suggestion]) -> Iterator[Suggestion]:
     """Give the changes to simulate, without their peaks."""
     facts = record.facts
     assert facts is not None
@@ -89,39 +96,45 @@ def _wanted(record: RecordedSteps, replayed: Sequence[Candidate]) -> Iterator[Ca
             yield _POLICY
         is_replayed = any(each.kind == "checkpoint" for each in replayed)
         if facts.blocks and not facts.recomputes and not is_replayed:
-            yield recompute_candidate(facts.blocks)
+            yield recompute_suggestion(record, facts.blocks)
         # the recording of a graph is of one order of the operations: without slots it is another
         if facts.is_graph and slot_bytes(record) and not has_momentum(record):
             yield plain_sgd(record, 0)
         return
     # what else a block's second forward does, as with a cache, no recording tells
-    yield from (each for each in replayed if each.kind == "checkpoint" and each.peak < record.peak)
+    yield from (
+        each for each in replayed if each.kind == "checkpoint" and each.predicted_saving > 0
+    )
     if _computes_in_float32(record):
         yield _autocast(record.device.partition(":")[0])
     if facts.sets_to_none is False:
         yield _SET_TO_NONE
 
 
-_SET_TO_NONE = Candidate(
+_SET_TO_NONE = Suggestion(
     kind="set_to_none",
     change="set gradients to None",
     what="gradients that stay while forward runs",
     code="optimizer.zero_grad(set_to_none=True)",
+    predicted_peak=0,
+    predicted_saving=0,
     cost="none; a parameter that backward does not reach then has no gradient instead of 0",
-    settings={"set_to_none": True},
+    settings=("set_to_none=True",),
 )
-_POLICY = Candidate(
+_POLICY = Suggestion(
     kind="bf16",
     change="mixed_bfloat16",
     what="what layers compute, in half the bytes; weights stay in single precision",
     code='# before the model is made\nkeras.config.set_dtype_policy("mixed_bfloat16")',
+    predicted_peak=0,
+    predicted_saving=0,
     cost=_COST,
-    settings={"policy": "mixed_bfloat16"},
+    settings=("policy=mixed_bfloat16",),
 )
 
 
-def _autocast(device: str) -> Candidate:
-    return Candidate(
+def _autocast(device: str) -> Suggestion:
+    return Suggestion(
         kind="bf16",
         change="autocast in bf16",
         what="activations and weights in forward, in half the bytes",
@@ -130,8 +143,10 @@ def _autocast(device: str) -> Candidate:
             f'with torch.autocast("{device}", dtype=torch.bfloat16):\n'
             "    ..."
         ),
+        predicted_peak=0,
+        predicted_saving=0,
         cost=_COST,
-        settings={"autocast": "bf16"},
+        settings=("autocast=bf16",),
     )
 
 

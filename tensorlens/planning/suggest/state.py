@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, Candidate, RecordedSteps
-from tensorlens.planning.suggest.result import Method
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, RecordedSteps
+from tensorlens.planning.suggest.result import Method, Suggestion
 from tensorlens.units import format_bytes
 
 _NOT_MUCH = 16
@@ -13,7 +13,7 @@ _NOT_MUCH = 16
 _LEAST = 1
 
 
-def without_state(record: RecordedSteps) -> Iterator[Candidate]:
+def without_state(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change to plain SGD, where optimizers keep state.
 
     Of torch the state goes, and all that their steps hand out. SGD hands out nothing but, with
@@ -43,20 +43,20 @@ def without_state(record: RecordedSteps) -> Iterator[Candidate]:
     yield plain_sgd(record, replay.peak())
 
 
-def plain_sgd(record: RecordedSteps, peak: int) -> Candidate:
+def plain_sgd(record: RecordedSteps, peak: int) -> Suggestion:
     """Return the change to SGD without state, with the peak that it would have."""
     kinds = {
         each.kind for each in record.optimizers if each.state or record.framework != TENSORFLOW
     }
     momentum = has_momentum(record)
-    return Candidate(
+    return record.suggestion(
         kind="optimizer",
         change="SGD without momentum" if momentum else "SGD",
         what=f"the state of {', '.join(sorted(kinds) or ['the optimizer'])}",
         code=_code(record),
         peak=peak,
         cost="trains differently: you must re-tune learning rate and schedule",
-        settings={} if momentum else {"optimizer": "sgd"},
+        settings=() if momentum else ("optimizer=sgd",),
     )
 
 
@@ -89,7 +89,7 @@ def slot_bytes(record: RecordedSteps) -> int:
     return found if found > _NOT_MUCH else 0
 
 
-def smaller_queue(record: RecordedSteps) -> Iterator[Candidate]:
+def smaller_queue(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change to a ``prefetch_factor`` of 1: one batch ahead for each worker.
 
     What waits is of the host's memory, and not at the recorded peak: workers make batches in
@@ -107,7 +107,7 @@ def smaller_queue(record: RecordedSteps) -> Iterator[Candidate]:
     )
     workers = {each.workers for each in loaders}
     count = f"num_workers={workers.pop()}, " if len(workers) == 1 else ""
-    yield Candidate(
+    yield record.suggestion(
         kind="queue",
         change="a smaller queue",
         what=(
@@ -121,7 +121,7 @@ def smaller_queue(record: RecordedSteps) -> Iterator[Candidate]:
         ),
         peak=after,
         cost="the step waits sooner where a batch takes longer than a step",
-        settings={"prefetch_factor": _LEAST},
+        settings=(f"prefetch_factor={_LEAST}",),
         how=Method.COUNTED,
         memory=memory,
         before=before,

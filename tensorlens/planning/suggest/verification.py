@@ -12,7 +12,7 @@ from typing import Any
 from tensorlens.planning.compare.options import Given
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
 from tensorlens.planning.step_facts import StepFacts, Watch, watch
-from tensorlens.planning.suggest.recorded_steps import Act
+from tensorlens.planning.suggest.late_frees import Act
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulated_changes import AS_IT_IS, Run, explained
 from tensorlens.recording.record import LiveRecording, record

@@ -32,14 +32,14 @@ def loader(workers, prefetch, memory="shared memory", nbytes=ONE):
 def test_one_batch_stays_for_each_worker(workers, prefetch):
     (found,) = smaller_queue(scene_of(loader(workers, prefetch)))
     assert found.before == workers * prefetch * ONE
-    assert found.peak == workers * ONE
+    assert found.predicted_peak == workers * ONE
     assert found.code.endswith(f"DataLoader(dataset, num_workers={workers}, prefetch_factor=1)")
-    assert found.settings == {"prefetch_factor": 1}
+    assert found.settings == ("prefetch_factor=1",)
 
 
 def test_two_loaders():
     (found,) = smaller_queue(scene_of(loader(1, 2), loader(2, 3, "pinned memory", 100)))
-    assert (found.before, found.peak) == (2 * ONE + 600, ONE + 200)
+    assert (found.before, found.predicted_peak) == (2 * ONE + 600, ONE + 200)
     assert found.memory == "pinned memory and shared memory"
     assert found.code.endswith("DataLoader(dataset, prefetch_factor=1)")
     assert "by 1 x 2 and 2 x 3: " in found.what and "what the process allocates" in found.what
