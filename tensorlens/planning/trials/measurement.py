@@ -13,22 +13,13 @@ from typing import Any, Protocol
 
 from tensorlens.planning.trials.full_queues import held_ahead
 from tensorlens.planning.trials.global_settings import apply
-from tensorlens.planning.trials.jobs import Job, Measured, Reason, Result, Trouble
+from tensorlens.planning.trials.jobs import Job, Reason, Result, Trouble
 from tensorlens.planning.trials.losses import loss_of
+from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
-from tensorlens.planning.trials.steps import Followed, Marks, StepRunner
+from tensorlens.planning.trials.steps import Followed, StepRunner
 
 _NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict or object with one"
-
-
-class Meter(Marks, Protocol):
-    """Takes the marks of steps, and reads the peaks."""
-
-    def wait(self) -> None:
-        """Return when devices have done all that they were asked to."""
-
-    def figures(self) -> Measured:
-        """Return the peaks."""
 
 
 class Bench(Protocol):

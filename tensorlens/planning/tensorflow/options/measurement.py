@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -24,8 +25,9 @@ from tensorlens.planning.tensorflow.options.settings import (
 from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
-from tensorlens.planning.trials.host_limits import host_limited, peak_resident
+from tensorlens.planning.trials.host_limits import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
+from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
@@ -85,42 +87,15 @@ class _Bench:
 BENCH = _Bench()
 
 
-class TensorflowMeter:
-    """Takes the marks of steps, and reads the peaks.
-
-    Args:
-        device: whose; None: the accelerator that is used, or the CPU where none is.
-    """
+class TensorflowMeter(Meter):
+    """Takes the marks of steps, and reads the peaks; on the CPU those of each step as well."""
 
     def __init__(self, device: str | None) -> None:
         from tensorlens.frameworks.tensorflow.cpu import cpu_counter
 
-        self._device = "cuda:0" if device == "cuda" else device
-        self._counter = cpu_counter()
-        self._read = self._counter.reader()
-        self._before = self._read()[0]
-        self._peaks = {"cpu": 0}
-        self._setup: dict[str, int] = {}
-        self._setup_peak = 0
-        self._step_peaks: list[int] = []
-
-    def mark(self, name: str, row: int | None = None) -> None:
-        """Note the peaks so far, and of the first step what is there when it begins."""
-        self.wait()
-        allocated, peak, _ = self._read()
-        now = {"cpu": allocated - self._before}
-        self._note("cpu", peak - self._before)
-        self._step_peaks.append(peak - self._before)
-        for device in used_devices():
-            now[device], peak, _ = device_counter(device).reader()()
-            self._note(device, peak)
-        if name == "step 1":
-            self._setup, self._setup_peak = now, self._peaks["cpu"]
-            self._step_peaks.clear()
-
-    def forget_marks(self) -> None:
-        """Begin anew: what ran before were no steps."""
-        self._setup = {}
+        super().__init__(cpu_counter(), "cuda:0" if device == "cuda" else device)
+        self._highest: dict[str, int] = {}
+        """Of each accelerator."""
 
     def wait(self) -> None:
         """Return when devices have done all that they were asked to."""
@@ -133,25 +108,28 @@ class TensorflowMeter:
         Raises:
             CannotApply: the device that is wanted was not used.
         """
-        others = {name: peak for name, peak in self._peaks.items() if name != "cpu" and peak}
-        device = self._device or max(others, key=others.__getitem__, default="cpu")
-        if device not in ("cpu", *others):
-            raise CannotApply(f"nothing was allocated on {device}")
-        peak, setup = self._peaks[device], self._setup.get(device, 0)
-        if device != "cpu":
-            missing = {"peak_reserved": "TensorFlow does not tell what its allocator holds"}
-            return Measured(device, peak, None, setup, (), None, missing=missing)
-        missing = dict(self._counter.missing)
-        step_peaks = tuple(max(self._setup_peak, each) for each in self._step_peaks)
-        resident = peak_resident()
-        if resident is None:
-            missing["peak_reserved"] = "this system does not tell the peak of the resident set"
-        return Measured(
-            device, peak, resident, setup, (), None, step_peaks=step_peaks, missing=missing
-        )
+        found = super().figures()
+        if found.device != "cpu":
+            return found
+        at_setup = max(self._peaks[: self._first_step], default=0)
+        steps = self._peaks[self._first_step :]
+        return replace(found, step_peaks=tuple(max(at_setup, each) for each in steps))
 
-    def _note(self, device: str, peak: int) -> None:
-        self._peaks[device] = max(self._peaks.get(device, 0), peak)
+    def _device_bytes(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for device in used_devices():
+            found[device], peak, _ = device_counter(device).reader()()
+            self._highest[device] = max(self._highest.get(device, 0), peak)
+        return found
+
+    def _device_peaks(self) -> dict[str, int]:
+        return self._highest
+
+    def _device_figures(self, device: str, setup: int) -> Measured:
+        if not self._highest.get(device):
+            raise CannotApply(f"nothing was allocated on {device}")
+        missing = {"peak_reserved": "TensorFlow does not tell what its allocator holds"}
+        return Measured(device, self._highest[device], None, setup, (), None, missing=missing)
 
 
 def _optioned(job: Job, *, estimated: bool) -> Optioned:

@@ -23,8 +23,9 @@ from tensorlens.planning.torch.options.models import (
 from tensorlens.planning.torch.options.optimizers import Accumulate, Optimizers, SetToNone
 from tensorlens.planning.torch.options.prefetch import PrefetchFactor
 from tensorlens.planning.torch.options.stage import Option, Stage
-from tensorlens.planning.trials.host_limits import host_limited, peak_resident
+from tensorlens.planning.trials.host_limits import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
+from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
 _KINDS: dict[str, type[Option]] = {
@@ -117,64 +118,29 @@ class _Bench:
 BENCH = _Bench()
 
 
-class TorchMeter:
-    """Takes the marks of steps, and reads the peaks.
-
-    Args:
-        device: whose; None: the CUDA device with the highest peak, or the CPU where none is used.
-    """
+class TorchMeter(Meter):
+    """Takes the marks of steps, and reads the peaks; of CUDA devices torch's statistics tell."""
 
     def __init__(self, device: str | None) -> None:
         from tensorlens.frameworks.torch.cpu import cpu_counter
 
-        self._device = device
-        self._counter = cpu_counter()
-        self._read = self._counter.reader()
-        self._before = self._read()[0]
-        self._peak = 0
-        self._setup: dict[str, int] = {}
-
-    def mark(self, name: str, row: int | None = None) -> None:
-        """Note the peak so far, and of the first step what is there when it begins."""
-        self.wait()
-        allocated, peak, _ = self._read()
-        self._peak = max(self._peak, peak - self._before)
-        if name == "step 1":
-            self._setup = {"cpu": allocated - self._before}
-            for number in _cuda_devices():
-                self._setup[f"cuda:{number}"] = torch.cuda.memory_allocated(number)
-
-    def forget_marks(self) -> None:
-        """Begin anew: what ran before were no steps."""
-        self._setup = {}
+        super().__init__(cpu_counter(), device)
 
     def wait(self) -> None:
         """Return when devices have done all that they were asked to."""
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
 
-    def figures(self) -> Measured:
-        """Return the peaks.
+    def _device_bytes(self) -> dict[str, int]:
+        return {f"cuda:{each}": torch.cuda.memory_allocated(each) for each in _cuda_devices()}
 
-        Raises:
-            TensorlensError: the device was not used.
-        """
-        device = self._device or self._most_used()
-        setup = self._setup.get(device, 0)
-        if device == "cpu":
-            missing = dict(self._counter.missing)
-            resident = peak_resident()
-            if resident is None:
-                missing["peak_reserved"] = "this system does not tell the peak of the resident set"
-            return Measured(device, self._peak, resident, setup, (), None, missing=missing)
+    def _device_peaks(self) -> dict[str, int]:
+        return {f"cuda:{each}": torch.cuda.max_memory_allocated(each) for each in _cuda_devices()}
+
+    def _device_figures(self, device: str, setup: int) -> Measured:
         number = torch.device(device).index or 0
         allocated = torch.cuda.max_memory_allocated(number)
         return Measured(device, allocated, torch.cuda.max_memory_reserved(number), setup, (), None)
-
-    def _most_used(self) -> str:
-        peaks = {f"cuda:{each}": torch.cuda.max_memory_allocated(each) for each in _cuda_devices()}
-        peaks = {name: peak for name, peak in peaks.items() if peak}
-        return max(peaks, key=peaks.__getitem__, default="cpu")
 
 
 def _cuda_devices() -> range:
