@@ -18,7 +18,7 @@ from tensorlens.planning.compare.outcomes import (
     BatchSearch,
     Estimated,
     Estimation,
-    estimated_outcome,
+    failed_outcome,
     measured_outcome,
     option_request,
     run_estimate,
@@ -179,7 +179,10 @@ def compare(
     return Comparison(
         outcomes=_outcomes(checked_options, found, repeats)
         if measured
-        else tuple(map(estimated_outcome, checked_options, found)),
+        else tuple(
+            each.outcome if isinstance(each, Estimated) else failed_outcome(option, each)
+            for option, each in zip(checked_options, found, strict=True)
+        ),
         baseline=baseline,
         device=known[0].device if known else device or ("cpu" if measured else "cuda"),
         provenance=how,
@@ -213,7 +216,7 @@ def _estimation(job: Job, option: Option, limits: _Limits) -> Estimation:
         steps=STEPS,
         batch=job.batch,
     )
-    return Estimation(option.name, request, limits.lowest, limits.highest)
+    return Estimation(option, request, limits.lowest, limits.highest)
 
 
 def _trials(job: Job, options: Sequence[Option], repeats: int, limits: _Limits) -> list[Work]:

@@ -13,7 +13,6 @@ from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.api import allocator_settings
 from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
 from tensorlens.planning.estimate.cards import DeviceSpec
-from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import STEPS, StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
 from tensorlens.planning.trials.jobs import (
@@ -27,6 +26,8 @@ from tensorlens.planning.trials.jobs import (
 )
 from tensorlens.units import format_bytes
 
+_NO_TIMES = "an estimate has no times"
+_NO_LOSSES = "an estimate has tensors without data: no losses"
 _LIMIT = "the largest that was to be tried"
 
 
@@ -94,31 +95,32 @@ def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResul
     return SearchResult(batch, beyond)
 
 
+NOT_ASKED = SearchResult(None, "no capacity was given")
+
+
 @dataclass(frozen=True, slots=True)
 class Estimation:
     """An option to be estimated."""
 
-    name: str
+    option: Option
     request: StepsRequest
     lowest: int = 1
     """Of the batches that are looked for where the request has a capacity."""
     highest: int | None = None
 
+    @property
+    def name(self) -> str:
+        """The option's."""
+        return self.option.name
+
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """Needs of one option: of an estimate what a comparison tells, without its recording."""
+    """Needs of one option, and the device that they are of."""
 
+    outcome: Outcome
     device: str
     card: str
-    peaks: Range
-    """Peak allocated, between what bounds it where a part of it can only be bounded."""
-    peak_reserved: int
-    setup_allocated: int
-    least_capacity: int
-    """With what lies outside of the framework's memory."""
-    batch: SearchResult
-    notes: tuple[str, ...] = ()
 
 
 def option_request(
@@ -160,16 +162,24 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
         return Trouble(Reason.FAILED, str(error))
     except TensorlensError as error:
         return Trouble(Reason.CANNOT, str(error))
-    return Estimated(
-        device=answer.device,
-        card="" if answer.card is None else answer.card.name,
-        peaks=answer.allocated,
+    missing = {"seconds": _NO_TIMES, "losses": _NO_LOSSES}
+    if batch.batch is None:
+        missing["largest_batch"] = batch.beyond
+    peak = answer.allocated.point
+    outcome = Outcome(
+        asked.name,
+        asked.option.settings,
+        peak_allocated=peak,
         peak_reserved=answer.peak_reserved,
         setup_allocated=answer.steps[0].allocated,
         least_capacity=answer.needed.point,
-        batch=batch,
+        largest_batch=batch.batch,
+        beyond="" if batch.batch is None else batch.beyond,
+        peaks=(peak,),
         notes=tuple(caution.text for caution in answer.warnings),
+        missing=missing,
     )
+    return Estimated(outcome, answer.device, "" if answer.card is None else answer.card.name)
 
 
 def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
@@ -192,11 +202,6 @@ def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
     elif largest.is_limit:
         beyond = _LIMIT
     return SearchResult(largest.batch, beyond)
-
-
-NO_TIMES = "an estimate has no times"
-NO_LOSSES = "an estimate has tensors without data: no losses"
-NOT_ASKED = SearchResult(None, "no capacity was given")
 
 
 def measured_outcome(
@@ -236,29 +241,6 @@ def measured_outcome(
         seconds=tuple(statistics.median(each.seconds) for each in runs if each.seconds),
         losses=() if first.losses is None else finite(first.losses),
         notes=first.notes,
-        missing=missing,
-    )
-
-
-def estimated_outcome(option: Option, result: Estimated | Trouble) -> Outcome:
-    """Return what one option is estimated to need."""
-    if isinstance(result, Trouble):
-        return failed_outcome(option, result)
-    batch = result.batch
-    missing = {"seconds": NO_TIMES, "losses": NO_LOSSES}
-    if batch.batch is None:
-        missing["largest_batch"] = batch.beyond
-    return Outcome(
-        option.name,
-        option.settings,
-        peak_allocated=result.peaks.point,
-        peak_reserved=result.peak_reserved,
-        setup_allocated=result.setup_allocated,
-        least_capacity=result.least_capacity,
-        largest_batch=batch.batch,
-        beyond="" if batch.batch is None else batch.beyond,
-        peaks=(result.peaks.point,),
-        notes=result.notes,
         missing=missing,
     )
 
