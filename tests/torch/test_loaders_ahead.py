@@ -9,8 +9,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.prefetch import LoaderWatch, PrefetchFactor
-from tensorlens.planning.torch.options.stage import CannotApply, Stage
+from tensorlens.planning.torch.options.stage import Stage
 from tensorlens.planning.trials.full_queues import held_ahead
+from tensorlens.planning.trials.jobs import CannotApply
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="what is in a queue between processes is told by Linux"

@@ -15,7 +15,7 @@ import torch
 from tensorlens.heap import instances
 from tensorlens.planning.patches import wrapped
 from tensorlens.planning.step_facts import UnusedVariable
-from tensorlens.planning.trials.stage import CannotApply
+from tensorlens.planning.trials.jobs import CannotApply
 
 
 def freed_before_backward(

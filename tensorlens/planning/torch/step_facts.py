@@ -17,6 +17,7 @@ from tensorlens.frameworks.torch.census.findings import look
 from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.frameworks.torch.census.tensors.graph import walk
 from tensorlens.heap import instances
+from tensorlens.planning.patches import wrapped
 from tensorlens.planning.step_facts import (
     BACKWARD,
     OptimizerFacts,
@@ -25,7 +26,7 @@ from tensorlens.planning.step_facts import (
     UnusedVariable,
 )
 from tensorlens.planning.torch.options.prefetch import LoaderWatch
-from tensorlens.planning.torch.options.stage import Stage, cache_configs, repeated_blocks, wrapped
+from tensorlens.planning.torch.options.stage import Stage, cache_configs, repeated_blocks
 from tensorlens.user_code import is_foreign
 
 _LOWER = (torch.bfloat16, torch.float16)

@@ -12,8 +12,6 @@ from tensorlens.planning.trials.jobs import CannotApply, Job
 from tensorlens.planning.trials.pickling import unpack
 from tensorlens.planning.trials.steps import StepsDone, beginning, checked_step
 
-__all__ = ["CannotApply", "Option", "Stage", "Step", "missing_blocks", "repeated_blocks"]
-
 Step = Callable[[], Any]
 
 

@@ -19,7 +19,8 @@ from tensorlens.planning.tensorflow.options.stage import (
     layers_of,
     repeated_blocks,
 )
-from tensorlens.planning.trials.stage import CannotApply, missing_blocks
+from tensorlens.planning.trials.jobs import CannotApply
+from tensorlens.planning.trials.stage import missing_blocks
 
 _KERAS = {
     "sgd": "SGD",

@@ -10,7 +10,7 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import content_of, items_of
 from tensorlens.planning.trials import stage
-from tensorlens.planning.trials.stage import CannotApply
+from tensorlens.planning.trials.jobs import CannotApply
 
 
 class Stage(stage.Stage):

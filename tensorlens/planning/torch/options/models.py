@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch.utils import checkpoint as checkpoints
 
+from tensorlens.planning.patches import wrapped
 from tensorlens.planning.torch.options.stage import (
-    CannotApply,
     Option,
     Stage,
     cache_configs,
-    missing_blocks,
     repeated_blocks,
     stepping_classes,
-    wrapped,
 )
+from tensorlens.planning.trials.jobs import CannotApply
+from tensorlens.planning.trials.stage import missing_blocks
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

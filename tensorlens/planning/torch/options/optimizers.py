@@ -11,16 +11,11 @@ from typing import Any
 
 import torch
 
-from tensorlens.planning.patches import accepted, exchanging
-from tensorlens.planning.torch.options.stage import (
-    CannotApply,
-    Option,
-    Stage,
-    Step,
-    stepping_classes,
-    wrapped,
-)
+from tensorlens.planning.patches import accepted, exchanging, wrapped
+from tensorlens.planning.torch.options.stage import Option, Stage, stepping_classes
+from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.losses import loss_of
+from tensorlens.planning.trials.stage import Step
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
 """Arguments that the other optimizer is given as well, where it takes them."""

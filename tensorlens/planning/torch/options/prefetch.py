@@ -13,8 +13,10 @@ from torch.utils.data import DataLoader, dataloader
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes, holds_tensors
 from tensorlens.frameworks.torch.loaders.queue import named, number
 from tensorlens.heap.attributes import content_of
+from tensorlens.planning.patches import wrapped
 from tensorlens.planning.step_facts import PrefetchQueue
-from tensorlens.planning.torch.options.stage import CannotApply, Option, Stage, wrapped
+from tensorlens.planning.torch.options.stage import Option, Stage
+from tensorlens.planning.trials.jobs import CannotApply
 
 
 class LoaderWatch:

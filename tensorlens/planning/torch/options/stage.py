@@ -8,21 +8,8 @@ from typing import Any
 import torch
 
 from tensorlens.heap import instances
-from tensorlens.planning.patches import wrapped
 from tensorlens.planning.trials import stage
-from tensorlens.planning.trials.stage import CannotApply, Step, missing_blocks
-
-__all__ = [
-    "CannotApply",
-    "Option",
-    "Stage",
-    "Step",
-    "cache_configs",
-    "missing_blocks",
-    "repeated_blocks",
-    "stepping_classes",
-    "wrapped",
-]
+from tensorlens.planning.trials.jobs import CannotApply
 
 
 class Stage(stage.Stage):
