@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from types import CellType, CodeType, FrameType
+from types import AsyncGeneratorType, CellType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, NamedTuple
 
 from tensorlens import threads
@@ -27,6 +27,30 @@ TEMPORARY = "(temporary)"
 OWN = str(Path(__file__).parents[1]) + os.sep
 """The folder of tensorlens."""
 _VIEWS = sys.version_info >= (3, 13)
+
+
+class Suspension(NamedTuple):
+    """The attributes of what can be suspended."""
+
+    code: str
+    frame: str
+    running: str
+
+
+SUSPENDED = {
+    GeneratorType: Suspension("gi_code", "gi_frame", "gi_running"),
+    CoroutineType: Suspension("cr_code", "cr_frame", "cr_running"),
+    AsyncGeneratorType: Suspension("ag_code", "ag_frame", "ag_running"),
+}
+
+
+def suspension(kind: type) -> Suspension | None:
+    """Return the attributes of generators and the like; None of other types."""
+    # no look-up, which would run the __hash__ of a metaclass
+    for each, names in SUSPENDED.items():
+        if kind is each:
+            return names
+    return None
 
 
 def anchors(

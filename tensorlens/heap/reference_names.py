@@ -9,20 +9,17 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from types import (
-    AsyncGeneratorType,
     CellType,
     CodeType,
-    CoroutineType,
     FrameType,
     FunctionType,
-    GeneratorType,
     MemberDescriptorType,
     TracebackType,
 )
 from typing import Any
 
 from tensorlens.heap.attributes import dict_of
-from tensorlens.heap.frames import function_name, locals_of
+from tensorlens.heap.frames import function_name, locals_of, suspension
 from tensorlens.heap.rows import is_subtype, mro, vars_of_module
 from tensorlens.records.names import ATTRIBUTE, INDEX, TEXT
 
@@ -36,12 +33,6 @@ _BARE = (list, tuple, dict, set, frozenset, collections.deque, CellType)
 _GETTERS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (BaseException, ("args", "__cause__", "__context__", "__traceback__")),
     (TracebackType, ("tb_next", "tb_frame")),
-)
-
-_FRAMES: tuple[tuple[type, str], ...] = (
-    (GeneratorType, "gi_frame"),
-    (CoroutineType, "cr_frame"),
-    (AsyncGeneratorType, "ag_frame"),
 )
 
 
@@ -81,9 +72,8 @@ def closure_text(function: FunctionType, index: int) -> str:
 def local_text(holder: Any, address: int) -> str:
     """Return how a variable of a suspended generator or of a kept frame is called."""
     frame, kept = holder, " (kept by a traceback)"
-    for kind, attribute in _FRAMES:
-        if type(holder) is kind:
-            frame, kept = getattr(holder, attribute), ""
+    if (names := suspension(type(holder))) is not None:
+        frame, kept = getattr(holder, names.frame), ""
     if type(frame) is not FrameType:
         return f"{holder.__name__}()"
     code: CodeType = frame.f_code

@@ -1,9 +1,11 @@
-"""Joins the censuses of several frameworks: one table without doubles, one ledger a device."""
+"""Merges the censuses of several frameworks: one table without doubles, one ledger a device."""
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from tensorlens.frameworks.base import Adapter, CensusRoot, Findings
 from tensorlens.frameworks.census.balance import balanced, difference
@@ -30,12 +32,12 @@ def census(adapters: Sequence[Adapter], roots: Sequence[CensusRoot]) -> Findings
         Exception: no framework could be looked at.
     """
     answers, failed = ask(adapters, lambda each: each.census(roots))
-    found = _joined([(adapter.name, each) for adapter, each in answers])
+    found = _merged([(adapter.name, each) for adapter, each in answers])
     lines = (f"{name} could not be looked at: {reason}" for name, reason in failed.items())
     return replace(found, notes=(*found.notes, *lines, *left_out()))
 
 
-def _joined(found: Sequence[tuple[str, Findings]]) -> Findings:
+def _merged(found: Sequence[tuple[str, Findings]]) -> Findings:
     if len(found) == 1:
         return found[0][1]
     notes = [note for _, each in found for note in each.notes]
@@ -46,7 +48,7 @@ def _joined(found: Sequence[tuple[str, Findings]]) -> Findings:
         if device == "cpu":
             own, left_out = _counting(own)
             notes += left_out
-        ledger[device] = _joined_ledger(own)
+        ledger[device] = _merged_ledger(own)
     table = merge_tables(("", each.tensors) for _, each in found)
     _count_once(table, [len(each.tensors) for _, each in found])
     return Findings(table, ledger, tuple(dict.fromkeys(notes)))
@@ -54,6 +56,7 @@ def _joined(found: Sequence[tuple[str, Findings]]) -> Findings:
 
 def _count_once(table: TensorTable, lengths: Sequence[int]) -> None:
     """Make rows aliases whose storage is that of another framework's row."""
+    ends = [*accumulate(lengths)]
     owners: dict[tuple[int, int], int] = {}
     moved: dict[int, int] = {}
     for row in table.counted():
@@ -61,7 +64,7 @@ def _count_once(table: TensorTable, lengths: Sequence[int]) -> None:
             continue
         key = table.device[row], table.storage[row]
         other = owners.setdefault(key, row)
-        if other == row or _part(other, lengths) == _part(row, lengths):
+        if bisect(ends, other) == bisect(ends, row):
             continue
         # whose memory it is not says so in a note
         if table.note[other] >= 0 > table.note[row]:
@@ -77,14 +80,6 @@ def _count_once(table: TensorTable, lengths: Sequence[int]) -> None:
             to = moved[to]
         if to != row:
             table.alias[row] = to
-
-
-def _part(row: int, lengths: Sequence[int]) -> int:
-    for number, length in enumerate(lengths):
-        if row < length:
-            return number
-        row -= length
-    raise IndexError(row)
 
 
 def _counting(own: list[Owned]) -> tuple[list[Owned], list[str]]:
@@ -103,7 +98,7 @@ def _reason(ledger: Ledger) -> str:
     return ledger.missing.get("allocated", "it is not counted")
 
 
-def _joined_ledger(own: Sequence[Owned]) -> Ledger:
+def _merged_ledger(own: Sequence[Owned]) -> Ledger:
     if len(own) == 1:
         return own[0][1]
     ledgers = [ledger for _, ledger in own]

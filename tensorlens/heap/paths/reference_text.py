@@ -15,11 +15,10 @@ from types import (
     TracebackType,
 )
 
-from tensorlens.heap.frames import function_name, locals_of
+from tensorlens.heap.frames import SUSPENDED, function_name, locals_of
 from tensorlens.heap.paths import inspection, library_holders
 from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import PathNode
-from tensorlens.heap.paths.roots import CODES
 from tensorlens.heap.rows import TRANSPARENT, mro
 from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference
@@ -121,7 +120,7 @@ def _of_suspended(nodes: Sequence[PathNode]) -> PathStep:
     """Return which variable of a generator or a coroutine refers to the next."""
     holder = nodes[0].object
     kind = type(holder)
-    frame = getattr(holder, CODES[kind][1])
+    frame = getattr(holder, SUSPENDED[kind].frame)
     word = _WORDS[kind]
     name = f"{inspection.short_name(holder.__qualname__)}()"
     if type(frame) is not FrameType:
@@ -237,7 +236,7 @@ _RULES: dict[int, _Rule] = {
         (TracebackType, _transparent),
         (FrameType, _of_frame),
         (FunctionType, _of_function),
-        *((kind, _of_suspended) for kind in CODES),
+        *((kind, _of_suspended) for kind in SUSPENDED),
         *library_holders.RULES,
     )
 }

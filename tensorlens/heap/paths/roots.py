@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, GeneratorType
+from types import FrameType, FunctionType
 from typing import Any
 
-from tensorlens.heap.frames import OWN, function_name, locals_of, note
+from tensorlens.heap.frames import OWN, function_name, locals_of, note, suspension
 from tensorlens.heap.paths.nodes import GLOBAL, LOCAL, PathRoot
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 from tensorlens.user_code import is_foreign
@@ -18,13 +18,6 @@ from tensorlens.user_code import is_foreign
 _PACKAGE = "tensorlens"
 _MODULE_OF_TYPE = type.__dict__["__module__"].__get__
 _NEWLOCALS = 0x02
-
-CODES: dict[type, tuple[str, str, str]] = {
-    GeneratorType: ("gi_code", "gi_frame", "gi_running"),
-    CoroutineType: ("cr_code", "cr_frame", "cr_running"),
-    AsyncGeneratorType: ("ag_code", "ag_frame", "ag_running"),
-}
-"""The attributes of what can be suspended: its code, its frame, whether it runs."""
 
 
 class Places:
@@ -104,9 +97,8 @@ def is_own(holder: Any) -> bool:
         return is_own_name(holder.__module__)
     if kind is FrameType:
         return bool(holder.f_code.co_filename.startswith(OWN))
-    for suspended, (code, _, _) in CODES.items():
-        if kind is suspended:
-            return bool(getattr(holder, code).co_filename.startswith(OWN))
+    if (names := suspension(kind)) is not None:
+        return bool(getattr(holder, names.code).co_filename.startswith(OWN))
     return is_own_type(holder if is_subtype(kind, type) else kind)
 
 
@@ -120,7 +112,5 @@ def is_own_type(kind: type) -> bool:
 
 def is_running(holder: Any) -> bool:
     """Tell whether a generator runs: then its variables are those of a running function."""
-    for suspended, (_, _, running) in CODES.items():
-        if type(holder) is suspended:
-            return bool(getattr(holder, running))
-    return False
+    names = suspension(type(holder))
+    return names is not None and bool(getattr(holder, names.running))

@@ -117,11 +117,9 @@ class Search:
 
     def run(self, is_enough: Callable[[PathNode], bool]) -> None:
         """Ask on until enough is known of each target, or all of it."""
-        while frontier := self._frontier(is_enough):
-            self._ask(frontier)
+        self._ask_on(is_enough)
         if self._add_tasks():
-            while frontier := self._frontier(is_enough):
-                self._ask(frontier)
+            self._ask_on(is_enough)
         self._begin_given()
         self._begin_unseen()
 
@@ -157,6 +155,10 @@ class Search:
             node.roots += self.places.roots.get(address, ())
             self._skip.add(id(items))
         return node
+
+    def _ask_on(self, is_enough: Callable[[PathNode], bool]) -> None:
+        while frontier := self._frontier(is_enough):
+            self._ask(frontier)
 
     def _frontier(self, is_enough: Callable[[PathNode], bool]) -> list[PathNode]:
         found: dict[int, PathNode] = {}
