@@ -22,7 +22,7 @@ class Collections:
         warmup: how many steps at the beginning do not count.
     """
 
-    def __init__(self, warmup: int = 0) -> None:
+    def __init__(self, warmup: int) -> None:
         self._warmup = warmup
         self._last = 0
         """The last step that ended with a collector that runs, or that somebody ran."""

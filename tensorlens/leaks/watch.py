@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Adapter, StepFigures, Steps
+from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.registry import adapters, arrivals, missing
 from tensorlens.guards import guarded
 from tensorlens.leaks.garbage import Collections
@@ -55,15 +55,9 @@ class LeakWatch:
             raise UsageError(f"warmup={warmup}: the number of steps that do not count, 0 or more")
         self._warmup = warmup
         self._steps: Steps | None = None
-        self._adapters: list[Adapter] = []
-        self._figures: list[StepFigures] = []
         self._made = 0
         """How many steps have ended."""
-        self._stride = 1
-        """How many of them lie between two figures."""
         self._report: LeakReport | None = None
-        self._host = HostSampler()
-        self._collections = Collections(warmup)
 
     def start(self) -> LeakWatch:
         """Begin to watch.
@@ -78,7 +72,9 @@ class LeakWatch:
             raise UsageError(missing("nothing to watch", "before the watch starts"))
         self._steps = follow(self._adapters)
         self._figures = [self._steps.figures()]
-        self._made, self._stride = 0, 1
+        self._made = 0
+        self._stride = 1
+        """How many steps lie between two figures."""
         self._collections = Collections(self._warmup)
         self._host = HostSampler(partial(pinned, self._adapters))
         self._report = None

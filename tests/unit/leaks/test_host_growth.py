@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.leaks.host import HostSample, HostSampler, child_processes, host_growth, steady_rate
+from tensorlens.frameworks.host.process import child_processes
+from tensorlens.leaks.host import HostSample, HostSampler, host_growth, steady_rate
 from tensorlens.leaks.host_arrays import HostGrowth, growing_arrays
 
 MIB = 1024**2
