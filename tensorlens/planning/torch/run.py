@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.host.logs import sources_of
-from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
+from tensorlens.frameworks.torch.optimizer_steps import when_stepped
 from tensorlens.planning.card import H100, Card
 from tensorlens.planning.tensorflow.keras_training import (
     SAMPLES,
@@ -105,7 +105,7 @@ def _run(
             enter(setting())
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(tracker)
-        steps = StepRunner(job.steps, tracker, tell, OptimizerSteps)
+        steps = StepRunner(job.steps, tracker, tell, when_stepped)
         steps.run(
             job.program,
             lambda: names.name_models_of(stacks.call_program(_begun, job, trace, enter)),

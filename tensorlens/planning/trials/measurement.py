@@ -17,7 +17,7 @@ from tensorlens.planning.trials.jobs import Job, Reason, Result, Trouble
 from tensorlens.planning.trials.losses import loss_of
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
-from tensorlens.planning.trials.steps import Followed, StepRunner
+from tensorlens.planning.trials.steps import StepRunner
 
 _NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict or object with one"
 
@@ -34,8 +34,8 @@ class Bench(Protocol):
     def optioned(self, job: Job) -> Optioned:
         """Return the program with its option around it."""
 
-    def follow(self, act: Callable[[], None]) -> Followed:
-        """Call ``act`` after each step of an optimizer."""
+    def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
+        """Call ``act`` after each step of an optimizer; return what ends that."""
 
     def refusal(self, error: BaseException, *, limited: bool) -> str | None:
         """Return what was asked for if the error is for want of memory, else None."""
@@ -74,7 +74,7 @@ def run_job(job: Job, bench: Bench) -> Result:
         return made[0]
 
     # a message for each step would be work for a processor that the next one needs
-    steps = StepRunner(job.warmup + job.steps, meter, lambda done: None, bench.follow)
+    steps = StepRunner(job.warmup + job.steps, meter, lambda done: None, bench.when_stepped)
     try:
         with bench.limited(job.limit):
             steps.run(job.program, begin, call)

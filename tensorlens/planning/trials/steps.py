@@ -121,13 +121,6 @@ class Marks(Protocol):
         """Begin anew: what ran before were no steps."""
 
 
-class Followed(Protocol):
-    """Calls of optimizers that are followed."""
-
-    def close(self) -> None:
-        """Follow them no longer."""
-
-
 def checked_step(step: Any, name: str) -> Callable[[], Any] | None:
     """Return what the function ``name`` gave as its step; None of a whole program.
 
@@ -143,19 +136,19 @@ def checked_step(step: Any, name: str) -> Callable[[], Any] | None:
 
 
 class StepRunner:
-    """Runs as many steps as are wanted; ``follow`` calls back after each step of an optimizer."""
+    """Runs as many steps as are wanted; ``when_stepped`` is that of the framework's adapter."""
 
     def __init__(
         self,
         wanted: int,
         marks: Marks,
         done: Callable[[int], None],
-        follow: Callable[[Callable[[], None]], Followed],
+        when_stepped: Callable[[Callable[[], None]], Callable[[], None]],
     ) -> None:
         self._wanted = wanted
         self._marks = marks
         self._done = done
-        self._follow = follow
+        self._when_stepped = when_stepped
         self._began = 0.0
         self.seconds: list[float] = []
         self.was_ended = False
@@ -186,7 +179,7 @@ class StepRunner:
 
     def _begun(self, begin: Callable[[], Any]) -> Any:
         """Begin the program, and end it if it makes all steps wanted by itself."""
-        counted = self._follow(self._stepped)
+        end = self._when_stepped(self._stepped)
         self._began = time.perf_counter()
         try:
             return begin()
@@ -197,7 +190,7 @@ class StepRunner:
                 raise UsageError(f"the program ended by itself: {error.code}") from None
             return None
         finally:
-            counted.close()
+            end()
 
     def _stepped(self) -> None:
         if self.was_ended:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.counters import device_counter, is_initialized, used_devices
 from tensorlens.frameworks.tensorflow.failures import failed_request
-from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
+from tensorlens.frameworks.tensorflow.optimizer_steps import when_stepped
 from tensorlens.planning.tensorflow.keras_training import Training, intercepted, step_of, traced
 from tensorlens.planning.tensorflow.options.settings import (
     JitCompile,
@@ -56,8 +56,8 @@ class _Bench:
     def optioned(self, job: Job) -> Optioned:
         return _optioned(job, estimated=False)
 
-    def follow(self, act: Callable[[], None]) -> OptimizerSteps:
-        return OptimizerSteps(act)
+    def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
+        return when_stepped(act)
 
     def refusal(self, error: BaseException, *, limited: bool) -> str | None:
         request = failed_request(error)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.failures import failed_request
-from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
+from tensorlens.frameworks.torch.optimizer_steps import when_stepped
 from tensorlens.planning.tensorflow.keras_training import step_of
 from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.options.models import (
@@ -96,8 +96,8 @@ class _Bench:
     def optioned(self, job: Job) -> Optioned:
         return optioned(job, estimated=False)
 
-    def follow(self, act: Callable[[], None]) -> OptimizerSteps:
-        return OptimizerSteps(act)
+    def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
+        return when_stepped(act)
 
     def refusal(self, error: BaseException, *, limited: bool) -> str | None:
         request = failed_request(error)
