@@ -26,8 +26,8 @@ _STOPS = frozenset({"_StopRecomputationError"})
 """The same of a framework, by name: how torch.utils.checkpoint ends its second forward."""
 _NO_MEMORY = "there was no memory to measure a line with"
 
-_Marks: TypeAlias = "tuple[int, int, _Marks | None, int]"
-"""The start of a hit, what had survived before it, the marks below, and how many there are.
+_Marks: TypeAlias = "tuple[int, int, int, _Marks | None]"
+"""How many marks there are; the start of a hit, what had survived before it, the marks below.
 
 Tuples, since a change of a list is a call."""
 _MOST_MARKS = 8
@@ -66,6 +66,26 @@ class Cell:
         """Of each hit's net, what can have been there still when the next one began."""
         self.unread = False
         """A read failed at a start or an end: the sum of nets is not known."""
+
+    def note_survivors(self, start: int) -> None:
+        """Note what of the last hit's net can be there still when the next begins at ``start``."""
+        marks = self.marks
+        while marks is not None:
+            _, level, survived, below = marks
+            if start > level:
+                break
+            self.survived = survived
+            marks = below
+        grown = start - self.last_start
+        if self.last_net > 0 and grown > 0:
+            depth = 0 if marks is None else marks[0]
+            if depth < _MOST_MARKS:
+                marks = depth + 1, self.last_start, self.survived, marks
+            self.survived += grown if grown < self.last_net else self.last_net
+        self.marks = marks
+        grown = start - self.first_start
+        if self.survived > grown:
+            self.survived = grown if grown > 0 else 0
 
 
 class LineStats:
@@ -195,12 +215,7 @@ class Activation:
         self.thread.push(self)
 
     def line(self, lineno: int) -> None:
-        """The frame starts to execute ``lineno``: charge what came before to the line before.
-
-        The hot path, and so one straight piece. The updates of a cell make no call: CPython
-        switches threads only at calls and at the ends of loops, so that no update by another
-        thread is lost.
-        """
+        """The frame starts to execute ``lineno``: charge what came before to the line before."""
         now = perf_counter_ns()
         thread = self.thread
         if len(thread.busy) > 1:
@@ -221,56 +236,7 @@ class Activation:
                 # a device that was first used during this line held nothing when it began
                 start = (*start, *(0,) * (len(figures) - len(start)))
             for account in self.accounts:
-                stats = account.lines.get(self.lineno) or account.line(self.lineno)
-                if len(stats.cells) * WIDTH < len(figures):
-                    stats.widen(len(figures) // WIDTH, thread.lock)
-                stats.time_ns += now - self.began
-                if not self.resumed:
-                    stats.hits += 1
-                at = 0
-                for cell in stats.cells:
-                    allocated = figures[at]
-                    if allocated > cell.allocated:
-                        cell.allocated = allocated
-                    peak = figures[at + 1]
-                    if peak >= cell.peak:
-                        rise = peak - start[at]
-                        if peak > cell.peak or rise > cell.rise:
-                            cell.rise = rise
-                        cell.peak = peak
-                    if figures[at + 2] > cell.reserved:
-                        cell.reserved = figures[at + 2]
-                    net = allocated - start[at]
-                    if net:
-                        cell.net += net
-                        if allocated < 0 or start[at] < 0:
-                            cell.unread = True
-                    if cell.net_max is None:
-                        cell.net_max = cell.net_first = net
-                        cell.first_start = start[at]
-                    elif net > cell.net_max:
-                        cell.net_max = net
-                    if cell.last_net > 0 or cell.survived:
-                        marks = cell.marks
-                        while marks is not None and start[at] <= marks[0]:
-                            cell.survived = marks[1]
-                            marks = marks[2]
-                        grown = start[at] - cell.last_start
-                        if cell.last_net > 0 and grown > 0:
-                            if marks is None or marks[3] < _MOST_MARKS:
-                                depth = 1 if marks is None else marks[3] + 1
-                                marks = cell.last_start, cell.survived, marks, depth
-                            cell.survived += grown if grown < cell.last_net else cell.last_net
-                        cell.marks = marks
-                        grown = start[at] - cell.first_start
-                        if cell.survived > grown:
-                            cell.survived = grown if grown > 0 else 0
-                    cell.last_start = start[at]
-                    cell.last_net = net
-                    at += WIDTH
-                if self.inner:
-                    for cell, nbytes in zip(stats.cells, self.inner, strict=False):
-                        cell.inner += nbytes
+                self._charge_line(account, start, figures, now - self.began)
             if self.inner:
                 self.inner = []
             self.resumed = False
@@ -281,6 +247,52 @@ class Activation:
         self.lineno = lineno
         self.began = perf_counter_ns()
         self.start = figures
+
+    def _charge_line(
+        self, account: Account, start: Sequence[int], figures: Sequence[int], time_ns: int
+    ) -> None:
+        """Add a hit of the running line to its figures in ``account``.
+
+        The hot path: the updates of a cell are one straight piece. CPython switches threads only
+        where a call or a loop begins anew, so that no update by another thread is lost.
+        """
+        stats = account.lines.get(self.lineno) or account.line(self.lineno)
+        if len(stats.cells) * WIDTH < len(figures):
+            stats.widen(len(figures) // WIDTH, self.thread.lock)
+        stats.time_ns += time_ns
+        if not self.resumed:
+            stats.hits += 1
+        at = 0
+        for cell in stats.cells:
+            before, allocated = start[at], figures[at]
+            peak, reserved = figures[at + 1], figures[at + 2]
+            at += WIDTH
+            if cell.last_net > 0 or cell.survived:
+                cell.note_survivors(before)
+            if allocated > cell.allocated:
+                cell.allocated = allocated
+            if peak >= cell.peak:
+                rise = peak - before
+                if peak > cell.peak or rise > cell.rise:
+                    cell.rise = rise
+                cell.peak = peak
+            if reserved > cell.reserved:
+                cell.reserved = reserved
+            net = allocated - before
+            if net:
+                cell.net += net
+                if allocated < 0 or before < 0:
+                    cell.unread = True
+            if cell.net_max is None:
+                cell.net_max = cell.net_first = net
+                cell.first_start = before
+            elif net > cell.net_max:
+                cell.net_max = net
+            cell.last_start = before
+            cell.last_net = net
+        if self.inner:
+            for cell, nbytes in zip(stats.cells, self.inner, strict=False):
+                cell.inner += nbytes
 
     def _look_at_passes(
         self,
