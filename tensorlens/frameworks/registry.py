@@ -49,9 +49,7 @@ def _load(name: str, adapter: str) -> None:
     except Exception as error:
         if is_from_a_handler(error):
             raise
-        text = " ".join(str(error).split()) or "no reason was given"
-        kind = "" if isinstance(error, TensorlensError) else f"{type(error).__name__}: "
-        _left_out[name] = f"{name} is left out: {kind}{text}"
+        _left_out[name] = f"{name} is left out: {reason(error)}"
 
 
 def left_out() -> tuple[str, ...]:

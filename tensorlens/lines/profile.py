@@ -18,13 +18,13 @@ from tensorlens import config
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import compiler
 from tensorlens.frameworks.registry import adapters
-from tensorlens.guards import guarded
+from tensorlens.guards import guarded, reason
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
 from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.results import build_report
-from tensorlens.lines.tracing.accounting import Account, Activation, Switch, one_line
+from tensorlens.lines.tracing.accounting import Account, Activation, Switch
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
 from tensorlens.lines.worker_files import workers_output, write_of_worker
@@ -191,7 +191,7 @@ class DecoratorProfiler(LineProfiler):
             self._report(list(entries), options, process)
         except Exception as failure:  # in a call of the program, or at its exit
             with suppress(Exception):
-                write(f"tensorlens: no report: {one_line(failure)}\n", sys.stderr)
+                write(f"tensorlens: no report: {reason(failure)}\n", sys.stderr)
 
     def _report(
         self, entries: list[ProfiledFunction], options: Options, process: str | None

@@ -10,7 +10,7 @@ import sys
 
 import tensorflow
 
-from tensorlens.errors import TensorlensError
+from tensorlens.guards import reason
 from tensorlens.native.build import origin
 
 
@@ -52,8 +52,7 @@ def _answer() -> dict[str, object]:
     try:
         return take()
     except Exception as error:
-        text = error if isinstance(error, TensorlensError) else f"{type(error).__name__}: {error}"
-        return {"version": str(tensorflow.__version__), "failure": " ".join(str(text).split())}
+        return {"version": str(tensorflow.__version__), "failure": reason(error)}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.guards import reason
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
 from tensorlens.planning.compare.framework_detection import framework_of
@@ -64,8 +65,8 @@ def _executed(works: Sequence[Work], executor: Executor) -> Iterator[tuple[int, 
             except UsageError:
                 raise
             except Exception as error:
-                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-                yield futures[future], Trouble(Reason.FAILED, f"the executor failed: {reason}")
+                text = f"the executor failed: {reason(error)[:300]}"
+                yield futures[future], Trouble(Reason.FAILED, text)
     finally:
         for future in futures:
             future.cancel()

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.guards import reason
 from tensorlens.planning.keras.shapes import train_step
 
 
@@ -151,9 +152,8 @@ def _without_tensorflow() -> Iterator[None]:
 
 def _cannot(thing: Any, error: Exception) -> UsageError:
     name = thing.kind if isinstance(thing, ModelDescription) else type(thing).__name__
-    reason = " ".join(str(error).split())[:200]
     return UsageError(
-        f"{name} cannot be made anew from its configuration ({type(error).__name__}: {reason}): "
+        f"{name} cannot be made anew from its configuration ({reason(error)[:200]}): "
         "give a function that builds model, optimizer and data and returns step()"
     )
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tensorlens.guards import reason
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import Never, content_of, imported
 from tensorlens.records.queues import Queue
@@ -28,7 +29,7 @@ def held_ahead() -> tuple[int | None, str]:
         queues = _settled(instances(kind))
     except Exception as error:
         # the trial has its other figures, whatever is strange about its loaders
-        return None, f"a loader could not be looked at: {type(error).__name__}: {error}"
+        return None, f"a loader could not be looked at: {reason(error)}"
     if not all(map(_is_full, queues)):
         return None, f"workers made no batch for {_PATIENCE:g} s after the last step"
     for each in queues:

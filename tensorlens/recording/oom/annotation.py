@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from tensorlens.frameworks.advice import TENSORFLOW, TORCH, Words
 from tensorlens.frameworks.registry import adapters, first_answer
+from tensorlens.guards import reason
 from tensorlens.recording.oom import reserve
 from tensorlens.recording.oom.failure import OutOfMemory, located
 from tensorlens.recording.oom.region import is_of_a_kind
@@ -146,15 +147,15 @@ def _text(
         found = explain(error, recording, handled=handled)
         return _rendered(found) if found else ""
     except MemoryError:
-        reason = "too little is left to look at what is resident"
+        why = "too little is left to look at what is resident"
     except Exception as failure:
         if is_from_a_handler(failure):
             raise
-        reason = f"could not look at what is resident: {type(failure).__name__}: {failure}"
+        why = f"could not look at what is resident: {reason(failure)}"
     line = located(request, error, None).line or "a line that is not known"
     about = "" if request.exact else "about "
     nbytes = "" if request.nbytes is None else f"{about}{request.nbytes:,} B "
-    return f"{_BEGINNING}: {reason}; {nbytes}asked for by {line}"
+    return f"{_BEGINNING}: {why}; {nbytes}asked for by {line}"
 
 
 def _rendered(failure: OutOfMemory) -> str:

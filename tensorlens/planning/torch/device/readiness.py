@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tensorlens import collector
 from tensorlens.frameworks.torch.native.build import DEVICE, torch_folder
 from tensorlens.frameworks.torch.release import installed_release
+from tensorlens.guards import reason
 from tensorlens.native.build import NativeUnavailable, load
 from tensorlens.planning.card import H100, Card
 
@@ -117,8 +118,8 @@ def prepare(card: Card = H100) -> Readiness:
             place = _place_of_a_gradient()
     except Exception as error:
         # another torch may have other names for anything that is replaced here
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
-        return Readiness(False, f"a step on fake CUDA tensors does not run here: {problem[:200]}")
+        problem = reason(error)[:200]
+        return Readiness(False, f"a step on fake CUDA tensors does not run here: {problem}")
     if place != "cuda:0":
         return Readiness(False, f"the gradient of a fake CUDA tensor is on {place}")
     return Readiness(True)
