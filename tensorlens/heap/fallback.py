@@ -64,20 +64,22 @@ def find_names(
     ]
     closed = {*skip, *begin, id(objects), id(alive), id(level)}
     left = set(targets).difference(begin)
-    came: dict[int, _Reference] = {}
+    references: dict[int, _Reference] = {}
     for _ in range(depth):
         holders, level = level, []
         for holder, is_namespace in holders if left else ():
             for reference in _references(holder, is_namespace):
                 address = id(reference.child)
-                is_new = address not in came and address not in closed
+                is_new = address not in references and address not in closed
                 if is_new and (address in left or gc.is_tracked(reference.child)):
-                    came[address] = reference
+                    references[address] = reference
                     left.discard(address)
                     level.append((reference.child, reference.kind == _NAMESPACE))
     known: dict[int, int] = {}
     steps = ReferenceNames()
-    return array("i", [_node(address, begin, came, known, names, steps) for address in targets])
+    return array(
+        "i", [_node(address, begin, references, known, names, steps) for address in targets]
+    )
 
 
 class _Reference(NamedTuple):
@@ -123,20 +125,20 @@ def _references(holder: Any, is_namespace: bool) -> Iterator[_Reference]:
 def _node(
     address: int,
     begin: Mapping[int, int | str],
-    came: Mapping[int, _Reference],
+    references: Mapping[int, _Reference],
     known: dict[int, int],
     names: Names,
     steps: ReferenceNames,
 ) -> int:
-    way = []
-    while address in came and address not in known:
-        way.append(came[address])
-        address = id(came[address].holder)
+    path = []
+    while address in references and address not in known:
+        path.append(references[address])
+        address = id(references[address].holder)
     if address not in known:
         text = begin.get(address, -1)
         known[address] = names.text(text) if isinstance(text, str) else text
     node = known[address]
-    for holder, child, kind, value in reversed(way):
+    for holder, child, kind, value in reversed(path):
         if kind == _UNKNOWN:
             kind, value = steps.step(holder, child)
         if kind == INDEX:

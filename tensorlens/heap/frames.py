@@ -196,7 +196,7 @@ def _add_frame(
         return
     label = _label(code)
     for name, address, content, _ in locals_of(frame):
-        # a cell would be one more way to what goes by its global name
+        # a cell would be one more path to what goes by its global name
         if not name.startswith(".") and content not in without:
             for place in (content, address):
                 if place not in without:

@@ -1,4 +1,4 @@
-"""Finds the holders of objects: the way from a variable, a global or a class to each of them."""
+"""Finds the holders of objects: the path from a variable, a global or a class to each of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorlens.heap import rows as r
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.heap.frames import tuples as variables
 from tensorlens.heap.native import native
-from tensorlens.heap.rows import HolderRows, Quest, is_subtype
+from tensorlens.heap.rows import HolderRows, HolderSearch, is_subtype
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, key_text
 
 UNREACHABLE = "unreachable cycle"
@@ -84,23 +84,23 @@ def find_holders(
             module's, entries are attributes.
         names: takes the new nodes.
         skip: addresses of objects that do not count as holders, besides ``objects``.
-        depth: how many references a way has at most.
+        depth: how many references a path has at most.
         loose: takes the nodes that names begin with where no variable was found: the outermost
             holder there is, or a cycle that nothing holds.
         named: further anchors, with the node of each one's name in ``names``; they come before
             ``anchors``. What a name goes on from counts as a class does.
         tuples: the tuples to look into; all of the heap if None.
 
-    The way with the fewest references wins; of equal ones that from a global of ``__main__``, then
+    The path with the fewest references wins; of equal ones that from a global of ``__main__``, then
     from a local, a class, another module's global, a function's closure or defaults, a suspended
     generator, a frame that a traceback keeps. Names end at these: what holds a function, a class
-    or a module is not looked for. What no such way reaches is named after a value on an evaluation
+    or a module is not looked for. What no such path reaches is named after a value on an evaluation
     stack, else after the type of the outermost holder, else as part of an unreachable cycle.
 
     One step back takes in at most four holders per target and 10,000 more; further ones are left
-    out, in the order of the heap, so that beyond these a name may be a longer way or none.
+    out, in the order of the heap, so that beyond these a name may be a longer path or none.
 
-    Tuples come last: only what no other way reaches is looked for in them.
+    Tuples come last: only what no other path reaches is looked for in them.
 
     Where the native reader cannot be had, the names are those of a coarse search: what no variable
     or global leads to has none.
@@ -114,7 +114,7 @@ def find_holders(
         heap = [*objects, *variables()]
         skip = {*skip, id(objects)}
         return fallback.find_names(heap, targets, begin, names, skip, depth)
-    quest = Quest(
+    search = HolderSearch(
         objects,
         targets,
         array("Q", [*named, *anchors]),
@@ -125,7 +125,7 @@ def find_holders(
         variables(),
         gc.get_objects if tuples is None else tuples.copy,
     )
-    rows = reader.search(quest)
+    rows = reader.search(search)
     describer = _Describer(rows, anchors, names, named)
     kinds, values = describer.columns()
     nodes, numbers, parents, new_kinds, new_values = reader.assemble(

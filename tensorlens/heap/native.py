@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
-from tensorlens.heap.rows import MODULES, SPECIAL, TRANSPARENT, HolderRows, Quest, zeros
+from tensorlens.heap.rows import MODULES, SPECIAL, TRANSPARENT, HolderRows, HolderSearch, zeros
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, load
 
 PART = NativePart(
@@ -65,22 +65,22 @@ class NativeHeap:
         self.call("tl_heap_select")(*map(ctypes.py_object, (objects, kinds, exact, lists)))
         return lists
 
-    def search(self, quest: Quest) -> HolderRows:
+    def search(self, search: HolderSearch) -> HolderRows:
         """Return how the targets are held.
 
         Raises:
             MemoryError: there is no memory for the search.
         """
         rows = HolderRows()
-        lengths = array("q", map(len, (quest.targets, quest.anchors, quest.skip)))
+        lengths = array("q", map(len, (search.targets, search.anchors, search.skip)))
         found = self.call("tl_heap_search", ctypes.c_void_p)(
-            ctypes.py_object(quest.objects),
-            *map(pointer, (quest.targets, quest.anchors, quest.origins, quest.skip, lengths)),
-            ctypes.c_int64(quest.depth),
-            ctypes.c_int64(quest.first_text),
+            ctypes.py_object(search.objects),
+            *map(pointer, (search.targets, search.anchors, search.origins, search.skip, lengths)),
+            ctypes.c_int64(search.depth),
+            ctypes.c_int64(search.first_text),
             *map(
                 ctypes.py_object,
-                (quest.tuples, quest.fetch, rows.keys, rows.tuples),
+                (search.tuples, search.fetch, rows.keys, rows.tuples),
             ),
         )
         if not found:
@@ -91,7 +91,7 @@ class NativeHeap:
             rows.holder, rows.how = zeros("i", count), zeros("b", count)
             rows.value, rows.address = zeros("q", count), zeros("Q", count)
             rows.written = zeros("b", len(rows.keys))
-            rows.targets = zeros("i", len(quest.targets))
+            rows.targets = zeros("i", len(search.targets))
             columns = (rows.holder, rows.how, rows.value, rows.address)
             self.call("tl_heap_read")(handle, *map(pointer, (*columns, rows.written, rows.targets)))
         finally:

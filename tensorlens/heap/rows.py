@@ -1,4 +1,4 @@
-"""Rows of a search of the heap: how each object on the way to a target is held.
+"""Rows of a search of the heap: how each object on the path to a target is held.
 
 The numbers here are spelled the same in ``search.h``.
 """
@@ -96,7 +96,7 @@ TRANSPARENT = ("_modules", "_parameters", "_buffers")
 
 @dataclass(slots=True)
 class HolderRows:
-    """Objects on the way to targets, holders before what they hold."""
+    """Objects on the path to targets, holders before what they hold."""
 
     holder: array[int] = field(default_factory=lambda: array("i"))
     """The row of the holder, or -1 where a name begins."""
@@ -114,7 +114,7 @@ class HolderRows:
 
 
 @dataclass(slots=True)
-class Quest:
+class HolderSearch:
     """Targets of a search, and the anchors of names."""
 
     objects: list[Any]

@@ -49,7 +49,7 @@ def advice(
     """Return what to do so that nothing is left behind; None when that is not sure.
 
     Args:
-        paths: all ways that hold the example. Each has to be cut, so that there is no advice
+        paths: all paths that hold the example. Each has to be cut, so that there is no advice
             where one of them is of no known cause.
         example: the latest of the tensors that are kept.
         facts: what else is known.
@@ -60,19 +60,19 @@ def advice(
     if not paths or any(not path.references for path in paths):
         return None
     several = [path for path in paths if not _is_one_variable(path)]
-    ways = [_Way(path.references, path.is_cut, facts) for path in several or paths]
-    found = [_of_way(way, example) for way in ways]
+    remaining = [_Path(each.references, each.is_cut, facts) for each in several or paths]
+    found = [_of_path(each, example) for each in remaining]
     texts = dict.fromkeys(text for text in found if text is not None)
     return "; ".join(texts) if None not in found and len(texts) <= 2 else None
 
 
 def _is_one_variable(path: ReferencePath) -> bool:
-    """Tell whether a way is a variable alone, which has the latest tensor and no other."""
+    """Tell whether a path is a variable alone, which has the latest tensor and no other."""
     return len(path.references) == 1 and path.references[0].kind in _VARIABLES
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Path:
     references: Sequence[Reference]
     is_cut: bool
     facts: Facts
@@ -102,18 +102,18 @@ class _Way:
         return long and each.kind in ("item", "key") and not each.text.startswith("tuple")
 
 
-def _of_way(way: _Way, example: Example | None) -> str | None:
-    if way.is_cut:
+def _of_path(path: _Path, example: Example | None) -> str | None:
+    if path.is_cut:
         # whoever holds the container, its items are what stays
-        return _container(way)
+        return _container(path)
     for rule in _RULES:
-        text = rule(way)
+        text = rule(path)
         if text is not None:
             return text
-    text = None if example is None else _graph(way, example) or _small_view(way, example)
-    if text is None and example is not None and way.facts.words.number is not None:
-        text = _number(way, example) if way.facts.role in ("other", "activation") else None
-    return text or (_larger(way) if way.facts.is_replaced else _container(way))
+    text = None if example is None else _graph(path, example) or _small_view(path, example)
+    if text is None and example is not None and path.facts.words.number is not None:
+        text = _number(path, example) if path.facts.role in ("other", "activation") else None
+    return text or (_larger(path) if path.facts.is_replaced else _container(path))
 
 
 _KEEPS_ALL = "it keeps the graphs of all steps before"
@@ -124,8 +124,8 @@ _CYCLE = (
 )
 
 
-def _exception(way: _Way) -> str | None:
-    if way.place("exception", "traceback") is None:
+def _exception(path: _Path) -> str | None:
+    if path.place("exception", "traceback") is None:
         return None
     return (
         "drop each exception once it is handled, or keep str(error) alone: its traceback keeps "
@@ -133,80 +133,80 @@ def _exception(way: _Way) -> str | None:
     )
 
 
-def _cache(way: _Way) -> str | None:
-    place = way.place("cache")
+def _cache(path: _Path) -> str | None:
+    place = path.place("cache")
     if place is None:
         return None
-    cache = way.references[place]
+    cache = path.references[place]
     if cache.limit is not None or "lru_cache" not in cache.text:
         return None
     name = cache.text.partition(" (")[0]
     return f"give the cache of {name}() a maxsize, or call {name}.cache_clear()"
 
 
-def _hook(way: _Way) -> str | None:
-    place = way.place("hook")
+def _hook(path: _Path) -> str | None:
+    place = path.place("hook")
     # a hook that adds to a list is registered once
-    if place is None or way.grows(place + 1) is not None:
+    if place is None or path.grows(place + 1) is not None:
         return None
-    hook = way.references[place]
-    if hook.length is not None and hook.length < way.facts.steps:
+    hook = path.references[place]
+    if hook.length is not None and hook.length < path.facts.steps:
         return None
     return f"register the {hook.text} once, or call remove() on the handle that registering returns"
 
 
-def _queue(way: _Way) -> str | None:
-    place = way.place("queue")
-    if place is None or way.references[place].limit is not None:
+def _queue(path: _Path) -> str | None:
+    place = path.place("queue")
+    if place is None or path.references[place].limit is not None:
         return None
     bound = "queue.Queue(maxsize=...)"
-    what = f"use {bound}" if way.references[place].text == "SimpleQueue" else "give it a maxsize"
+    what = f"use {bound}" if path.references[place].text == "SimpleQueue" else "give it a maxsize"
     return f"consume what is put into the queue, or {what}"
 
 
-def _loader(way: _Way) -> str | None:
-    for at, each in enumerate(way.references):
-        if each.type in _ITERATORS and way.grows(0, at + 1) is not None:
+def _loader(path: _Path) -> str | None:
+    for at, each in enumerate(path.references):
+        if each.type in _ITERATORS and path.grows(0, at + 1) is not None:
             return "drop each iterator of the DataLoader, or let it run to its end"
     return None
 
 
-def _suspended(way: _Way) -> str | None:
-    place = way.place("generator", "coroutine", "async generator")
-    if place is None or way.grows(0, place) is None:
+def _suspended(path: _Path) -> str | None:
+    place = path.place("generator", "coroutine", "async generator")
+    if place is None or path.grows(0, place) is None:
         return None
-    each = way.references[place]
+    each = path.references[place]
     name = each.text.partition("()")[0]
     end = "await it" if each.kind == "coroutine" else "let it run to its end"
     return f"close() each {each.kind} of {name}(), or {end}: a suspended one keeps its variables"
 
 
-def _future(way: _Way) -> str | None:
-    place = way.place("future")
-    if place is None or way.grows(0, place) is None:
+def _future(path: _Path) -> str | None:
+    place = path.place("future")
+    if place is None or path.grows(0, place) is None:
         return None
     return "drop each future once its result is read: it keeps the result"
 
 
-def _optimizer(way: _Way) -> str | None:
-    for at, each in enumerate(way.references):
+def _optimizer(path: _Path) -> str | None:
+    for at, each in enumerate(path.references):
         is_groups = each.text.endswith(".param_groups (attribute)")
         if not is_groups and each.kind != "optimizer state":
             continue
-        if way.grows(0, at) is not None:
+        if path.grows(0, at) is not None:
             return "make the optimizer once, before the loop: every one made is kept"
-        if is_groups and way.grows() == at + 1:
+        if is_groups and path.grows() == at + 1:
             return "call add_param_group() once, not in each step"
         if not is_groups:
             return "make the parameters once: the optimizer keeps the state of replaced ones"
-    is_kerass = way.facts.role == "optimizer" and way.facts.words is not TORCH
-    if is_kerass and any(map(way.may_grow, way.references)):
+    is_kerass = path.facts.role == "optimizer" and path.facts.words is not TORCH
+    if is_kerass and any(map(path.may_grow, path.references)):
         return "make the optimizer once, before the loop: every one made is kept"
     return None
 
 
-def _traced(way: _Way) -> str | None:
-    if not any(each.text.startswith(_TRACES) for each in way.references):
+def _traced(path: _Path) -> str | None:
+    if not any(each.text.startswith(_TRACES) for each in path.references):
         return None
     return (
         "give it to the tf.function as an argument and trace that once: each trace keeps what it "
@@ -214,19 +214,19 @@ def _traced(way: _Way) -> str | None:
     )
 
 
-def _tape(way: _Way) -> str | None:
-    return None if way.place("saved") is None else way.facts.words.tape
+def _tape(path: _Path) -> str | None:
+    return None if path.place("saved") is None else path.facts.words.tape
 
 
-def _default(way: _Way) -> str | None:
-    place = way.place("default")
-    if place is None or way.grows() != place + 1:
+def _default(path: _Path) -> str | None:
+    place = path.place("default")
+    if place is None or path.grows() != place + 1:
         return None
-    call = way.references[place].text.removesuffix(" (default)").replace("...", "None")
+    call = path.references[place].text.removesuffix(" (default)").replace("...", "None")
     return f"write {call} and make the container in the call: a default value is made only once"
 
 
-_RULES: tuple[Callable[[_Way], str | None], ...] = (
+_RULES: tuple[Callable[[_Path], str | None], ...] = (
     _exception,
     _cache,
     _hook,
@@ -241,32 +241,32 @@ _RULES: tuple[Callable[[_Way], str | None], ...] = (
 )
 
 
-def _graph(way: _Way, example: Example) -> str | None:
+def _graph(path: _Path, example: Example) -> str | None:
     """Return the advice on what has a graph below it, or is in one."""
-    inside = way.place(*_OF_GRAPH)
+    inside = path.place(*_OF_GRAPH)
     if inside is None and example.grad_fn is None:
         return None
-    above = way.references[:inside]
+    above = path.references[:inside]
     # what a library has attached to a tensor goes with it, the parts of a state with its variable
     while len(above) > 1 and (
         _ATTACHED.match(above[-1].text) or above[-1].text.startswith("tuple[")
     ):
         above = above[:-1]
-    carried = None if way.facts.is_replaced else way.facts.carried
+    carried = None if path.facts.is_replaced else path.facts.carried
     if carried is not None and len(above) == 1 and _name(above[0]) == carried:
         return _DETACH.format(carried)
     if carried is not None and above and above[-1].kind == "attribute":
         if "." in carried and _name(above[-1]).rpartition(".")[2] == carried.rpartition(".")[2]:
             return f"write {carried} = {carried}.detach() after each step: {_KEEPS_ALL}"
     if inside is None and not example.below:
-        return _number(way, example)
+        return _number(path, example)
     if not above:
         return None
     if above[-1].text == "grad":
         return "set .grad to None after use: gradients made with create_graph=True keep a graph"
     name = _name(above[-1])
     if len(above) == 1 and above[0].kind in _VARIABLES:
-        return _DETACH.format(way.facts.carried or name)
+        return _DETACH.format(path.facts.carried or name)
     if inside is None and _is_number(example):
         calls = f"{name}.item() or {name}.detach()"
     elif inside is None:
@@ -276,45 +276,45 @@ def _graph(way: _Way, example: Example) -> str | None:
     return f"keep {calls}: its grad_fn keeps the graph of its step"
 
 
-def _number(way: _Way, example: Example) -> str | None:
+def _number(path: _Path, example: Example) -> str | None:
     """Return the advice on single numbers that no graph hangs below, or an emptied one."""
-    if not _is_number(example) or way.grows() is None:
+    if not _is_number(example) or path.grows() is None:
         return None
     # what a hook keeps is not what the line assigns
-    made = None if way.place("hook") is not None else way.facts.variable
-    name = _name(way.references[-1], made or "tensor")
-    call = (way.facts.words.number or "{}.item()").format(name)
+    made = None if path.place("hook") is not None else path.facts.variable
+    name = _name(path.references[-1], made or "tensor")
+    call = (path.facts.words.number or "{}.item()").format(name)
     graph = ", which keeps the autograd graph of its step" if example.grad_fn else ""
     return f"store {call} instead of the tensor{graph}"
 
 
-def _small_view(way: _Way, example: Example) -> str | None:
+def _small_view(path: _Path, example: Example) -> str | None:
     if example.nbytes >= _SMALL_VIEW * example.storage_nbytes:
         return None
     shown, storage = format_bytes(example.nbytes), format_bytes(example.storage_nbytes)
-    call = "a .copy()" if way.facts.is_in_array else way.facts.words.copy
+    call = "a .copy()" if path.facts.is_in_array else path.facts.words.copy
     if example.grad_fn is not None:
         call = "a .detach().clone()"
     return f"keep {call} of the view: its {shown} keep a storage of {storage}"
 
 
-def _larger(way: _Way) -> str | None:
+def _larger(path: _Path) -> str | None:
     """Return the advice on a tensor that a larger one replaces: ``x = torch.cat([x, new])``."""
-    if way.grows() is not None:
+    if path.grows() is not None:
         return None
-    name, cat = _name(way.references[-1], "the tensor"), way.facts.words.concatenation
+    name, cat = _name(path.references[-1], "the tensor"), path.facts.words.concatenation
     return (
         f"cap the size of {name}, which {cat} replaces by a larger tensor in each step: keep only "
         "its latest part, or write into a tensor of fixed size"
     )
 
 
-def _container(way: _Way) -> str | None:
-    place = way.grows()
+def _container(path: _Path) -> str | None:
+    place = path.grows()
     if place is None:
         return None
-    kind = re.split(r"[\[{]", way.references[place].text, maxsplit=1)[0]
-    name = _name(way.references[place - 1], "") if place else ""
+    kind = re.split(r"[\[{]", path.references[place].text, maxsplit=1)[0]
+    name = _name(path.references[place - 1], "") if place else ""
     how = ": deque(maxlen=...)" if kind in ("list", "deque") else ""
     return f"clear {name or 'the ' + kind} when it is no longer needed, or cap its size{how}"
 

@@ -9,13 +9,13 @@ from itertools import pairwise
 from typing import Any
 
 from tensorlens.heap import live_objects
-from tensorlens.heap.outside import (
+from tensorlens.heap.paths import reference_paths
+from tensorlens.heap.untracked_arrays import (
     OwnedArray,
     item_text,
     owned_arrays,
-    untracked_way,
+    untracked_path,
 )
-from tensorlens.heap.paths import paths
 from tensorlens.units import format_bytes
 
 _TOLERANCE = 0.08
@@ -94,13 +94,17 @@ def _text(chosen: Sequence[OwnedArray]) -> str:
 
 
 def _path(array: Any, objects: list[Any], skip: Collection[int]) -> str:
-    found = [path for path in paths([array], skip=skip)[0] if path.references[0].kind != "unknown"]
+    found = [
+        path
+        for path in reference_paths([array], skip=skip)[0]
+        if path.references[0].kind != "unknown"
+    ]
     if found:
         return str(found[0])
     # the collector does not track a dict or a tuple that holds nothing but numbers and arrays
-    way = untracked_way(array, objects)
-    if not way:
+    inner = untracked_path(array, objects)
+    if not inner:
         return ""
-    above = paths(way[:1], skip={*skip, id(way)})[0]
-    inside = [item_text(holder, item) for holder, item in pairwise([*way, array])]
+    above = reference_paths(inner[:1], skip={*skip, id(inner)})[0]
+    inside = [item_text(holder, item) for holder, item in pairwise([*inner, array])]
     return " -> ".join([*(str(path) for path in above[:1]), *inside])

@@ -129,9 +129,9 @@ class Leak:
     bytes_per_step: float
     """With what hangs below them."""
     path: str
-    """The shortest way that holds them; empty where none could be found."""
+    """The shortest path that holds them; empty where none could be found."""
     paths: tuple[ReferencePath, ...]
-    """All ways that hold the example: cutting one alone is not enough."""
+    """All paths that hold the example: cutting one alone is not enough."""
     role: str
     device: str
     example: Example | None

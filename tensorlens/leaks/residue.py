@@ -10,9 +10,9 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.survivors import Survivor
-from tensorlens.leaks.growth.retained import ways_of
-from tensorlens.leaks.joint_steps import follow
+from tensorlens.leaks.growth.retained import paths_of
 from tensorlens.leaks.line_text import source_of
+from tensorlens.leaks.merged_steps import follow
 from tensorlens.records.tensors import SourceLine
 
 _MOST_LINES = 10
@@ -35,7 +35,7 @@ class Remains:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     path: str = ""
-    """The shortest way that holds the largest; empty where none could be found."""
+    """The shortest path that holds the largest; empty where none could be found."""
 
 
 class Stretch:
@@ -85,7 +85,7 @@ class Stretch:
         shown = largest[:_MOST_LINES]
         holdings = self._steps.holdings([left.address[row] for row in shown])
         known = [_known(each) for each in holdings.survivors]
-        ways = _ways(holdings.survivors)
+        paths = _paths(holdings.survivors)
         del holdings
         blank = ("", "", ())
         return [
@@ -94,7 +94,7 @@ class Stretch:
                 sums[birth],
                 len(by_line[birth]),
                 known[place] if place < len(known) else blank,
-                ways[place] if place < len(ways) else "",
+                paths[place] if place < len(paths) else "",
             )
             for place, birth in enumerate(lines)
         ]
@@ -125,13 +125,13 @@ def _known(survivor: Survivor) -> tuple[str, str, tuple[int, ...]]:
     return survivor.name, survivor.dtype, survivor.shape
 
 
-def _ways(survivors: Sequence[Survivor]) -> list[str]:
-    """Return the shortest way to each that can be seen, and on to what hangs below it."""
-    ways = []
-    found = ways_of([each.item for each in survivors])
+def _paths(survivors: Sequence[Survivor]) -> list[str]:
+    """Return the shortest path to each that can be seen, and on to what hangs below it."""
+    paths = []
+    found = paths_of([each.item for each in survivors])
     for survivor, own in zip(survivors, found, strict=True):
         is_below = not (survivor.tensors or survivor.arrays)
         onward = survivor.holders[0].references if is_below and survivor.holders else ()
         texts = [str(own[0])] if own else []
-        ways.append(" -> ".join([*texts, *(each.text for each in onward)]))
-    return ways
+        paths.append(" -> ".join([*texts, *(each.text for each in onward)]))
+    return paths

@@ -147,7 +147,7 @@ def _certainty(found: RetainedGroup, watched: LoopSamples) -> tuple[Certainty, s
 
 
 def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
-    return any(each.kind in _CONTAINERS for way in paths for each in way.references)
+    return any(each.kind in _CONTAINERS for path in paths for each in path.references)
 
 
 def _leak(found: RetainedGroup, watched: LoopSamples) -> Leak:

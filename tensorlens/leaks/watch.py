@@ -17,7 +17,7 @@ from tensorlens.guards import guarded
 from tensorlens.leaks.garbage import Collections
 from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.host import HostSample, HostSampler
-from tensorlens.leaks.joint_steps import follow, pinned
+from tensorlens.leaks.merged_steps import follow, pinned
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.verdict import verdict
 

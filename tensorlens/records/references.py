@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference on the way from where a name begins to what is kept."""
+    """One reference on the path from where a name begins to what is kept."""
 
     kind: str
     """``global``, ``attribute``, ``class attribute``, ``item``, ``key``, ``local``, ``closure``,
@@ -33,7 +33,7 @@ class ReferencePath:
     references: tuple[Reference, ...]
     """Outermost first."""
     is_cut: bool = False
-    """Whether the way to a root could not be followed to its beginning."""
+    """Whether the path to a root could not be followed to its beginning."""
 
     def __str__(self) -> str:
         return " -> ".join(reference.text for reference in self.references)

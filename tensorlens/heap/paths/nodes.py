@@ -1,4 +1,4 @@
-"""The part of the heap that a search has seen: objects, who refers to them, and ways among them."""
+"""The part of the heap that a search has seen: objects, who refers to them, paths among them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import CellType
 from typing import Any
 
 GLOBAL, CLASS, LOCAL, CONTEXT, HELD, UNKNOWN, CUT = range(7)
-"""Where a way begins.
+"""Where a path begins.
 
 In the globals of a module, a class, a variable of a running function, the context variables, what
 only the profiler was given, a holder that cannot be seen, where the search stopped.
@@ -19,7 +19,7 @@ NO_MORE = (GLOBAL, CLASS, CONTEXT)
 
 @dataclass(frozen=True, slots=True)
 class PathRoot:
-    """Where a way begins: its kind, and a name whose meaning depends on the kind."""
+    """Where a path begins: its kind, and a name whose meaning depends on the kind."""
 
     kind: int
     name: str = ""
@@ -34,7 +34,7 @@ PLAIN = (list, dict, set, frozenset, CellType)
 
 @dataclass(slots=True, eq=False)
 class PathNode:
-    """An object on a way; of a tuple only its address and its items are known."""
+    """An object on a path; of a tuple only its address and its items are known."""
 
     address: int
     object: Any = None
@@ -51,7 +51,7 @@ class PathNode:
     """Whether the profiler refers to it."""
 
     def add_root(self, root: PathRoot) -> None:
-        """Add where a way begins, once."""
+        """Add where a path begins, once."""
         if root not in self.roots:
             self.roots.append(root)
 
@@ -70,8 +70,8 @@ _LAST = {HELD: 1, UNKNOWN: 1, CUT: 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Nodes from where a way begins to its target, and the beginning."""
+class NodePath:
+    """Nodes from where a path begins to its target, and the beginning."""
 
     root: PathRoot
     nodes: tuple[PathNode, ...]
@@ -83,5 +83,5 @@ class Way:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Order of ways: known beginnings first, then the shortest."""
+        """Order of paths: known beginnings first, then the shortest."""
         return _LAST.get(self.root.kind, 0), len(self.nodes)

@@ -14,21 +14,21 @@ from tensorlens.heap.paths.nodes import (
     GLOBAL,
     LOCAL,
     UNKNOWN,
+    NodePath,
     PathNode,
     PathRoot,
-    Way,
 )
 from tensorlens.heap.paths.reference_text import next_step
 from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference, ReferencePath
 
 
-def write(way: Way) -> tuple[ReferencePath, str | int]:
-    """Return a way as text, and what it begins with: a name, or a function or cell's address."""
-    writer = _Writer(way.nodes)
-    writer.begin(way.root)
+def write(path: NodePath) -> tuple[ReferencePath, str | int]:
+    """Return a path as text, and what it begins with: a name, or a function or cell's address."""
+    writer = _Writer(path.nodes)
+    writer.begin(path.root)
     writer.go_on()
-    is_cut = way.root.kind in (UNKNOWN, CUT)
+    is_cut = path.root.kind in (UNKNOWN, CUT)
     return ReferencePath(tuple(writer.references), is_cut), writer.beginning
 
 
@@ -51,7 +51,7 @@ class _Writer:
     """Whether nothing but names and functions came so far, which say no more than the next."""
 
     def begin(self, root: PathRoot) -> None:
-        """Write what a way begins with."""
+        """Write what a path begins with."""
         first = self.nodes[0]
         if root.kind == GLOBAL:
             self._take(_global(root.name, self.nodes))

@@ -34,7 +34,7 @@ _NAME = type.__dict__["__name__"].__get__
 
 
 def next_step(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
-    """Return how the way goes on from the first of ``nodes``, and over how many of them."""
+    """Return how the path goes on from the first of ``nodes``, and over how many of them."""
     holder = nodes[0]
     if holder.items is not None:
         return _of_items(nodes) or PathStep(None)

@@ -20,7 +20,7 @@ _MODULE_OF_TYPE = type.__dict__["__module__"].__get__
 _NEWLOCALS = 0x02
 
 
-class Places:
+class RootTable:
     """Where names begin, by address."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from tensorlens.heap.paths.nodes import (
     PathNode,
     PathRoot,
 )
-from tensorlens.heap.paths.roots import Places, is_own, is_running, namespace_name
+from tensorlens.heap.paths.roots import RootTable, is_own, is_running, namespace_name
 from tensorlens.heap.reference_names import class_name
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 
@@ -103,7 +103,7 @@ class Search:
 
     def __init__(self, targets: Sequence[object], skip: Collection[int], depth: int) -> None:
         counts = [*map(sys.getrefcount, targets)]
-        self.places = Places()
+        self.known = RootTable()
         self._depth = depth
         self._asked = 0
         # alive as long as its references count
@@ -135,7 +135,7 @@ class Search:
         node = self.nodes.get(id(found))
         if node is None:
             node = self.nodes[id(found)] = PathNode(id(found), found)
-            known = self.places.roots.get(id(found), ())
+            known = self.known.roots.get(id(found), ())
             if type(found) is contextvars.Context:
                 node.add_root(PathRoot(CONTEXT))
             elif is_atomic(found):
@@ -152,7 +152,7 @@ class Search:
         node = self.nodes.get(address)
         if node is None:
             node = self.nodes[address] = PathNode(address, None, items, asked=True)
-            node.roots += self.places.roots.get(address, ())
+            node.roots += self.known.roots.get(address, ())
             self._skip.add(id(items))
         return node
 
@@ -227,7 +227,7 @@ class Search:
             child.references += 1
         if id(holder) in self._skip:
             return
-        if id(holder) in self.places.own_globals or is_own(holder):
+        if id(holder) in self.known.own_globals or is_own(holder):
             for child in hits:
                 child.own = True
             return
@@ -265,9 +265,9 @@ class Search:
         child.add_holder(holder)
 
     def _begin_given(self) -> None:
-        """Let ways begin at what only the profiler holds: it was given that to watch."""
+        """Let paths begin at what only the profiler holds: it was given that to watch."""
         below, known = _children(self.nodes.values()), _reached(self.nodes.values())
-        variables = self.places.variables
+        variables = self.known.variables
         left = [
             node
             for node in self.nodes.values()
@@ -285,7 +285,7 @@ class Search:
                 node.add_root(PathRoot(HELD))
 
     def _begin_unseen(self) -> None:
-        """Let ways begin at what nothing seen holds, though something does."""
+        """Let paths begin at what nothing seen holds, though something does."""
         known = _reached(self.nodes.values())
         for node in self.nodes.values():
             is_target = node.address in self._counts
@@ -297,7 +297,7 @@ class Search:
                 node.add_root(PathRoot(CUT))
                 continue
             if self._unseen(node) > 0:
-                text = OUTSIDE if self.places.reads_variables else UNREAD
+                text = OUTSIDE if self.known.reads_variables else UNREAD
                 node.add_root(PathRoot(UNKNOWN, text))
 
     def _unseen(self, node: PathNode) -> int:
@@ -306,12 +306,12 @@ class Search:
             return 0
         if node.items is not None:
             # only seen from afar; something holds it
-            is_held = node.holders or node.own or self.places.variables[node.address]
+            is_held = node.holders or node.own or self.known.variables[node.address]
             return 0 if is_held else 1
         count = self._counts.get(node.address)
         if count is None:
             count = sys.getrefcount(node.object) - _HELD
-        return count - node.references - self.places.variables[node.address]
+        return count - node.references - self.known.variables[node.address]
 
 
 def is_atomic(found: Any) -> bool:
@@ -328,7 +328,7 @@ def _children(nodes: Collection[PathNode]) -> dict[int, list[PathNode]]:
 
 
 def _reached(nodes: Collection[PathNode]) -> set[int]:
-    """Return the addresses of what a way from a root leads to."""
+    """Return the addresses of what a path from a root leads to."""
     below = _children(nodes)
     left = [node for node in nodes if node.roots]
     found = {node.address for node in left}

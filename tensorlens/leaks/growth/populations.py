@@ -35,7 +35,7 @@ from tensorlens.leaks.growth.retained import (
     container_path,
     cycles_of,
     described_alone,
-    ways_of,
+    paths_of,
     with_holders,
 )
 from tensorlens.leaks.growth.samples import LoopSamples
@@ -103,7 +103,7 @@ def populations(
         for block, place in zip(ordered, places, strict=True)
     ]
     found, births = [], set[int]()
-    for population, ways in _by_container(_alike(held)):
+    for population, paths in _by_container(_alike(held)):
         own = {birth: lines[birth] for birth in lines if _is_most(population, birth, held)}
         if not own:
             continue
@@ -111,7 +111,7 @@ def populations(
         certainty = _climb_certainty(levels, shrinking)
         is_kept = len(population.steps() & set(watched.judged)) > 1
         if certainty == CERTAIN or (certainty == UNCLEAR and is_kept):
-            each = _described(population, ways, own, certainty, holdings, left, watched)
+            each = _described(population, paths, own, certainty, holdings, left, watched)
             found.append(
                 _judged_as_leak(each, [b for b in blocks if b.birth in own], levels, watched)
             )
@@ -176,11 +176,11 @@ def _alike(held: Sequence[HeldBlock]) -> list[_Population]:
 def _by_container(
     several: Sequence[_Population],
 ) -> list[tuple[_Population, list[ReferencePath]]]:
-    """Join what the same container holds; with the ways to the latest of each."""
+    """Join what the same container holds; with the paths to the latest of each."""
     # asked together: each question reads the heap once
-    ways = ways_of([latest_of(each.held).item for each in several])
+    paths = paths_of([latest_of(each.held).item for each in several])
     joined: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
-    for each, own in zip(several, ways, strict=True):
+    for each, own in zip(several, paths, strict=True):
         label = (each.is_below, *container_path(own[0])) if own else id(each)
         known, _ = joined.setdefault(label, (_Population(is_below=each.is_below), own))
         known.held += each.held
@@ -190,7 +190,7 @@ def _by_container(
 
 def _described(
     population: _Population,
-    ways: list[ReferencePath],
+    paths: list[ReferencePath],
     lines: dict[int, Levels],
     certainty: Certainty,
     holdings: Holdings,
@@ -218,9 +218,9 @@ def _described(
     nothing = Retained(0, 0, ())
     found = described_alone(group, holdings, left, watched)
     return replace(
-        with_holders(found, group, ways, cycles_of([item], [ways])[0], nothing),
+        with_holders(found, group, paths, cycles_of([item], [paths])[0], nothing),
         bytes_per_step=judgement.bytes_per_step,
-        bounds=bounds_of([group], [ways])[0],
+        bounds=bounds_of([group], [paths])[0],
         below=hanging,
         is_population=True,
     )
@@ -260,12 +260,12 @@ def drifts(
         if birth in rest and may_enlarge(rest[birth].blocks, rest[birth].nbytes)
     }
     ordered = sorted(found, key=lambda birth: -found[birth].growth)[:_MOST_LINES]
-    ways = _ways(watched, [latest[birth] for birth in ordered])
-    return [_growth(watched, birth, found[birth], ways[birth]) for birth in ordered]
+    paths = _paths(watched, [latest[birth] for birth in ordered])
+    return [_growth(watched, birth, found[birth], paths[birth]) for birth in ordered]
 
 
-def _ways(watched: LoopSamples, blocks: list[LeftBlock]) -> Mapping[int, str]:
-    """Return the shortest way that holds each block, by its line; empty where none is known."""
+def _paths(watched: LoopSamples, blocks: list[LeftBlock]) -> Mapping[int, str]:
+    """Return the shortest path that holds each block, by its line; empty where none is known."""
     if not blocks:
         return {}
     holdings = watched.steps.holdings([block.address for block in blocks])
@@ -273,9 +273,9 @@ def _ways(watched: LoopSamples, blocks: list[LeftBlock]) -> Mapping[int, str]:
         HeldBlock(block, survivor).item
         for block, survivor in zip(blocks, holdings.survivors, strict=True)
     ]
-    ways = ways_of(items)
+    paths = paths_of(items)
     return {
-        block.birth: str(own[0]) if own else "" for block, own in zip(blocks, ways, strict=True)
+        block.birth: str(own[0]) if own else "" for block, own in zip(blocks, paths, strict=True)
     }
 
 

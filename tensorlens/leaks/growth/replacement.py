@@ -14,14 +14,14 @@ _ENOUGH_LOOKS = 4
 """Looks at what was asked for after which it is known whether something grows."""
 
 
-def frees_as_much(group: Group, ways: Sequence[ReferencePath], watched: LoopSamples) -> bool:
+def frees_as_much(group: Group, paths: Sequence[ReferencePath], watched: LoopSamples) -> bool:
     """Tell whether as many tensors are freed in each step as are made."""
     figures = [each.lines for each in watched.figures[watched.warmup : -1]]
     births, expected = group.births, len(steps_of(group, watched.judged))
     levels = [sum(each.get(birth, (0, 0))[0] for birth in births) for each in figures]
     if is_renewed(levels, expected):
         return True
-    if not _has_older(group, ways):
+    if not _has_older(group, paths):
         return False
     mine = [sum(each.get(birth, (0, 0))[1] for birth in births) for each in figures]
     for birth in set(figures[0]).difference(births):
@@ -32,12 +32,12 @@ def frees_as_much(group: Group, ways: Sequence[ReferencePath], watched: LoopSamp
     return False
 
 
-def _has_older(group: Group, ways: Sequence[ReferencePath]) -> bool:
+def _has_older(group: Group, paths: Sequence[ReferencePath]) -> bool:
     """Tell whether a container holds more than what the steps have put into it.
 
     A ring that was filled elsewhere does.
     """
-    return any((each.length or 0) > len(group.held) + 1 for w in ways for each in w.references)
+    return any((each.length or 0) > len(group.held) + 1 for w in paths for each in w.references)
 
 
 def steps_of(group: Group, steps: range) -> set[int]:

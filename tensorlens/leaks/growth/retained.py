@@ -9,7 +9,7 @@ from typing import Any
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.survivors import Holdings, Retained, Survivor
-from tensorlens.heap.paths import cycle, paths
+from tensorlens.heap.paths import cycle, reference_paths
 from tensorlens.leaks.growth.groups import (
     Group,
     LeftBlock,
@@ -27,13 +27,13 @@ def has_end(reference: Reference) -> bool:
     return reference.limit is not None or bool(reference.spare)
 
 
-def filling(way: ReferencePath, others: Sequence[ReferencePath]) -> Reference | None:
-    """Return the container on a way that has an end and where ``others`` take another place.
+def filling(path: ReferencePath, others: Sequence[ReferencePath]) -> Reference | None:
+    """Return the container on a path that has an end and where ``others`` take another place.
 
-    The others lead to what an earlier step left. What both ways share up to there is only where
+    The others lead to what an earlier step left. What both paths share up to there is only where
     the container is kept.
     """
-    mine = way.references
+    mine = path.references
     apart = max((_common(mine, other.references) for other in others), default=0)
     # a cache, a set and a queue do not tell places apart
     same = [each for each in mine[:apart] if "[" not in each.text]
@@ -106,8 +106,8 @@ class RetainedGroup:
 
     @property
     def is_held(self) -> bool:
-        """Whether a way from a root of Python's holds it, known from its beginning on."""
-        return any(not way.is_cut for way in self.paths)
+        """Whether a path from a root of Python's holds it, known from its beginning on."""
+        return any(not path.is_cut for path in self.paths)
 
     @property
     def is_explained(self) -> bool:
@@ -119,14 +119,14 @@ def described(
     groups: list[Group], holdings: Holdings, left: LeftBlocks, watched: LoopSamples
 ) -> list[RetainedGroup]:
     """Return all that is known of groups; those that one container holds are put together."""
-    groups, ways = _joined(groups, ways_of([each.latest.item for each in groups]), watched)
+    groups, paths = _joined(groups, paths_of([each.latest.item for each in groups]), watched)
     below = _charged(groups, holdings)
     items = [group.latest.item for group in groups]
-    bounded = bounds_of(groups, ways)
-    loops = cycles_of(items, ways)
+    bounded = bounds_of(groups, paths)
+    loops = cycles_of(items, paths)
     found = []
     for place, group in enumerate(groups):
-        own, circle = ways[place], loops[place]
+        own, circle = paths[place], loops[place]
         one = holdings.below(group.roots()[-1:], _roots(groups)) if below[place].tensors else None
         each = described_alone(group, holdings, left, watched)
         if one is not None:
@@ -206,7 +206,7 @@ def _taken(group: Group, below: Retained, left: LeftBlocks) -> float:
 
 
 def _joined(
-    groups: list[Group], ways: list[list[ReferencePath]], watched: LoopSamples
+    groups: list[Group], paths: list[list[ReferencePath]], watched: LoopSamples
 ) -> tuple[list[Group], list[list[ReferencePath]]]:
     """Put groups of the same lines together that the same container holds.
 
@@ -214,53 +214,53 @@ def _joined(
     """
     labels = [
         (tuple(sorted(group.births)), group.is_below, container_path(own[0])) if own else None
-        for group, own in zip(groups, ways, strict=True)
+        for group, own in zip(groups, paths, strict=True)
     ]
     together = joined(groups, labels, watched.span)
-    of_item = {id(group.latest.item): own for group, own in zip(groups, ways, strict=True)}
+    of_item = {id(group.latest.item): own for group, own in zip(groups, paths, strict=True)}
     return together, [of_item[id(group.latest.item)] for group in together]
 
 
-def container_path(way: ReferencePath) -> tuple[str, ...]:
-    """Return a way up to the first place that is one of many."""
-    texts = [reference.text for reference in way.references]
+def container_path(path: ReferencePath) -> tuple[str, ...]:
+    """Return a path up to the first place that is one of many."""
+    texts = [reference.text for reference in path.references]
     for at, text in enumerate(texts):
         if "[" in text or "{" in text:
             return *texts[:at], text.partition("[")[0]
     return tuple(texts)
 
 
-def ways_of(items: Sequence[Any]) -> list[list[ReferencePath]]:
-    """Return the ways that hold each item; none where there is no item."""
-    ways = iter(paths([item for item in items if item is not None]))
-    return [next(ways) if item is not None else [] for item in items]
+def paths_of(items: Sequence[Any]) -> list[list[ReferencePath]]:
+    """Return the paths that hold each item; none where there is no item."""
+    paths = iter(reference_paths([item for item in items if item is not None]))
+    return [next(paths) if item is not None else [] for item in items]
 
 
 def cycles_of(
-    items: Sequence[Any], ways: Sequence[Sequence[ReferencePath]]
+    items: Sequence[Any], paths: Sequence[Sequence[ReferencePath]]
 ) -> list[ReferencePath | None]:
     """Return the cycle that holds each item that nothing else does."""
     found: list[ReferencePath | None] = []
     # by their places: an iterator would be found to hold them
     for place in range(len(items)):
-        wanted = items[place] is not None and not ways[place]
+        wanted = items[place] is not None and not paths[place]
         found.append(cycle(items[place]) if wanted else None)
     return found
 
 
 def bounds_of(
-    groups: Sequence[Group], ways: Sequence[list[ReferencePath]]
+    groups: Sequence[Group], paths: Sequence[list[ReferencePath]]
 ) -> list[tuple[Reference | None, ...]]:
-    """Return for each way to the latest of each group the container that is filling up."""
+    """Return for each path to the latest of each group the container that is filling up."""
     bounded = [
         place
-        for place, own in enumerate(ways)
-        if own and all(any(map(has_end, way.references)) for way in own)
+        for place, own in enumerate(paths)
+        if own and all(any(map(has_end, path.references)) for path in own)
     ]
-    earlier = ways_of([groups[place].earliest.item for place in bounded])
+    earlier = paths_of([groups[place].earliest.item for place in bounded])
     found: list[tuple[Reference | None, ...]] = [() for _ in groups]
     for place, others in zip(bounded, earlier, strict=True):
-        found[place] = tuple(filling(way, others) for way in ways[place])
+        found[place] = tuple(filling(path, others) for path in paths[place])
     return found
 
 
@@ -355,19 +355,19 @@ def _of_root(
 def with_holders(
     found: RetainedGroup,
     group: Group,
-    ways: Sequence[ReferencePath],
+    paths: Sequence[ReferencePath],
     circle: ReferencePath | None,
     below: Retained,
 ) -> RetainedGroup:
-    """Return a group with who holds it, and the way on to what hangs below."""
+    """Return a group with who holds it, and the path on to what hangs below."""
     survivor = group.latest.survivor
     onward = below.references
     if group.is_below and survivor.holders:
         onward = survivor.holders[0].references
-    is_graphs = not ways and bool(survivor.cycle)
+    is_graphs = not paths and bool(survivor.cycle)
     return replace(
         found,
-        paths=tuple(replace(way, references=(*way.references, *onward)) for way in ways),
+        paths=tuple(replace(path, references=(*path.references, *onward)) for path in paths),
         cycle=ReferencePath(survivor.cycle) if is_graphs else circle,
         is_graphs_cycle=is_graphs,
     )

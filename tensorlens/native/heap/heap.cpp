@@ -2,7 +2,7 @@
 // where a name begins. It runs no Python code, and makes no reference that outlives a call but
 // those in the lists it is given.
 
-#include "ways.h"
+#include "shortest_paths.h"
 
 #include <memory>
 #include <new>
@@ -126,7 +126,7 @@ TL_EXPORT Rows* tl_heap_search(
         return nullptr;
       }
     }
-    // tuples on the way to a target, that the caller does not hold yet
+    // tuples on the path to a target, that the caller does not hold yet
     for (size_t row = 0; row < rows->how.size(); ++row) {
       auto* const object = reinterpret_cast<PyObject*>(rows->address[row]);
       if (type_of(object) == &PyTuple_Type &&

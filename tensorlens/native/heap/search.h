@@ -1,5 +1,5 @@
 // Searches the heap backwards: from some objects to their holders, the holders' holders, and so on
-// until every object has a way to where a name begins.
+// until every object has a path to where a name begins.
 
 #pragma once
 
@@ -48,7 +48,7 @@ class Search {
   void run() {
     settle();
     for (pass_ = 0; pass_ < depth_ && choose_wanted(); ++pass_) {
-      // nothing is better than a way from there: mostly the last look at all objects can be spared
+      // nothing is better than a path from there: mostly the last look at all objects can be spared
       look_at_main();
       if (all_resolved()) {
         return;

@@ -8,7 +8,7 @@ from tensorlens.frameworks import registry
 from tensorlens.frameworks.advice import TENSORFLOW, TORCH
 from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
 from tensorlens.frameworks.survivors import Holder, Survivor
-from tensorlens.leaks.joint_steps import follow
+from tensorlens.leaks.merged_steps import follow
 from tensorlens.recording.record import Recorders
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
 from tensorlens.records.ledger import Ledger, Term, UnnamedBlock

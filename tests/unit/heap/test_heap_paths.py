@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tensorlens.heap import frames
-from tensorlens.heap.paths import paths
+from tensorlens.heap.paths import reference_paths
 from tensorlens.records.references import Reference, ReferencePath
 
 pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
@@ -52,7 +52,7 @@ def emptied() -> Iterator[None]:
 
 
 def found(ref: Any, **how: Any) -> list[ReferencePath]:
-    return paths([ref()], **how)[0]
+    return reference_paths([ref()], **how)[0]
 
 
 def told(ref: Any, **how: Any) -> list[str]:

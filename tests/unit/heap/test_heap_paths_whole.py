@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tensorlens.heap import frames
-from tensorlens.heap.paths import cycle, paths
+from tensorlens.heap.paths import cycle, reference_paths
 from tensorlens.records.references import Reference, ReferencePath
 
 pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
@@ -44,7 +44,7 @@ def emptied() -> Iterator[None]:
 
 
 def found(ref: Any, **how: Any) -> list[ReferencePath]:
-    return paths([ref()], **how)[0]
+    return reference_paths([ref()], **how)[0]
 
 
 def told(ref: Any, **how: Any) -> list[str]:
@@ -94,7 +94,7 @@ def test_the_most() -> None:
 
 def test_targets_together() -> None:
     first, second = add(kept), add(others)
-    texts = [[str(path) for path in each] for each in paths([first(), second(), first()])]
+    texts = [[str(path) for path in each] for each in reference_paths([first(), second(), first()])]
     one, other = f"{HERE}.kept (global) -> list[0]", f"{HERE}.others (global) -> list[0]"
     assert texts == [[one], [other], [one]]
 
@@ -105,17 +105,17 @@ def test_targets_that_hold_each_other() -> None:
     kept.append(thing)
     refs = weakref.ref(thing), weakref.ref(thing.inner)  # type: ignore[attr-defined]
     del thing
-    texts = [[str(path) for path in each] for each in paths([ref() for ref in refs])]
+    texts = [[str(path) for path in each] for each in reference_paths([ref() for ref in refs])]
     name = f"{HERE}.kept (global) -> list[0]"
     assert texts == [[name], [f"{name} -> Thing.inner (attribute)"]]
 
 
 def test_no_targets() -> None:
-    assert paths([]) == []
+    assert reference_paths([]) == []
 
 
 def test_what_all_share_is_not_asked_for() -> None:
-    assert paths([None, 1])[0] == []
+    assert reference_paths([None, 1])[0] == []
 
 
 def test_skipped_holders() -> None:
@@ -336,7 +336,7 @@ def test_no_code_of_the_objects_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hostile_target() -> None:
     hostile = Hostile()
     ran.clear()
-    (ways,) = paths([hostile])
+    (ways,) = reference_paths([hostile])
     assert [str(path) for path in ways] == ["test_a_hostile_target(): hostile (local)"]
     assert ran == []
 
@@ -360,7 +360,7 @@ def test_tuples_that_another_thread_makes() -> None:
     thread.start()
     try:
         for _ in range(20):
-            paths([thing])
+            reference_paths([thing])
     finally:
         done.set()
         thread.join()

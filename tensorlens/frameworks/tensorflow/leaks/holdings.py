@@ -15,8 +15,8 @@ from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import CensusRow, CensusRows, Heap, look
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.census.tensor_reader import Reader, reader
-from tensorlens.heap.outside import arrays_in, shown
-from tensorlens.heap.paths import paths
+from tensorlens.heap.paths import reference_paths
+from tensorlens.heap.untracked_arrays import arrays_in, shown
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
 
@@ -160,7 +160,7 @@ class _Look:
         return self._uses.uses.get(self._rows.all[row].number)
 
     def _find_unheld(self, heap: Heap, tensors: Reader | None) -> None:
-        """Find the tensors that Python has no way to but a tape, or an array that shows them."""
+        """Find the tensors that Python has no path to but a tape, or an array that shows them."""
         self._unheld: set[int] = set()
         self._tapes: dict[int, Any] = {}
         """Row to the ``Tape``."""
@@ -169,10 +169,10 @@ class _Look:
             return
         items = [self._holders[row] for row in asked]
         own = (heap.objects, heap.tensors, heap.variables, heap.keras_variables, self._holders)
-        ways = paths(items, skip={*map(id, own)})
+        paths = reference_paths(items, skip={*map(id, own)})
         recorded = _recorded(heap.tapes, tensors) if tensors is not None else {}
-        for row, several in zip(asked, ways, strict=True):
-            if any(way.references[0].kind != _UNKNOWN for way in several):
+        for row, several in zip(asked, paths, strict=True):
+            if any(path.references[0].kind != _UNKNOWN for path in several):
                 continue
             tape = recorded.get(self._rows.all[row].number)
             if tape is not None:

@@ -22,11 +22,11 @@ from tensorlens.frameworks.census.table import (
 from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
+from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.host_ledger import cpu_ledger
 from tensorlens.frameworks.torch.census.names.modules import content_of
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
-from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap import Heap, live_objects, near_heap, no_locals, select

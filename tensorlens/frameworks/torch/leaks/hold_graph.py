@@ -24,8 +24,8 @@ from tensorlens.records.references import Reference
 
 Storage: TypeAlias = tuple[int, int]
 """Address and bytes."""
-Way: TypeAlias = "tuple[Way | None, tuple[int, int]]"
-"""The references on a way that have a text, the last one with those before it."""
+EdgePath: TypeAlias = "tuple[EdgePath | None, tuple[int, int]]"
+"""The references on a path that have a text, the last one with those before it."""
 
 _MOST_DEEP = 3
 _CONTAINERS = (list, tuple, dict)
@@ -159,28 +159,30 @@ class HoldGraph:
                 waiting += self._below.get(vertex, ())
         return {each for each in found if self._types[each - self._rows] != LEAF}
 
-    def nearest(self, roots: Sequence[int], most: int) -> dict[int, dict[int, Way | None]]:
-        """Return the ways from the ``most`` nearest roots of each vertex, by root, nearest first.
+    def nearest(self, roots: Sequence[int], most: int) -> dict[int, dict[int, EdgePath | None]]:
+        """Return the paths from the ``most`` nearest roots of each vertex, by root, nearest first.
 
         A root is not its own, but it may be below another.
         """
-        came: dict[int, dict[int, Way | None]] = {}
-        waiting: deque[tuple[int, int, Way | None]] = deque((root, root, None) for root in roots)
+        found: dict[int, dict[int, EdgePath | None]] = {}
+        waiting: deque[tuple[int, int, EdgePath | None]] = deque(
+            (root, root, None) for root in roots
+        )
         while waiting:
-            vertex, root, way = waiting.popleft()
+            vertex, root, path = waiting.popleft()
             for below in self._below.get(vertex, ()):
-                known = came.setdefault(below, {})
+                known = found.setdefault(below, {})
                 if below != root and root not in known and len(known) < most:
                     edge = vertex, below
-                    known[root] = following = (way, edge) if edge in self._texts else way
+                    known[root] = following = (path, edge) if edge in self._texts else path
                     waiting.append((below, root, following))
-        return came
+        return found
 
-    def read(self, way: Way | None) -> tuple[Reference, ...]:
-        """Return the references of a way."""
+    def read(self, path: EdgePath | None) -> tuple[Reference, ...]:
+        """Return the references of a path."""
         edges = []
-        while way is not None:
-            way, edge = way
+        while path is not None:
+            path, edge = path
             edges.append(edge)
         return tuple(reference for edge in reversed(edges) for reference in self.references(edge))
 
@@ -194,11 +196,11 @@ class HoldGraph:
         return tuple(found)
 
     def entry(self, root: int) -> tuple[Reference, ...]:
-        """Return the way from a tensor into the graph: ``grad_fn``, or ``grad``, ``grad_fn``."""
-        for way in ((root,), *((root, below) for below in self._below.get(root, ()))):
-            for below in self._below.get(way[-1], ()):
-                if self._texts.get((way[-1], below), ("", ""))[1] == "grad_fn":
-                    return self.references([*way, below])
+        """Return the path from a tensor into the graph: ``grad_fn``, or ``grad``, ``grad_fn``."""
+        for path in ((root,), *((root, below) for below in self._below.get(root, ()))):
+            for below in self._below.get(path[-1], ()):
+                if self._texts.get((path[-1], below), ("", ""))[1] == "grad_fn":
+                    return self.references([*path, below])
         return ()
 
     def first(self, root: int) -> tuple[Reference, ...]:
@@ -224,17 +226,17 @@ class HoldGraph:
         held = self._held_by_cycles(above)
         known: dict[int, tuple[Reference, ...]] = {}
         for vertex in held:
-            way: dict[int, None] = {}
-            while vertex not in way and vertex not in known:
-                way[vertex] = None
+            path: dict[int, None] = {}
+            while vertex not in path and vertex not in known:
+                path[vertex] = None
                 vertex = next(each for each in above[vertex] if each in held)
             if vertex not in known:
-                back = list(way)
+                back = list(path)
                 loop = back[back.index(vertex) :][::-1]
                 cycle = self._cycle(loop)
                 known.update(dict.fromkeys(loop, cycle))
                 vertex = loop[0]
-            known.update(dict.fromkeys(way, known[vertex]))
+            known.update(dict.fromkeys(path, known[vertex]))
         return known
 
     def _held_by_cycles(self, above: dict[int, list[int]]) -> set[int]:

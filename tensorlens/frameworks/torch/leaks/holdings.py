@@ -10,16 +10,16 @@ import torch
 
 from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.torch import cpu
+from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
-from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.heap import Heap, live_objects, select
-from tensorlens.heap.outside import arrays_in, bases_of, shown
+from tensorlens.heap.untracked_arrays import arrays_in, bases_of, shown
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
 
@@ -208,7 +208,7 @@ class _Survivors:
 
     def __init__(self, look: _Look, roots: Sequence[int]) -> None:
         self._look = look
-        self._came = look.graph.nearest(roots, MOST_ROOTS)
+        self._nearest = look.graph.nearest(roots, MOST_ROOTS)
         self._rows: dict[int, list[int]] = {}
         for row, address in enumerate(look.graph.storage):
             if address in look.sizes:
@@ -264,10 +264,10 @@ class _Survivors:
     def _holders(self, rows: Sequence[int]) -> tuple[Holder, ...]:
         look, found = self._look, dict[int, Holder]()
         for row in rows:
-            for root, way in self._came.get(row, {}).items():
+            for root, path in self._nearest.get(row, {}).items():
                 # what shows the block by itself holds it by itself
                 if root not in rows and root not in found and len(found) < MOST_ROOTS:
-                    found[root] = Holder(look.roots[root], look.graph.read(way))
+                    found[root] = Holder(look.roots[root], look.graph.read(path))
         return tuple(found.values())
 
     def _cycle(self, rows: Sequence[int]) -> tuple[Reference, ...]:

@@ -18,8 +18,8 @@ from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.naming import ModulePath, Moment, NameSources, Sight
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder
 from tensorlens.frameworks.torch import cpu
+from tensorlens.frameworks.torch.census.exclusive_use import others_run
 from tensorlens.frameworks.torch.census.findings import look
-from tensorlens.frameworks.torch.census.quiet import others_run
 from tensorlens.frameworks.torch.cpu import watch
 from tensorlens.frameworks.torch.native.build import OPS
 from tensorlens.heap import UNREACHABLE

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.quiet import undisturbed
+from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.tensors.checkpoints import (
     REENTRANT,
     Region,

@@ -39,7 +39,7 @@ class FoundTensors:
             named: the tensors that have been named.
             nodes: autograd's nodes of the heap.
             can_read: tells whether a node can be read now, see
-                :mod:`~tensorlens.frameworks.torch.census.quiet`.
+                :mod:`~tensorlens.frameworks.torch.census.exclusive_use`.
         """
         self._can_read = can_read
         self.scan = Scan()

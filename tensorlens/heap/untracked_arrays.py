@@ -163,21 +163,21 @@ def _held_in(kind: type, holders: list[Any]) -> dict[int, int]:
     return found
 
 
-def untracked_way(target: Any, objects: list[Any]) -> list[Any]:
+def untracked_path(target: Any, objects: list[Any]) -> list[Any]:
     """Return what holds an object that only containers the collector does not track refer to.
 
     First the object of the heap that leads there, then the containers; nothing where there is
     none.
     """
-    way: list[Any] = []
+    path: list[Any] = []
     for _ in range(_DEEPEST):
-        inner = way[0] if way else target
+        inner = path[0] if path else target
         holder = _holder(inner, objects)
         if holder is None:
             return []
-        way.insert(0, holder)
+        path.insert(0, holder)
         if gc.is_tracked(holder):
-            return way
+            return path
     return []
 
 

@@ -1,4 +1,4 @@
-"""The ways from a root to an object, and which of them are worth telling."""
+"""The paths from a root to an object, and which of them are worth telling."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
 from tensorlens import collector
-from tensorlens.heap.paths.nodes import NO_MORE, PathNode, Way
+from tensorlens.heap.paths.nodes import NO_MORE, NodePath, PathNode
 from tensorlens.heap.paths.path_text import write, write_cycle
 from tensorlens.heap.paths.search import Search, ancestors
 from tensorlens.records.references import ReferencePath
 
 _DEPTH = 20
-"""References of a way, at most."""
+"""References of a path, at most."""
 _MOST = 5
-"""Ways to one object, at most."""
+"""Paths to one object, at most."""
 _SPARE = 4
-"""How many times more ways are sought than asked for: some read the same."""
+"""How many times more paths are sought than asked for: some read the same."""
 
 
-def paths(targets: Sequence[object], *, skip: Collection[int] = ()) -> list[list[ReferencePath]]:
-    """Return up to five different ways that keep each target alive, the shortest first.
+def reference_paths(
+    targets: Sequence[object], *, skip: Collection[int] = ()
+) -> list[list[ReferencePath]]:
+    """Return up to five different paths that keep each target alive, the shortest first.
 
     Args:
         targets: some objects that the collector tracks, at most a few dozen.
         skip: addresses of objects that do not count as holders: the caller's own containers. What
             is an instance of the profiler's classes or belongs to its code never counts.
 
-    Ways are different that differ in what they begin with, or in what directly holds the target.
-    The last reference is the one to the target; it adds no name of the target's own. A way that
-    could not be followed to its beginning ``is_cut``. An object without any way is garbage that
+    Paths are different that differ in what they begin with, or in what directly holds the target.
+    The last reference is the one to the target; it adds no name of the target's own. A path that
+    could not be followed to its beginning ``is_cut``. An object without any path is garbage that
     waits for the collector, see :func:`cycle`, or is held by the profiler alone.
 
     One call of some hundred milliseconds for a million objects. Nothing is kept or changed; the
@@ -47,7 +49,7 @@ def cycle(target: object) -> ReferencePath | None:
     """
     with _searched([target], (), 1) as search:
         node = search.targets[0]
-        if any(several for several in ways(node)):
+        if any(several for several in paths(node)):
             return None
         for origin in ancestors(node):
             circle = shortest_cycle(origin)
@@ -69,57 +71,57 @@ def _searched(targets: Sequence[object], skip: Collection[int], most: int) -> It
 
 def _choose(target: PathNode, most: int) -> list[ReferencePath]:
     ranked = [
-        (place, way.rank, way) for several in ways(target) for place, way in enumerate(several)
+        (place, path.rank, path) for several in paths(target) for place, path in enumerate(several)
     ]
-    # every holder's shortest way comes before any holder's second
+    # every holder's shortest path comes before any holder's second
     ranked.sort(key=lambda each: (each[1][0], each[0], each[1]))
     chosen: list[ReferencePath] = []
     met: set[tuple[str | int, int] | str] = set()
-    for _, (doubt, _), way in ranked:
+    for _, (doubt, _), path in ranked:
         if doubt > 1 and chosen:
             break
-        path, beginning = write(way)
-        keys: set[tuple[str | int, int] | str] = {(beginning, way.last), str(path)}
+        text, beginning = write(path)
+        keys: set[tuple[str | int, int] | str] = {(beginning, path.last), str(text)}
         if met.isdisjoint(keys):
-            chosen.append(path)
+            chosen.append(text)
         met |= keys
         if len(chosen) == most:
             break
-    return sorted(chosen, key=lambda path: (path.is_cut, len(path.references)))
+    return sorted(chosen, key=lambda each: (each.is_cut, len(each.references)))
 
 
-def ways(target: PathNode) -> Iterator[list[Way]]:
-    """Yield, for each direct holder, the shortest ways through it, best first."""
-    yield [Way(root, (target,)) for root in target.roots]
+def paths(target: PathNode) -> Iterator[list[NodePath]]:
+    """Yield, for each direct holder, the shortest paths through it, best first."""
+    yield [NodePath(root, (target,)) for root in target.roots]
     for holder in target.holders:
         if holder is not target:
-            yield sorted(_ways_through(holder, target), key=lambda way: way.rank)
+            yield sorted(_paths_through(holder, target), key=lambda path: path.rank)
 
 
-def _ways_through(holder: PathNode, target: PathNode) -> Iterator[Way]:
-    ways_down: dict[int, tuple[PathNode, ...]] = {holder.address: (holder, target)}
+def _paths_through(holder: PathNode, target: PathNode) -> Iterator[NodePath]:
+    paths_down: dict[int, tuple[PathNode, ...]] = {holder.address: (holder, target)}
     level = [holder]
     while level:
         above = []
         for node in level:
-            way = ways_down[node.address]
+            path = paths_down[node.address]
             for root in node.roots:
-                yield Way(root, way)
+                yield NodePath(root, path)
             for further in node.holders:
                 if any(root.kind in NO_MORE for root in further.roots):
-                    # two variables of one module are two ways
-                    yield from (Way(root, (further, *way)) for root in further.roots)
-                elif further is not target and further.address not in ways_down:
-                    ways_down[further.address] = (further, *way)
+                    # two variables of one module are two paths
+                    yield from (NodePath(root, (further, *path)) for root in further.roots)
+                elif further is not target and further.address not in paths_down:
+                    paths_down[further.address] = (further, *path)
                     above.append(further)
         level = above
 
 
 def count(target: PathNode, most: int) -> int:
-    """Return how many ways from known roots there are, as soon as it is ``most``."""
+    """Return how many paths from known roots there are, as soon as it is ``most``."""
     found = 0
-    for several in ways(target):
-        found += sum(not way.rank[0] for way in several)
+    for several in paths(target):
+        found += sum(not path.rank[0] for path in several)
         if found >= most:
             break
     return found
@@ -133,12 +135,12 @@ def shortest_cycle(node: PathNode) -> tuple[PathNode, ...] | None:
     met: set[int] = set()
     while level:
         above = []
-        for way in level:
-            for holder in way[0].holders:
+        for path in level:
+            for holder in path[0].holders:
                 if holder is node:
-                    return (node, *way)
+                    return (node, *path)
                 if holder.address not in met:
                     met.add(holder.address)
-                    above.append((holder, *way))
+                    above.append((holder, *path))
         level = above
     return None

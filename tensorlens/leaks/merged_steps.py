@@ -42,7 +42,7 @@ def follow(adapters: Sequence[Adapter]) -> Steps:
     notes += left_out()
     if len(answers) == 1 and not notes:
         return answers[0][1]
-    return JointSteps([(adapter.name, steps) for adapter, steps in answers], notes)
+    return MergedSteps([(adapter.name, steps) for adapter, steps in answers], notes)
 
 
 def pinned(adapters: Sequence[Adapter]) -> int:
@@ -51,7 +51,7 @@ def pinned(adapters: Sequence[Adapter]) -> int:
     return sum(known) if known else UNKNOWN
 
 
-class JointSteps:
+class MergedSteps:
     """Follows the steps of a loop in each of several frameworks.
 
     Args:
@@ -152,7 +152,7 @@ class JointSteps:
                 why = f"who holds its tensors could not be found: {reason(error)}"
                 self._extra.append(f"{self._names[at]}: {why}")
         known = [survivors.get(address) or Survivor(address, 0) for address in addresses]
-        return JointHoldings(parts, known)
+        return MergedHoldings(parts, known)
 
     def close(self) -> None:
         """Follow no longer."""
@@ -160,7 +160,7 @@ class JointSteps:
             part.close()
 
 
-class JointHoldings:
+class MergedHoldings:
     """Results of one look in each of several frameworks.
 
     Args:

@@ -1,4 +1,4 @@
-// From who holds whom to names: the shortest way to each object, and its rows.
+// From who holds whom to names: the shortest path to each object, and its rows.
 
 #pragma once
 
