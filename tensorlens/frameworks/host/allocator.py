@@ -43,6 +43,7 @@ _SIGNATURES: Signatures = {
     "tl_prepare_births": (ctypes.c_int, (_pointer, _length, ctypes.c_int)),
     "tl_switch_births": (None, (ctypes.c_int,)),
 }
+_UTF_32 = f"utf-32-{sys.byteorder[0]}e"
 _LEAST_FRAMES = 5
 """On the stack that :func:`_through_c` builds, from the native check to its caller."""
 
@@ -245,16 +246,7 @@ class NativeAllocator:
         Raises:
             LookupError: there is no such birth.
         """
-        length = ctypes.c_int64()
-        text = self.library.tl_birth_line(birth, ctypes.byref(length))
-        if text is None:
-            raise LookupError(f"no birth {birth}")
-        # one character each, and in a surrogate's place what a file name could not be decoded to
-        words = ctypes.string_at(text, 4 * length.value)
-        birth_text = words.decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
-        # the line may be 0
-        filename, _, rest = birth_text.partition("\0")
-        return filename, ord(rest[0]), rest[2:]
+        return line_of(self.library.tl_birth_line, birth)
 
     def _end(self) -> None:
         with self._lock:
@@ -266,8 +258,8 @@ class NativeAllocator:
             return
         if not _is_plain_cpython():
             raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
-        self.library.tl_name_models(*_words(LAYERS), *_words(NO_MODELS), *_words(WRAPPERS))
-        folders = _words(foreign_folders())
+        self.library.tl_name_models(*wide(LAYERS), *wide(NO_MODELS), *wide(WRAPPERS))
+        folders = wide(foreign_folders())
 
         def prepare() -> int:
             return int(self.library.tl_prepare_births(*folders, _LEAST_FRAMES))
@@ -326,9 +318,27 @@ def start(numbers: array[int]) -> int:
     return numbers.buffer_info()[0]
 
 
-def _words(words: Iterable[str]) -> tuple[bytes, int]:
+def line_of(function: Callable[..., int | None], birth: int) -> tuple[str, int, str]:
+    """Return file name, line number and function of a birth, as a native part tells it.
+
+    Raises:
+        LookupError: there is no such birth.
+    """
+    length = ctypes.c_int64()
+    address = function(birth, ctypes.byref(length))
+    if address is None:
+        raise LookupError(f"no birth {birth}")
+    # one character each, and in a surrogate's place what a file name could not be decoded to
+    text = ctypes.string_at(address, 4 * length.value).decode(_UTF_32, "surrogatepass")
+    # the line may be 0
+    filename, _, rest = text.partition("\0")
+    return filename, ord(rest[0]), rest[2:]
+
+
+def wide(words: Iterable[str]) -> tuple[bytes, int]:
+    """Return words as a native part takes them, one text of 32-bit characters, and its length."""
     text = "\0".join(words)
-    return text.encode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass"), len(text)
+    return text.encode(_UTF_32, "surrogatepass"), len(text)
 
 
 def _through_c(function: Callable[[], int]) -> int:

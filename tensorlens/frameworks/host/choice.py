@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 from tensorlens import locks
 from tensorlens.errors import UsageError
@@ -13,8 +15,10 @@ from tensorlens.guards import reason
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.signals import is_from_a_handler
 
+_A = TypeVar("_A", bound=NativeAllocator)
 
-class NativeCounter:
+
+class NativeCounter(Generic[_A]):
     """Counter of an allocator that is counted natively.
 
     Exact requested bytes, for the whole process: every thread, compiled code and graphs too.
@@ -24,7 +28,8 @@ class NativeCounter:
     source: str
     precision = "exact bytes"
 
-    def __init__(self, allocator: NativeAllocator) -> None:
+    def __init__(self, allocator: _A) -> None:
+        self.allocator = allocator
         self.missing: Mapping[str, str] = {}
         if allocator.resident() < 0:
             self.missing = {"reserved": "this system does not tell the resident set"}
@@ -35,7 +40,7 @@ class NativeCounter:
         return self._read
 
 
-class HostCounterChoice:
+class HostCounterChoice(Generic[_A]):
     """Chooses once, and remembers.
 
     Args:
@@ -43,11 +48,11 @@ class HostCounterChoice:
             compiler that failed is not run again for every report.
     """
 
-    def __init__(self, native: Callable[[], Counter]) -> None:
+    def __init__(self, native: Callable[[], NativeCounter[_A]]) -> None:
         self._make_native = native
         # a signal handler may ask while its own thread is building
         self._lock = locks.reentrant()
-        self._native: Counter | None = None
+        self._native: NativeCounter[_A] | None = None
         self._fallback: Counter | None = None
         self._reason: str | None = None
 
@@ -72,6 +77,39 @@ class HostCounterChoice:
                 self._fallback = process_counter()
             return self._fallback
 
+    def allocator(self) -> _A | None:
+        """Return the allocator that is counted natively; None where a fallback counts.
+
+        Raises:
+            UsageError: as of :meth:`counter`.
+        """
+        counter = self.counter()
+        return counter.allocator if isinstance(counter, NativeCounter) else None
+
+    def recordable(self) -> _A:
+        """Return the allocator that is counted natively.
+
+        Raises:
+            UsageError: as of :meth:`counter`.
+            NativeUnavailable: a fallback counts.
+        """
+        allocator = self.allocator()
+        if allocator is None:
+            raise NativeUnavailable(
+                f"host memory cannot be recorded: it is counted by {self.counter().source}"
+                f" ({self.fallback_reason() or 'TENSORLENS_COUNTER asks for it'})"
+            )
+        return allocator
+
+    def sizes(self, addresses: Iterable[int]) -> dict[int, int]:
+        """Return the bytes of the block at each address, 0 where that is not known."""
+        sizes = dict.fromkeys(addresses, 0)
+        allocator = self.allocator()
+        if allocator is None:
+            return sizes
+        _, blocks = allocator.sizes(array("Q", sizes))
+        return {address: max(size, 0) for address, size in zip(sizes, blocks, strict=True)}
+
     def fallback_reason(self) -> str | None:
         """Return the one line that says why a fallback counts host memory, or None."""
         if self._native is not None or self._fallback is None or forced_source() is not None:
@@ -83,7 +121,7 @@ class HostCounterChoice:
         line = self.fallback_reason()
         return [] if line is None else [line]
 
-    def _try_native(self) -> Counter | None:
+    def _try_native(self) -> NativeCounter[_A] | None:
         if self._reason is None:
             try:
                 self._native = self._make_native()

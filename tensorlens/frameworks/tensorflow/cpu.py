@@ -6,25 +6,24 @@ from tensorlens.frameworks.host.choice import HostCounterChoice, NativeCounter
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator, install
 
 
-class CpuCounter(NativeCounter):
+class CpuCounter(NativeCounter[TensorflowAllocator]):
     """Counter of TensorFlow's CPU allocator: tensors and the scratch of kernels."""
 
     source = "TensorFlow CPU allocator"
 
-    def __init__(self, allocator: TensorflowAllocator) -> None:
-        super().__init__(allocator)
-        self.allocator = allocator
-
 
 def _native() -> CpuCounter:
-    allocator, fresh = install()
+    tapped, fresh = install()
     if fresh:
         # the trial's peak is not the program's
-        allocator.read()
-    return CpuCounter(allocator)
+        tapped.read()
+    return CpuCounter(tapped)
 
 
 _choice = HostCounterChoice(_native)
 cpu_counter = _choice.counter
+allocator = _choice.allocator
+recordable = _choice.recordable
+block_sizes = _choice.sizes
 fallback_reason = _choice.fallback_reason
 notes = _choice.notes

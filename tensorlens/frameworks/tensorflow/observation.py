@@ -15,13 +15,13 @@ def watch() -> Callable[[], None]:
     Raises:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
     """
-    counter = cpu.cpu_counter()
-    if not isinstance(counter, cpu.CpuCounter):
+    allocator = cpu.allocator()
+    if allocator is None:
         return nothing
     # imported here: it reads the heap's native part
     from tensorlens.frameworks.tensorflow.census.findings import adopt_all
 
-    adopt_all(counter.allocator)
+    adopt_all(allocator)
     try:
         return _watched.add()
     except NativeUnavailable:
@@ -36,9 +36,7 @@ def _begin() -> Callable[[], None]:
     """
     from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
 
-    counter = cpu.cpu_counter()
-    assert isinstance(counter, cpu.CpuCounter)
-    allocator = counter.allocator
+    allocator = cpu.recordable()
     allocator.watch_births()
 
     def begin(name: str) -> Callable[[], None]:

@@ -17,7 +17,6 @@ from tensorlens.frameworks.keras.layers import path_of
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.observation import watch
 from tensorlens.heap import instances
-from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.events import GRAPH_CALL, EventLog
 
 _LAYERS = "keras.src.layers.layer"
@@ -119,14 +118,9 @@ def _note(reference: weakref.ref[HostRecorder]) -> None:
 
 def _native() -> TensorflowRecorder:
     global _recorder
-    counter = cpu.cpu_counter()
-    if not isinstance(counter, cpu.CpuCounter):
-        raise NativeUnavailable(
-            f"host memory cannot be recorded: it is counted by {counter.source}"
-            f" ({cpu.fallback_reason() or 'TENSORLENS_COUNTER asks for it'})"
-        )
+    allocator = cpu.recordable()
     if _recorder is None:
-        _recorder = TensorflowRecorder(counter.allocator)
+        _recorder = TensorflowRecorder(allocator)
     return _recorder
 
 

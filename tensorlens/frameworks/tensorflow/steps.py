@@ -22,10 +22,7 @@ class TensorflowSteps(HostSteps):
 
     def __init__(self) -> None:
         self._unwatch = watch()
-        counter = cpu.cpu_counter()
-        super().__init__(
-            counter, counter.allocator if isinstance(counter, cpu.CpuCounter) else None
-        )
+        super().__init__(cpu.cpu_counter(), cpu.allocator())
         self._traces = Traces()
 
     def figures(self) -> StepFigures:

@@ -16,27 +16,29 @@ from tensorlens.frameworks.torch.native import NativeUnavailable, TorchAllocator
 from tensorlens.heap.objects import without_tuples
 
 
-class CpuCounter(NativeCounter):
+class CpuCounter(NativeCounter[TorchAllocator]):
     """Counter of torch's CPU allocator: storages and the scratch of kernels."""
 
     source = "torch CPU allocator"
 
     def __init__(self, allocator: TorchAllocator) -> None:
         super().__init__(allocator)
-        self.allocator = allocator
         if not allocator.counts_default:
             self.precision = "exact bytes, but for deepcopy and pickle"
 
 
 def _native() -> CpuCounter:
-    allocator, fresh = install()
+    installed, fresh = install()
     if fresh:
-        adopt_living(allocator)
-    return CpuCounter(allocator)
+        adopt_living(installed)
+    return CpuCounter(installed)
 
 
 _choice = HostCounterChoice(_native)
 cpu_counter = _choice.counter
+allocator = _choice.allocator
+recordable = _choice.recordable
+block_sizes = _choice.sizes
 fallback_reason = _choice.fallback_reason
 notes = _choice.notes
 
@@ -63,16 +65,15 @@ def watch() -> Callable[[], None]:
     Raises:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
     """
-    counter = cpu_counter()
-    if not isinstance(counter, CpuCounter):
+    counted = allocator()
+    if counted is None:
         return lambda: None
-    allocator = counter.allocator
     try:
-        allocator.watch_births()
+        counted.watch_births()
     except NativeUnavailable:
         # names and sizes do without; births are shown as unknown
         return lambda: None
-    return lambda: allocator.watch_births(False)
+    return lambda: counted.watch_births(False)
 
 
 def _address(tensor: Any) -> int:

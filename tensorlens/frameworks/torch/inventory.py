@@ -87,11 +87,11 @@ def _reason(ask: Callable[[], str | None]) -> str | None:
 
 
 def _no_births() -> str | None:
-    counter = cpu.cpu_counter()
-    if not isinstance(counter, cpu.CpuCounter):
+    allocator = cpu.allocator()
+    if allocator is None:
         return "the native CPU counter is not in use"
-    counter.allocator.watch_births()
-    counter.allocator.watch_births(False)
+    allocator.watch_births()
+    allocator.watch_births(False)
     return None
 
 

@@ -315,12 +315,12 @@ def follow_code(code: CodeType) -> FollowedCode | None:
     from tensorlens.frameworks.tensorflow import cpu
 
     global _calls
-    counter = cpu.cpu_counter()
-    if not isinstance(counter, cpu.CpuCounter):
+    allocator = cpu.allocator()
+    if allocator is None:
         return None
     with _lock:
         if _calls is None:
-            _calls = GraphCalls(counter.allocator)
+            _calls = GraphCalls(allocator)
     return FollowedCode(code, _calls)
 
 

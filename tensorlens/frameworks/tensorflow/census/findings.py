@@ -74,7 +74,8 @@ _adopted: list[bool] = []
 def take(roots: Sequence[CensusRoot]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
     counter = cpu.cpu_counter()
-    births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
+    allocator = cpu.allocator()
+    births = Births(allocator)
     if not counters.is_initialized():
         table = TensorTable()
         ledger = {"cpu": cpu_ledger(table, counter, births)}
@@ -83,8 +84,8 @@ def take(roots: Sequence[CensusRoot]) -> Findings:
     with collector.paused():
         heap = look([root.item for root in roots])
         rows = CensusRows(heap, tensors)
-        if isinstance(counter, cpu.CpuCounter) and not _adopted:
-            _adopt(rows, counter.allocator)
+        if allocator is not None and not _adopted:
+            _adopt(rows, allocator)
             _adopted.append(True)
         tapes = Tapes(readable(heap.tapes, heap.tensors, rows.all, tensors), tensors)
         names = NamedRows(heap, rows, tapes, roots).names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,7 +65,7 @@ class _Look:
             wrappers = readable(heap.tapes, heap.tensors, self._rows.all, tensors)
             self._uses = Tapes(wrappers, tensors)
             self._names = NamedRows(heap, self._rows, self._uses, ()).names
-            self._sizes = _sizes(addresses)
+            self._sizes = cpu.block_sizes(addresses)
             arrays = arrays_in([*self._sizes.items()], heap.objects)
             self._arrays = {address: _outermost(each) for address, each in arrays.items()}
             self._at: dict[int, list[int]] = {}
@@ -207,13 +206,3 @@ def _by_tape(tape: Any, row: CensusRow) -> Holder:
     shape = ", ".join(map(str, row.fact.shape))
     kept = Reference("saved", f"what it recorded: {row.fact.dtype} ({shape})", "Tensor")
     return Holder(tape, (kept,))
-
-
-def _sizes(addresses: Sequence[int]) -> dict[int, int]:
-    """Return the bytes of each block, 0 where nobody knows them."""
-    sizes = dict.fromkeys(addresses, 0)
-    counter = cpu.cpu_counter()
-    if isinstance(counter, cpu.CpuCounter):
-        _, blocks = counter.allocator.sizes(array("Q", sizes))
-        sizes = {address: max(size, 0) for address, size in zip(sizes, blocks, strict=True)}
-    return sizes

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 import torch
 
-from tensorlens.frameworks.base import CensusRoot, Counter, Findings
+from tensorlens.frameworks.base import CensusRoot, Findings
 from tensorlens.frameworks.census.table import (
     Births,
     add_births,
@@ -139,12 +139,11 @@ _KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Opt
 
 def take(roots: Sequence[CensusRoot]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
-    counter = cpu.cpu_counter()
-    births = _births(counter)
+    births = Births(cpu.allocator())
     with undisturbed() as can_read:
         found, _, named = _census(roots, Heap(live_objects()), can_read)
         table = tabulate(found, named, births)
-        ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
+        ledger = {"cpu": cpu_ledger(table, cpu.cpu_counter(), births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), no_locals()))
     return Findings(table, ledger, (*_notes(found), *reasons))
 
@@ -157,15 +156,11 @@ def look(roots: Sequence[CensusRoot], *, near: bool) -> tuple[TensorTable, Modul
         near: those alone that the running functions lead to, and what autograd's graphs hold
             that are found from these: it takes a few milliseconds, whatever the heap holds.
     """
-    births = _births(cpu.cpu_counter())
+    births = Births(cpu.allocator())
     with undisturbed() as can_read:
         heap = near_heap() if near else Heap(live_objects())
         found, owners, named = _census(roots, heap, can_read)
         return tabulate(found, named, births), owners.module_path()
-
-
-def _births(counter: Counter) -> Births:
-    return Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
 
 
 def _census(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import sys
 from array import array
 from dataclasses import dataclass
 
-from tensorlens.frameworks.host.allocator import listed, start
+from tensorlens.frameworks.host.allocator import line_of, listed, start, wide
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.native.build import DEVICE_BLOCKS
 from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
@@ -119,16 +118,7 @@ class DeviceBlocks:
         Raises:
             LookupError: there is no such birth.
         """
-        length = ctypes.c_int64()
-        text = self._library.tl_devices_birth_line(birth, ctypes.byref(length))
-        if text is None:
-            raise LookupError(f"no birth {birth}")
-        filename, line, function = (
-            ctypes.string_at(text, 4 * length.value)
-            .decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
-            .split("\0")
-        )
-        return filename, ord(line), function
+        return line_of(self._library.tl_devices_birth_line, birth)
 
     def close(self) -> None:
         """Follow no longer; the second time it does nothing."""
@@ -152,9 +142,7 @@ def _watch_births(library: ctypes.PyDLL) -> None:
     global _watches_births
     if _watches_births or _has_ended:
         return
-    text = "\0".join(foreign_folders())
-    folders = text.encode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
-    if library.tl_devices_prepare_births(folders, len(text)) == 0:
+    if library.tl_devices_prepare_births(*wide(foreign_folders())) == 0:
         _watches_births = True
         library.tl_devices_switch_births(1)
         # the interpreter's exit frees what other threads' frames are read by

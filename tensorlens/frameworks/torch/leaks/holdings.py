@@ -192,11 +192,7 @@ class _Look:
 
 def _sizes(addresses: Sequence[int], graph: HoldGraph) -> dict[int, int]:
     """Return the bytes of each block, 0 where nobody knows them."""
-    sizes = dict.fromkeys(addresses, 0)
-    counter = cpu.cpu_counter()
-    if isinstance(counter, cpu.CpuCounter):
-        _, blocks = counter.allocator.sizes(array("Q", sizes))
-        sizes = {address: max(size, 0) for address, size in zip(sizes, blocks, strict=True)}
+    sizes = cpu.block_sizes(addresses)
     for address, size in zip(graph.storage, graph.nbytes, strict=True):
         if address in sizes:
             sizes[address] = size

@@ -117,14 +117,9 @@ _recorder: TorchRecorder | None = None
 
 def _native() -> TorchRecorder:
     global _recorder
-    counter = cpu.cpu_counter()
-    if not isinstance(counter, cpu.CpuCounter):
-        raise NativeUnavailable(
-            f"host memory cannot be recorded: it is counted by {counter.source}"
-            f" ({cpu.fallback_reason() or 'TENSORLENS_COUNTER asks for it'})"
-        )
+    allocator = cpu.recordable()
     if _recorder is None:
-        _recorder = TorchRecorder(counter.allocator)
+        _recorder = TorchRecorder(allocator)
     return _recorder
 
 
@@ -150,12 +145,12 @@ def _look(roots: Sequence[CensusRoot], moment: Moment) -> Sight:
 
 def _is_whole(table: TensorTable) -> bool:
     """Tell whether all that the allocator has handed out is in a table, and held by something."""
-    counter = cpu.cpu_counter()
-    if not isinstance(counter, cpu.CpuCounter):
+    allocator = cpu.allocator()
+    if allocator is None:
         return False
     names = {table.names[node] for node in table.name}
     return not (
-        counter.allocator.balance(table.storage, 0).unnamed
+        allocator.balance(table.storage, 0).unnamed
         or any(name.startswith(UNREACHABLE) for name in names)
     )
 

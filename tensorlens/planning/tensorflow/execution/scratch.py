@@ -14,7 +14,7 @@ from math import prod
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
+from tensorlens.frameworks.tensorflow.cpu import allocator
 from tensorlens.planning.card import Card
 from tensorlens.planning.tensorflow.execution.live_values import Value
 from tensorlens.planning.tensorflow.graph.nodes import GraphNode, Shape
@@ -63,11 +63,11 @@ def host_scratch(node: GraphNode, values: Sequence[Value]) -> Sequence[Scratch]:
 @functools.cache
 def _counted(one: Shape, other: Shape, first_turned: bool, second_turned: bool) -> int:
     """Return the bytes beside the result; 0 where that cannot be told."""
-    counter = cpu_counter()
+    counted = allocator()
     columns = other[-2] if second_turned else other[-1]
-    if not isinstance(counter, CpuCounter) or prod(one) * columns > _MOST_PRODUCTS:
+    if counted is None or prod(one) * columns > _MOST_PRODUCTS:
         return 0
-    read = counter.reader()
+    read = counted.read
     with tf.init_scope(), tf.device("CPU:0"):
         zeros = tf.zeros(one, LOWER), tf.zeros(other, LOWER)
         before = read()[0]

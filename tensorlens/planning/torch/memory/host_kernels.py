@@ -13,7 +13,7 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.frameworks.host.allocator import NativeAllocator
-from tensorlens.frameworks.torch.cpu import CpuCounter, cpu_counter
+from tensorlens.frameworks.torch.cpu import allocator
 from tensorlens.planning.torch.tracker import Scratch
 
 HOST_KERNEL = "own memory of the kernel"
@@ -57,8 +57,8 @@ class HostKernels:
     @classmethod
     def here(cls) -> HostKernels | None:
         """Return one, or None where nothing counts exactly."""
-        counter = cpu_counter()
-        return cls(counter.allocator) if isinstance(counter, CpuCounter) else None
+        counted = allocator()
+        return None if counted is None else cls(counted)
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
