@@ -11,15 +11,15 @@ from typing import Any
 from tensorlens.heap.rows import mro
 
 
-class Never:
+class MissingClass:
     """Class without instances: stands for one that was never imported."""
 
 
 def imported(module: str, name: str) -> type:
-    """Return a class by its place, or :class:`Never` where its module has not been imported."""
+    """Return a class by its place; :class:`MissingClass` where its module was not imported."""
     content = getattr(sys.modules.get(module), "__dict__", {})
     kind = content.get(name)
-    return kind if isinstance(kind, type) else Never
+    return kind if isinstance(kind, type) else MissingClass
 
 
 def content_of(item: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tensorlens import config
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, device_name
 from tensorlens.leaks.line_text import place_of
-from tensorlens.leaks.residue import Remains
+from tensorlens.leaks.residue import LineResidue
 from tensorlens.lines.region import MeasuredRegion
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.record import LiveRecording, record
@@ -152,7 +152,7 @@ def _resident_text(tensor: Resident) -> str:
     return f"  {format_bytes(tensor.nbytes)}  {printable(tensor.name)}{printable(kind)}{born}"
 
 
-def remains_text(remains: Remains) -> list[str]:
+def remains_text(remains: LineResidue) -> list[str]:
     """Return lines on what is left of one line of a test."""
     size = format_bytes(remains.nbytes)
     if remains.tensors is None:
@@ -169,7 +169,7 @@ def remains_text(remains: Remains) -> list[str]:
     return [*lines, *(f"    {label:<9}{text}" for label, text in facts.items() if text)]
 
 
-def _described(remains: Remains) -> str:
+def _described(remains: LineResidue) -> str:
     if not remains.name:
         return ""
     return printable(f"{remains.name}: {remains.dtype} {remains.shape}")

@@ -18,7 +18,7 @@ from tensorlens.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from tensorlens.integrations.assertions import Peaks, TensorMemory
-    from tensorlens.leaks.residue import Remains, Stretch
+    from tensorlens.leaks.residue import LineResidue, Stretch
 
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
@@ -258,7 +258,7 @@ def _failure(item: pytest.Item, text: str) -> Any:
         return item.repr_failure(pytest.ExceptionInfo.from_current())
 
 
-def _text_of(remains: Sequence[Remains], limit: int) -> str:
+def _text_of(remains: Sequence[LineResidue], limit: int) -> str:
     from tensorlens.integrations.assertions import remains_text
 
     total = format_bytes(sum(each.nbytes for each in remains))

@@ -20,7 +20,7 @@ _MOST_LINES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class LineResidue:
     """Residue of one line, or of one device where lines are not known."""
 
     device: str
@@ -60,7 +60,7 @@ class Stretch:
         """Stop: later allocations do not belong to it."""
         self._steps.begin()
 
-    def remains(self) -> list[Remains]:
+    def remains(self) -> list[LineResidue]:
         """Return what is still there when the collector has run, the most bytes first."""
         gc.collect()
         found = self._by_line()
@@ -71,7 +71,7 @@ class Stretch:
         """Follow no longer."""
         self._steps.close()
 
-    def _by_line(self) -> list[Remains]:
+    def _by_line(self) -> list[LineResidue]:
         left = self._steps.left(0)
         by_line: dict[int, list[int]] = {}
         for row, step in enumerate(left.step if left is not None else ()):
@@ -106,18 +106,18 @@ class Stretch:
         tensors: int,
         known: tuple[str, str, tuple[int, ...]],
         path: str,
-    ) -> Remains:
+    ) -> LineResidue:
         line = self._steps.line(birth)
         name, dtype, shape = known
         device = self._steps.device(birth)
-        return Remains(device, nbytes, tensors, line, source_of(line), name, dtype, shape, path)
+        return LineResidue(device, nbytes, tensors, line, source_of(line), name, dtype, shape, path)
 
-    def _of_devices(self, told: Collection[str]) -> list[Remains]:
+    def _of_devices(self, told: Collection[str]) -> list[LineResidue]:
         found = []
         for device, now in self._steps.figures().allocated.items():
             before = self._allocated.get(device, 0)
             if device != "cpu" and device not in told and before >= 0 and now > before:
-                found.append(Remains(device, now - before, None))
+                found.append(LineResidue(device, now - before, None))
         return found
 
 

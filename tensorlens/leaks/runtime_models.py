@@ -17,7 +17,7 @@ def with_models_as_one(
     leaks: Sequence[tuple[RetainedGroup, Leak]],
 ) -> list[tuple[RetainedGroup, Leak]]:
     """Return leaks with what a runtime holds told as one: models that are made in each step."""
-    joined = [pair for pair in leaks if not _is_of_runtime(pair[0])]
+    merged = [pair for pair in leaks if not _is_of_runtime(pair[0])]
     devices: dict[str, list[tuple[RetainedGroup, Leak]]] = {}
     for found, leak in leaks:
         if _is_of_runtime(found):
@@ -25,7 +25,7 @@ def with_models_as_one(
     for several in devices.values():
         is_model = any(leak.role in _OF_A_MODEL for _, leak in several)
         if len(several) == 1 and not is_model:
-            joined += several
+            merged += several
             continue
         several.sort(key=lambda pair: -pair[1].bytes_per_step)
         found, first = several[0]
@@ -39,8 +39,8 @@ def with_models_as_one(
             advice=found.words.model if is_model else first.advice,
             below=_rows([leak for _, leak in several]),
         )
-        joined.append((found, leak))
-    return joined
+        merged.append((found, leak))
+    return merged
 
 
 def _is_of_runtime(found: RetainedGroup) -> bool:

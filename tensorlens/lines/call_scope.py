@@ -15,8 +15,8 @@ from tensorlens.lines.tracing.tracer import original
 CallEnded = Callable[[ProfiledFunction, BaseException | None], None]
 
 
-class Entered(NamedTuple):
-    """State that :meth:`AroundCall.leave` must undo."""
+class ScopeState(NamedTuple):
+    """State that :meth:`CallScope.leave` must undo."""
 
     thread: ThreadState
     height: int
@@ -24,7 +24,7 @@ class Entered(NamedTuple):
     """That of a function whose lines are compiled away: no tracer ends it."""
 
 
-class Unmeasured:
+class UnmeasuredScope:
     """The region around a wrapped function that was pickled by value into another process."""
 
     def target(self, function: Any) -> Any:
@@ -37,7 +37,7 @@ class Unmeasured:
     leave = over = mark_traced = mark_compiled = enter
 
 
-class AroundCall:
+class CallScope:
     """The region around a wrapped function, whose call begins and ends in it."""
 
     def __init__(
@@ -56,11 +56,11 @@ class AroundCall:
         self._targets: dict[int, Any] = {}
         self.mark_compiled = compile_marker(entry)
 
-    def __reduce__(self) -> tuple[type[Unmeasured], tuple[()]]:
+    def __reduce__(self) -> tuple[type[UnmeasuredScope], tuple[()]]:
         # cloudpickle sends a function of __main__ with its closure: the profiler stays here
-        return Unmeasured, ()
+        return UnmeasuredScope, ()
 
-    def enter(self) -> Entered | None:
+    def enter(self) -> ScopeState | None:
         """Switch on; a function whose lines are compiled away is measured as a whole."""
         try:
             return self._enter()
@@ -74,7 +74,7 @@ class AroundCall:
             self._targets[id(function)] = self._twin_of(function)
         return self._targets[id(function)]
 
-    def leave(self, entered: Entered | None, error: BaseException | None) -> None:
+    def leave(self, entered: ScopeState | None, error: BaseException | None) -> None:
         """Switch off."""
         try:
             thread = self._engine.threads.current() if entered is None else entered.thread
@@ -113,7 +113,7 @@ class AroundCall:
         except Exception as failure:
             note_failure((self._entry.account,), "a call", failure)
 
-    def _enter(self) -> Entered:
+    def _enter(self) -> ScopeState:
         self._settle()
         thread = self._engine.enable()
         self._switch.on()
@@ -129,7 +129,7 @@ class AroundCall:
                 whole.line(self._entry.first_line)
             except Exception as failure:
                 whole.fail(failure)
-        return Entered(thread, height, whole)
+        return ScopeState(thread, height, whole)
 
     def _twin_of(self, function: Any) -> Any:
         account = self._entry.account

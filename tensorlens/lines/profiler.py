@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import device_name
 from tensorlens.guards import guarded
-from tensorlens.lines.call_scope import AroundCall
+from tensorlens.lines.call_scope import CallScope
 from tensorlens.lines.functions import (
     ProfiledFunction,
     describe,
@@ -221,7 +221,7 @@ class LineProfiler(WrappingMixin):
             self._entries[id(code)] = entry
         return entry
 
-    def _region(self, function: Any) -> AroundCall:
+    def _region(self, function: Any) -> CallScope:
         inner = python_function(function)
         entry = self._entries[id(original(inner.__code__))]
         # what another decorator calls is no wrapper's to exchange
@@ -230,7 +230,7 @@ class LineProfiler(WrappingMixin):
             self._engine.watch(entry.account)
             entry.wrapped = True
         self._is_settled = False
-        return AroundCall(self._engine, self._switch, entry, self.call_ended, self._settle)
+        return CallScope(self._engine, self._switch, entry, self.call_ended, self._settle)
 
     def _settle(self) -> None:
         """Have the tracer look for calls of wrapped functions by their old names, if any are."""

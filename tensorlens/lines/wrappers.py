@@ -18,13 +18,13 @@ from typing import Any
 from line_profiler.profiler_mixin import ByCountProfilerMixin
 
 from tensorlens.frameworks.base import compiler
-from tensorlens.lines.call_scope import AroundCall
+from tensorlens.lines.call_scope import CallScope
 
 
 class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
     """Wraps functions, generators, coroutines and async generators transparently."""
 
-    def _region(self, function: Any) -> AroundCall:
+    def _region(self, function: Any) -> CallScope:
         raise NotImplementedError
 
     def wrap_function(self, func: Any) -> Any:
@@ -128,7 +128,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
 
 
 def _steps(
-    inner: Any, region: AroundCall, closed: list[Any] | None = None, *, whole: bool = True
+    inner: Any, region: CallScope, closed: list[Any] | None = None, *, whole: bool = True
 ) -> Generator[Any, Any, Any]:
     """``yield from inner`` (PEP 380), with the tracer on only while ``inner`` runs.
 
@@ -176,7 +176,7 @@ class _Awaiting:
 
     __slots__ = ("_inner", "_region", "_whole")
 
-    def __init__(self, inner: Any, region: AroundCall, *, whole: bool = True) -> None:
+    def __init__(self, inner: Any, region: CallScope, *, whole: bool = True) -> None:
         self._inner = inner
         self._region = region
         self._whole = whole

@@ -23,15 +23,15 @@ from tensorlens import locks
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_file
 from tensorlens.planning.trials.jobs import (
-    Began,
-    Ended,
     Job,
+    JobEnd,
+    JobStart,
     Mode,
     Progress,
     Reason,
     Result,
     Trouble,
-    Wake,
+    WakeRequest,
 )
 from tensorlens.planning.trials.server import FORKS
 
@@ -218,11 +218,11 @@ class _Server:
                 if isinstance(message, Progress):
                     if progress is not None:
                         progress(message.steps_done)
-                elif isinstance(message, Began):
+                elif isinstance(message, JobStart):
                     self._pid = message.pid
                     if self._late:  # only the process that it was forked from has been ended
                         self._kill()
-                elif isinstance(message, Ended):
+                elif isinstance(message, JobEnd):
                     self._pid = None
                     return result or self._ended(job, message.code)
                 else:
@@ -238,7 +238,7 @@ class _Server:
     def wakes(self) -> bool:
         """Tell whether it is still there and all that programs imported is as it was."""
         try:
-            self._ask(pickle.dumps(Wake()))
+            self._ask(pickle.dumps(WakeRequest()))
             return self._answer() is True
         except (OSError, ValueError, EOFError, pickle.UnpicklingError):
             return False

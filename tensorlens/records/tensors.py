@@ -259,20 +259,20 @@ def table_rows(table: TensorTable, rows: Iterable[int]) -> TensorTable:
 
     Rows that are aliases need the row that stands for their storage among ``rows``.
     """
-    joiner = _Joiner()
-    joiner.add(table, list(rows), "")
-    return joiner.table
+    merger = _TableMerger()
+    merger.add(table, list(rows), "")
+    return merger.table
 
 
 def merge_tables(parts: Iterable[tuple[str, TensorTable]]) -> TensorTable:
     """Return all rows of several tables; each part's text goes before its device names."""
-    joiner = _Joiner()
+    merger = _TableMerger()
     for prefix, table in parts:
-        joiner.add(table, range(len(table)), prefix)
-    return joiner.table
+        merger.add(table, range(len(table)), prefix)
+    return merger.table
 
 
-class _Joiner:
+class _TableMerger:
     def __init__(self) -> None:
         self.table = TensorTable()
         self._numbers: dict[str, dict[Any, int]] = {}

@@ -29,7 +29,7 @@ def unknown_path(address: int, kind: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class MomentCensus:
     """What is there at a moment."""
 
     tensors: TensorTable
@@ -41,7 +41,7 @@ class Sight:
 class NameSources:
     """How a framework's names are found."""
 
-    look: Callable[[Sequence[CensusRoot], Moment], Sight]
+    look: Callable[[Sequence[CensusRoot], Moment], MomentCensus]
     """Gives the live tensors, named from roots on, and the paths of modules."""
     paths: Callable[[Sequence[CensusRoot]], ModulePath]
     """Gives the paths of the modules that live now."""
@@ -123,7 +123,7 @@ class Naming:
         )
         return FoundNames(tables, (after.path, *reversed(self._paths)))
 
-    def _look(self, moment: Moment) -> Sight:
+    def _look(self, moment: Moment) -> MomentCensus:
         return self._sources.look(self._options.roots(), moment)
 
 

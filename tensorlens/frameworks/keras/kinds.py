@@ -1,4 +1,4 @@
-"""Classes of Keras, of :class:`~tensorlens.heap.attributes.Never` where it was not imported."""
+"""Classes of Keras; ``MissingClass`` of ``heap/attributes.py`` where it was not imported."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tensorlens.frameworks.queues.dataset_objects import object_containers
 from tensorlens.frameworks.queues.merged_queues import merge_queues
 from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.heap import instances
-from tensorlens.heap.attributes import Never, class_name, content_of, imported, items_of
+from tensorlens.heap.attributes import MissingClass, class_name, content_of, imported, items_of
 from tensorlens.heap.frames import cell_content
 from tensorlens.records.queues import Queue, QueuePart
 
@@ -39,7 +39,7 @@ _IDLE = "no model is being fitted with it: nothing is held"
 def look_at(item: Any, example: Any = None) -> Queue | None:
     """Return what is held for a PyDataset or a generator; None for other things."""
     kind = type(item)
-    if imported("keras.src.trainers.epoch_iterator", "EpochIterator") is Never:
+    if imported("keras.src.trainers.epoch_iterator", "EpochIterator") is MissingClass:
         return None
     if issubclass(kind, imported(_PY_DATASET, "PyDataset")):
         return _of_dataset(item, example)

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tensorlens.heap.attributes import Never, content_of, imported
+from tensorlens.heap.attributes import MissingClass, content_of, imported
 
 _MOST_ITEMS = 100_000
 _DEEPEST = 12
@@ -73,7 +73,7 @@ def _memory(item: Any) -> tuple[object, int] | None:
         if issubclass(kind, imported("torch", "Tensor")):
             return _of_torch(item)
         array = imported("numpy", "ndarray")
-        if array is not Never and issubclass(kind, array):
+        if array is not MissingClass and issubclass(kind, array):
             return _of_numpy(item, array)
         if issubclass(kind, imported("tensorflow.python.framework.ops", "EagerTensor")):
             nbytes = 1

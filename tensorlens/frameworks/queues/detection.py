@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.heap.attributes import Never, class_name, content_of, imported
+from tensorlens.heap.attributes import MissingClass, class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart
 
 _WRAPPING = (
@@ -40,7 +40,7 @@ def find_queue(item: Any, example: Any = None) -> Queue | None:
 
 
 def _known(item: Any, example: Any) -> Queue | None:
-    if imported("torch.utils.data.dataloader", "DataLoader") is not Never:
+    if imported("torch.utils.data.dataloader", "DataLoader") is not MissingClass:
         from tensorlens.frameworks.torch.loaders import queue as torch
 
         if torch.is_loader(item):
@@ -51,7 +51,7 @@ def _known(item: Any, example: Any) -> Queue | None:
 
     found = keras.look_at(item, example)
     if found is None and imported("tensorflow.python.data.ops.dataset_ops", "DatasetV2") is not (
-        Never
+        MissingClass
     ):
         from tensorlens.frameworks.tensorflow import queues as tensorflow
 
@@ -64,7 +64,7 @@ def _plain(item: Any) -> Queue | None:
     if issubclass(type(item), queue.Queue):
         return _python_queue(item)
     array: Any = imported("numpy", "ndarray")
-    if array is Never or not issubclass(type(item), array):
+    if array is MissingClass or not issubclass(type(item), array):
         return None
     nbytes = batch_bytes(item) or 0
     rule = "an array is in memory as a whole; its batches are made when they are asked for"

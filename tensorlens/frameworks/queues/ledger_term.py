@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tensorlens.frameworks.queues.merged_queues import total
 from tensorlens.heap import instances
-from tensorlens.heap.attributes import Never, content_of, imported
+from tensorlens.heap.attributes import MissingClass, content_of, imported
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.queues import Queue
 from tensorlens.units import format_bytes
@@ -47,7 +47,7 @@ def with_queued_input(ledgers: Mapping[str, Ledger]) -> Mapping[str, Ledger]:
 
 def _workers(ledger: Ledger) -> Ledger:
     kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
-    if kind is Never or not content_of(multiprocessing.process).get("_children"):
+    if kind is MissingClass or not content_of(multiprocessing.process).get("_children"):
         return ledger
     from tensorlens.frameworks.torch.loaders.queue import parts_of
 
@@ -64,7 +64,7 @@ def _workers(ledger: Ledger) -> Ledger:
 
 def _buffers(ledger: Ledger) -> Ledger:
     kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
-    if kind is Never or ledger.allocated is None:
+    if kind is MissingClass or ledger.allocated is None:
         return ledger
     iterators = instances(kind)
     if not iterators:

@@ -9,7 +9,13 @@ from typing import Any
 from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.naming import ModulePath, Moment, NameSources, Sight, unknown_path
+from tensorlens.frameworks.host.naming import (
+    ModulePath,
+    Moment,
+    MomentCensus,
+    NameSources,
+    unknown_path,
+)
 from tensorlens.frameworks.host.recorder import Amendment, FrameworkHooks, HostRecorder
 from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
@@ -124,8 +130,10 @@ def _native() -> TensorflowRecorder:
     return _recorder
 
 
-def _look(roots: Sequence[CensusRoot], moment: Moment) -> Sight:
+def _look(roots: Sequence[CensusRoot], moment: Moment) -> MomentCensus:
     from tensorlens.frameworks.tensorflow.census.findings import take
 
     # modules that are gone at the end have no paths
-    return Sight(take(roots).tensors, module_paths(roots) if moment == "end" else unknown_path)
+    return MomentCensus(
+        take(roots).tensors, module_paths(roots) if moment == "end" else unknown_path
+    )

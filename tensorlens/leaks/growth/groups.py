@@ -201,7 +201,9 @@ def _steady(
     return groups
 
 
-def joined(groups: Sequence[Group], labels: Sequence[Hashable], span: WatchedSteps) -> list[Group]:
+def merged_groups(
+    groups: Sequence[Group], labels: Sequence[Hashable], span: WatchedSteps
+) -> list[Group]:
     """Put groups together that have the same label; those with None stay apart."""
     alike: dict[Hashable, list[Group]] = {}
     for group, label in zip(groups, labels, strict=True):

@@ -179,13 +179,13 @@ def _by_container(
     """Join what the same container holds; with the paths to the latest of each."""
     # asked together: each question reads the heap once
     paths = paths_of([latest_of(each.held).item for each in several])
-    joined: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
+    merged: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
     for each, own in zip(several, paths, strict=True):
         label = (each.is_below, *container_path(own[0])) if own else id(each)
-        known, _ = joined.setdefault(label, (_Population(is_below=each.is_below), own))
+        known, _ = merged.setdefault(label, (_Population(is_below=each.is_below), own))
         known.held += each.held
         known.below += each.below
-    return [*joined.values()]
+    return [*merged.values()]
 
 
 def _described(

@@ -13,7 +13,7 @@ from tensorlens.heap.paths import cycle, reference_paths
 from tensorlens.leaks.growth.groups import (
     Group,
     LeftBlock,
-    joined,
+    merged_groups,
 )
 from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement
 from tensorlens.leaks.growth.replacement import frees_as_much, steps_of
@@ -119,7 +119,7 @@ def described(
     groups: list[Group], holdings: Holdings, left: LeftBlocks, watched: LoopSamples
 ) -> list[RetainedGroup]:
     """Return all that is known of groups; those that one container holds are put together."""
-    groups, paths = _joined(groups, paths_of([each.latest.item for each in groups]), watched)
+    groups, paths = _merged(groups, paths_of([each.latest.item for each in groups]), watched)
     below = _charged(groups, holdings)
     items = [group.latest.item for group in groups]
     bounded = bounds_of(groups, paths)
@@ -205,7 +205,7 @@ def _taken(group: Group, below: Retained, left: LeftBlocks) -> float:
     return sum(left.taken[row] for row in rows) / size if size else 1.0
 
 
-def _joined(
+def _merged(
     groups: list[Group], paths: list[list[ReferencePath]], watched: LoopSamples
 ) -> tuple[list[Group], list[list[ReferencePath]]]:
     """Put groups of the same lines together that the same container holds.
@@ -216,9 +216,9 @@ def _joined(
         (tuple(sorted(group.births)), group.is_below, container_path(own[0])) if own else None
         for group, own in zip(groups, paths, strict=True)
     ]
-    together = joined(groups, labels, watched.span)
+    merged = merged_groups(groups, labels, watched.span)
     of_item = {id(group.latest.item): own for group, own in zip(groups, paths, strict=True)}
-    return together, [of_item[id(group.latest.item)] for group in together]
+    return merged, [of_item[id(group.latest.item)] for group in merged]
 
 
 def container_path(path: ReferencePath) -> tuple[str, ...]:

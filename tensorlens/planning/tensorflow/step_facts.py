@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.recorder import module_paths
 from tensorlens.heap import instances
-from tensorlens.heap.attributes import Never, class_name, content_of, items_of
+from tensorlens.heap.attributes import MissingClass, class_name, content_of, items_of
 from tensorlens.planning.patches import wrapped
 from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts
 from tensorlens.planning.tensorflow.options.stage import (
@@ -46,7 +46,7 @@ class StepWatch:
         with contextlib.ExitStack() as stack:
             stack.enter_context(wrapped(tf, "recompute_grad", self._recompute))
             optimizer = kinds.optimizer()
-            if optimizer is not Never:
+            if optimizer is not MissingClass:
                 stack.enter_context(wrapped(optimizer, "apply", self._apply))
             yield
 

@@ -85,7 +85,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.held_at_marks: list[dict[str, int]] = []
         """Bytes of each device at the steps' marks that were taken when they were reached."""
         self._numbers = 0
-        self._here = _Here()
+        self._here = _ThreadState()
         self._threads: dict[int, int] = {}
         self._contexts: dict[tuple[Any, ...], int] = {}
         self._lock = threading.RLock()
@@ -300,7 +300,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         return self._threads.setdefault(ident, len(self._threads))
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """State of a thread."""
 
     frame: Any = None

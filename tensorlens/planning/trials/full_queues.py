@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorlens.guards import reason
 from tensorlens.heap import instances
-from tensorlens.heap.attributes import Never, content_of, imported
+from tensorlens.heap.attributes import MissingClass, content_of, imported
 from tensorlens.records.queues import Queue
 
 _PATIENCE, _MOMENT = 5.0, 0.01
@@ -23,7 +23,7 @@ def held_ahead() -> tuple[int | None, str]:
     loader has workers.
     """
     kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
-    if kind is Never or not content_of(multiprocessing.process).get("_children"):
+    if kind is MissingClass or not content_of(multiprocessing.process).get("_children"):
         return None, ""
     try:
         queues = _settled(instances(kind))

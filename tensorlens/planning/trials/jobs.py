@@ -183,22 +183,22 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class JobStart:
     """A job has a process of its own now."""
 
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class JobEnd:
     """The process of a job is over."""
 
     code: int
     """As ``subprocess`` has it: negative for a signal."""
 
 
-Message = Result | Progress | Began | Ended
+Message = Result | Progress | JobStart | JobEnd
 
 
-class Wake:
+class WakeRequest:
     """There is a job again: the answer is whether all that programs imported is as it was."""

@@ -29,16 +29,16 @@ from tensorlens.config import is_on
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.trials.jobs import (
     OPTIONS,
-    Began,
-    Ended,
     Job,
+    JobEnd,
+    JobStart,
     Message,
     Mode,
     Progress,
     Reason,
     Result,
     Trouble,
-    Wake,
+    WakeRequest,
 )
 from tensorlens.user_code import is_foreign
 
@@ -84,10 +84,10 @@ def serve() -> None:
         if FORKS and not select.select([source], [], [], _PATIENCE)[0]:
             return
         try:
-            job: Job | Wake = pickle.load(source)
+            job: Job | WakeRequest = pickle.load(source)
         except EOFError:
             return
-        if isinstance(job, Wake):
+        if isinstance(job, WakeRequest):
             send(all(_changed_at(file) == changed for file, changed in files.items()))
             continue
         sys.path[:] = job.path
@@ -138,12 +138,12 @@ def _fork(job: Job, source: BinaryIO, send: Send) -> None:
         # a group of its own: processes that the program starts have to go with it
         os.setpgid(0, 0)
         # it says so itself: two that write into one pipe would cut each other's answers
-        send(Began(os.getpid()))
+        send(JobStart(os.getpid()))
         _run_alone(job, source, send)
     _, status = os.waitpid(pid, 0)
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
-    send(Ended(os.waitstatus_to_exitcode(status)))
+    send(JobEnd(os.waitstatus_to_exitcode(status)))
 
 
 def _run_alone(job: Job, source: BinaryIO, send: Send) -> None:

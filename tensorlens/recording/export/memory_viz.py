@@ -61,7 +61,7 @@ def _areas(
     device: str, spans: Sequence[tuple[int, int]], blocks: Sequence[SegmentBlock]
 ) -> Iterator[Segment]:
     waiting = list(reversed(blocks))
-    for address, end in _joined(spans):
+    for address, end in _merged_spans(spans):
         tiles: list[SegmentBlock] = []
         place = address
         while waiting and waiting[-1].address < end:
@@ -77,7 +77,7 @@ def _areas(
         yield Segment(device, address, end - address, blocks=tuple(tiles))
 
 
-def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _merged_spans(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     address = end = -1
     for start, stop in spans:
         if address >= 0 and start <= end + _GAP:

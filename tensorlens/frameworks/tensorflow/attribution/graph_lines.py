@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"(?<=[A-Za-z])_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _ContextFacts:
     """Facts of a context."""
 
     number: int
@@ -81,7 +81,7 @@ class GraphLines:
         """
         self._name(log)
         stacks: dict[tuple[int, int], int] = {}
-        contexts: dict[int, _Known] = {-1: _Known(-1, None, False)}
+        contexts: dict[int, _ContextFacts] = {-1: _ContextFacts(-1, None, False)}
         before: dict[int, tuple[int, int]] = {}
         stack, context = array("i"), array("i")
         for row_stack, row_context in zip(log.stack, log.context, strict=True):
@@ -143,16 +143,16 @@ class GraphLines:
             self._titles[key] = found
         return self._titles[key]
 
-    def _known(self, log: EventLog, number: int) -> _Known:
+    def _known(self, log: EventLog, number: int) -> _ContextFacts:
         context = log.contexts[number]
         if context.outer is None:
-            return _Known(number, None, False)
+            return _ContextFacts(number, None, False)
         title = function_title(self._nodes.functions, context.outer)
         if context.op is None:
-            return _Known(log.context_number(replace(context, outer=title)), None, True)
+            return _ContextFacts(log.context_number(replace(context, outer=title)), None, True)
         origin = self._nodes.find(context.op, context.outer)
         if origin is None:
-            return _Known(log.context_number(replace(context, outer=title)), None, False)
+            return _ContextFacts(log.context_number(replace(context, outer=title)), None, False)
         is_backward = origin.phase == "backward"
         forward = -1
         if is_backward and origin.forward is not None:
@@ -166,7 +166,7 @@ class GraphLines:
             phase=origin.phase,
             module=origin.layer,
         )
-        return _Known(log.context_number(amended), origin, False)
+        return _ContextFacts(log.context_number(amended), origin, False)
 
 
 def _callers(log: EventLog, stack: int) -> int:

@@ -99,7 +99,7 @@ _Place = tuple[Body, BodyNode]
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _NodeFacts:
     """Facts of a node from the frames that made it."""
 
     stack: Frames
@@ -123,7 +123,7 @@ class Nodes:
         self._backward: dict[Body, Backward] = {}
         self._origins: dict[tuple[Body, str], NodeOrigin] = {}
         self._alone: dict[tuple[Body, str], NodeOrigin] = {}
-        self._made: dict[int, _Made] = {}
+        self._made: dict[int, _NodeFacts] = {}
         self._found: dict[tuple[str, str | None], NodeOrigin | None] = {}
         self._others: dict[str | None, list[Body]] = {}
 
@@ -257,7 +257,7 @@ class Nodes:
             frames = body.frames(node.name)  # which many nodes share
             made = self._made.get(id(frames))
             if made is None:
-                made = self._made[id(frames)] = _Made(*made_at(frames), *_told_by(frames))
+                made = self._made[id(frames)] = _NodeFacts(*made_at(frames), *_told_by(frames))
             layer, phase = self._layer(body, node.name), self._phase(body, node, frames, made)
             known = self._alone[key] = NodeOrigin(
                 made.stack, made.line, layer=layer, op=node.op, phase=phase, frames=frames
@@ -287,7 +287,7 @@ class Nodes:
         ]
         return [each for each in before if each.phase == "forward" and each.line == origin.line]
 
-    def _phase(self, body: Body, node: BodyNode, frames: Frames, made: _Made) -> Phase:
+    def _phase(self, body: Body, node: BodyNode, frames: Frames, made: _NodeFacts) -> Phase:
         backward = self._backward.get(body)
         if backward is None:
             backward = self._backward[body] = Backward(body)

@@ -32,7 +32,7 @@ class TensorflowHoldings:
     def __init__(self, addresses: Sequence[int]) -> None:
         """Look for what keeps the blocks at ``addresses`` alive."""
         with collector.paused():
-            look = _Look(addresses)
+            look = _HeapView(addresses)
             self.survivors = [*map(look.survivor, addresses)]
             """One for each address, in order."""
             held = {id(each.item): each.item for one in self.survivors for each in one.holders}
@@ -54,7 +54,7 @@ class TensorflowHoldings:
         return Retained(sum(size for _, size, _ in blocks), len(blocks), (), blocks)
 
 
-class _Look:
+class _HeapView:
     """The heap as it is now: to be dropped at once."""
 
     def __init__(self, addresses: Sequence[int]) -> None:

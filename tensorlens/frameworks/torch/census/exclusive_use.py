@@ -26,7 +26,7 @@ _LONGEST_WAIT = 0.3
 _ENGINE = _engine_run_backward.__code__
 
 
-class _Torn:
+class _ForkDamage:
     """Whether this process was forked while another thread was inside of the engine.
 
     What that thread was about to free stays half freed: no node is ever to be read here.
@@ -44,7 +44,7 @@ class _Torn:
         self.is_so = self._next
 
 
-_torn = _Torn()
+_torn = _ForkDamage()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_torn.before_fork, after_in_child=_torn.in_child)
 

@@ -46,7 +46,7 @@ class Holdings:
     def __init__(self, addresses: Sequence[int]) -> None:
         """Look for what keeps the blocks at ``addresses`` alive."""
         with undisturbed() as can_read:
-            look = _Look(addresses, can_read)
+            look = _HeapView(addresses, can_read)
             self._graph = look.graph
             self._role = look.names.role
             self._roots = [vertex for vertex in look.roots if look.graph.holds_anything(vertex)]
@@ -133,7 +133,7 @@ class Holdings:
         return (*entry, saved)
 
 
-class _Look:
+class _HeapView:
     """The heap as it is now: to be dropped at once."""
 
     def __init__(self, addresses: Sequence[int], can_read: Callable[[], bool]) -> None:
@@ -202,7 +202,7 @@ def _sizes(addresses: Sequence[int], graph: HoldGraph) -> dict[int, int]:
 class _Survivors:
     """Puts together what is known of each block."""
 
-    def __init__(self, look: _Look, roots: Sequence[int]) -> None:
+    def __init__(self, look: _HeapView, roots: Sequence[int]) -> None:
         self._look = look
         self._nearest = look.graph.nearest(roots, MOST_ROOTS)
         self._rows: dict[int, list[int]] = {}

@@ -92,7 +92,7 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
     given = content_of(iterator)
     workers, prefetch = number(given, "_num_workers"), number(given, "_prefetch_factor")
     if given.keys() >= _STATE and _is_open(iterator):
-        return _Look(iterator, workers, prefetch, example).queue()
+        return _QueueView(iterator, workers, prefetch, example).queue()
     queue = _nothing(class_name(iterator), workers, prefetch, example)
     if workers and not _is_open(iterator):
         note = "it has come to its end, and its workers with it; persistent_workers=True keeps them"
@@ -106,7 +106,7 @@ def parts_of(iterator: Any) -> tuple[QueuePart, ...]:
     if not given.keys() >= _STATE or not _is_open(iterator):
         return ()
     workers, prefetch = number(given, "_num_workers"), number(given, "_prefetch_factor")
-    return _Look(iterator, workers, prefetch, None).parts()
+    return _QueueView(iterator, workers, prefetch, None).parts()
 
 
 def _is_open(iterator: Any) -> bool:
@@ -119,7 +119,7 @@ def number(content: Mapping[str, Any], name: str) -> int:
     return value if type(value) is int else 0
 
 
-class _Look:
+class _QueueView:
     """One look at an iterator with workers."""
 
     def __init__(self, iterator: Any, workers: int, prefetch: int, example: Any) -> None:

@@ -15,7 +15,7 @@ import torch
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.naming import ModulePath, Moment, NameSources, Sight
+from tensorlens.frameworks.host.naming import ModulePath, Moment, MomentCensus, NameSources
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.exclusive_use import others_run
@@ -135,12 +135,12 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
     return HostRecorder(options, _native(), hooks)
 
 
-def _look(roots: Sequence[CensusRoot], moment: Moment) -> Sight:
+def _look(roots: Sequence[CensusRoot], moment: Moment) -> MomentCensus:
     # of a backward pass in another thread the model is not near this one
-    sight = Sight(*look(roots, near=moment != "backward" or not others_run()))
-    if moment == "end" and not _is_whole(sight.tensors):
-        sight = Sight(*look(roots, near=False))
-    return sight
+    census = MomentCensus(*look(roots, near=moment != "backward" or not others_run()))
+    if moment == "end" and not _is_whole(census.tensors):
+        census = MomentCensus(*look(roots, near=False))
+    return census
 
 
 def _is_whole(table: TensorTable) -> bool:

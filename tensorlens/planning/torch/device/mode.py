@@ -150,7 +150,7 @@ _QUIET = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats",
 """Functions of ``torch.cuda`` that have nothing to do."""
 
 
-class OnHost(TorchFunctionMode):  # type: ignore[misc]
+class HostMode(TorchFunctionMode):  # type: ignore[misc]
     """Lets a program put everything on the CPU that it means to put on ``cuda``."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -172,7 +172,7 @@ def on_host() -> Iterator[None]:
         stage.enter_context(mock.patch.object(torch.cuda, "is_available", lambda: True))
         stage.enter_context(mock.patch.object(torch.cuda, "device_count", lambda: 1))
         stage.enter_context(mock.patch.object(torch.cuda, "current_device", lambda: 0))
-        stage.enter_context(OnHost())
+        stage.enter_context(HostMode())
         yield
 
 

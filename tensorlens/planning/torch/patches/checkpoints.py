@@ -81,7 +81,7 @@ _WRITERS = {
 def without_writing() -> Iterator[None]:
     """Let ``torch.save`` and its like write no file while it is entered."""
     kept: dict[Any, Any] = {}
-    read, before = torch.load, _Before()
+    read, before = torch.load, _EarlierFiles()
 
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         caution(_TEXT)
@@ -125,7 +125,7 @@ _TEXT = (
 )
 
 
-class _Before:
+class _EarlierFiles:
     """Earlier content of files that the program opened to write a checkpoint.
 
     ``open(path, "wb")`` empties a file before ``torch.save`` is told of it.

@@ -69,14 +69,14 @@ class Naming:
         return self._first
 
 
-class _Seen(weakref.ref[Any]):
+class _WeakReference(weakref.ref[Any]):
     __slots__ = ("address", "number")
 
     address: int
     number: int
 
 
-class FirstSeen:
+class FirstSeenOrder:
     """Remembers the objects it has ordered, without keeping them alive.
 
     The collector keeps its objects by generation, so that the order of the heap changes with every
@@ -85,7 +85,7 @@ class FirstSeen:
 
     def __init__(self) -> None:
         # by address: a class of the user's may have its own __eq__ and __hash__
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _WeakReference] = {}
         self._numbers = itertools.count()
 
     def ordered(self, items: Sequence[Any]) -> list[Any]:
@@ -95,7 +95,7 @@ class FirstSeen:
         """
         new = [item for item in items if id(item) not in self._seen]
         for item in _by_age(new):
-            seen = _Seen(item, self._forget)
+            seen = _WeakReference(item, self._forget)
             seen.address, seen.number = id(item), next(self._numbers)
             self._seen[id(item)] = seen
         return sorted(items, key=lambda item: self._seen[id(item)].number)
@@ -118,4 +118,4 @@ def _by_age(items: list[Any]) -> list[Any]:
     return sorted(items, key=lambda item: -ages[id(item)])
 
 
-first_seen = FirstSeen()
+first_seen = FirstSeenOrder()

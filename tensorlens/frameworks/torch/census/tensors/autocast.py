@@ -10,11 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class _Seen(Exception):
+class _ArgumentFound(Exception):
     pass
 
 
-class _Peek(TorchDispatchMode):  # type: ignore[misc]
+class _ArgumentProbe(TorchDispatchMode):  # type: ignore[misc]
     """Lets no operator run: the first one's first argument is taken, and it ends there."""
 
     argument: Any = None
@@ -22,7 +22,7 @@ class _Peek(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # a conversion comes first where there is no copy
         self.argument = args[0] if func is torch.ops.aten.mm.default else None
-        raise _Seen
+        raise _ArgumentFound
 
 
 def cached_copies(weights: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -36,7 +36,7 @@ def cached_copies(weights: Iterable[Any]) -> list[tuple[Any, Any]]:
     copies: list[tuple[Any, Any]] = []
     if not torch.is_autocast_cache_enabled():
         return copies
-    peek = _Peek()
+    peek = _ArgumentProbe()
     # entered once: it costs more than all else
     with torch._C.DisableTorchFunction(), torch.no_grad(), peek:
         for weight in weights:

@@ -47,7 +47,7 @@ def _wrappers(objects: Sequence[Any]) -> list[Any]:
     return [each for each in objects if id(type(each)) in wanted] if wanted else []
 
 
-class _Sight(TorchDispatchMode):  # type: ignore[misc]
+class _ZerosProbe(TorchDispatchMode):  # type: ignore[misc]
     """Notes what zeros are to be made like, and gives it back in their place."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class _Sight(TorchDispatchMode):  # type: ignore[misc]
 
 def _read(reducer: Any) -> list[Any]:
     """Return the buckets; they are read on another thread, which a locked reducer keeps waiting."""
-    sight, done = _Sight(), threading.Event()
+    sight, done = _ZerosProbe(), threading.Event()
 
     def read() -> None:
         with contextlib.suppress(BaseException), sight:
