@@ -73,7 +73,6 @@ def _ends(rows: Columns) -> array[int]:
     return until
 
 
-_OTHER = ROLES.index("other")
 _NOBODYS = ("made at ", "<cell>")
 """How a census's names begin of what nothing holds that has a name."""
 
@@ -159,7 +158,7 @@ def label(
 
 def _is_known_better(log: EventLog, row: int, name: Label) -> bool:
     """Tell whether an earlier name of a block, or the operator that made it, says more."""
-    if name.role != ROLES[_OTHER]:
+    if name.role != "other":
         return False
     context = log.context[row]
     made = context >= 0 and log.contexts[context].op is not None

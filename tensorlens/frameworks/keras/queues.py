@@ -45,7 +45,7 @@ def look_at(item: Any, example: Any = None) -> Queue | None:
         return _of_dataset(item, example)
     if kind is types.GeneratorType:
         found = _of_epochs(lambda epoch: _generates(epoch, item), example)
-        return _one(f"generator {item.__name__}", found)
+        return merge_queues(f"generator {item.__name__}", found) if found else None
     return None
 
 
@@ -95,7 +95,8 @@ def _of_dataset(dataset: Any, example: Any) -> Queue:
 
     size = _whole(content_of(dataset), "_max_queue_size", 10)
     idle = _bounded(dataset, size, [] if example is None else [example])
-    return _one(idle.name, _of_epochs(reads_it, example)) or idle
+    found = _of_epochs(reads_it, example)
+    return merge_queues(idle.name, found) if found else idle
 
 
 def _bounded(dataset: Any, size: Any, batches: Sequence[Any]) -> Queue:
@@ -157,7 +158,7 @@ def _of_epoch(epoch: Any, example: Any) -> Queue | None:
                            missing={"batch_nbytes": _NO_BATCH}))  # fmt: skip
     if not found:
         return None
-    return found[0] if len(found) == 1 else merge_queues(found[0].name, found)
+    return merge_queues(found[0].name, found)
 
 
 def _iterators(epoch: Any) -> list[Any]:
@@ -167,12 +168,6 @@ def _iterators(epoch: Any) -> list[Any]:
     referents = [epoch.get("_current_iterator"), *gc.get_referents(epoch.get("_epoch_iterator"))]
     found = [each for each in referents if issubclass(type(each), kind)]
     return list({id(each): each for each in found}.values())
-
-
-def _one(name: str, found: Sequence[Queue]) -> Queue | None:
-    if not found:
-        return None
-    return replace(found[0], name=name) if len(found) == 1 else merge_queues(name, found)
 
 
 def _generates(epoch: Any, generator: Any) -> bool:

@@ -250,10 +250,7 @@ def _last(module: Any, args: Any) -> Any:
 
 
 def _selective() -> Any:
-    make = getattr(checkpoints, "create_selective_checkpoint_contexts", None)
-    if make is None:
-        raise CannotApply("selective checkpoints need torch 2.5 or later")
-    return make(_policy)
+    return checkpoints.create_selective_checkpoint_contexts(_policy)
 
 
 def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:

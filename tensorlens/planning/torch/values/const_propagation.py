@@ -36,10 +36,10 @@ class SharedState:
 
     __slots__ = ("assumed", "stale")
 
-    def __init__(self, assumed: bool = False, stale: bool = False) -> None:
+    def __init__(self, assumed: bool = False) -> None:
         self.assumed = assumed
         """Whether the values stand for others that depend on what is not there."""
-        self.stale = stale
+        self.stale = False
         """Whether something was written over them that is not known."""
 
 
