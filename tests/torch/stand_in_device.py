@@ -89,7 +89,12 @@ class StandIn:
 
     def install(self, patch):
         """Put it where the package looks for accelerators."""
-        backend = SimpleNamespace(module=self, statistics=self, visible=lambda: 8)
+        backend = SimpleNamespace(
+            module=self,
+            statistics=self,
+            visible=lambda: 8,
+            segments=lambda: self.memory_snapshot(include_traces=False),
+        )
         patch.setattr(device_steps, "backends", {"cuda": backend})
         for module in (torch_steps, device_steps):
             patch.setattr(module, "used_devices", lambda: self.devices)

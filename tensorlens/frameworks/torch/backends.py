@@ -8,7 +8,7 @@ torch 2.13 unless a comment names another version.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN
@@ -99,6 +99,25 @@ class Backend:
         """Return ``(allocated, peak since the previous read, reserved)``; asked when ready."""
         assert self.statistics is not None
         return self.statistics.read(index)
+
+    def segments(self) -> Sequence[Mapping[str, Any]]:
+        """Return the allocator's segments, with their blocks.
+
+        Raises:
+            LookupError: the allocator does not tell its blocks.
+            Exception: whatever torch raises.
+        """
+        take = getattr(self.module, "memory_snapshot", None)
+        if take is None:
+            take = getattr(getattr(self.module, "memory", None), "memory_snapshot", None)
+        if take is None or not self.lists_blocks:
+            raise LookupError(f"the allocator of {self.name} does not tell its blocks")
+        try:
+            # the trace may be gigabytes; an older torch, and XPU's, cannot leave it out
+            found: Sequence[Mapping[str, Any]] = take(include_traces=False)
+        except TypeError:
+            found = take()
+        return found
 
     def install(self) -> None:
         """Make the user's own peak statistics survive our reads."""

@@ -17,12 +17,10 @@ import torch as _torch
 
 from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.torch import accelerators
-from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.census.cuda_blocks import Account, Range, account
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
 
-_LISTED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
 _BY_BLOCK = {
     "allocated": "handed out by the caching allocator: requests rounded up to 512 B, and what is "
     "left of a large block where it is not split (up to 1 MiB)",
@@ -107,7 +105,7 @@ def ledgers_of(table: TensorTable, torch: Any, devices: Any) -> dict[str, Ledger
     """
     storages = _storages(table, devices)
     # of all devices of a backend, read once
-    segments = functools.cache(functools.partial(_segments, torch))
+    segments = functools.cache(functools.partial(_segments, torch, devices))
     names = dict.fromkeys((*devices.used_devices(), *storages))
     return {
         name: _Device(torch, devices, name, storages.get(name, []), segments).ledger()
@@ -140,23 +138,16 @@ def _spelled(devices: Any, name: str) -> str:
         return name
 
 
-def _segments(torch: Any, kind: str) -> Any:
+def _segments(torch: Any, devices: Any, kind: str) -> Any:
     """Return the segments of all devices of a backend.
 
     Raises:
         LookupError: the backend's allocator does not tell its blocks.
         Exception: whatever torch raises.
     """
-    take = getattr(getattr(torch, kind, None), "memory_snapshot", None)
-    if take is None or kind not in _LISTED:
-        raise LookupError(f"the allocator of {kind} does not tell its blocks")
     if kind == "cuda" and torch.cuda.get_allocator_backend() != "native":
         raise LookupError("this allocator does not tell its blocks")
-    try:
-        # the trace may be gigabytes; an older torch, and XPU's, cannot leave it out
-        return take(include_traces=False)
-    except TypeError:
-        return take()
+    return devices.backends[kind].segments()
 
 
 class _Device:

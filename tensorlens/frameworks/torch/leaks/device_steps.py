@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -205,28 +205,15 @@ class _Block:
 def _handed_out(kind: str) -> Mapping[int, _Block] | None:
     """Return the blocks that are handed out, by address; None where the allocator has no list."""
     try:
-        return dict(block for segment in _snapshot(kind) for block in _blocks_of(segment))
+        return dict(block for segment in backends[kind].segments() for block in _blocks_of(segment))
     except Exception:  # an allocator without a list, a lost context
         return None
-
-
-def _snapshot(kind: str) -> Sequence[Mapping[str, Any]]:
-    take = getattr(backends[kind].module, "memory_snapshot", None)
-    if take is None:
-        take = backends[kind].module.memory.memory_snapshot
-    try:
-        # without the history, which can be long (torch 2.13)
-        found: Sequence[Mapping[str, Any]] = take(include_traces=False)
-    except TypeError:
-        found = take()
-    return found
 
 
 def _blocks_of(segment: Mapping[str, Any]) -> Iterator[tuple[int, _Block]]:
     address, device = segment["address"], segment["device"]
     for block in segment["blocks"]:
-        # snapshots before torch 2.1 give no address of a block
-        address, size = block.get("address", address), block["size"]
+        size = block["size"]
         if block["state"] == _HANDED_OUT:
             yield address, _Block(device, size, block.get("requested_size", size))
         address += size
