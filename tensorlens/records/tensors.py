@@ -284,7 +284,9 @@ class _TableMerger:
         for column in _PLAIN:
             values = getattr(table, column)
             getattr(target, column).extend([values[row] for row in rows])
-        self._list(table.device, rows, [prefix + name for name in table.devices], "devices")
+        self._list(
+            table.device, rows, [prefix + name for name in table.devices], "devices", target.device
+        )
         for column, plural in _LISTS.items():
             into = getattr(target, column)
             self._list(getattr(table, column), rows, getattr(table, plural), plural, into)
@@ -301,7 +303,7 @@ class _TableMerger:
         rows: Sequence[int],
         items: Sequence[Any],
         plural: str,
-        into: Any = None,
+        into: array[int],
     ) -> None:
         kept: list[Any] = getattr(self.table, plural)
         numbers = self._numbers.setdefault(plural, {})
@@ -312,7 +314,7 @@ class _TableMerger:
                 moved[value] = numbers.setdefault(items[value], len(kept))
                 if moved[value] == len(kept):
                     kept.append(items[value])
-        (self.table.device if into is None else into).extend([moved[value] for value in values])
+        into.extend([moved[value] for value in values])
 
     def _names(self, table: TensorTable, rows: Sequence[int]) -> None:
         used = dict.fromkeys(

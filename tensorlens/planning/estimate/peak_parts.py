@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tensorlens.planning.estimate.result import REMAINDER, Estimate
 from tensorlens.planning.estimate.simulation import block_changes
 from tensorlens.recording.moments import Resident
-from tensorlens.roles import BLOCK_ROLES
 
 ACTIVATION_GRADIENT = "gradient of activations"
 """The part of what backward makes that is the gradient of no parameter."""
@@ -126,4 +125,4 @@ def _kind(block: Resident, terms: Collection[str]) -> tuple[str, str]:
 
 def _place(kind: str) -> int:
     # a role that is not known comes with the others
-    return _ORDER.index(kind if kind in _ORDER else BLOCK_ROLES[-2])
+    return _ORDER.index(kind if kind in _ORDER else "other")

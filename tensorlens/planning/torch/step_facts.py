@@ -139,7 +139,7 @@ class StepWatch:
             return
         address = _address(tensor)
         if address and address not in needed:
-            function = getattr(code, "co_qualname", code.co_name)
+            function = code.co_qualname
             self._unused_variables[function, name] = UnusedVariable(
                 name, function, code.co_filename, frame.f_lineno, address
             )

@@ -10,9 +10,8 @@ from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTa
 from tensorlens.records.events import FREE, START, Context, Label
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import cell_name
-from tensorlens.roles import BLOCK_ROLES
 
-TEMPORARY = BLOCK_ROLES[-1]
+TEMPORARY = "temporary"
 """Handed out and given back while one operator, node or optimizer step ran."""
 
 BEFORE = "before the recording"
