@@ -17,7 +17,7 @@ class Meter:
     """
 
     def __init__(self, counter: Counter, device: str | None) -> None:
-        self._device = device
+        self._device = "cuda:0" if device == "cuda" else device
         self._counter = counter
         self._read = counter.reader()
         self._before = self._read()[0]

@@ -93,7 +93,7 @@ class TensorflowMeter(Meter):
     def __init__(self, device: str | None) -> None:
         from tensorlens.frameworks.tensorflow.cpu import cpu_counter
 
-        super().__init__(cpu_counter(), "cuda:0" if device == "cuda" else device)
+        super().__init__(cpu_counter(), device)
         self._highest: dict[str, int] = {}
         """Of each accelerator."""
 
