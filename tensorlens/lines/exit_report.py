@@ -101,7 +101,7 @@ class ExitReport:
             error = _last_error()
             interrupted = isinstance(error, KeyboardInterrupt)
             if error is not None:
-                self._end(_cause(error), _frames_of(error))
+                self._end("SIGINT" if interrupted else type(error).__name__, _frames_of(error))
             try:
                 with _one_interrupt_later() as interrupts:
                     self._report(self._process())
@@ -140,8 +140,8 @@ class ExitReport:
             return
         self.ending = Ending(cause, None)
         with suppress(Exception):
-            own = ((each.f_code, at) for each, at in frames if not is_foreign(_file(each)))
-            code, lineno = next(own)
+            codes = ((frame.f_code, lineno) for frame, lineno in frames)
+            code, lineno = next(each for each in codes if not is_foreign(each[0].co_filename))
             self.ending = Ending(cause, SourceLine(code.co_filename, lineno, code.co_qualname))
 
 
@@ -195,14 +195,6 @@ def _last_error() -> BaseException | None:
     """Return the exception that ends the process."""
     # at an interactive prompt it is only the last thing that failed
     return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-
-
-def _cause(error: BaseException) -> str:
-    return "SIGINT" if isinstance(error, KeyboardInterrupt) else type(error).__name__
-
-
-def _file(frame: FrameType) -> str:
-    return frame.f_code.co_filename
 
 
 def _callers(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:

@@ -88,14 +88,11 @@ def _counting(own: list[Owned]) -> tuple[list[Owned], list[str]]:
     if not unknown or len(unknown) == len(own):
         return own, []
     notes = [
-        f"{name}: what it took on the {ledger.device} is not in the ledger: {_reason(ledger)}"
+        f"{name}: what it took on the {ledger.device} is not in the ledger: "
+        + ledger.missing.get("allocated", "it is not counted")
         for name, ledger in unknown
     ]
     return [each for each in own if each not in unknown], notes
-
-
-def _reason(ledger: Ledger) -> str:
-    return ledger.missing.get("allocated", "it is not counted")
 
 
 def _merged_ledger(own: Sequence[Owned]) -> Ledger:

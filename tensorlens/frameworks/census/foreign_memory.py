@@ -6,6 +6,7 @@ import bisect
 from pathlib import Path
 
 from tensorlens.frameworks.census.table import number_of
+from tensorlens.frameworks.host.process import mappings
 from tensorlens.records.tensors import TensorTable
 
 
@@ -24,11 +25,7 @@ class _Maps:
     def __init__(self) -> None:
         self._ends: list[int] = []
         self._files: list[str] = []
-        try:
-            lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        for line in lines:
+        for line in mappings():
             span, _, rest = line.partition(" ")
             self._ends.append(int(span.partition("-")[2], 16))
             self._files.append(rest.partition("/")[2])

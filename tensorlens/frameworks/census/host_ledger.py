@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.balance import balanced, difference
-from tensorlens.frameworks.host.process import heap_now
+from tensorlens.frameworks.host.process import heap_now, status_sizes
 from tensorlens.records.ledger import Ledger, Term, UnnamedBlock
 from tensorlens.records.tensors import TensorTable
-
-_STATUS = re.compile(r"^(VmRSS|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
 
 _READINGS = 3
 """So often the heap and the resident set are read, until they agree."""
@@ -139,11 +135,9 @@ def fitted(parts: Sequence[Term], cached: int | None) -> tuple[Term, ...]:
 
 def _resident() -> Mapping[str, int]:
     """Return the resident set and what of it is mapped from files and shared, in bytes."""
-    try:
-        text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        return {key: int(size) * 1024 for key, size in _STATUS.findall(text)}
-    except OSError:
-        pass
+    sizes = status_sizes()
+    if sizes:
+        return sizes
     try:
         return {"VmRSS": int(psutil.Process().memory_info().rss)}
     except (psutil.Error, OSError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 SOURCES = ("native", "heap", "resident")
 """Values of ``TENSORLENS_COUNTER``, best first."""
 
+_STATUS = re.compile(r"^(\w+):\s*(\d+) kB$", re.MULTILINE)
 _TASKS = Path("/proc/self/task")
 _PAGE = int(os.sysconf("SC_PAGESIZE")) if hasattr(os, "sysconf") else 4096
 
@@ -64,6 +66,23 @@ def resident() -> int:
         return int(psutil.Process().memory_info().rss)
     except (psutil.Error, OSError):
         return UNKNOWN
+
+
+def status_sizes() -> dict[str, int]:
+    """Return what Linux tells of this process, by name: ``VmRSS``, ``VmHWM``; in bytes."""
+    try:
+        text = Path("/proc/self/status").read_text("ascii", "replace")
+    except OSError:
+        return {}
+    return {name: int(size) * 1024 for name, size in _STATUS.findall(text)}
+
+
+def mappings() -> list[str]:
+    """Return the lines of Linux's list of what is mapped into this process; none elsewhere."""
+    try:
+        return Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def child_processes() -> tuple[int, int]:

@@ -15,8 +15,9 @@ import os
 from array import array
 from collections.abc import Iterator, Sequence
 from operator import eq
-from pathlib import Path
 from typing import Any
+
+from tensorlens.frameworks.host.process import mappings
 
 _PAGES = 16
 """Pages of a mapping that are compared."""
@@ -26,11 +27,7 @@ class InheritedMappings:
     """Compares mappings of forked processes with those of this process."""
 
     def __init__(self) -> None:
-        try:
-            lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        self._ranges = sorted(_range(line.partition(" ")[0]) for line in lines)
+        self._ranges = sorted(_range(line.partition(" ")[0]) for line in mappings())
         self._starts = [start for start, _ in self._ranges]
 
     def among(self, mappings: Sequence[Any], pid: int) -> Iterator[Any]:

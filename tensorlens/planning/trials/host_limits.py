@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
-from tensorlens.frameworks.host.process import heap_now
+from tensorlens.frameworks.host.process import heap_now, status_sizes
 from tensorlens.planning.trials.jobs import CannotApply
-
-_DATA = re.compile(r"VmData:\s*(\d+) kB")
-_RESIDENT = re.compile(r"VmHWM:\s*(\d+) kB")
 
 
 @contextlib.contextmanager
@@ -29,7 +24,7 @@ def host_limited(nbytes: int) -> Iterator[None]:
         import resource
 
         _give_back_heap()
-        mapped = _status(_DATA)
+        mapped = status_sizes().get("VmData")
     except ImportError:
         mapped = None
     if mapped is None:
@@ -54,12 +49,4 @@ def _give_back_heap() -> None:
 
 def peak_resident() -> int | None:
     """Return the highest resident set of this process, in bytes; None where it is not told."""
-    return _status(_RESIDENT)
-
-
-def _status(figure: re.Pattern[str]) -> int | None:
-    try:
-        match = figure.search(Path("/proc/self/status").read_text())
-    except OSError:
-        return None
-    return None if match is None else int(match[1]) * 1024
+    return status_sizes().get("VmHWM")

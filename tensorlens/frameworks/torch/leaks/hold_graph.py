@@ -17,7 +17,6 @@ import torch
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
 from tensorlens.frameworks.torch.census.tensors.graph import LEAF, Saved
-from tensorlens.frameworks.torch.census.tensors.kinds import TensorPart
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap.rows import is_subtype
 from tensorlens.records.references import Reference
@@ -71,7 +70,7 @@ class HoldGraph:
             self._add(owner, row, "cache", "copy that autocast keeps")
         for owner, parts in found.parts.items():
             for row, part in parts:
-                self._add(owner, row, "attribute", _part_text(part))
+                self._add(owner, row, "attribute", part.name or part.note)
         for row, node in found.nonleaf.items():
             if node in self._of_node:
                 self._add(row, self._of_node[node], "graph", "grad_fn")
@@ -260,10 +259,6 @@ class HoldGraph:
         turns = [self.references([*loop[at:], *loop[: at + 1]]) for at in tensors or (0,)]
         # the gradient's own tensor is a worse place to begin than what has the gradient
         return max(turns, key=lambda turn: turn[0].text == "grad")
-
-
-def _part_text(part: TensorPart) -> str:
-    return part.name or part.note
 
 
 def _saved_text(saved: Saved) -> str:
