@@ -202,9 +202,9 @@ def foreach_by_default():
 
 @contextlib.contextmanager
 def answers():
-    from tensorlens.planning.torch.values.data_dependent import answering
+    from tensorlens.planning.torch.values.data_dependent import value_patches
 
-    with answering():
+    with value_patches():
         yield
 
 

@@ -5,11 +5,11 @@ import gc
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorlens.planning.torch.cautions import collecting
-from tensorlens.planning.torch.patches.data_loaders import in_threads, loading
+from tensorlens.planning.torch.cautions import caution_scope
+from tensorlens.planning.torch.patches.data_loaders import loader_patches, thread_modes
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.values.data_dependent import answering
+from tensorlens.planning.torch.values.data_dependent import value_patches
 from tensorlens.planning.trace import Trace
 
 
@@ -39,10 +39,10 @@ def staged(*more):
     stacks = ProgramStacks(trace.log.stacks)
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
-        enter(collecting(said.append))
-        enter(answering())
-        enter(loading())
-        enter(in_threads())
+        enter(caution_scope(said.append))
+        enter(value_patches())
+        enter(loader_patches())
+        enter(thread_modes())
         for each in more:
             enter(each())
         enter(FakeTensorMode(allow_non_fake_inputs=True))

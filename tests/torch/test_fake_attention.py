@@ -212,8 +212,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.planning.torch.memory.attention import FusedAttention
-from tensorlens.planning.torch.cautions import collecting
-from tensorlens.planning.torch.stacks import ProgramStacks, noting_nodes
+from tensorlens.planning.torch.cautions import caution_scope
+from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
@@ -229,11 +229,11 @@ def track(program):
     parts = [Temporaries(card), Workspaces(card)]
     hidden = lambda *asked: [each for part in parts for each in part(*asked)]
     with (
-        collecting(told.append),
+        caution_scope(told.append),
         FusedAttention(card),
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
-        noting_nodes(stacks),
+        node_stacks(stacks),
         Tracker(trace, stacks, hidden) as tracker,
     ):
         stacks.call_program(program)

@@ -96,7 +96,9 @@ def ended_at_training(begin: Callable[[], Any]) -> Any:
     """
     _name_from_one()
     with ExitStack() as stack:
-        stack.callback(when_imported("keras", lambda: stack.enter_context(intercepted()) and None))
+        stack.callback(
+            when_imported("keras", lambda: stack.enter_context(training_patches()) and None)
+        )
         try:
             return begin()
         except Training as training:
@@ -105,7 +107,7 @@ def ended_at_training(begin: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def intercepted() -> Iterator[None]:
+def training_patches() -> Iterator[None]:
     """Raise :class:`Training` where a model is trained meanwhile, if Keras runs on TensorFlow."""
 
     def of_batch(train: Any) -> Any:

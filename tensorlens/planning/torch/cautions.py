@@ -40,7 +40,7 @@ _listening: list[Callable[[str], None]] = []
 
 
 @contextlib.contextmanager
-def collecting(cautions: Callable[[str], None]) -> Iterator[None]:
+def caution_scope(cautions: Callable[[str], None]) -> Iterator[None]:
     """Let :func:`caution` reach these while it is entered."""
     _listening.append(cautions)
     try:

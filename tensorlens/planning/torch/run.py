@@ -19,10 +19,10 @@ from tensorlens.planning.card import H100, Card
 from tensorlens.planning.tensorflow.keras_training import (
     SAMPLES,
     ended_at_training,
-    intercepted,
     step_of,
+    training_patches,
 )
-from tensorlens.planning.torch.cautions import Cautions, collecting
+from tensorlens.planning.torch.cautions import Cautions, caution_scope
 from tensorlens.planning.torch.device.mode import on_host
 from tensorlens.planning.torch.device.readiness import Readiness, measure_with
 from tensorlens.planning.torch.memory.attention import FusedAttention
@@ -30,13 +30,17 @@ from tensorlens.planning.torch.memory.host_kernels import HostKernels
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
 from tensorlens.planning.torch.names import BlockNames
-from tensorlens.planning.torch.patches.checkpoints import copying
-from tensorlens.planning.torch.patches.compilers import compiling, not_tracing
-from tensorlens.planning.torch.patches.data_loaders import in_threads, loading, random_states
+from tensorlens.planning.torch.patches.checkpoints import copy_patches
+from tensorlens.planning.torch.patches.compilers import compiler_patches, tracer_patches
+from tensorlens.planning.torch.patches.data_loaders import (
+    loader_patches,
+    random_states,
+    thread_modes,
+)
 from tensorlens.planning.torch.patches.distributed import distributed
-from tensorlens.planning.torch.stacks import ProgramStacks, noting_nodes
+from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker
-from tensorlens.planning.torch.values.data_dependent import answering
+from tensorlens.planning.torch.values.data_dependent import value_patches
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
@@ -89,14 +93,14 @@ def _run(
     cautions = Cautions()
     with contextlib.ExitStack() as stage:
         enter = stage.enter_context
-        enter(collecting(cautions))
+        enter(caution_scope(cautions))
         enter(_defaults())
         # tensors have no data: no numbers are drawn
         enter(applied(job.program.global_settings or {}, leave=(SEED,)))
         hidden = _enter_device(job, enter)
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(stacks)
-        enter(noting_nodes(stacks))
+        enter(node_stacks(stacks))
         # threads of autograd give up their references some time after the caller goes on
         enter(torch.autograd.set_multithreading_enabled(False))
         on_device = job.device != "cpu"
@@ -145,8 +149,8 @@ def _enter_device(
         hidden = _scratch_on(card)
         enter(FusedAttention(card))
     patches: tuple[Setting, ...] = (
-        *(answering, loading, compiling, copying),
-        *(random_states, not_tracing, in_threads),
+        *(value_patches, loader_patches, compiler_patches, copy_patches),
+        *(random_states, tracer_patches, thread_modes),
     )
     for patch in patches:
         enter(patch())
@@ -165,7 +169,7 @@ def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]
     step = step_of(made, samples, given, estimated=True)
     if step is not made:
         trace.batch = samples
-    enter(intercepted())
+    enter(training_patches())
     return step
 
 

@@ -114,7 +114,7 @@ class ProgramStacks:
 
 
 @contextlib.contextmanager
-def noting_nodes(stacks: ProgramStacks) -> Iterator[None]:
+def node_stacks(stacks: ProgramStacks) -> Iterator[None]:
     """Let every node of autograd keep the number of the stack on which it is made.
 
     torch's anomaly mode asks ``torch.fx.traceback.format_stack`` for the lines to keep.

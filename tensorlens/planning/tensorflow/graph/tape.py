@@ -38,7 +38,7 @@ class GradientCall:
 
 
 @contextmanager
-def noting_gradients(found: list[GradientCall]) -> Iterator[None]:
+def gradient_notes(found: list[GradientCall]) -> Iterator[None]:
     """Take note of gradient functions while it is entered; they do what they always do."""
 
     def note(begin: int, arguments: tuple[Any, ...]) -> None:

@@ -26,8 +26,8 @@ from tensorlens.planning.tensorflow.graph.nodes import Shape
 from tensorlens.planning.tensorflow.graph.tape import (
     GradientCall,
     forget_gradients,
+    gradient_notes,
     held_by_results,
-    noting_gradients,
 )
 
 
@@ -184,7 +184,7 @@ def _concrete(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> t
         step = tf.function(twin.train_step, autograph=False)
         del calls[:]
         try:
-            with noting_gradients(calls):
+            with gradient_notes(calls):
                 return batch, step.get_concrete_function(batch)
         except Exception as error:
             first = first or error

@@ -14,7 +14,12 @@ import tensorflow as tf
 from tensorlens.frameworks.tensorflow.counters import device_counter, is_initialized, used_devices
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.optimizer_steps import when_stepped
-from tensorlens.planning.tensorflow.keras_training import Training, intercepted, step_of, traced
+from tensorlens.planning.tensorflow.keras_training import (
+    Training,
+    step_of,
+    traced,
+    training_patches,
+)
 from tensorlens.planning.tensorflow.options.settings import (
     JitCompile,
     Optimizer,
@@ -162,7 +167,7 @@ def trace(job: Job) -> Trace:
     if step is None:
         raise CannotApply("an estimate needs a make_step() that returns step()")
     try:
-        with intercepted():
+        with training_patches():
             step()
     except Training as training:
         wanted = training

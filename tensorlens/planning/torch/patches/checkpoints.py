@@ -30,7 +30,7 @@ from tensorlens.planning.torch.cautions import caution
 
 
 @contextlib.contextmanager
-def copying() -> Iterator[None]:
+def copy_patches() -> Iterator[None]:
     """Let ``copy.deepcopy`` make of a fake tensor what it makes of a real one.
 
     By itself it copies the mode that the tensor belongs to as well, and every operator then takes
@@ -78,7 +78,7 @@ _WRITERS = {
 
 
 @contextlib.contextmanager
-def without_writing() -> Iterator[None]:
+def writer_patches() -> Iterator[None]:
     """Let ``torch.save`` and its like write no file while it is entered."""
     kept: dict[Any, Any] = {}
     read, before = torch.load, _EarlierFiles()

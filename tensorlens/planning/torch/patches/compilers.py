@@ -27,7 +27,7 @@ GRAPHED = (
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[None]:
+def compiler_patches() -> Iterator[None]:
     """Let what a program would have compiled, scripted or captured run as it is written."""
 
     def compile(model: Any = None, **options: Any) -> Any:
@@ -93,7 +93,7 @@ _TRANSFORMERS = "transformers.utils.import_utils"
 
 
 @contextlib.contextmanager
-def not_tracing() -> Iterator[None]:
+def tracer_patches() -> Iterator[None]:
     """Let transformers take fake tensors for real ones, whose values it looks at.
 
     Of fake ones it builds a mask that it leaves out where the values show that nothing is masked.

@@ -33,7 +33,7 @@ _OF_WORKERS = {
 
 
 @contextlib.contextmanager
-def loading() -> Iterator[None]:
+def loader_patches() -> Iterator[None]:
     """Let data loaders work in this process alone, and draw random orders as they are needed."""
     make, order = DataLoader.__init__, RandomSampler.__iter__
     signature = inspect.signature(make)
@@ -80,7 +80,7 @@ def _drawn(size: int, count: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def in_threads() -> Iterator[None]:
+def thread_modes() -> Iterator[None]:
     """Let threads that are started while it is entered have the modes of the one starting them."""
     start, run = threading.Thread.start, threading.Thread.run
 

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tensorlens.planning.patches import patched
 from tensorlens.planning.torch.cautions import caution
-from tensorlens.planning.torch.patches.checkpoints import without_writing
+from tensorlens.planning.torch.patches.checkpoints import writer_patches
 from tensorlens.planning.torch.values.const_propagation import compute, known
 from tensorlens.planning.torch.values.initial_values import are_known, makers
 from tensorlens.planning.torch.values.selections import Selections, grouped_mm
@@ -36,12 +36,12 @@ _aten = torch.ops.aten
 
 
 @contextlib.contextmanager
-def answering() -> Iterator[None]:
+def value_patches() -> Iterator[None]:
     """Let fake tensors answer while it is entered."""
     answers = DataDependentValues()
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
-        stack.enter_context(without_writing())
+        stack.enter_context(writer_patches())
         for name, method in methods(answers.scalar).items():
             stack.enter_context(patched(FakeTensor, name, method))
         from torch.nn import functional

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.values.data_dependent import answering
+from tensorlens.planning.torch.values.data_dependent import value_patches
 from tensorlens.planning.trace import Trace
 
 Handler = Callable[[Sequence[Any], Mapping[str, Any]], Any]
@@ -145,7 +145,7 @@ def install() -> None:
         if hasattr(_aten, name):
             library.impl(name, _no_kernel, "CUDA")
     _libraries.append(library)
-    for answers in (contextlib.nullcontext(), answering()):
+    for answers in (contextlib.nullcontext(), value_patches()):
         with answers:
             _accumulate_once()  # torch loads more of itself the first time
             accumulation.calibrate(_accumulate_once)
