@@ -16,12 +16,12 @@ from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
 from tensorlens.planning.step_facts import StepFacts
-from tensorlens.planning.suggest.checkpoints import checkpointed, recomputed
+from tensorlens.planning.suggest.checkpoints import block_checkpoints, block_recomputation
 from tensorlens.planning.suggest.late_frees import (
     acts,
-    during_backward,
-    of_the_step_before,
-    zero_before_forward,
+    backward_leftovers,
+    step_leftovers,
+    zero_grad_change,
 )
 from tensorlens.planning.suggest.recorded_steps import (
     TENSORFLOW,
@@ -31,7 +31,7 @@ from tensorlens.planning.suggest.recorded_steps import (
 )
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulated_changes import Run, simulated
-from tensorlens.planning.suggest.state import smaller_queue, without_state
+from tensorlens.planning.suggest.state import optimizer_change, queue_change
 from tensorlens.planning.suggest.verification import (
     Watcher,
     verified,
@@ -61,14 +61,14 @@ them."""
 
 _FINDERS: dict[str, tuple[Finder, ...]] = {
     TORCH: (
-        checkpointed,
-        without_state,
-        zero_before_forward,
-        of_the_step_before,
-        during_backward,
-        smaller_queue,
+        block_checkpoints,
+        optimizer_change,
+        zero_grad_change,
+        step_leftovers,
+        backward_leftovers,
+        queue_change,
     ),
-    TENSORFLOW: (recomputed, without_state, of_the_step_before),
+    TENSORFLOW: (block_recomputation, optimizer_change, step_leftovers),
 }
 
 
@@ -137,7 +137,7 @@ def suggest(
         recording, facts, made = _recorded(run, framework, device, warmup, steps)
         record = RecordedSteps(recording, facts, made.device, framework)
         found, notes = simulated(record, [*_candidates(record)], run)
-        told = _told(record, found, top, made.program, notes)
+        told = _suggestions(record, found, top, made.program, notes)
         if not told.suggestions:
             return replace(told, verified=verify)
         if not verify:
@@ -158,7 +158,7 @@ def _of_recording(
     recording: Recording, top: int, device: str | None, framework: str | None
 ) -> Suggestions:
     record = RecordedSteps(recording.still(), device=device, framework=framework or "")
-    return _told(record, [*_candidates(record)], top, "")
+    return _suggestions(record, [*_candidates(record)], top, "")
 
 
 def _recorded(
@@ -193,7 +193,7 @@ def _candidates(record: RecordedSteps) -> Iterator[Suggestion]:
         yield from find(record)
 
 
-def _told(
+def _suggestions(
     record: RecordedSteps,
     candidates: Iterable[Suggestion],
     top: int,

@@ -138,7 +138,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
 
 
-def checkpointed(record: RecordedSteps) -> Iterator[Suggestion]:
+def block_checkpoints(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change to checkpoints of all repeated blocks.
 
     What a block's forward keeps for backward dies at its end, but for its output, which is the
@@ -325,7 +325,7 @@ def _cost_of(record: RecordedSteps, found: Sequence[Call]) -> str:
     return f"{text}: about +{100 * second / whole:.0f} % time" if whole > 0 else text
 
 
-def recomputed(record: RecordedSteps) -> Iterator[Suggestion]:
+def block_recomputation(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change to ``tf.recompute_grad`` of all repeated blocks, where tapes were recorded.
 
     What a block's forward keeps dies at its end, but for its output, which the gradient function

@@ -67,7 +67,7 @@ def _freed(variable: UnusedVariable, make_step: Callable[[], Any]) -> Any:
     return freed_before_backward(make_step, variable)
 
 
-def of_the_step_before(record: RecordedSteps) -> Iterator[Suggestion]:
+def step_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give what forward made in one step and what is still there in the next, by variable."""
     kept = _outliving(record)
     groups: dict[str, list[tuple[int, int]]] = {}
@@ -91,7 +91,7 @@ def of_the_step_before(record: RecordedSteps) -> Iterator[Suggestion]:
         )
 
 
-def during_backward(record: RecordedSteps) -> Iterator[Suggestion]:
+def backward_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the variables that wait for backward to end, which backward has no use for."""
     begins = record.marks(BACKWARD)
     waiting = _unused(record)
@@ -185,7 +185,7 @@ def _code(record: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> st
     return f"{text}\n{line}" if is_name else text
 
 
-def zero_before_forward(record: RecordedSteps) -> Iterator[Suggestion]:
+def zero_grad_change(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change of freeing gradients before forward, where it is done after it now."""
     replay, moved = record.replay(), 0
     for row in _gradients(record):

@@ -21,7 +21,7 @@ _NOT_THE_SAME = (
 )
 
 
-def explained(why: str) -> str:
+def failure_text(why: str) -> str:
     """Return why a change fails, with what is known of errors of that kind."""
     return f"{why}; {_NOT_THE_SAME}" if "CheckpointError" in why else why
 
@@ -70,7 +70,7 @@ def simulated(
     for each in wanted:
         outcome, saving = found[each.change], found.saved(each.change)
         if saving is None:
-            notes.append(f"{each.change} could not be simulated: {explained(outcome.why)}")
+            notes.append(f"{each.change} could not be simulated: {failure_text(outcome.why)}")
         else:
             changes.append(
                 replace(

@@ -13,7 +13,7 @@ _NOT_MUCH = 16
 _LEAST = 1
 
 
-def without_state(record: RecordedSteps) -> Iterator[Suggestion]:
+def optimizer_change(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change to plain SGD, where optimizers keep state.
 
     Of torch the state goes, and all that their steps hand out. SGD hands out nothing but, with
@@ -89,7 +89,7 @@ def slot_bytes(record: RecordedSteps) -> int:
     return found if found > _NOT_MUCH else 0
 
 
-def smaller_queue(record: RecordedSteps) -> Iterator[Suggestion]:
+def queue_change(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change to a ``prefetch_factor`` of 1: one batch ahead for each worker.
 
     What waits is of the host's memory, and not at the recorded peak: workers make batches in

@@ -14,7 +14,7 @@ from tensorlens.planning.compare.result import Comparison, Outcome, Status
 from tensorlens.planning.step_facts import StepFacts, Watch, watch
 from tensorlens.planning.suggest.late_frees import Act
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
-from tensorlens.planning.suggest.simulated_changes import AS_IT_IS, Run, explained
+from tensorlens.planning.suggest.simulated_changes import AS_IT_IS, Run, failure_text
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes
@@ -150,7 +150,10 @@ def _without(told: Suggestions, found: Comparison) -> Suggestions:
     return replace(
         told,
         suggestions=tuple(each for each in told if each.change not in failed),
-        notes=(*told.notes, *(f"{name} is left out: {explained(failed[name])}" for name in failed)),
+        notes=(
+            *told.notes,
+            *(f"{name} is left out: {failure_text(failed[name])}" for name in failed),
+        ),
     )
 
 

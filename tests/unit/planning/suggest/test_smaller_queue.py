@@ -3,9 +3,9 @@
 import pytest
 
 from tensorlens.planning.step_facts import PrefetchQueue, StepFacts
-from tensorlens.planning.suggest.api import _told
+from tensorlens.planning.suggest.api import _suggestions
 from tensorlens.planning.suggest.recorded_steps import RecordedSteps
-from tensorlens.planning.suggest.state import smaller_queue
+from tensorlens.planning.suggest.state import queue_change
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog
 
@@ -30,7 +30,7 @@ def loader(workers, prefetch, memory="shared memory", nbytes=ONE):
 @pytest.mark.parametrize("workers", [1, 2, 8])
 @pytest.mark.parametrize("prefetch", [2, 4, 10])
 def test_one_batch_stays_for_each_worker(workers, prefetch):
-    (found,) = smaller_queue(scene_of(loader(workers, prefetch)))
+    (found,) = queue_change(scene_of(loader(workers, prefetch)))
     assert found.before == workers * prefetch * ONE
     assert found.predicted_peak == workers * ONE
     assert found.code.endswith(f"DataLoader(dataset, num_workers={workers}, prefetch_factor=1)")
@@ -38,7 +38,7 @@ def test_one_batch_stays_for_each_worker(workers, prefetch):
 
 
 def test_two_loaders():
-    (found,) = smaller_queue(scene_of(loader(1, 2), loader(2, 3, "pinned memory", 100)))
+    (found,) = queue_change(scene_of(loader(1, 2), loader(2, 3, "pinned memory", 100)))
     assert (found.before, found.predicted_peak) == (2 * ONE + 600, ONE + 200)
     assert found.memory == "pinned memory and shared memory"
     assert found.code.endswith("DataLoader(dataset, prefetch_factor=1)")
@@ -46,14 +46,14 @@ def test_two_loaders():
 
 
 def test_what_is_as_small_as_it_can_be():
-    assert not [*smaller_queue(scene_of(loader(4, 1)))]
+    assert not [*queue_change(scene_of(loader(4, 1)))]
     # fewer batches than workers
-    assert not [*smaller_queue(scene_of(PrefetchQueue("short", 3, 4, ONE, "shared memory")))]
-    assert not [*smaller_queue(scene_of())]
+    assert not [*queue_change(scene_of(PrefetchQueue("short", 3, 4, ONE, "shared memory")))]
+    assert not [*queue_change(scene_of())]
 
 
 def told(record):
-    return _told(record, smaller_queue(record), 3, "")
+    return _suggestions(record, queue_change(record), 3, "")
 
 
 def test_it_is_told_where_it_is_a_hundredth_of_what_the_host_holds():
