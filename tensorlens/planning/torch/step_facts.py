@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.census.findings import look
-from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.frameworks.torch.census.tensors.graph import walk
 from tensorlens.heap import instances
+from tensorlens.heap.attributes import class_name
 from tensorlens.planning.patches import wrapped
 from tensorlens.planning.step_facts import (
     BACKWARD,

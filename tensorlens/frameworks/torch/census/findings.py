@@ -24,7 +24,7 @@ from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.host_ledger import cpu_ledger
-from tensorlens.frameworks.torch.census.names.modules import content_of
+from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
@@ -173,7 +173,7 @@ def _census(
     owners.add_keras(heap.objects)
     owners.add_found(modules, optimizers)
     # Python makes the dict of an instance when it is first asked for
-    heap.objects.extend(filter(None, map(content_of, optimizers)))
+    heap.objects.extend(filter(None, map(instance_dict, optimizers)))
     found = FoundTensors(tensors, owners.naming, (*functions, *nodes), can_read)
     named = NamedRows(found, owners, heap)
     found.scan.close()

@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
 from tensorlens.frameworks.torch.census.tensors.graph import LEAF, Saved
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
+from tensorlens.heap.attributes import class_name
 from tensorlens.heap.rows import is_subtype
 from tensorlens.records.references import Reference
 
@@ -109,7 +110,7 @@ class HoldGraph:
                 continue
             held = [
                 (key, tensor)
-                for key, value in dict.items(content_of(node) or {})
+                for key, value in dict.items(instance_dict(node) or {})
                 if type(key) is str
                 for tensor in _tensors_in(value)
             ]

@@ -11,7 +11,7 @@ import torch
 from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
-from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
@@ -19,6 +19,7 @@ from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.heap import Heap, live_objects, select
+from tensorlens.heap.attributes import class_name
 from tensorlens.heap.untracked_arrays import arrays_in, bases_of, shown
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
@@ -150,7 +151,7 @@ class _HeapView:
         owners.add_keras(objects)
         owners.add_found(modules, optimizers)
         # Python makes the dict of an instance when it is first asked for
-        objects.extend(filter(None, map(content_of, optimizers)))
+        objects.extend(filter(None, map(instance_dict, optimizers)))
         self.found = FoundTensors(tensors, owners.naming, nodes, can_read)
         self.graph = HoldGraph(self.found)
         rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))

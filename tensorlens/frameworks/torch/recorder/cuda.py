@@ -17,7 +17,7 @@ from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.host.labels import Names, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.findings import look, take
-from tensorlens.frameworks.torch.census.names.modules import class_name
+from tensorlens.heap.attributes import class_name
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable

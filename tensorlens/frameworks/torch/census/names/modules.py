@@ -15,6 +15,7 @@ import torch
 
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.heap import attributes
+from tensorlens.heap.attributes import class_name
 from tensorlens.roles import ROLES
 
 MOST_PLACES = 100_000
@@ -70,7 +71,7 @@ class ModulePaths:
 
     def _walk(self, root: Any, prefix: int, again: bool) -> None:
         # a large model has more entries than all else in the heap: no call of ours for each
-        names, content_of = self._naming.names, _reader()
+        names, dict_of = self._naming.names, _reader()
         entries: list[tuple[str, Any]] = []
         places: list[int] = []
         roles: list[int] = []
@@ -84,7 +85,7 @@ class ModulePaths:
         while above:
             children, path = above[-1]
             for name, module in children:
-                content = content_of(module)
+                content = dict_of(module)
                 if not content or type(name) is not str or id(module) in inside:
                     continue
                 node = path
@@ -130,16 +131,16 @@ class ModulePaths:
 def outermost(modules: Sequence[Any]) -> list[Any]:
     """Return the modules that are not inside another of them, in order."""
     inside: set[int] = set()
-    content_of = _reader()
+    dict_of = _reader()
     for module in modules:
-        children = content_of(module).get("_modules")
+        children = dict_of(module).get("_modules")
         # most have none
         if type(children) is not dict or children:
             inside.update(id(child) for _, child in _items(children) if child is not module)
     return [module for module in modules if id(module) not in inside]
 
 
-def content_of(item: Any) -> dict[str, Any] | None:
+def instance_dict(item: Any) -> dict[str, Any] | None:
     """Return an object's own ``__dict__``, without asking the object; None if it has none."""
     content = attributes.dict_of(item)
     return content if issubclass(type(content), dict) else None
@@ -148,14 +149,14 @@ def content_of(item: Any) -> dict[str, Any] | None:
 def model_name(module: Any) -> str:
     """Return the name of a module's class, of a wrapper's that of the module it stands for."""
     for name in _WRAPPED:
-        registry: Any = (content_of(module) or {}).get("_modules")
+        registry: Any = (instance_dict(module) or {}).get("_modules")
         if issubclass(type(registry), dict):
             module = dict.get(registry, name, module)
     return class_name(module)
 
 
 def _reader() -> Callable[[Any], dict[str, Any]]:
-    """Return :func:`content_of` for many objects of few types; empty for what has none."""
+    """Return :func:`instance_dict` for many objects of few types; empty for what has none."""
     getters: dict[int, Callable[[Any], Any]] = {}
 
     def read(item: Any) -> dict[str, Any]:
@@ -189,12 +190,3 @@ def _is_scripted(registry: Any) -> bool:
     scripts = sys.modules.get("torch.jit._script")
     kind = getattr(scripts, "OrderedDictWrapper", None)
     return isinstance(kind, type) and issubclass(type(registry), kind)
-
-
-def class_name(item: Any) -> str:
-    """Return the name of an object's class, without running code of its metaclass."""
-    kind = type(item)
-    try:
-        return str(type.__dict__["__name__"].__get__(kind))
-    except Exception:
-        return "object"

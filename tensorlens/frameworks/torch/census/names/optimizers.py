@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.heap.attributes import class_name
 from tensorlens.roles import ROLES
 
 _DEEPEST = 16
@@ -31,7 +32,7 @@ class OptimizerNaming:
 
     def add(self, optimizer: Any, name: str | None = None) -> None:
         """Name what ``optimizer`` holds, below ``name`` or its class's name."""
-        content = content_of(optimizer)
+        content = instance_dict(optimizer)
         if content is None or id(optimizer) in self.anchors:
             return
         prefix = self._prefix(optimizer, name)

@@ -14,15 +14,11 @@ from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.names.labels import ParameterUsers
-from tensorlens.frameworks.torch.census.names.modules import (
-    ModulePaths,
-    class_name,
-    model_name,
-    outermost,
-)
+from tensorlens.frameworks.torch.census.names.modules import ModulePaths, model_name, outermost
 from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
 from tensorlens.frameworks.torch.census.names.optimizers import OptimizerNaming
 from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_buckets
+from tensorlens.heap.attributes import class_name
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, Names
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.names.modules import instance_dict
+from tensorlens.heap.attributes import class_name
 
 _base = torch._C.TensorBase
 
@@ -46,7 +47,7 @@ def _inner(tensor: Any) -> list[TensorPart]:
     kind = class_name(tensor)
     inner = [
         (name, item)
-        for name, item in (*_slots(tensor), *dict.items(content_of(tensor) or {}))
+        for name, item in (*_slots(tensor), *dict.items(instance_dict(tensor) or {}))
         if type(name) is str and issubclass(type(item), torch.Tensor) and item is not tensor
     ]
     if kind == "DTensor":
