@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from array import array
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from types import CodeType
 from typing import Any, ClassVar, Protocol
 
@@ -245,14 +245,20 @@ class StepFigures:
 class LeftBlocks:
     """Blocks that steps left behind, in columns."""
 
-    address: array[int]
-    size: array[int]
-    birth: array[int]
+    address: array[int] = field(default_factory=lambda: array("Q"))
+    size: array[int] = field(default_factory=lambda: array("q"))
+    """As it was asked for, where that is known."""
+    birth: array[int] = field(default_factory=lambda: array("i"))
     """Number of the line that allocated it; a negative one is unknown."""
-    step: array[int]
+    step: array[int] = field(default_factory=lambda: array("i"))
     """The step that made it."""
-    taken: array[int]
+    taken: array[int] = field(default_factory=lambda: array("q"))
     """Bytes that the allocator's figures count for it: on an accelerator it rounds up."""
+
+    def extend(self, others: LeftBlocks) -> None:
+        """Add other blocks."""
+        for each in fields(self):
+            getattr(self, each.name).extend(getattr(others, each.name))
 
 
 class Steps(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN, Adapter, LeftBlocks, StepFigures, Steps
@@ -108,15 +109,10 @@ class MergedSteps:
         for number, part in enumerate(self._parts):
             left = part.left(since)
             self._counted[number] = array("Q") if left is None else left.address
-            if left is None:
-                continue
-            if found is None:
-                found = LeftBlocks(array("Q"), array("q"), array("i"), array("i"), array("q"))
-            found.address.extend(left.address)
-            found.size.extend(left.size)
-            found.taken.extend(left.taken)
-            found.birth.extend(_outer(number, birth) for birth in left.birth)
-            found.step.extend(left.step)
+            if left is not None:
+                found = found or LeftBlocks()
+                births = array("i", (_outer(number, birth) for birth in left.birth))
+                found.extend(replace(left, birth=births))
         return found
 
     def line(self, birth: int) -> SourceLine | None:

@@ -63,11 +63,6 @@ class LiveBlocks:
     function: array[int]
     """Number of the name of the graph function that was called then, -1 for none."""
 
-    @property
-    def taken(self) -> array[int]:
-        """Bytes that figures count for it: its own."""
-        return self.size
-
     @classmethod
     def none(cls) -> LiveBlocks:
         """Return no block."""

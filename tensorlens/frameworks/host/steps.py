@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Protocol
 
 from tensorlens import locks
 from tensorlens.frameworks.base import Counter, LeftBlocks, StepFigures
@@ -14,30 +12,6 @@ from tensorlens.records.tensors import SourceLine
 
 _lock = locks.reentrant()
 _era = 0
-
-
-class Blocks(Protocol):
-    """Blocks that live, in columns."""
-
-    @property
-    def address(self) -> array[int]:
-        """Where each begins."""
-
-    @property
-    def size(self) -> array[int]:
-        """Bytes."""
-
-    @property
-    def birth(self) -> array[int]:
-        """Number of the line that made it."""
-
-    @property
-    def era(self) -> array[int]:
-        """Era of its allocation."""
-
-    @property
-    def taken(self) -> array[int]:
-        """Bytes that figures count for it."""
 
 
 class HostSteps:
@@ -72,16 +46,11 @@ class HostSteps:
 
     def left(self, since: int) -> LeftBlocks | None:
         """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
-        parts = self._living(self._begun[since])
-        if not parts:
-            return None
-        left = LeftBlocks(array("Q"), array("q"), array("i"), array("i"), array("q"))
-        for part in parts:
-            left.address.extend(part.address)
-            left.size.extend(part.size)
-            left.birth.extend(part.birth)
-            left.taken.extend(part.taken)
-            left.step.extend(bisect_right(self._begun, era) - 1 for era in part.era)
+        left = self._living(self._begun[since])
+        if left is not None:
+            eras = left.step
+            for row, era in enumerate(eras):
+                eras[row] = bisect_right(self._begun, era) - 1
         return left
 
     def line(self, birth: int) -> SourceLine | None:
@@ -101,9 +70,12 @@ class HostSteps:
         if self._allocator is not None:
             self._allocator.set_era(era)
 
-    def _living(self, era: int) -> list[Blocks]:
-        """Return the blocks of an era or a later one that live, in parts."""
-        return [] if self._allocator is None else [self._allocator.living(era)]
+    def _living(self, since: int) -> LeftBlocks | None:
+        """Return the blocks of an era or a later one that live, with their eras as steps."""
+        if self._allocator is None:
+            return None
+        found = self._allocator.living(since)
+        return LeftBlocks(found.address, found.size, found.birth, found.era, found.size[:])
 
     def _line(self, birth: int) -> SourceLine | None:
         if self._allocator is None:

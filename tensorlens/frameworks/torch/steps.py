@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tensorlens.frameworks.base import StepFigures
+from tensorlens.frameworks.base import LeftBlocks, StepFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator
-from tensorlens.frameworks.host.steps import Blocks, HostSteps
+from tensorlens.frameworks.host.steps import HostSteps
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import (
@@ -83,9 +83,15 @@ class TorchSteps(HostSteps):
         if self._devices is not None:
             self._devices.set_era(era)
 
-    def _living(self, era: int) -> list[Blocks]:
-        parts = super()._living(era)
-        return parts if self._devices is None else [*parts, self._devices.left(era)]
+    def _living(self, since: int) -> LeftBlocks | None:
+        found = super()._living(since)
+        if self._devices is None:
+            return found
+        left = self._devices.left(since)
+        if found is None:
+            return left
+        found.extend(left)
+        return found
 
     def _line(self, birth: int) -> SourceLine | None:
         if self._devices is not None and self.device(birth) != "cpu":

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from tensorlens import collector
+from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.torch.accelerators import backends, used_devices
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.leaks.device_blocks import BEFORE, DeviceBlocks, name_of
@@ -20,19 +21,6 @@ _FREE, _PART = 0.05, 0.05
 _HANDED_OUT = "active_allocated"
 _FIRST = 1 << 24
 """The first number of a line here; lines of the host have smaller ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOnDevices:
-    """Blocks that live, in columns."""
-
-    address: array[int]
-    size: array[int]
-    """As it was asked for, where that is known."""
-    birth: array[int]
-    era: array[int]
-    taken: array[int]
-    """As the allocator rounds it."""
 
 
 def is_possible() -> bool:
@@ -103,11 +91,11 @@ class DeviceSteps:
         self._spent += perf_counter() - begun
         return sums
 
-    def left(self, since: int) -> LeftOnDevices:
-        """Return the blocks of the era ``since`` or later that live."""
+    def left(self, since: int) -> LeftBlocks:
+        """Return the blocks of the era ``since`` or later that live, with their eras as steps."""
         living = self._blocks.living(since)
         requested = {kind: _handed_out(kind) for kind in {*map(_kind, set(living.device))}}
-        left = LeftOnDevices(array("Q"), array("q"), array("i"), array("i"), array("q"))
+        left = LeftBlocks()
         rows = zip(living.address, living.size, living.birth, living.era, strict=True)
         for device, (address, size, birth, era) in zip(living.device, rows, strict=True):
             known = requested[_kind(device)]
@@ -117,7 +105,7 @@ class DeviceSteps:
             left.address.append(address)
             left.size.append(size if known is None else known[address].asked)
             left.birth.append(self._number(birth, device))
-            left.era.append(era)
+            left.step.append(era)
             left.taken.append(size)
         return left
 
