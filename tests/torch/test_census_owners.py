@@ -10,7 +10,7 @@ from census_checks import Since
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.torch.census.names.naming import FirstSeen
+from tensorlens.frameworks.torch.census.names.naming import FirstSeenOrder
 
 HELD = []
 
@@ -104,7 +104,7 @@ class TestOrder:
             gc.collect()
 
     def test_what_goes_is_forgotten(self):
-        seen, items = FirstSeen(), [Holder() for _ in range(3)]
+        seen, items = FirstSeenOrder(), [Holder() for _ in range(3)]
         assert seen.ordered(items) == items
         assert seen.ordered(items[::-1]) == items
         ends = weakref.ref(items[0])
