@@ -194,8 +194,6 @@ def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
     return SearchResult(largest.batch, beyond)
 
 
-NO_TIMES = "an estimate has no times"
-NO_LOSSES = "an estimate has tensors without data: no losses"
 NOT_ASKED = SearchResult(None, "no capacity was given")
 
 
@@ -245,9 +243,8 @@ def estimated_outcome(option: Option, result: Estimated | Trouble) -> Outcome:
     if isinstance(result, Trouble):
         return failed_outcome(option, result)
     batch = result.batch
-    missing = {"seconds": NO_TIMES, "losses": NO_LOSSES}
-    if batch.batch is None:
-        missing["largest_batch"] = batch.beyond
+    # that it has neither times nor losses is what an estimate is
+    missing = {"largest_batch": batch.beyond} if batch.batch is None else {}
     return Outcome(
         option.name,
         option.settings,
