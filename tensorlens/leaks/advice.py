@@ -117,7 +117,6 @@ def _of_path(path: _Path, example: Example | None) -> str | None:
 
 
 _KEEPS_ALL = "it keeps the graphs of all steps before"
-_DETACH = f"detach() {{}} after each step: {_KEEPS_ALL}"
 _CYCLE = (
     "use torch.autograd.grad(..., create_graph=True), or set .grad to None after use: "
     "backward(create_graph=True) makes a cycle that the collector cannot free"
@@ -246,7 +245,7 @@ def _graph(path: _Path, example: Example) -> str | None:
     inside = path.place(*_OF_GRAPH)
     if inside is None and example.grad_fn is None:
         return None
-    above = path.references[:inside]
+    above = whole = path.references[:inside]
     # what a library has attached to a tensor goes with it, the parts of a state with its variable
     while len(above) > 1 and (
         _ATTACHED.match(above[-1].text) or above[-1].text.startswith("tuple[")
@@ -254,10 +253,10 @@ def _graph(path: _Path, example: Example) -> str | None:
         above = above[:-1]
     carried = None if path.facts.is_replaced else path.facts.carried
     if carried is not None and len(above) == 1 and _name(above[0]) == carried:
-        return _DETACH.format(carried)
+        return _detach(carried, is_whole=above == whole)
     if carried is not None and above and above[-1].kind == "attribute":
         if "." in carried and _name(above[-1]).rpartition(".")[2] == carried.rpartition(".")[2]:
-            return f"write {carried} = {carried}.detach() after each step: {_KEEPS_ALL}"
+            return _detach(carried, is_whole=True)
     if inside is None and not example.below:
         return _number(path, example)
     if not above:
@@ -266,7 +265,9 @@ def _graph(path: _Path, example: Example) -> str | None:
         return "set .grad to None after use: gradients made with create_graph=True keep a graph"
     name = _name(above[-1])
     if len(above) == 1 and above[0].kind in _VARIABLES:
-        return _DETACH.format(path.facts.carried or name)
+        # what is carried beside the variable that holds the graph may be a tuple
+        is_whole = above == whole and path.facts.carried in (None, name)
+        return _detach(path.facts.carried or name, is_whole=is_whole)
     if inside is None and _is_number(example):
         calls = f"{name}.item() or {name}.detach()"
     elif inside is None:
@@ -274,6 +275,12 @@ def _graph(path: _Path, example: Example) -> str | None:
     else:
         calls = f"{name}.detach(), or {name}.item() of a number"
     return f"keep {calls}: its grad_fn keeps the graph of its step"
+
+
+def _detach(name: str, *, is_whole: bool) -> str:
+    """Return the advice on a variable with a graph; of a tuple, not whole, each part is meant."""
+    call = f"write {name} = {name}.detach()" if is_whole else f"detach() {name}"
+    return f"{call} after each step: {_KEEPS_ALL}"
 
 
 def _number(path: _Path, example: Example) -> str | None:

@@ -61,7 +61,10 @@ def test_a_number_whose_graph_is_empty():
 @pytest.mark.parametrize("kind, text", [("global", "total"), ("local", "train(): total")])
 def test_a_sum_that_goes_on(kind, text):
     found = advice([way(attribute(text, kind))], example((), "AddBackward0", 400))
-    assert found == "detach() total after each step: it keeps the graphs of all steps before"
+    assert (
+        found
+        == "write total = total.detach() after each step: it keeps the graphs of all steps before"
+    )
 
 
 def test_a_state_that_is_carried_on_is_named_and_not_what_comes_with_it():

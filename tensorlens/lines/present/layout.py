@@ -22,8 +22,8 @@ GRAPH_COLUMNS = {
 }
 """Meaning of the columns in tables of graphs."""
 
-_FOLD_FROM = 12
-_FOLD_KEEPS = 3
+_FOLD_FROM = 5
+_FOLD_KEEPS = 1
 _LONG = 100
 """Rows from which on lines that ran and changed nothing are folded too."""
 _LEVEL = ("allocated", "peak", "reserved")

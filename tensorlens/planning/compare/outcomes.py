@@ -26,8 +26,6 @@ from tensorlens.planning.trials.jobs import (
 )
 from tensorlens.units import format_bytes
 
-_NO_TIMES = "an estimate has no times"
-_NO_LOSSES = "an estimate has tensors without data: no losses"
 _LIMIT = "the largest that was to be tried"
 
 
@@ -162,9 +160,8 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
         return Trouble(Reason.FAILED, str(error))
     except TensorlensError as error:
         return Trouble(Reason.CANNOT, str(error))
-    missing = {"seconds": _NO_TIMES, "losses": _NO_LOSSES}
-    if batch.batch is None:
-        missing["largest_batch"] = batch.beyond
+    # that it has neither times nor losses is what an estimate is
+    missing = {"largest_batch": batch.beyond} if batch.batch is None else {}
     peak = answer.allocated.point
     outcome = Outcome(
         asked.name,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tensorlens.planning.compare.result import (
     ONE_RUN,
+    QUICK,
     Comparison,
     LossCheck,
     Outcome,
@@ -191,6 +192,8 @@ def _winners(found: Comparison) -> tuple[tuple[str, str, str], ...]:
     """Return the winner of each question."""
     rows = []
     for winner in found.winners:
+        if winner.question == QUICK and found.provenance == "estimated":
+            continue  # the title says that there are no times
         names = ", ".join(winner.names) or UNKNOWN
         off = [name for name in winner.names if _is_off(found, name)]
         warning = f"; the loss differs: {', '.join(off)}" if off else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from tensorlens.errors import UsageError
@@ -107,6 +108,7 @@ class MaxBatch(int):
     def estimate(self) -> Estimate:
         """The estimate of the largest batch, or of the smallest tried where none fits."""
         beyond = min((each for each in self.estimates if each > self), default=None)
+        needs = [each.needed.point for _, each in sorted(self.estimates.items())]
         return replace(
             self.estimates[int(self) or min(self.estimates)],
             largest=LargestBatch(
@@ -115,6 +117,7 @@ class MaxBatch(int):
                 next_batch=beyond,
                 next_needed=None if beyond is None else self.estimates[beyond].needed.point,
                 is_limit=self.reaches_end,
+                is_uneven=any(more < less for less, more in pairwise(needs)),
             ),
         )
 

@@ -154,6 +154,8 @@ class LargestBatch:
     """Needs of that one."""
     is_limit: bool = False
     """Whether it is the largest that was to be tried."""
+    is_uneven: bool = False
+    """Whether a batch was tried that needs less than a smaller one."""
 
 
 @dataclass(frozen=True)

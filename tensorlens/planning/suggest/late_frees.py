@@ -79,11 +79,13 @@ def step_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
         replay = record.replay()
         name, line = _named(record, [row for row, _ in found])
         for row, until in found:
-            replay.free(row, until)
+            # a variable that is detached stays, without its graph
+            if not graph or _is_of_graph(record, row) or not record.roles.named(row):
+                replay.free(row, until)
         is_list = any(_ITEM.search(record.roles.named(row) or "") for row, _ in found)
         yield record.suggestion(
             kind="kept",
-            change=f"release {name} after the step",
+            change=f"detach {name}" if graph else f"release {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
             code=_code(record, name, graph, is_list=is_list),
             peak=replay.peak(),
@@ -176,13 +178,15 @@ def _code(record: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> st
     """Return what to write; the name alone may be none that Python has."""
     is_name = all(part.isidentifier() for part in name.split("."))
     if graph:
-        text = "# or .item(): with it, it keeps its whole graph"
+        text = "# before it is kept for the next step: its graph keeps all that made it"
         value = f"[each.detach() for each in {name}]" if is_list else f"{name}.detach()"
         line = f"{name} = {value}"
     else:
         text = f"# at the end of the step, or keep what is needed of it: {_NEEDS[record.framework]}"
         line = f"del {name}"
-    return f"{text}\n{line}" if is_name else text
+    if is_name:
+        return f"{text}\n{line}"
+    return f"{text}\nstate = state.detach()" if graph else text
 
 
 def zero_grad_change(record: RecordedSteps) -> Iterator[Suggestion]:

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 import rendered_estimates as estimates
@@ -7,7 +8,7 @@ from rendered_estimates import MIB, PEAK
 from tensorlens.planning.estimate import present
 from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.present.figures import requirement
-from tensorlens.planning.estimate.result import Range
+from tensorlens.planning.estimate.result import LargestBatch, Range
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, EventLog, Frame
 from tensorlens.render.source import width
@@ -345,3 +346,9 @@ def test_a_card_that_nobody_named_is_assumed():
     said = "compute capability 8.0 (assumed; name yours with --card, card=...)"
     assert said in " ".join(str(estimates.training(card=find_card())).split())
     assert "assumed" not in str(estimates.training(card=find_card("a100-80gb")))
+
+
+def test_a_smaller_batch_that_may_not_fit_is_told():
+    found = LargestBatch(8, 4096 * MIB, 9, 5000 * MIB, is_uneven=True)
+    text = TextRenderer(200, "utf-8").render(replace(estimates.training(), largest=found))
+    assert "9 would need 4.88 GiB; need does not rise with every batch: a smaller one may" in text

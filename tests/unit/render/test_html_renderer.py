@@ -149,7 +149,7 @@ def test_light_and_dark() -> None:
 
 def test_folded_lines_are_there_to_open() -> None:
     text = fragment(reports.thousand_lines())
-    assert text.count("… 93 lines not run") == 10
+    assert text.count("… 97 lines not run") == 10
     assert "# line 50<" in text
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorlens.planning.estimate.result import Estimate, Fit, Range, Verdict
+from tensorlens.planning.estimate.result import Estimate, Fit, LargestBatch, Range, Verdict
 from tensorlens.planning.trace import Caution
 from tensorlens.render.figures import size
 from tensorlens.render.source import place, printable
@@ -16,6 +16,13 @@ def largest_batch(estimate: Estimate) -> str:
     found = estimate.largest
     if found is None:
         return ""
+    answer = _largest_batch(estimate, found)
+    if found.batch and found.is_uneven:
+        answer += "; need does not rise with every batch: a smaller one may not fit"
+    return answer
+
+
+def _largest_batch(estimate: Estimate, found: LargestBatch) -> str:
     capacity = size(found.capacity)
     needed = "" if found.next_needed is None else size(found.next_needed)
     if not found.batch:
