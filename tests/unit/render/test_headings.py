@@ -1,5 +1,6 @@
 """Headings of a page: one of the first level, and none that skips a level."""
 
+import itertools
 import re
 
 import pytest
@@ -24,4 +25,4 @@ def test_headings_skip_no_level(kind: str) -> None:
     page = HtmlRenderer().render(make() if callable(make) else make)
     levels = [*map(int, re.findall(r"<h([1-6])\b", page))]
     assert levels[:1] == [1] and levels.count(1) == 1
-    assert all(later - earlier <= 1 for earlier, later in zip(levels, levels[1:], strict=False))
+    assert all(later - earlier <= 1 for earlier, later in itertools.pairwise(levels))
