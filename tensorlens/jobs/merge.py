@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median_low
 from typing import Any
 
@@ -10,6 +11,7 @@ from tensorlens.errors import UsageError
 from tensorlens.jobs.rank_report import RankReport, rank_of, rank_report
 from tensorlens.jobs.report import ItemDifference, JobReport, OddRank, RankFigures
 from tensorlens.records.names import common_name, without_indices
+from tensorlens.records.run import run_over
 
 _MOST_ITEMS = 20
 
@@ -29,7 +31,7 @@ def merged(records: Mapping[str, Any]) -> JobReport:
         if rank is None:
             raise UsageError(f"{file}: its rank is not known: name it like run.rank0.tlens")
         reports.append(rank_report(record, file, *rank))
-    return job_report(reports)
+    return replace(job_report(reports), run=run_over(records.values()))
 
 
 def job_report(reports: Sequence[RankReport]) -> JobReport:

@@ -6,10 +6,11 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
+from typing import Any
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras")
 _LONGEST = 500
@@ -49,8 +50,12 @@ class Run:
         )
 
 
-def current_run() -> Run | None:
-    """Return the run of this process; None where it cannot be told."""
+def current_run(frameworks: Collection[str] = ()) -> Run | None:
+    """Return the run of this process; None where it cannot be told.
+
+    Args:
+        frameworks: those that processes of it imported, if it did not itself.
+    """
     try:
         now, start = time.time(), _start()
         return Run(
@@ -61,12 +66,26 @@ def current_run() -> Run | None:
             python=platform.python_version(),
             system=f"{platform.system()} {platform.machine()}",
             tensorlens=_own_version(),
-            versions=_versions(),
+            versions=_versions(frameworks),
             devices=_devices(),
         )
     except Exception:
         # a record is worth more than what heads it
         return None
+
+
+def run_over(records: Iterable[Any]) -> Run | None:
+    """Return this process's run, with frameworks and accelerators of the runs of some records."""
+    run = current_run()
+    if run is None:
+        return None
+    versions: dict[str, str] = {}
+    devices: list[str] = []
+    for each in (*(getattr(record, "run", None) for record in records), run):
+        if each is not None:
+            versions |= each.versions
+            devices += each.devices
+    return replace(run, versions=versions, devices=tuple(dict.fromkeys(devices)))
 
 
 @cache
@@ -92,13 +111,25 @@ def _own_version() -> str:
     return version("tensorlens")
 
 
-def _versions() -> dict[str, str]:
+def _versions(elsewhere: Collection[str]) -> dict[str, str]:
     found = {}
     for name in _FRAMEWORKS:
         version = getattr(sys.modules.get(name), "__version__", None)
+        if version is None and name in elsewhere:
+            version = _installed(name)
         if isinstance(version, str):
             found[name] = version
     return found
+
+
+def _installed(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        # such as tensorflow-cpu
+        return None
 
 
 def _devices() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tensorlens.records.documents import Document
 from tensorlens.records.ledger import FIGURES, Ledger
 from tensorlens.records.row_sequence import RowSequence
-from tensorlens.records.run import Run, current_run
+from tensorlens.records.run import Run, current_run, run_over
 from tensorlens.records.tensors import TensorRecord, TensorTable, table_rows
 from tensorlens.roles import ROLES, Role
 from tensorlens.tensors.matching import matches
@@ -206,6 +206,7 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
         },
         process=after.process,
         notes=_notes(before.notes, after.notes),
+        run=run_over((before, after)),
     )
 
 

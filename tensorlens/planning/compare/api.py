@@ -31,6 +31,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search
 from tensorlens.planning.processes import Runner, progress, shared_runner
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack
+from tensorlens.records.run import current_run
 
 Work = Job | BatchSearch | Estimation
 
@@ -195,6 +196,8 @@ def compare(
         steps=steps,
         repeats=repeats,
         notes=tuple(_notes(known, executor)) if measured else (),
+        # an executor may be of machines that have another version
+        run=current_run(() if executor else (framework,)),
     )
 
 

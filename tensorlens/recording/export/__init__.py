@@ -80,16 +80,16 @@ def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[Sequence[Frame
     sums: dict[Sequence[Frame], int] = {}
     for stack, nbytes in peak.by_stack.items():
         if nbytes:
-            frames = _of_program(stacks.of(stack)[::-1]) or (_NO_STACK,)
+            frames = of_program(stacks.of(stack)[::-1]) or (_NO_STACK,)
             sums[frames] = sums.get(frames, 0) + nbytes
     yield from sums.items()
 
 
-def _of_program(stack: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return a stack from the program's own frame on, without calls that say nothing of it.
+def of_program(stack: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return a stack, outermost frame first, from the program's own frame on.
 
-    Those are ``nn.Module``'s, and ours around a profiled function. What starts a program, a test or
-    a thread is left out too; a stack of no user's is whole.
+    Calls that say nothing of it are left out: ``nn.Module``'s, and ours around a profiled function.
+    What starts a program, a test or a thread is left out too; a stack of no user's is whole.
     """
     begin = next((place for place, frame in enumerate(stack) if frame.user), 0)
     return tuple(frame for frame in stack[begin:] if not _is_call(frame))

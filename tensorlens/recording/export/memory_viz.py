@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorlens.recording.analysis.instants import roles_of
+from tensorlens.recording.export import of_program
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
     ALLOC,
@@ -16,6 +17,7 @@ from tensorlens.records.events import (
     SEGMENT_ALLOC,
     START,
     EventLog,
+    Frame,
     Segment,
     SegmentBlock,
 )
@@ -207,24 +209,23 @@ class _Frames:
     def __init__(self, log: EventLog) -> None:
         self._stacks = log.stacks
         self._made: dict[int, list[dict[str, Any]]] = {-1: []}
-        self._written: dict[int, dict[str, Any]] = {}
+        self._written: dict[Frame, dict[str, Any]] = {}
 
     def of(self, stack: int) -> list[dict[str, Any]]:
         made = self._made.get(stack)
         if made is None:
-            made = self._made[stack] = [self._frame(each) for each in self._stacks.nodes(stack)]
+            frames = of_program(self._stacks.of(stack)[::-1])
+            made = self._made[stack] = [self._frame(each) for each in reversed(frames)]
         return made
 
-    def _frame(self, node: int) -> dict[str, Any]:
-        number = self._stacks.frame[node]
-        if number not in self._written:
-            frame = self._stacks.frames[number]
-            self._written[number] = {
+    def _frame(self, frame: Frame) -> dict[str, Any]:
+        if frame not in self._written:
+            self._written[frame] = {
                 "filename": frame.filename,
                 "line": frame.lineno,
                 "name": frame.function,
             }
-        return self._written[number]
+        return self._written[frame]
 
 
 def _numbers(log: EventLog) -> list[int]:

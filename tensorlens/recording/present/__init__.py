@@ -26,6 +26,7 @@ from tensorlens.recording.present.remarks import (
     device_remarks,
     device_sources,
     extent,
+    failures,
     largest_line,
     largest_row,
 )
@@ -39,6 +40,7 @@ from tensorlens.recording.present.tables import (
     resident_table,
 )
 from tensorlens.recording.recordings import Recording
+from tensorlens.records.names import common_name, without_indices
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
     Block,
@@ -154,8 +156,18 @@ def _nodes(cost: BackwardCost) -> tuple[str, ...]:
 
 
 def _largest(sizes: Mapping[str, int]) -> str:
-    found = list(sizes.items())[:_NODES]
-    return ", ".join(f"{name} {size(nbytes)}" for name, nbytes in found)
+    families: dict[str, list[str]] = {}
+    for name in sizes:
+        families.setdefault(without_indices(name), []).append(name)
+    found = [(sum(map(sizes.__getitem__, names)), names) for names in families.values()]
+    found.sort(key=lambda each: -each[0])
+    return ", ".join(map(_family, found[:_NODES]))
+
+
+def _family(found: tuple[int, list[str]]) -> str:
+    nbytes, names = found
+    many = f" x {len(names):,}" if len(names) > 1 else ""
+    return f"{common_name(names)}{many} {size(nbytes)}"
 
 
 _ROWS_OF_A_CELL = 10
@@ -187,6 +199,8 @@ def _head(recording: Recording) -> Iterator[Block]:
     yield Heading("Memory over time", origin.provenance, origin.process)
     yield named(device_sources(recording))
     yield Note(extent(recording), "soft")
+    for failure in failures(recording):
+        yield Note(failure, "error")
     for note in origin.notes:
         yield Note(note, label="note")
 

@@ -21,7 +21,7 @@ from tensorlens.tensors.present.tables import share
 
 
 def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:
-    """Return what is to be said of a device: the allocator's own count, churn, failed requests."""
+    """Return what is to be said of a device: the allocator's own count, churn."""
     found = [*_allocator(instant)]
     fragmentation = recording.fragmentation(instant.device)
     if fragmentation is not None:
@@ -29,8 +29,12 @@ def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:
     churn = recording.churn(instant.device)
     if churn.allocations:
         found.append(_churn(recording, churn))
-    found += _failures(recording, instant.device)
     return tuple(found)
+
+
+def failures(recording: Recording) -> tuple[str, ...]:
+    """Return the requests for memory that failed, a sentence for each device."""
+    return tuple(text for device in recording.devices for text in _failures(recording, device))
 
 
 def device_sources(recording: Recording) -> tuple[tuple[str, str], ...]:
@@ -134,7 +138,7 @@ def _failures(recording: Recording, device: str) -> list[str]:
     text = "a request failed" if len(rows) == 1 else f"{len(rows):,} requests failed, the last"
     at = f" at {place(line)}" if line else ""
     when = f", after {duration(last.time_ns)}" if has_times(log) else f", event {last.row:,}"
-    return [f"out of memory: {text} for {size(last.nbytes)}{at}{when}"]
+    return [f"out of memory: {text} for {size(last.nbytes)} on {printable(device)}{at}{when}"]
 
 
 def largest_line(rows: Sequence[LineRow], whole: int) -> str:

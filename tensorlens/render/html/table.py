@@ -19,6 +19,7 @@ _CLASSES: Mapping[Kind, str] = {
 }
 _TITLES: Mapping[Kind, str] = {
     "figure": "",
+    "name": "tl-text tl-tensor",
     "code": "tl-text tl-source",
     "source": "tl-text tl-source",
 }

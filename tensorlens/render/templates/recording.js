@@ -133,6 +133,7 @@
     const frame = section.querySelector(".tl-timeline");
     const controls = section.querySelector(".tl-controls");
     const title = section.querySelector(".tl-chosen");
+    const largest = section.querySelector(".tl-largest");
     const table = section.querySelector("table.tl-blocks");
     const roles = section.querySelector("table.tl-roles");
     const lines = section.querySelector("table.tl-by-line");
@@ -246,11 +247,11 @@
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
       const matching = here.filter((block) => matches(block, words));
       const found = families(matching).sort(compare);
-      const largest = found.reduce((most, each) => Math.max(most, each.size), 1);
+      const most = found.reduce((most, each) => Math.max(most, each.size), 1);
       const body = table.tBodies[0];
       body.textContent = "";
       const shown = all ? found : found.slice(0, ROWS);
-      for (const each of shown) row(body, each, largest);
+      for (const each of shown) row(body, each, most);
       rest.textContent = "";
       if (shown.length < found.length) {
         const hidden = found.slice(shown.length);
@@ -269,6 +270,7 @@
       const what = point === highest ? "At the peak" : point === data.peak ? data.peakCalled : "Then";
       title.textContent = what + ": " + bytes(total) + " in " + counted(count, "block") + ", " + at(point)
         + (data.reserved && point >= 0 ? ", reserved " + bytes(data.reserved[point]) : "");
+      showLargest(words.length ? families(here) : found, total);
       showRoles(total);
       showLines(total);
       showModules(total);
@@ -277,6 +279,28 @@
         head.setAttribute("aria-sort", head.dataset.key !== sortedBy ? "none"
           : ascending ? "ascending" : "descending");
       }
+    }
+
+    function showLargest(found, total) {
+      const part = (nbytes) => bytes(nbytes) + " (" + share(nbytes, total) + ")";
+      const most = (list, size) => list.reduce((a, b) => a && size(a) >= size(b) ? a : b, undefined);
+      largest.textContent = "";
+      const write = (name, ...texts) => {
+        const made = add(largest, "div");
+        add(made, "span", name, "tl-device");
+        made.append(texts.filter(Boolean).join(", "));
+        return made;
+      };
+      const known = linesAt(point).filter(([line]) => line.isKnown && line.of < 0);
+      const line = most(known, (each) => each[1]);
+      if (line) {
+        const made = write("line", line[0].place, part(line[1]));
+        if (line[0].source) add(made, "code", line[0].source);
+      }
+      const tensor = most(found, (each) => each.size);
+      if (!tensor) return;
+      const name = tensor.name + (tensor.count > 1 ? " x " + tensor.count.toLocaleString("en-US") : "");
+      write("tensor", name, part(tensor.size), text("role", tensor.block), text("line", tensor.block));
     }
 
     function row(body, family, largest) {

@@ -14,6 +14,7 @@ from tensorlens.render.blocks import (
     Table,
     Tone,
 )
+from tensorlens.render.colours import role_colour
 from tensorlens.render.figures import counted, size
 from tensorlens.render.source import model_place, place, printable
 from tensorlens.render.view import View
@@ -65,7 +66,7 @@ def role_table(device: DeviceInventory) -> Table:
     whole = device.nbytes
     rows = (
         (
-            role,
+            Cell(role, swatch=role_colour(role)),
             f"{count:,}",
             size(nbytes),
             Cell(share(nbytes, whole), bar=_bar(nbytes, whole)),

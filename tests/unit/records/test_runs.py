@@ -64,6 +64,12 @@ def test_a_file_without_it_is_of_no_known_run(tmp_path: Path, name: str) -> None
     assert load(tmp_path / name).run is None
 
 
+def test_a_record_made_from_others_has_their_frameworks() -> None:
+    found = difference(SNAPSHOT, SNAPSHOT).run
+    assert found is not None and found.command != RUN.command
+    assert found.versions["torch"] == "2.13.0" and found.devices == ("NVIDIA H100",)
+
+
 def test_texts() -> None:
     assert RUN.texts == (
         "python <train>.py --lr 0.1",

@@ -47,7 +47,9 @@ class Reader(HTMLParser):
 
     def selectors(self) -> list[str]:
         """Return the selectors of the styles, those inside of at-rules as well."""
-        css = re.sub(r"@[a-z]+ [^{]*\{((?:[^{}]*\{[^{}]*\})*)\s*\}", r"\1", self.css)
+        css, count = self.css, 1
+        while count:
+            css, count = re.subn(r"@[a-z]+ [^{]*\{((?:[^{}]*\{[^{}]*\})*)\s*\}", r"\1", css)
         # a comma inside of :is(td, th) parts no selectors
         return [part for rule in re.findall(r"([^{}]+)\{", css) for part in _COMMA.split(rule)]
 

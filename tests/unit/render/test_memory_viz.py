@@ -152,6 +152,20 @@ def test_the_schema():
     assert len(data["segments"]) == 2
 
 
+def test_stacks_begin_at_the_program():
+    log = EventLog()
+    module = "/torch/nn/modules/module.py"
+    outer = Frame("/me/train.py", 3, "<module>")
+    inner = Frame("/me/net.py", 9, "forward")
+    names = "Module._call_impl", "Module._wrapped_call_impl"
+    calls = [Frame(module, number, name, user=False) for number, name in enumerate(names)]
+    start = Frame("/usr/lib/runpy.py", 88, "_run_code", user=False)
+    stack = log.stacks.add([inner, *calls, outer, start])
+    log.append(ALLOC, "cpu", 0, 64, 0, stack)
+    (event, _) = written(Recording(log))["device_traces"][0]
+    assert [each["name"] for each in event["frames"]] == ["forward", "<module>"]
+
+
 def test_frames_are_written_once():
     log = EventLog()
     stack = log.stacks.add([Frame(f"/me/{'x' * 1000}.py", number, "f") for number in range(50)])

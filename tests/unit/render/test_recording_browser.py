@@ -120,6 +120,17 @@ def test_roles_lines_and_source_follow_the_click(tmp_path: Path) -> None:
     ]
 
 
+def test_the_largest_line_and_tensor_follow_the_click(tmp_path: Path) -> None:
+    largest = "say([...section.querySelectorAll('.tl-largest div')]"
+    largest += ".map((fact) => fact.textContent).join(' | '));"
+    found = said(tmp_path, "training", f"{largest} click(1.5 / 7.07); {largest}")
+    assert found[1] == (
+        "linetrain.py:2, 40.00 KiB (25.0 %)h = net(x) | "
+        "tensorfc1.weight, 100.00 KiB (62.5 %), parameter"
+    )
+    assert found[0] != found[1] and found[0].startswith("line")
+
+
 def test_a_drag_zooms_and_leaves_the_instant(tmp_path: Path) -> None:
     view = "say(section.querySelector('.tl-plot svg').getAttribute('viewBox'));"
     hidden = "say(String(section.querySelector('.tl-minimap').hidden));"

@@ -154,8 +154,13 @@ def test_the_allocators_own_count() -> None:
         " (the largest piece 18.50 MiB), 18.50 MiB of it in segments partly in use\n"
         "  churn: 1.00 MiB handed out in 1 allocation, 1.0 times the peak;"
         " most by train.py:2 (1.00 MiB)\n"
-        "  out of memory: a request failed for 1.00 GiB at train.py:2, after 4 ns\n"
     ) in text
+
+
+def test_a_failed_request_is_told_first() -> None:
+    head, _, _ = text_of(recordings.two_devices(), 200).partition("peak")
+    failed = "out of memory: a request failed for 1.00 GiB on cuda:0 at train.py:2, after 4 ns\n"
+    assert failed in head
 
 
 def test_devices_are_chosen_and_the_others_named() -> None:

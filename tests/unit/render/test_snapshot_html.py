@@ -111,6 +111,6 @@ def test_small_ones_share_a_box() -> None:
 
 def test_a_hostile_name_cannot_leave_the_picture() -> None:
     text = HtmlRenderer().render(snapshots.hostile())
-    assert "tl-treemap" in text
+    assert '<svg class="tl-treemap"' in text
     assert "<img" not in text and "\x1b" not in text
     Reader(text)

@@ -245,6 +245,7 @@ def _line(
     return {
         "number": number,
         "of": of,
+        "isKnown": line is not None,
         "place": _short(row.place.strip()),
         "source": _short(row.source),
         "levels": _columns(levels),
