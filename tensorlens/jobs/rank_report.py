@@ -173,7 +173,8 @@ def _lines(report: LineReport) -> RankReport:
 def _leaks(report: LeakReport) -> RankReport:
     items: dict[str, Counter[str]] = {each: Counter() for each in report.allocated}
     for leak in report.leaks:
-        name = f"{leak.born or 'an unknown line'}{f', held by {leak.path}' if leak.path else ''}"
+        line = place(leak.born, function=True) if leak.born else "an unknown line"
+        name = f"{line}{f', held by {leak.path}' if leak.path else ''}"
         items.setdefault(leak.device, Counter())[name] += round(leak.bytes_per_step)
     device = _device({name: sum(found.values()) + 1 for name, found in items.items()})
     if device is None:

@@ -9,6 +9,9 @@ import torch
 from tests.benchmarks import births, census, estimates, imports, lines, recordings, step
 from tests.benchmarks.side_by_side import show
 
+ACCURACY = ("cpu", "cifar", "keras", "kernels", "training")
+"""Estimates beside what was measured; the last two need published measurements on disk."""
+
 
 def main() -> None:
     torch.set_num_threads(1)  # two threads on two busy cores time the scheduler
@@ -26,7 +29,8 @@ def main() -> None:
     sys.stdout.flush()
     # where no line was profiled before: with line tables a recording's end adds up backward
     subprocess.run([sys.executable, "-m", "tests.benchmarks.shapes", *sys.argv[1:]], check=True)
-    subprocess.run([sys.executable, "-m", "tests.benchmarks.questions"], check=True)
+    for name in ("questions", *(f"accuracy_{each}" for each in ACCURACY)):
+        subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}"], check=True)
 
 
 if __name__ == "__main__":

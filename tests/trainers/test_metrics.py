@@ -40,6 +40,31 @@ def test_gauges_of_opentelemetry_follow_allocations():
     assert kept.nbytes == KEPT
 
 
+def test_memory_of_a_card_has_the_name_of_the_conventions(monkeypatch):
+    export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+    sdk = pytest.importorskip("opentelemetry.sdk.metrics")
+    from tensorlens.integrations import opentelemetry
+    from tensorlens.lines.region import DeviceLevel
+
+    levels = [DeviceLevel("cpu", 1, 2, 3), DeviceLevel("cuda:1", 10, 20, 30)]
+    monkeypatch.setattr(opentelemetry.DeviceLevels, "read", lambda self: levels)
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    reader = export.InMemoryMetricReader()
+    opentelemetry.instrument(sdk.MeterProvider([reader]))
+    found = {
+        metric.name: [(dict(each.attributes), each.value) for each in metric.data.data_points]
+        for resource in reader.get_metrics_data().resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    assert found["hw.gpu.memory.usage"] == [({"hw.id": "cuda:1", "hw.type": "gpu"}, 30)]
+    assert found["tensorlens.memory.peak"] == [
+        ({"device": "cpu", "rank": 3}, 2),
+        ({"device": "cuda:1", "rank": 3}, 20),
+    ]
+
+
 def test_a_textfile_of_prometheus_has_the_bytes_of_each_device(tmp_path, monkeypatch):
     parser = pytest.importorskip("prometheus_client.parser")
     from tensorlens.integrations.prometheus import MemoryCollector, write_textfile

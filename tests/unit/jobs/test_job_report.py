@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +10,11 @@ from tensorlens.errors import UsageError
 from tensorlens.jobs.merge import job_report, merged
 from tensorlens.jobs.rank_report import RankReport, rank_of
 from tensorlens.jobs.report import ItemDifference, JobReport, Spread
-from tensorlens.leaks.report import LeakReport
+from tensorlens.leaks.report import Leak, LeakReport
 from tensorlens.lines.report import FunctionLines, Line, LineMemory, LineReport
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.names import Names
-from tensorlens.records.tensors import TensorTable
+from tensorlens.records.tensors import SourceLine, TensorTable
 from tensorlens.tensors.snapshot import Snapshot
 
 KIB = 1024
@@ -181,6 +182,26 @@ def test_lines_of_files_without_rises_are_compared_by_peak():
         function = FunctionLines("f", "f", "m", "train.py", 6, 1, (line,))
         reports[f"p.rank{rank}.json"] = LineReport((function,), ())
     assert merged(reports).odd.items == (ItemDifference("train.py:7 in f", 40, 10),)
+
+
+def leaks(*kept):
+    """Return the report of lines that leave so many bytes behind in each step."""
+    found = tuple(
+        Leak(SourceLine(str(Path.cwd() / "train.py"), 7 + number, "step"), 1, nbytes, "kept",
+             (), "other", "cpu", None, "certain", "")
+        for number, nbytes in enumerate(kept)
+    )  # fmt: skip
+    return LeakReport(found, (), 6, 0, {"cpu": ()}, "")
+
+
+def test_leak_reports_are_compared_by_what_stays_behind_each_step():
+    report = merged({f"leaks.rank{rank}.json": leaks(*([KIB] * rank)) for rank in (0, 1)})
+    assert [dict(each.figures) for each in report.ranks] == [
+        {"bytes per step": 0},
+        {"bytes per step": KIB},
+    ]
+    assert report.odd.rank == 1
+    assert report.odd.items == (ItemDifference("train.py:7 in step, held by kept", KIB, 0),)
 
 
 def test_records_that_cannot_be_compared_are_refused():
