@@ -80,6 +80,7 @@ assert a.used_devices() == [f"cuda:{last}"], a.used_devices()
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.skipif("stand-in" in torch.cuda.get_device_name(0), reason="it computes nothing")
 def test_a_fork_after_import_can_still_use_the_device():
     script = """
 import os, torch

@@ -3,6 +3,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <atomic>
 #include <cstdint>
@@ -24,13 +25,15 @@ constexpr int64_t kRounding = 512;
 
 std::mutex g_lock;
 std::map<void*, Block> g_blocks;
-int64_t g_made[8];
+int64_t g_made[8], g_level[8];
 std::atomic<int16_t> g_device{-1};
 c10::Allocator* g_host = nullptr;
 
 void say(void* data, int64_t size, int16_t device) {
+  g_level[device] += size;
   c10::reportMemoryUsageToProfiler(
-      data, size, 0, 0, c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)));
+      data, size, static_cast<size_t>(g_level[device]), 0,
+      c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)));
 }
 
 void take_back(void* data) {
@@ -71,7 +74,38 @@ struct Allocator final : c10::Allocator {
   }
 };
 
+// What torch is asked for statistics of the devices; twice as much is reserved as handed out.
+struct Statistics final : c10::DeviceAllocator {
+  c10::DataPtr allocate(size_t) override {
+    return {};
+  }
+  void copy_data(void*, const void*, std::size_t) const override {}
+  bool initialized() override {
+    return true;
+  }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    TORCH_CHECK(device < 8, "invalid device");
+    const std::lock_guard<std::mutex> holding(g_lock);
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    stats.allocated_bytes[0].current = g_level[device];
+    stats.reserved_bytes[0].current = 2 * g_level[device];
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {}
+};
+
 }  // namespace
+
+TL_EXPORT void tell_statistics() {
+  c10::SetAllocator(c10::DeviceType::CUDA, new Statistics);
+}
+
+TL_EXPORT void tell_no_statistics() {
+  c10::SetAllocator(c10::DeviceType::CUDA, nullptr);
+}
 
 TL_EXPORT void stand_in() {
   static auto* const allocator = new Allocator;

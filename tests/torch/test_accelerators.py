@@ -2,6 +2,7 @@
 
 import copy
 import os
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN
 
 pytest.importorskip("torch")
+from tensorlens.frameworks.torch import backends
 from tensorlens.frameworks.torch.accelerators import Accelerators
 
 GROUPS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "segment")
@@ -191,6 +193,43 @@ def test_figures_are_the_allocators_and_the_peak_starts_again_at_each_read():
     assert read() == (1024, 5120, 2 << 20)
     assert allocator.resets == [0]
     assert read() == (1024, 1024, 2 << 20)
+
+
+class Levels:
+    """What reads natively, until it cannot."""
+
+    def __init__(self, device_type):
+        assert device_type == 1
+        self.figures = (512, 1024, 2 << 20)
+
+    def read(self, index):
+        return self.figures and (index, *self.figures[1:])
+
+
+def test_native_reads_leave_torch_s_peaks_alone(monkeypatch):
+    torch, allocator = make({0})
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(backends, "DeviceLevels", Levels)
+    devices = Accelerators(torch)
+    read = devices.device_counter("cuda:1").reader()
+    allocator.change(1, 4096)
+    allocator.change(1, -4096)
+    assert read() == (1, 1024, 2 << 20)
+    assert allocator.resets == [] and torch._C._cuda_memoryStats == allocator.stats
+    # from where they fail on peaks are torch's
+    devices.backends["cuda"]._levels.figures = None
+    assert read() == (0, 4096, 0)
+    assert read() == (0, 0, 0)
+    assert user_peak(torch, 1) == 4096
+
+
+def test_an_allocator_that_reports_no_blocks_is_not_read_natively(monkeypatch):
+    torch, allocator = make({0}, backend="cudaMallocAsync")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(backends, "DeviceLevels", Levels)
+    read = Accelerators(torch).device_counter("cuda:0").reader()
+    allocator.change(0, 1024)
+    assert read() == (1024, 1024, 0)
 
 
 def test_devices_are_read_each_for_itself():

@@ -7,12 +7,16 @@ torch 2.13 unless a comment names another version.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.frameworks.torch.native.device_levels import DeviceLevels
 from tensorlens.frameworks.torch.peak_statistics import Statistics, Stats
+from tensorlens.native.build import NativeUnavailable
 
 # c10/core/AllocatorConfig.h: kMinBlockSize; a block of the large pool is split only when more
 # than 1 MiB of it would be left (c10/cuda/CUDACachingAllocator.cpp), so a figure can exceed the
@@ -31,7 +35,7 @@ class Backend:
     is_numbered = True
     """Whether its devices are told apart by a number: ``cuda:0``."""
     lists_blocks = False
-    """Whether its allocator lists its blocks and reports each of them as it comes and goes."""
+    """Whether its allocator lists its blocks."""
     build = "another build"
     """Build or machine that has it."""
 
@@ -40,6 +44,7 @@ class Backend:
         self.module = getattr(torch, self.name)
         self.missing: dict[str, str] = {}
         self.statistics: Statistics | None = None
+        self._levels: DeviceLevels | None = None
 
     @classmethod
     def is_built(cls, torch: Any) -> bool:
@@ -95,10 +100,21 @@ class Backend:
         assert self.statistics is not None
         return any(figure > 0 for figure in self.statistics.figures(index))
 
+    def reports_blocks(self) -> bool:
+        """Tell whether its allocator reports each block to torch as it comes and goes."""
+        return self.lists_blocks
+
     def read(self, index: int) -> tuple[int, int, int]:
         """Return ``(allocated, peak since the previous read, reserved)``; asked when ready."""
-        assert self.statistics is not None
-        return self.statistics.read(index)
+        levels, statistics = self._levels, self.statistics
+        found = None if levels is None else levels.read(index)
+        if found is not None:
+            return found
+        assert statistics is not None
+        # from here on peaks are torch's own, which start at its last reset
+        self._levels = None
+        statistics.install()
+        return statistics.read(index)
 
     def segments(self) -> Sequence[Mapping[str, Any]]:
         """Return the allocator's segments, with their blocks.
@@ -121,8 +137,13 @@ class Backend:
 
     def install(self) -> None:
         """Make the user's own peak statistics survive our reads."""
-        if self.statistics is not None:
-            self.statistics.install()
+        if self._levels is not None or self.statistics is None:
+            return
+        if self.reports_blocks() and self.torch is sys.modules.get("torch"):
+            with contextlib.suppress(NativeUnavailable):
+                self._levels = DeviceLevels(self.device_type)
+                return
+        self.statistics.install()
 
 
 class Cuda(Backend):
@@ -161,6 +182,10 @@ class Cuda(Backend):
             # c10/cuda/CUDAMallocAsyncAllocator.cpp asks the device's default pool
             return "cudaMallocAsync pool", "as the driver counts its pool, other users included"
         return f"{allocator} allocator", "as that allocator counts, if it does"
+
+    def reports_blocks(self) -> bool:
+        """Tell whether its allocator reports each block to torch as it comes and goes."""
+        return self._allocator() == "native"
 
     def _is_rocm(self) -> bool:
         return bool(getattr(self.torch.version, "hip", None))

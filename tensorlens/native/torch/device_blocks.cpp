@@ -14,6 +14,7 @@
 #include <c10/core/Allocator.h>
 
 #include "alloc_sites.hpp"
+#include "device_levels.hpp"
 #include "imports.hpp"
 
 #include <algorithm>
@@ -155,6 +156,7 @@ int32_t birth_now() {
 }
 
 void report(void* data, int64_t size, size_t allocated, size_t reserved, c10::Device device) {
+  note_level(device, allocated);
   if (g_follows.load(std::memory_order_relaxed) && data != nullptr && !device.is_cpu()) {
     if (size > 0) {
       take_in(reinterpret_cast<uintptr_t>(data), size, number_of(device), birth_now());
@@ -189,14 +191,26 @@ struct Living {
 
 }  // namespace
 
+// Has all libraries report here, and gives how many do.
+TL_EXPORT int64_t tl_devices_connect() {
+  return replace_import(
+      reinterpret_cast<void*>(&c10::reportMemoryUsageToProfiler), reinterpret_cast<void*>(&report));
+}
+
+// Writes 3 figures as read_level() does; gives whether it did.
+TL_EXPORT int tl_devices_read(int type, int index, int64_t* figures) {
+  const c10::Device device(
+      static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index));
+  return read_level(device, figures) ? 1 : 0;
+}
+
 // Both are called with the GIL held, which is what keeps them apart. Gives how many libraries
 // report here; where none does, nobody is to follow.
 TL_EXPORT int64_t tl_devices_follow() {
   // a fork in the middle of a change would leave the child a lock that nobody opens
   static const int prepared = pthread_atfork(&lock_all, &unlock_all, &unlock_all);
   (void)prepared;
-  const int64_t libraries = replace_import(
-      reinterpret_cast<void*>(&c10::reportMemoryUsageToProfiler), reinterpret_cast<void*>(&report));
+  const int64_t libraries = tl_devices_connect();
   if (libraries > 0 && g_followers++ == 0) {
     g_callback = at::addGlobalCallback(
         at::RecordFunctionCallback(op_begins).scopes({at::RecordScope::FUNCTION}));

@@ -1,0 +1,69 @@
+"""An accelerator's level and its peaks, read natively, of a stand-in for its allocator."""
+
+import pytest
+import torch
+
+from tensorlens.frameworks.torch.native.device_levels import DeviceLevels
+from tensorlens.native.build import NativeUnavailable
+from tests.torch.stand_in_device import stand_in
+
+CUDA, XPU = 1, 12
+
+
+@pytest.fixture
+def device(monkeypatch):
+    try:
+        with stand_in(monkeypatch) as found:
+            yield found
+    except NativeUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def read(device):
+    device.library.tell_statistics()
+    levels = DeviceLevels(CUDA)
+    levels.read(0)
+    yield levels.read
+    device.library.tell_no_statistics()
+
+
+def made(device, nbytes, index=0):
+    with device.on(index):
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+
+def test_the_peak_starts_again_at_each_read(device, read):
+    kept = made(device, 1000)
+    assert read(0) == (1024, 1024, 2048)
+    del kept
+    assert read(0) == (0, 1024, 0)
+    assert read(0) == (0, 0, 0)
+
+
+def test_the_peak_is_the_highest_instant(device, read):
+    kept = made(device, 512)
+    for nbytes in (4096, 65536, 512):
+        scratch = made(device, nbytes)
+        del scratch
+    assert read(0) == (512, 512 + 65536, 1024)
+    del kept
+
+
+def test_devices_are_read_each_for_itself(device, read):
+    first, third = made(device, 512), made(device, 2048, 2)
+    assert read(2) == (2048, 2048, 4096)
+    assert read(0) == (512, 512, 1024)
+    del first, third
+
+
+def test_blocks_of_threads_without_python_count(device, read):
+    with device.on(0):
+        block = device.library.hand_out(4096)
+    device.library.hand_back(block)
+    assert read(0) == (0, 4096, 0)
+
+
+def test_what_torch_does_not_tell_is_none(device, read):
+    assert read(9) is None
+    assert DeviceLevels(XPU).read(0) is None
