@@ -35,7 +35,7 @@ SINGLE := tests/alone/test_wheel.py $(filter-out %/test_wheel.py,$(wildcard test
 
 PURE := integrations leaks lines planning recording records render test_units.py
 
-.PHONY: demo test quick lint pytest bench wheel site clean test-torch test-composer \
+.PHONY: demo test quick lint pytest bench wheel site clean test-torch test-composer test-cuda \
     $(NEWER:%=test-%) $(SINGLE)
 
 demo: $(VENV)/.ready
@@ -80,6 +80,12 @@ test-torch:
 	$(MAKE) $(VENV)-torch-$(VERSION)/.ready
 	$(VENV)-torch-$(VERSION)/bin/python -m pytest --tb=short tests/smoke
 
+# the parts for CUDA with torch's own allocator and no card; the build of torch takes 5 GB
+CUDA_TORCH := torch==2.14.1
+test-cuda: $(VENV)-cuda/.ready
+	$(VENV)-cuda/bin/python tests/gpu/stand_in/build.py build/stand_in \
+	    $(VENV)-cuda/bin/python -m pytest --tb=short tests/gpu
+
 # the callback for Composer, with Composer
 test-composer: $(VENV)-composer/.ready
 	$(VENV)-composer/bin/python -m pytest --tb=short tests/trainers/test_composer.py
@@ -120,6 +126,11 @@ $(VENV)-composer/.ready: pyproject.toml
 	$(VENV)-composer/bin/python $(PIP) --no-deps $(COMPOSER)
 	touch $@
 
+$(VENV)-cuda/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-cuda
+	$(VENV)-cuda/bin/python $(PIP) $(CUDA_TORCH) nvidia-cuda-crt -e . numpy pytest
+	touch $@
+
 $(VENV)-site/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-site
 	$(VENV)-site/bin/python $(PIP) mkdocs-material "mkdocstrings[python]" mkdocs-jupyter
@@ -139,4 +150,4 @@ $(VENV)-torch-%/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) $(VENV)-site $(VENV)-composer $(VENV)-3.* $(VENV)-torch-*
+	rm -rf build dist $(VENV) $(VENV)-site $(VENV)-composer $(VENV)-cuda $(VENV)-3.* $(VENV)-torch-*
