@@ -23,10 +23,7 @@ _OPTIONAL = ("backward", "rise", "growth", "residents")
 
 @dataclass(frozen=True, slots=True)
 class ResidentLine:
-    """Bytes that one line had left when a backward pass began, without what it calls.
-
-    Of a forward line they are those since the pass before, which freed the earlier ones.
-    """
+    """Bytes that one line had left when a backward pass began, without what it calls."""
 
     filename: str
     lineno: int
@@ -65,7 +62,7 @@ class LineMemory:
     than is counted of a hit. The rest was given back elsewhere."""
     residents: tuple[ResidentLine, ...] | None = field(default=None, compare=False)
     """Of a line that runs a backward pass: the lines that had left most when the one with ``peak``
-    began; None of all others."""
+    began, since the end of the one before it; None of all others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -575,33 +575,6 @@ def test_peak_of_backward_names_the_lines_whose_memory_was_there():
     assert type(report).from_json(report.to_json()).to_json() == report.to_json()
 
 
-def step_with_state(layer, steps):
-    state = []
-    for _ in range(steps):
-        x = torch.ones(32, 64)
-        loss = layer(x).sum()
-        loss.backward()
-        if not state:
-            state.append(torch.ones(512, 64))
-        layer.weight.grad = None
-
-
-def test_peak_of_backward_names_what_earlier_steps_left():
-    layer = Layer()
-    with tensorlens.LineProfiler(step_with_state, Layer.forward) as profiler:
-        step_with_state(layer, 4)
-    lines = {
-        line.source.strip(): line for each in profiler.result().functions for line in each.lines
-    }
-    found = lines["loss.backward()"].memory["cpu"].residents
-    by_line = {each.lineno: each.nbytes for each in found}
-    # the state is of the first step, the peak of a later one
-    assert by_line[lines["state.append(torch.ones(512, 64))"].lineno] == 512 * 64 * FLOAT
-    # of three earlier results nothing is there: the line has the last one alone
-    assert by_line[lines["return x.exp()"].lineno] == 32 * 64 * FLOAT
-    assert lines["loss.backward()"].lineno not in by_line
-
-
 def called(kept):
     scratch = torch.ones(1000)  # noqa: F841
     kept.append(torch.ones(100))

@@ -157,7 +157,7 @@ def _before(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
         yield Fact(label, f"{size(each.nbytes)} left by {where}", source)
     rest = peak.peak - (memory.rise or 0) - sum(each.nbytes for each in residents)
     if rest > 0:
-        yield Fact("", f"{size(rest)} more: gradients, other lines, code not profiled")
+        yield Fact("", f"{size(rest)} more: weights, optimizer states, other lines")
 
 
 def _group(

@@ -40,9 +40,9 @@ class BackwardPass:
         self._at_end: dict[LineKey, list[int]] = {}
         self._peaks: list[tuple[int, int]] = []
         self.residents: list[list[tuple[LineKey, int]]] = []
-        """A slot each, of the pass with the highest peak: the lines that had left most when it
-        began, and their bytes, without those of the profiled functions that they called. None
-        where no look was taken at that pass."""
+        """A slot each, of the pass with the highest peak: the lines that had left most since the
+        pass before, and their bytes, without those of the profiled functions that they called.
+        None where no look was taken at that pass."""
 
     def begin(self, accounts: Callable[[], Iterable[Account]]) -> None:
         """Note that the line begins."""
@@ -64,8 +64,8 @@ class BackwardPass:
             highest = self._peaks[slot]
             if peak > highest or (peak == highest and is_looked_at):
                 self._peaks[slot] = peak
-                left = self._left(slot, peak[0] - peak[1]) if is_looked_at else ()
-                self.residents[slot] = sorted(left, key=lambda each: -each[1])[:_MOST]
+                grown = self._grown(slot) if is_looked_at else ()
+                self.residents[slot] = sorted(grown, key=lambda each: -each[1])[:_MOST]
         if _is_looked_at(self._count + 1):
             self._at_end = dict(_own_nets(accounts()))
 
@@ -73,23 +73,12 @@ class BackwardPass:
         """Start afresh."""
         self.__init__()  # type: ignore[misc]
 
-    def _left(self, slot: int, level: int) -> list[tuple[LineKey, int]]:
-        """Return lines and what they had left when the pass began, at ``level`` bytes.
-
-        A line that has left bytes since the pass before is a forward line, whose earlier bytes
-        that pass has freed: it has the new ones. Another, such as the optimizer's, has all that it
-        ever left, unless that is more than there can be: then other lines have freed some.
-        """
-        recent, earlier = [], []
+    def _grown(self, slot: int) -> Iterator[tuple[LineKey, int]]:
         for line, nets in self._at_begin.items():
-            net = sum(nets[slot : slot + 1])
-            grown = net - sum(self._at_end.get(line, ())[slot : slot + 1])
+            before = self._at_end.get(line, ())
+            grown = sum(nets[slot : slot + 1]) - sum(before[slot : slot + 1])
             if grown > 0:
-                recent.append((line, grown))
-            elif net > 0:
-                earlier.append((line, net))
-        known = sum(nbytes for _, nbytes in (*recent, *earlier))
-        return recent + earlier if known <= level else recent
+                yield line, grown
 
 
 def _is_looked_at(number: int) -> bool:
@@ -110,7 +99,5 @@ def _own_nets(accounts: Iterable[Account]) -> Iterator[tuple[LineKey, list[int]]
     for account in accounts:
         code = account.code
         for lineno, stats in list(account.lines.items()):
-            if lineno in account.passes:
-                continue  # what a pass leaves are gradients, which others free
             key = LineKey(code.co_filename, lineno, code.co_qualname)
             yield key, [cell.net - cell.inner for cell in stats.cells]

@@ -74,7 +74,7 @@ def test_the_parts_of_a_peak_in_backward_add_up_to_it():
     text = TextRenderer(120, "utf-8").render(found)
     assert "of this    4.00 MiB taken by the backward pass" in text
     # 20 - 4 - 3 - 2
-    assert "             11.00 MiB more: gradients, other lines, code not profiled\n" in text
+    assert "             11.00 MiB more: weights, optimizer states, other lines\n" in text
 
 
 def test_csv_and_pandas():
