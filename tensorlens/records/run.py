@@ -79,12 +79,12 @@ def run_over(records: Iterable[Any]) -> Run | None:
     run = current_run()
     if run is None:
         return None
-    versions: dict[str, str] = {}
-    devices: list[str] = []
-    for each in (*(getattr(record, "run", None) for record in records), run):
+    versions, devices = dict(run.versions), []
+    for each in (getattr(record, "run", None) for record in records):
         if each is not None:
             versions |= each.versions
             devices += each.devices
+    devices += run.devices
     return replace(run, versions=versions, devices=tuple(dict.fromkeys(devices)))
 
 
