@@ -13,6 +13,7 @@ from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.api import allocator_settings
 from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
 from tensorlens.planning.estimate.cards import DeviceSpec
+from tensorlens.planning.estimate.present.peak import culprits
 from tensorlens.planning.estimate.target import STEPS, StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
 from tensorlens.planning.trials.jobs import (
@@ -174,6 +175,7 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
         beyond="" if batch.batch is None else batch.beyond,
         peaks=(peak,),
         notes=tuple(caution.text for caution in answer.warnings),
+        at_peak=dict(culprits(answer.without_source())),
         missing=missing,
     )
     return Estimated(outcome, answer.device, "" if answer.card is None else answer.card.name)

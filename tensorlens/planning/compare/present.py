@@ -24,6 +24,7 @@ from tensorlens.render.blocks import (
     Rows,
     Section,
     Table,
+    named,
 )
 from tensorlens.render.figures import UNKNOWN, counted, size
 from tensorlens.render.view import View
@@ -68,6 +69,7 @@ def blocks(found: Comparison, view: View) -> Sequence[Block]:
     shown.append(Table(columns, winners, sentences=sentences))
     if any(each.ran for each in found.outcomes):
         shown.append(_options(found))
+    shown += _peaks(found)
     failures = tuple(Note(_failure(each)) for each in found.outcomes if not each.ran)
     if failures:
         shown.append(Section(failures, "Without figures"))
@@ -105,6 +107,13 @@ def _failure(outcome: Outcome) -> str:
         named = outcome.why.startswith((f"{outcome.name} ", f"{outcome.name}:"))
         return outcome.why if named else f"{outcome.name}: {outcome.why}"
     return f"{outcome.name}: {outcome.status}: {outcome.why}"
+
+
+def _peaks(found: Comparison) -> Iterator[Section]:
+    """Yield what has most of the peaks of the baseline and of the options that need least."""
+    for name in dict.fromkeys((found.baseline, *found.winners[0].names)):
+        if at_peak := found[name].at_peak:
+            yield Section((named(tuple(at_peak.items())),), f"At the peak of {name!r}")
 
 
 def _bars(found: Comparison) -> Iterator[Bars]:

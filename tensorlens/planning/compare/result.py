@@ -160,6 +160,9 @@ class Outcome:
     losses: tuple[float | None, ...] = ()
     """Of each step in the first repeat; None is no finite number."""
     notes: tuple[str, ...] = ()
+    at_peak: dict[str, str] = field(default_factory=dict)
+    """When an estimate's peak is, and what has most of it: ``peak``, ``line``, ``tensor``. Empty
+    where it was measured: a run tells its peak alone."""
     missing: dict[str, str] = field(default_factory=dict)
     """Figure to why it is None or empty."""
 

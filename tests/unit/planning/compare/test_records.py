@@ -1,6 +1,7 @@
 """What a comparison says of rows made by hand."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -166,6 +167,17 @@ def test_rows_without_figures():
     assert found.time_ratio("fused") is None and found.saved("crash") is None
     with pytest.raises(UsageError, match="no option 'other'"):
         found["other"]
+
+
+def test_peaks_of_the_baseline_and_of_the_least_option_are_told_with_their_lines():
+    rows = [(BASE, "train.py:8, 64.00 MiB"), (outcome("half", 50 * MIB, (1.0,) * 3), "train.py:9")]
+    rows.append((outcome("most", 200 * MIB, (1.0,) * 3), "train.py:10"))
+    found = comparison(*(replace(each, at_peak={"line": line}) for each, line in rows))
+    text = str(found)
+    assert "line  train.py:8, 64.00 MiB" in text.partition(f"At the peak of {BASE.name!r}")[2]
+    assert "line  train.py:9" in text.partition("At the peak of 'half'")[2]
+    assert "train.py:10" not in text
+    assert Comparison.from_json(found.to_json()) == found
 
 
 def test_nothing_ran():
