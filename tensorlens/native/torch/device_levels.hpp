@@ -11,12 +11,10 @@
 #include <algorithm>
 #include <atomic>
 
-#if __has_include(<torch/headeronly/version.h>)
-#include <torch/headeronly/version.h>
+#include <torch/csrc/api/include/torch/version.h>
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
 #include <c10/core/CachingDeviceAllocator.h>
 #define TL_HAS_DEVICE_ALLOCATOR
-#endif
 #endif
 
 namespace {
