@@ -330,8 +330,9 @@ with recording:
     kept = empty(77)
     size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + (4 << 20), resource.RLIM_INFINITY))
-    for _ in range(100_000): empty(1)
-    # nothing is left that a table could lie in
+    # more than is free: the oldest are folded, into a table that is made now
+    for _ in range(500_000): empty(1)
+    # nothing is left that another table could lie in
     for nbytes in (1 << 20, 1 << 16, 1 << 12, 1 << 11):
         while malloc(nbytes): pass
     for _ in range(300_000): empty(1)
@@ -345,7 +346,7 @@ print(recording.origin.dropped > 0, len(first), log[-1].action)
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much there is")
 def test_where_there_is_no_memory_for_events_the_oldest_go(allocator):
     done = done_without_memory(SCARCE)
-    # 400,000 pairs of events are 25.6 MB
+    # 800,000 pairs of events are 51.2 MB
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 free\n", "")
 
 

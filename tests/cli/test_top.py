@@ -22,6 +22,7 @@ from commands import ROOT, environment
 from tensorlens import load
 from tensorlens.cli import main
 from tensorlens.lines.region import DeviceLevel
+from tensorlens.live import addresses
 from tensorlens.live.client import Job, JobEnded, serving
 from tensorlens.live.injection import SCRIPT
 from tensorlens.live.protocol import Ask
@@ -134,6 +135,14 @@ def folder():
 def own_sockets(folder, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     monkeypatch.setenv("COLUMNS", "80")
+    # jobs of whoever runs the tests are none of theirs
+    of_all = addresses._folders
+    of_user = {Path("/tmp", f"tensorlens-live-{os.geteuid()}")}
+    monkeypatch.setattr(
+        addresses,
+        "_folders",
+        lambda *given: [each for each in of_all(*given) if each not in of_user],
+    )
 
 
 @pytest.fixture(scope="module")
