@@ -64,6 +64,7 @@ def test_blocks_of_threads_without_python_count(device, read):
     assert read(0) == (0, 4096, 0)
 
 
-def test_what_torch_does_not_tell_is_none(device, read):
-    assert read(9) is None
-    assert DeviceLevels(XPU).read(0) is None
+def test_what_torch_does_not_tell_is_no_figure(device, read):
+    for unknown in (lambda: read(9), lambda: DeviceLevels(XPU).read(0)):
+        with pytest.raises(LookupError):
+            unknown()

@@ -106,15 +106,15 @@ class Backend:
 
     def read(self, index: int) -> tuple[int, int, int]:
         """Return ``(allocated, peak since the previous read, reserved)``; asked when ready."""
-        levels, statistics = self._levels, self.statistics
-        found = None if levels is None else levels.read(index)
-        if found is not None:
-            return found
-        assert statistics is not None
-        # from here on peaks are torch's own, which start at its last reset
-        self._levels = None
-        statistics.install()
-        return statistics.read(index)
+        assert self.statistics is not None
+        if self._levels is None:
+            return self.statistics.read(index)
+        try:
+            return self._levels.read(index)
+        except LookupError:
+            # torch says why in its own words
+            self.statistics.figures(index)
+            raise
 
     def segments(self) -> Sequence[Mapping[str, Any]]:
         """Return the allocator's segments, with their blocks.

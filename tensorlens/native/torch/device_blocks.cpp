@@ -167,6 +167,12 @@ void report(void* data, int64_t size, size_t allocated, size_t reserved, c10::De
   c10::reportMemoryUsageToProfiler(data, size, allocated, reserved, device);
 }
 
+// Has all libraries report here, and gives how many do.
+int64_t connect_libraries() {
+  return replace_import(
+      reinterpret_cast<void*>(&c10::reportMemoryUsageToProfiler), reinterpret_cast<void*>(&report));
+}
+
 void lock_all() {
   g_all.lock.lock();
   g_beginnings.lock.lock();
@@ -191,14 +197,13 @@ struct Living {
 
 }  // namespace
 
-// Has all libraries report here, and gives how many do.
-TL_EXPORT int64_t tl_devices_connect() {
-  return replace_import(
-      reinterpret_cast<void*>(&c10::reportMemoryUsageToProfiler), reinterpret_cast<void*>(&report));
+// Has the levels kept; gives how many libraries report here, 0 where levels cannot be read.
+TL_EXPORT int64_t tl_levels_connect() {
+  return kReadsLevels ? connect_libraries() : 0;
 }
 
 // Writes 3 figures as read_level() does; gives whether it did.
-TL_EXPORT int tl_devices_read(int type, int index, int64_t* figures) {
+TL_EXPORT int tl_levels_read(int type, int index, int64_t* figures) {
   const c10::Device device(
       static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index));
   return read_level(device, figures) ? 1 : 0;
@@ -210,7 +215,7 @@ TL_EXPORT int64_t tl_devices_follow() {
   // a fork in the middle of a change would leave the child a lock that nobody opens
   static const int prepared = pthread_atfork(&lock_all, &unlock_all, &unlock_all);
   (void)prepared;
-  const int64_t libraries = tl_devices_connect();
+  const int64_t libraries = connect_libraries();
   if (libraries > 0 && g_followers++ == 0) {
     g_callback = at::addGlobalCallback(
         at::RecordFunctionCallback(op_begins).scopes({at::RecordScope::FUNCTION}));

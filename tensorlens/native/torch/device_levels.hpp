@@ -19,6 +19,12 @@
 
 namespace {
 
+#ifdef TL_HAS_DEVICE_ALLOCATOR
+constexpr bool kReadsLevels = true;
+#else
+constexpr bool kReadsLevels = false;
+#endif
+
 constexpr int kMostDevices = 128;
 // of CUDA and ROCm, and of XPU
 std::atomic<int64_t> g_peaks[2][kMostDevices];

@@ -20,7 +20,8 @@ class DeviceLevels:
         device_type: the backend's number in ``c10/core/DeviceType.h``.
 
     Raises:
-        NativeUnavailable: the native part cannot be had, or no library reports to it.
+        NativeUnavailable: the native part cannot be had, no library reports to it, or torch is
+            older than 2.9.
     """
 
     def __init__(self, device_type: int) -> None:
@@ -29,21 +30,22 @@ class DeviceLevels:
         declare(
             library,
             {
-                "tl_devices_connect": (ctypes.c_int64, ()),
-                "tl_devices_read": (ctypes.c_int, (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)),
+                "tl_levels_connect": (ctypes.c_int64, ()),
+                "tl_levels_read": (ctypes.c_int, (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)),
             },
         )
-        if not library.tl_devices_connect():
-            raise NativeUnavailable(f"no library of torch reports to {DEVICE_BLOCKS.label}")
-        self._read = library.tl_devices_read
+        if not library.tl_levels_connect():
+            raise NativeUnavailable(f"{DEVICE_BLOCKS.label} cannot read levels of this torch")
+        self._read = library.tl_levels_read
 
-    def read(self, index: int) -> tuple[int, int, int] | None:
+    def read(self, index: int) -> tuple[int, int, int]:
         """Return ``(allocated, peak since the previous read, reserved)`` in bytes.
 
-        None where torch does not tell: before 2.9, and of a device that is lost.
+        Raises:
+            LookupError: torch does not tell, as of a device that is lost.
         """
         figures = array("q", (UNKNOWN,) * 3)
         if not self._read(self._type, index, figures.buffer_info()[0]):
-            return None
+            raise LookupError("the allocator does not tell its level")
         allocated, peak, reserved = figures
         return allocated, peak, reserved
