@@ -21,6 +21,7 @@ import torch
 
 import tensorlens
 from tensorlens.planning import processes
+from tensorlens.units import format_bytes
 from tests import warm
 from tests.under_limit import largest_batch
 
@@ -119,6 +120,47 @@ def test_a_batch_in_parts(measured):
     # a quarter of the activations and of the data; but gradients are there from the first part on
     saved = 3 * (N + 2) * A / 4 - P
     assert measured.saved("parts") == pytest.approx(saved, rel=0.05)
+
+
+def line_of(text):
+    source = Path(programs.__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(source, 1) if text in line)
+
+
+def test_what_has_most_of_a_measured_peak(measured):
+    outcome = measured["baseline"]
+    peak, line, tensor = (outcome.at_peak[name] for name in ("peak", "line", "tensor"))
+    place = f"compare_programs.py:{line_of('torch.tanh')}"
+    assert peak.startswith(f"{format_bytes(outcome.peak_allocated)} in backward") and place in peak
+    assert place in line
+    # backward has used up the last output
+    assert f"x {N - 1}, {format_bytes((N - 1) * A)}" in tensor and place in tensor
+
+
+STEPS = """
+import torch
+
+kept = []
+net = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range({steps}):
+    scratch = torch.empty(1 << 20)
+    del scratch
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("steps, is_explained", [(8, True), (3, False)])
+def test_a_whole_program_is_explained_by_a_step_more_if_it_makes_one(tmp_path, steps, is_explained):
+    script = tmp_path / "train.py"
+    script.write_text(STEPS.format(steps=steps))
+    found = tensorlens.compare(str(script), {"baseline": {}}, warmup=1, steps=2, repeats=1)
+    outcome = found["baseline"]
+    assert outcome.ran and len(outcome.seconds) == 1
+    # weight and bias, and the scratch
+    assert outcome.peak_allocated == (64 * 64 + 64) * 4 + (4 << 20)
+    at = outcome.at_peak.get("line", "")
+    assert ("train.py:8" in at) == is_explained
 
 
 def test_losses(measured):

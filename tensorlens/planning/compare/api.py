@@ -231,7 +231,8 @@ def _trials(job: Job, options: Sequence[Option], repeats: int, limits: _Limits) 
         Settings.parse(conf or "")
         environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
         jobs.append(replace(job, name=option.name, choice=option.choice, environment=environment))
-    works: list[Work] = [*jobs] * repeats
+    works: list[Work] = [replace(each, explains=True) for each in jobs]
+    works += [*jobs] * (repeats - 1)
     if limits.spec.capacity is not None:
         for each in jobs:
             multiple = each.choice.settings.get("accumulate", 1)

@@ -240,6 +240,7 @@ def measured_outcome(
         seconds=tuple(statistics.median(each.seconds) for each in runs if each.seconds),
         losses=() if first.losses is None else finite(first.losses),
         notes=first.notes,
+        at_peak=dict(first.at_peak),
         missing=missing,
     )
 

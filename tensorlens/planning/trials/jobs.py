@@ -117,6 +117,8 @@ class Job:
     of_keras: Mapping[str, Any] = field(default_factory=dict)
     """Options of a Keras model, if a program on fake tensors makes or trains one."""
     world_size: int = 1
+    explains: bool = False
+    """Whether one step more is recorded, to tell what has most of the peak."""
     limit: int | None = None
     """Bytes of memory that there are to be; None: as many as there are."""
     rehearsal: int | None = None
@@ -145,6 +147,8 @@ class Measured:
     """Peaks with set-up and one step alone, for each step after the
     warm-up; of TensorFlow's CPU allocator, of others empty."""
     notes: tuple[str, ...] = ()
+    at_peak: Mapping[str, str] = field(default_factory=dict)
+    """As :attr:`tensorlens.planning.compare.result.Outcome.at_peak`."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Figure to why it is not known."""
 

@@ -16,6 +16,7 @@ from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.jobs import Job, Reason, Result, Trouble
 from tensorlens.planning.trials.losses import loss_of
 from tensorlens.planning.trials.meter import Meter
+from tensorlens.planning.trials.recorded_step import RecordedStep
 from tensorlens.planning.trials.stage import Optioned
 from tensorlens.planning.trials.steps import StepRunner
 
@@ -73,21 +74,26 @@ def run_job(job: Job, bench: Bench) -> Result:
         made.append(optioned.begin())
         return made[0]
 
+    explained = RecordedStep(meter.figures) if job.explains and job.limit is None else None
     # a message for each step would be work for a processor that the next one needs
-    steps = StepRunner(job.warmup + job.steps, meter, lambda done: None, bench.when_stepped)
+    steps = StepRunner(
+        job.warmup + job.steps, meter, lambda done: None, bench.when_stepped, explained
+    )
     try:
         with bench.limited(job.limit):
             steps.run(job.program, begin, call)
     except BaseException as error:
-        text = bench.refusal(error, limited=job.limit is not None)
-        if text is None:
-            raise
-        return Trouble(Reason.OUT_OF_MEMORY, text)
+        # data may be too short for the step more
+        if explained is None or explained.figures is None:
+            text = bench.refusal(error, limited=job.limit is not None)
+            if text is None:
+                raise
+            return Trouble(Reason.OUT_OF_MEMORY, text)
     optioned.finished()
     ahead, why = held_ahead()
     known = [loss for loss in losses if loss is not None]
     has_losses = bool(known) and len(known) == len(losses)
-    figures = meter.figures()
+    figures = explained.figures if explained and explained.figures else meter.figures()
     missing = dict(figures.missing)
     missing |= {} if has_losses else {"losses": _NO_LOSS}
     missing |= {"held_ahead": why} if why else {}
@@ -98,6 +104,7 @@ def run_job(job: Job, bench: Bench) -> Result:
         held_ahead=ahead,
         step_peaks=figures.step_peaks[job.warmup :],
         notes=tuple(optioned.stage.notes),
+        at_peak=explained.at_peak() if explained else {},
         missing=missing,
     )
 

@@ -23,12 +23,11 @@ from tensorlens.recording.present.instants import (
 from tensorlens.recording.present.page import PageDevice, page_device
 from tensorlens.recording.present.remarks import (
     backward_title,
+    culprits,
     device_remarks,
     device_sources,
     extent,
     failures,
-    largest_line,
-    largest_row,
 )
 from tensorlens.recording.present.tables import (
     line_cells,
@@ -234,7 +233,7 @@ def _device(
     if page is not None:
         yield from page.timeline
         yield from page.controls
-    largest = [] if is_live else [*_largest_of(instant)]
+    largest = [] if is_live else [*culprits(instant)]
     if largest:
         yield named(largest)
     above: list[Block] = [_roles(instant, is_live=is_live)] if instant.roles else []
@@ -262,13 +261,6 @@ def _device(
     remarks = tuple(map(Note, device_remarks(recording, instant)))
     yield Section(remarks)
     yield from backward_blocks(recording, instant.device, view, medium)
-
-
-def _largest_of(instant: Instant) -> Iterator[tuple[str, str]]:
-    """Give the line and the tensors that have most of an instant."""
-    whole = instant.moment.bytes
-    line, tensor = largest_line(instant.lines, whole), largest_row(instant.rows, whole)
-    yield from ((name, text) for name, text in (("line", line), ("tensor", tensor)) if text)
 
 
 def _roles(instant: Instant, *, is_live: bool) -> Table:

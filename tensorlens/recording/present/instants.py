@@ -153,17 +153,21 @@ def when(recording: Recording, moment: Moment) -> str:
     parts = [after if timed else f"event {moment.row:,}"]
     if kind == START:
         parts = [start_text(recording)]
-    elif kind == ALLOC:
-        (block,) = recording.blocks((moment.row,))
-        parts.append(_made(block))
+    parts.append(request_text(recording, moment))
     mark = mark_before(recording.marks, moment.row)
     if mark is not None:
         parts.append(f"after {instant_text(recording.marks, mark)}")
     return ", ".join(filter(None, parts))
 
 
-def _made(block: Resident) -> str:
-    """Return ``in forward at train.py:12``, ``in backward of train.py:12``; what is known of it."""
+def request_text(recording: Recording, moment: Moment) -> str:
+    """Return ``in forward at train.py:12``, ``in backward of train.py:12``; what is known of it.
+
+    It is empty where the moment is not that of an allocation.
+    """
+    if moment.row < 0 or recording.log.kind[moment.row] != ALLOC:
+        return ""
+    (block,) = recording.blocks((moment.row,))
     where = "" if block.charged is None else place(block.charged)
     if block.phase == "other":
         return where and f"at {where}"

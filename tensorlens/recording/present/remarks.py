@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from tensorlens.recording.moments import Churn, Fragmentation, Moment
 from tensorlens.recording.present.instants import (
@@ -183,6 +183,13 @@ def largest_row(rows: Sequence[BlockRow], whole: int, others: Collection[str] = 
     name = first.name if first.count == 1 else f"{first.name} x {first.count:,}"
     at = f", {first.place}" if first.first.charged else ""
     return f"{printable(name)}, {part(first.nbytes, whole)}, {first.first.role}{at}"
+
+
+def culprits(instant: Instant) -> Iterator[tuple[str, str]]:
+    """Give the line and the tensors that have most of an instant."""
+    whole = instant.moment.bytes
+    line, tensor = largest_line(instant.lines, whole), largest_row(instant.rows, whole)
+    yield from ((name, text) for name, text in (("line", line), ("tensor", tensor)) if text)
 
 
 def part(nbytes: int, whole: int) -> str:
