@@ -138,9 +138,6 @@ def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
     text = size(row.change, signed=bool(kind))
     if kind:
         tone = "release" if row.change < 0 else "growth"
-    elif not row.is_whole:
-        # more is shown than there is where one element stands for many (expand)
-        text = f"{size(row.nbytes)} {'of' if row.nbytes < row.after else 'from'} {text}"
     yield Cell(text, bar=_bar(abs(row.change), largest), tone=tone)
 
 
@@ -163,6 +160,11 @@ def _remarks(row: TensorRow, view: View) -> Iterator[str]:
     first = row.first
     if len(first.names) > 1:
         yield "= " + " = ".join(name for name in first.names if name != row.name)
+    if row.after and not row.before and not row.is_whole:
+        # more is shown than there is where one element stands for many (expand)
+        word = "of" if row.nbytes < row.after else "from"
+        storages = "a storage" if row.count == 1 else f"{row.count:,} storages"
+        yield f"{size(row.nbytes)} {word} {storages} of {size(row.after)}"
     if first.note:
         yield first.note
     if first.held_by:

@@ -37,10 +37,13 @@ def test_cells() -> None:
     start = rows.index(["Name", "Role", "Type", "Shape", "Size", ""])
     assert rows[start + 1 : start + 3] == [
         [
-            *("small", "other", "float32", "(1,)", "4 B of 40.00 MiB"),
-            "of NumPy held by AddBackward0",
+            *("small", "other", "float32", "(1,)", "40.00 MiB"),
+            "4 B of a storage of 40.00 MiB of NumPy held by AddBackward0",
         ],
-        ["wide", "other", "float32", "(1000, 1000)", "3.81 MiB from 4 B", ""],
+        [
+            *("wide", "other", "float32", "(1000, 1000)", "4 B"),
+            "3.81 MiB from a storage of 4 B",
+        ],
     ]
     assert ["driver total", "1.00 GiB", ""] in rows
 

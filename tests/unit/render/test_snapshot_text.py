@@ -164,10 +164,12 @@ def test_tied_names_are_all_there() -> None:
 def test_views() -> None:
     text = text_of(snapshots.views())
     assert lines_with(text, "float32") == [
-        "small other float32 (1,) 4 B of 40.00 MiB",
-        "wide other float32 (1000, 1000) 3.81 MiB from 4 B",
+        "small other float32 (1,) 40.00 MiB",
+        "wide other float32 (1000, 1000) 4 B",
     ]
-    assert "\n      of NumPy\n      held by AddBackward0\n" in text
+    assert "\n      4 B of a storage of 40.00 MiB\n      of NumPy\n" in text
+    assert "\n      held by AddBackward0\n" in text
+    assert "\n      3.81 MiB from a storage of 4 B\n" in text
     assert "1 tensor shares the storage of another" in text
     verbose = text_of(snapshots.views(), verbose=True)
     assert "\n      shared by small.T  (1,), stride (1,), from element 7\n" in verbose
