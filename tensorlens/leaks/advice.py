@@ -268,9 +268,10 @@ def _graph(path: _Path, example: Example) -> str | None:
         # what is carried beside the variable that holds the graph may be a tuple
         is_whole = above == whole and path.facts.carried in (None, name)
         return _detach(path.facts.carried or name, is_whole=is_whole)
-    if inside is None and _is_number(example):
-        calls = f"{name}.item() or {name}.detach()"
-    elif inside is None:
+    # where bytes are below the example, all else hangs below it
+    if _is_number(example) and (inside is None or example.below):
+        return _store(path, example, above[-1])
+    if inside is None:
         calls = f"{name}.detach(), or compute it under torch.no_grad()"
     else:
         calls = f"{name}.detach(), or {name}.item() of a number"
@@ -287,9 +288,14 @@ def _number(path: _Path, example: Example) -> str | None:
     """Return the advice on single numbers that no graph hangs below, or an emptied one."""
     if not _is_number(example) or path.grows() is None:
         return None
+    return _store(path, example, path.references[-1])
+
+
+def _store(path: _Path, example: Example, last: Reference) -> str:
+    """Return the advice to keep a number in place of a tensor that ``last`` leads to."""
     # what a hook keeps is not what the line assigns
     made = None if path.place("hook") is not None else path.facts.variable
-    name = _name(path.references[-1], made or "tensor")
+    name = _name(last, made or "tensor")
     call = (path.facts.words.number or "{}.item()").format(name)
     graph = ", which keeps the autograd graph of its step" if example.grad_fn else ""
     return f"store {call} instead of the tensor{graph}"

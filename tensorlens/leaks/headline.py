@@ -52,7 +52,7 @@ def headline(
             "the verdict before the loop's function returns"
         )
     if any(each.kind == GrowthKind.HOST for each in others):
-        return f"no tensors stay behind in {_each(count)}, but host memory grows"
+        return f"no tensors stay behind in {_any(count)}, but host memory grows"
     grown = [
         f"{_sum_of(mine)} a step {words}"
         for kind, words in _HARMLESS.items()
@@ -67,14 +67,14 @@ def headline(
     ]
     if any(rest):
         return (
-            f"no tensor is known to stay behind in {_each(count)}, but memory is "
+            f"no tensor is known to stay behind in {_any(count)}, but memory is "
             f"{format_bytes(sum(rest))} more at their end"
         )
-    return f"no leak: nothing stays behind in {_each(count)}"
+    return f"no leak: nothing stays behind in {_any(count)}"
 
 
-def _each(count: int) -> str:
-    return "the one step judged" if count == 1 else f"each of {count} steps"
+def _any(count: int) -> str:
+    return "the one step judged" if count == 1 else f"any of {count} steps"
 
 
 def _sum_of(several: Sequence[Leak | Growth]) -> str:

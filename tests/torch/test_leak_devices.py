@@ -73,7 +73,7 @@ def test_losses_that_are_kept(device):
     assert leak.bytes_per_step == 4 + 5 * 6 * 4 + 5 * 3 * 4
     assert leak.example.below == 5 * 6 * 4 + 5 * 3 * 4
     assert "losses (local) -> list[6] -> grad_fn -> 2 saved activations" in leak.path
-    assert leak.advice.startswith("keep tensor.detach(), or tensor.item() of a number: ")
+    assert leak.advice.startswith("store tensor.item() instead of the tensor, which keeps ")
     assert report.notes == ()
     # 512 B for each of the three
     assert report.allocated["cuda:0"][-1] - report.allocated["cuda:0"][-2] == 3 * 512

@@ -36,7 +36,9 @@ CLEAR = "clear Trainer.history when it is no longer needed, or cap its size: deq
 
 def test_a_loss_with_its_graph():
     found = advice([way(TRAINER, HISTORY, item(9), LOSS)], example((), "MeanBackward0", 400))
-    assert found == ("keep loss.item() or loss.detach(): its grad_fn keeps the graph of its step")
+    assert found == (
+        "store loss.item() instead of the tensor, which keeps the autograd graph of its step"
+    )
 
 
 def test_an_output_with_its_graph():

@@ -31,7 +31,7 @@ def report(*leaks: Leak, **changes) -> LeakReport:
         "steps": 6,
         "warmup": 2,
         "allocated": {"cpu": tuple(KIB * n for n in range(1, 9))},
-        "verdict": "no leak: nothing stays behind in each of 5 steps",
+        "verdict": "no leak: nothing stays behind in any of 5 steps",
     }
     return LeakReport(leaks, **{**given, **changes})
 
@@ -57,7 +57,7 @@ LOSSES = Leak(
     example=Example("trainer.history[7]", "float32", (), 4, 4, "MeanBackward0", 1, 12 * KIB, 3),
     certainty=Certainty.CERTAIN,
     reason="each of 5 steps left the same number of tensors behind",
-    advice="keep loss.item() or loss.detach(): its grad_fn keeps the graph of its step",
+    advice="store loss.item() instead of the tensor, which keeps the autograd graph of its step",
     source="        loss = criterion(self.net(batch), target)\n",
 )
 

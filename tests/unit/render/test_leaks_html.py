@@ -43,7 +43,7 @@ def test_a_leak_has_its_facts_in_rows() -> None:
         ["certain", "each of 5 steps left the same number of tensors behind"],
         [
             "advice",
-            "keep loss.item() or loss.detach(): its grad_fn keeps the graph of its step",
+            "store loss.item() instead of the tensor, which keeps the autograd graph of its step",
         ],
     ]
 

@@ -25,7 +25,7 @@ def test_no_line_is_wider_than_the_page(kind: str, columns: int, encoding: str) 
 
 def test_a_healthy_loop() -> None:
     assert text_of("healthy") == (
-        "No leak: nothing stays behind in each of 5 steps\n"
+        "No leak: nothing stays behind in any of 5 steps\n"
         "  watched    8 steps: 2 of warm-up\n"
         "  allocated  cpu  ▁▂▃▄▅▆▇█  1.00 KiB to 8.00 KiB\n"
     )
@@ -47,8 +47,8 @@ def test_a_leak_at_80_columns() -> None:
         "                activation on cpu, made 1 step ago,\n"
         "                below it 3 tensors, 12.00 KiB\n"
         "   certain    each of 5 steps left the same number of tensors behind\n"
-        "   advice     keep loss.item() or loss.detach(): its grad_fn keeps the graph of\n"
-        "              its step\n"
+        "   advice     store loss.item() instead of the tensor, which keeps the autograd\n"
+        "              graph of its step\n"
     )
 
 
@@ -119,7 +119,7 @@ def test_a_report_prints_itself_and_is_short_as_repr() -> None:
         "grad_fn -> 3 saved activations>"
     )
     healthy = leaks.report()
-    assert repr(healthy) == "<LeakReport: no leak: nothing stays behind in each of 5 steps>"
+    assert repr(healthy) == "<LeakReport: no leak: nothing stays behind in any of 5 steps>"
     assert (bool(report), bool(healthy)) == (True, False)
 
 
