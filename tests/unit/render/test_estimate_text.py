@@ -33,6 +33,8 @@ Estimate for cuda:0: train.py:make_step
   +  outside of torch   410.00 MiB  429,916,160  300.00 MiB  550.00 MiB
   ─────────────────────────────────────────────────────────────────────
   =  required on card   446.00 MiB  467,664,896  334.00 MiB  588.00 MiB
+  Left out to fit 80 characters: Meaning. A wider terminal, .html and .csv show
+    it.
 
   As tools show it       Size       Bytes
   ───────────────────────────────────────
@@ -41,6 +43,8 @@ Estimate for cuda:0: train.py:make_step
   allocator total   50.00 MiB  52,428,800
   The allocator total may be 36.00 MiB to 100.40 MiB. It has unused cache, which
     goes back when the card is full.
+  Left out to fit 80 characters: Meaning. A wider terminal, .html and .csv show
+    it.
 
 At the peak, 33.50 MiB (35,127,296 B)
   Component                       Size   Share
@@ -98,14 +102,21 @@ MEANINGS = {
     "required on card": "decides whether it fits",
 }
 
+LEFT_OUT = """\
+  Left out to fit 80 characters: Meaning. A wider terminal, .html and .csv show
+    it.
+"""
+
 
 def with_meanings(text: str) -> str:
     """A page that has room says of each figure what it is; the longest have 30 and 43 columns."""
-    lines = text.splitlines(keepends=True)
+    lines = text.replace(LEFT_OUT, "").splitlines(keepends=True)
     for place, line in enumerate(lines):
         for label, meaning in MEANINGS.items():
             if re.match(rf"  ([ +=]  )?{label} +\d", line) and line.count(",") > 1:
                 lines[place] = f"{line.rstrip()}  {meaning}\n"
+        if line.rstrip().endswith((" At most", " Size       Bytes")):
+            lines[place] = f"{line.rstrip()}  Meaning\n"
     rules = [place for place, line in enumerate(lines) if "─" in line]
     for place, longest in zip(rules, (30, 30, 43), strict=False):
         lines[place] = lines[place].rstrip() + "─" * (2 + longest) + "\n"

@@ -141,7 +141,7 @@ def _bars(estimate: Estimate) -> Sequence[Block]:
         Bar(name, size(nbytes), nbytes / whole, is_best=nbytes == fit.needed.point)
         for name, nbytes in figures.items()
     )
-    return [Bars("Required, and there", tuple(bars))]
+    return [Bars("Required and available", tuple(bars))]
 
 
 def _figures(estimate: Estimate) -> Iterator[Block]:
@@ -168,7 +168,7 @@ def _figure_table(figures: Sequence[Figure], title: str) -> Table:
         *(Column(title, "text"), Column("Likeliest" if has_bounds else "Size")),
         *(Column("Bytes", rank=1), *bounds),
         # the meaning is for those who have the room
-        *((Column("", "text", rank=0),) if len(figures) > 1 else ()),
+        *((Column("Meaning", "text", rank=0),) if len(figures) > 1 else ()),
     )
     rows = (
         (
