@@ -1,4 +1,4 @@
-"""``tensorlens estimate``: what a program's steps will need on a card that need not be there."""
+"""``tensorlens estimate``: predict GPU memory without the GPU."""
 
 from __future__ import annotations
 

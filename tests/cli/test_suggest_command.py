@@ -53,7 +53,7 @@ def run(*words: str) -> int:
 
 PRINTED = """\
 Biggest savings for train.py:make_step (cpu)
-  peak 6.00 MiB, in the optimizer's step, step 1; each change by itself
+  peak 6.00 MiB, in the optimizer's step, step 1; each change alone
   line train.py:19, 4.00 MiB (66.6 %): optimizer.step()
   tensor aten::div at train.py:19 x 2, 1.00 MiB (16.7 %), temporary, train.py:19
 

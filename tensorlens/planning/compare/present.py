@@ -64,7 +64,7 @@ def blocks(found: Comparison, view: View) -> Sequence[Block]:
     text = f"Memory options{of}: {found.provenance} on {where}"
     shown: list[Block] = [Heading(text, conditions=(_conditions(found),))]
     winners = _winners(found)
-    sentences = tuple(f"{question}: {names} ({why})" for question, names, why in winners)
+    sentences = tuple(_sentence(question, names, why) for question, names, why in winners)
     columns = tuple(Column(each, "text") for each in _WINNERS)
     shown.append(Table(columns, winners, sentences=sentences))
     if any(each.ran for each in found.outcomes):
@@ -80,6 +80,10 @@ def blocks(found: Comparison, view: View) -> Sequence[Block]:
 def rows(found: Comparison) -> Rows:
     """Return one row per option."""
     return Rows(_COLUMNS, _rows(found), _TEXTS, _FRACTIONS)
+
+
+def _sentence(question: str, names: str, why: str) -> str:
+    return f"{question}: {names}, {why}" if names == UNKNOWN else f"{question}: {names} ({why})"
 
 
 def _options(found: Comparison) -> Table:
@@ -252,7 +256,7 @@ def _remarks(found: Comparison) -> tuple[str, ...]:
 
 def _noise(found: Comparison) -> str:
     if found.repeats < 2:
-        return f"time: n/a, {ONE_RUN}"
+        return f"time: n/a, timing noise unknown after {ONE_RUN}"
     apart = spread(found[found.baseline].seconds)
     own = "" if apart is None else f" The baseline's runs lie {100 * apart:.0f} % apart."
     return (

@@ -44,13 +44,13 @@ _TEXTS = ("kind", "change", "what", "code", "cost", "settings", "how", "memory",
 
 def title(found: Suggestions) -> str:
     """Return the title of a page."""
-    return "what would save most"
+    return "biggest savings"
 
 
 def blocks(found: Suggestions, view: View) -> Sequence[Block]:
     """Return the savings, what to write for each, remarks."""
     of = f" for {found.program}" if found.program else ""
-    conditions = f"peak {size(found.peak)}, {found.moment}; each change by itself"
+    conditions = f"peak {size(found.peak)}, {found.moment}; each change alone"
     culprits = [f"line {found.line}"] if found.line else []
     culprits += [f"tensor {found.tensor}"] if found.tensor else []
     free = [f"{each.change}, saves {size(each.predicted_saving)}" for each in found if each.is_free]
@@ -120,7 +120,7 @@ def _remarks(found: Suggestions) -> tuple[str, ...]:
             + ("; n/a: lost in noise, ask for more --repeats" if lost else "")
         )
     elif any(each.measured_peak is not None for each in found):
-        said.append(f"time: n/a, {ONE_RUN}")
+        said.append(f"time: n/a, timing noise unknown after {ONE_RUN}")
     if found.measured_peak is not None and found.measured_peak != found.peak:
         said.append(f"measured without any change: {size(found.measured_peak)}")
     return (*said, *found.notes)

@@ -32,7 +32,7 @@ _TEXT = tuple(name for name in _COLUMNS if name not in _BYTES)
 
 def title(difference: Difference) -> str:
     """Return the title of a page."""
-    return "what changed in memory"
+    return "changes in memory"
 
 
 def blocks(difference: Difference, view: View) -> Sequence[Block]:

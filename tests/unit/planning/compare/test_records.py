@@ -88,7 +88,7 @@ def test_times_of_one_run_are_no_result():
     )
     text = str(found)
     assert "7.35" not in text
-    assert "time: n/a, one run; use repeats=3 (--repeats 3)" in text
+    assert "time: n/a, timing noise unknown after one run; use repeats=3 (--repeats 3)" in text
     assert answers(found) == {LEAST: ("slow",), BATCH: (), QUICK: ()}
     assert found.pareto == ()
     assert "7.35" not in found.to_csv()

@@ -91,7 +91,7 @@ def test_what_is_measured():
     (row,) = [line for line in text.splitlines() if line.startswith("  2  a smaller queue")]
     assert row.split()[4:] == "6.00 MiB n/a n/a queue 2.00 MiB waiting n/a".split()
     once = made(replace(CHECKPOINT, **{**fields, "measured_time": None}), verified=True)
-    assert "time: n/a, one run; use repeats=3 (--repeats 3)" in str(once)
+    assert "time: n/a, timing noise unknown after one run; use repeats=3 (--repeats 3)" in str(once)
     assert found["checkpoint"].off == pytest.approx(40 / 38 - 1)
 
 
