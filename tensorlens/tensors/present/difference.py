@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tensorlens.records.families import families
+from tensorlens.records.names import readable_name
 from tensorlens.render.blocks import Block, Heading, Note, Paragraph, Rows, Section
 from tensorlens.render.figures import counted, size
+from tensorlens.render.source import printable
 from tensorlens.render.view import View
-from tensorlens.tensors.difference import Difference
+from tensorlens.roles import ROLES
+from tensorlens.tensors.difference import Changes, Difference
 from tensorlens.tensors.present.balance import ledger_changes
 from tensorlens.tensors.present.inventory import (
     change_headline,
@@ -17,6 +21,9 @@ from tensorlens.tensors.present.inventory import (
 )
 from tensorlens.tensors.present.tables import field, role_changes, tensor_table
 
+_ACTIVATION = ROLES.index("activation")
+_MOST_HOLDERS = 2
+"""More containers than these are not named: the table has them."""
 _OF_THE_TENSOR = ("name", "role", "device", "dtype")
 _MORE_OF_IT = ("born", "model_line", "held_by", "names", "module", "note")
 _BYTES = ("bytes_before", "bytes_after", "bytes_change")
@@ -91,7 +98,29 @@ def _device(difference: Difference, device: str, view: View) -> Iterator[Block]:
         if count:
             what = "changed size" if kind == "grown" else kind
             note = Note(f"{counted(count)} {what}, {size(nbytes, signed=True)}")
-            yield Section((note, tensor_table(rows, hidden, view, kind)))
+            graphs = _graph_holders(changes, device) if kind == "appeared" else ()
+            yield Section((note, *map(Note, graphs), tensor_table(rows, hidden, view, kind)))
     ledger = difference.ledger.get(device)
     if ledger is not None:
         yield ledger_changes(ledger)
+
+
+def _graph_holders(changes: Changes, device: str) -> Iterator[str]:
+    """Give which new items of containers may keep the tensors that autograd saved."""
+    table = changes.after
+    saved, items = list[int](), list[int]()
+    for row in changes.after_rows:
+        if table.devices[table.device[row]] != device or table.role[row] != _ACTIVATION:
+            continue
+        name = table.names[table.name[row]]
+        if readable_name(name) != name:
+            saved.append(row)
+        elif name.endswith("]"):
+            items.append(row)
+    holders = [
+        printable(each.name) + (f" x {len(each.rows):,}" if len(each.rows) > 1 else "")
+        for each in families(table, items)
+    ]
+    if saved and 0 < len(holders) <= _MOST_HOLDERS:
+        what = f"{counted(len(saved))}, {size(sum(table.storage_nbytes[row] for row in saved))}"
+        yield f"{' and '.join(holders)} may keep the autograd graphs that saved {what}"

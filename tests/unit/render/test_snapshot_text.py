@@ -295,6 +295,19 @@ def test_what_a_program_wrote_is_obeyed_by_nobody() -> None:
     assert "<b>bold</b>" in text
 
 
+def test_a_difference_names_the_list_that_keeps_graphs() -> None:
+    tensors = [
+        *(T("fc1: ReluBackward0.result", (256,), "activation") for _ in range(3)),
+        *(T(f"losses[{n}]", (), "activation") for n in range(3)),
+        T("other[0]", (256,)),
+    ]
+    text = text_of(snapshot_of(tensors) - snapshot_of(), 100)
+    said = "losses[0..2] x 3 may keep the autograd graphs that saved 3 tensors, 3.00 KiB"
+    assert f"\n  {said}\n" in text
+    assert "autograd graphs" not in text_of(snapshot_of(tensors[3:]) - snapshot_of())
+    assert "autograd graphs" not in text_of(snapshot_of() - snapshot_of(tensors))
+
+
 def test_changes() -> None:
     # cache +2 KiB, buffer -2 KiB, ten more of 1 KiB, 2 KiB lost; 18 KiB before, 26 KiB after
     text = text_of(snapshots.grown(), 100)
