@@ -46,7 +46,7 @@ _TEXT_COLUMNS = ("kind", "name", "where", "unit", "why")
 
 def title(queue: Queue) -> str:
     """Return the title of a page."""
-    return "what the input queue holds"
+    return "input queue"
 
 
 def blocks(queue: Queue, view: View) -> Sequence[Block]:

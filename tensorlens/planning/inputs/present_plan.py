@@ -15,7 +15,7 @@ _COLUMNS = ("batch", "shape", "dtype", "nbytes", "factor", "held")
 
 def title(plan: Plan) -> str:
     """Return the title of a page."""
-    return "what batches take"
+    return "memory of batches"
 
 
 def blocks(plan: Plan, view: View) -> Sequence[Block]:

@@ -18,7 +18,7 @@ def test_a_fragment_is_whole_and_offline(kind: str) -> None:
 @pytest.mark.parametrize("kind", estimates.ALL)
 def test_a_page_has_the_estimate_and_its_recording(kind: str) -> None:
     page = HtmlRenderer().render(estimates.ALL[kind]())
-    assert "<title>tensorlens: what it will need</title>" in page
+    assert "<title>tensorlens: memory estimate</title>" in page
     assert page.index("peak allocated") < page.index("Memory over time")
     assert HOSTILE not in page
 

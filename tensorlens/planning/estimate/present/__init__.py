@@ -12,7 +12,7 @@ __all__ = ["blocks", "cards", "explanation", "exported", "rows", "summary", "tit
 
 def title(estimate: Estimate) -> str:
     """Return the title of a page."""
-    return "what it will need"
+    return "memory estimate"
 
 
 def exported(estimate: Estimate, ending: str) -> str | bytes:
