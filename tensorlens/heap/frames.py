@@ -114,19 +114,6 @@ def variables_of(frame: FrameType) -> Iterator[Any]:
                 yield cell_content(held) if type(held) is CellType else held
 
 
-def self_of(frame: FrameType) -> Any:
-    """Return what a method of this thread, which runs, was called on; None where it is none.
-
-    Where frames cannot be read otherwise, its variables stay in the frame until it ends.
-    """
-    code = frame.f_code
-    if not code.co_argcount or code.co_varnames[0] != "self":
-        return None
-    if _VIEWS or not _reads_frames():
-        return frame.f_locals.get("self")
-    return next(variables_of(frame), None)
-
-
 def cell_content(cell: CellType) -> Any:
     """Return what a closure's cell holds; None where nothing was assigned yet."""
     try:

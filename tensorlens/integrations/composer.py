@@ -12,8 +12,7 @@ from typing import Any
 
 from composer import Callback, Trainer
 
-from tensorlens.guards import guarded
-from tensorlens.integrations.exception_watch import calling, watch_exceptions
+from tensorlens.integrations.exception_watch import watch_exceptions
 from tensorlens.integrations.step_monitor import StepMonitor
 
 
@@ -42,17 +41,6 @@ class MemoryCallback(Callback):  # type: ignore[misc]
         super().__init__()
         self.monitor = StepMonitor(**options)
 
-    def init(self, state: Any, logger: Any) -> None:
-        """The trainer is made."""
-        with guarded("memory that runs out is not explained"):
-            trainer = calling(Trainer)
-            if trainer is not None:
-                watch_exceptions(trainer, ("fit", "eval", "predict"), self._failed)
-
-    def _failed(self, trainer: Any, error: BaseException) -> None:
-        if self in trainer.state.callbacks:
-            self.monitor.failed(error, trainer.state.run_name)
-
     def fit_start(self, state: Any, logger: Any) -> None:
         """The training begins."""
         self.monitor.begin((state.model, *state.optimizers), state.run_name)
@@ -80,3 +68,12 @@ class MemoryCallback(Callback):  # type: ignore[misc]
     def fit_end(self, state: Any, logger: Any) -> None:
         """The training has ended."""
         self.monitor.end()
+
+
+def _failed(trainer: Trainer, error: BaseException) -> None:
+    for each in trainer.state.callbacks:
+        if isinstance(each, MemoryCallback):
+            each.monitor.failed(error, trainer.state.run_name)
+
+
+watch_exceptions(Trainer, ("fit", "eval", "predict"), _failed)

@@ -5,8 +5,9 @@ As text, epochs and batches count from 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tensorlens.lines.report import DeviceSource
 from tensorlens.render import text_of_blocks
@@ -22,6 +23,8 @@ from tensorlens.render.blocks import (
     named,
 )
 from tensorlens.render.figures import exact_size, size
+from tensorlens.tensors.reporter import MemReporter
+from tensorlens.units import format_bytes
 
 FIT, EVALUATE, PREDICT = "fit", "evaluate", "predict"
 
@@ -100,6 +103,11 @@ class LoopReport:
         ]
         return max(peaks, key=lambda pair: pair[0], default=None)
 
+    def peaks_text(self) -> str:
+        """Return the peak of each device in words; empty where none is known."""
+        peaks = ((self.peak(device.name), device.name) for device in self.devices)
+        return ", ".join(f"{format_bytes(peak[0])} on {name}" for peak, name in peaks if peak)
+
     def __str__(self) -> str:
         blocks: list[Block] = [Section(tuple(_head(self)))]
         blocks += [_device(self, source) for source in self.devices]
@@ -107,6 +115,21 @@ class LoopReport:
             table = Table((Column("Size"), Column("Tensor", "prose")), self.largest)
             blocks.append(Section((table,), "Largest tensors at the end"))
         return text_of_blocks(blocks).rstrip("\n")
+
+
+def largest_tensors(roots: Iterable[Any], top: int) -> tuple[tuple[str, str], ...]:
+    """Return size and description of the ``top`` largest tensors, by the names of ``roots``."""
+    if top <= 0:
+        return ()
+    table = MemReporter([root for root in roots if root is not None]).snapshot().tensors
+    rows = sorted(table.counted(), key=table.storage_nbytes.__getitem__, reverse=True)
+    largest = []
+    for tensor in (table[row] for row in rows[:top]):
+        kind = f"{tensor.role}, {tensor.dtype} {tensor.shape}"
+        note = f" ({tensor.note})" if tensor.note else ""
+        text = f"{tensor.name}: {kind}, {tensor.device}{note}"
+        largest.append((format_bytes(tensor.storage_nbytes), text))
+    return tuple(largest)
 
 
 def _head(report: LoopReport) -> Iterator[Block]:

@@ -12,15 +12,10 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,13 +26,12 @@ from IPython.display import display
 
 from tensorlens import errors
 from tensorlens.errors import TensorlensError
+from tensorlens.integrations.ipython_source import ProfiledSource
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import LineReport
 from tensorlens.render import renderer_for, save, write_whole
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_SHOW = "__tensorlens_show__"
-_IMPORTS = (ast.Import, ast.ImportFrom)
 _VALUE = re.compile(r""""([^"]*)"|'([^']*)'|(\S+)""")
 
 
@@ -145,71 +139,15 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
             profiler = LineProfiler(devices=devices)
         except TensorlensError as error:
             raise UsageError(str(error)) from None
-        code = self._prepared(profiler, functions, cell or statement, cell is not None, namespace)
+        source = ProfiledSource(self.shell, profiler, namespace)
+        code = source.compile(cell or statement, functions, is_cell=cell is not None)
         try:
             with profiler:
-                exec(profiler.exchange(code), self.shell.user_global_ns, namespace)
+                source.run(code)
         finally:
-            namespace.pop(_SHOW, None)
             profiler.close()
             report = deliver(profiler)
         return profiler, report
-
-    def _add_functions(
-        self, profiler: LineProfiler, texts: list[str], code: types.CodeType, namespace: Any
-    ) -> None:
-        """Add what the code itself defines by that name, else what the namespace has."""
-        defined = {each.co_qualname: each for each in _functions_in(code)}
-        for text in texts:
-            if text in defined:
-                profiler.add_function(_stand_in(defined[text]))
-                continue
-            try:
-                profiler.add_function(eval(text, self.shell.user_global_ns, namespace))
-            except Exception as error:
-                reason = str(error)
-                if not isinstance(error, TensorlensError):
-                    reason = f"-f {text}: {type(error).__name__}: {error}"
-                raise UsageError(reason) from None
-
-    def _prepared(
-        self,
-        profiler: LineProfiler,
-        functions: list[str],
-        source: str,
-        is_cell: bool,
-        namespace: Any,
-    ) -> types.CodeType:
-        """Return the code to run, its own lines profiled where no function was named."""
-        __tracebackhide__ = True
-        transformed = self.shell.transform_cell(source)
-        # execution_count is that of the next cell already in some versions of IPython
-        number = len(self.shell.history_manager.input_hist_parsed) - 1
-        filename = self.shell.compile.cache(transformed, number)
-        with _syntax_in_one_line():
-            tree = self.shell.compile.ast_parse(transformed, filename)
-        if not functions:
-            # a framework is counted from its import on, and taken up only between profiled lines
-            imports = [*takewhile(lambda each: isinstance(each, _IMPORTS), tree.body)]
-            tree.body = tree.body[len(imports) :]
-            first = self.shell.compile(ast.Module(imports, []), filename, "exec")
-            exec(first, self.shell.user_global_ns, namespace)
-        if is_cell:
-            self._show_the_last(tree, namespace)
-        with _syntax_in_one_line():
-            code: types.CodeType = self.shell.compile(tree, filename, "exec")
-        if functions:
-            self._add_functions(profiler, functions, code, namespace)
-        else:
-            _add_cell(profiler, code, transformed.splitlines())
-        return code
-
-    def _show_the_last(self, tree: ast.Module, namespace: Any) -> None:
-        """Have the value of a cell's last expression shown, as that of any cell is."""
-        if tree.body and isinstance(last := tree.body[-1], ast.Expr):
-            namespace[_SHOW] = self.shell.displayhook
-            show = ast.copy_location(ast.Name(_SHOW, ast.Load()), last.value)
-            last.value = ast.copy_location(ast.Call(show, [last.value], []), last.value)
 
 
 def _deliver(
@@ -227,39 +165,6 @@ def _deliver(
         except TensorlensError as error:
             raise UsageError(str(error)) from None
     return report
-
-
-def _add_cell(profiler: LineProfiler, cell: types.CodeType, lines: list[str]) -> None:
-    for code in (cell, *_functions_in(cell)):
-        entry = profiler.add_function(_stand_in(code))
-        if code is cell:
-            entry.name = entry.qualname = "cell"
-            entry.first_line, entry.source, entry.source_note = 1, tuple(lines), None
-
-
-def _stand_in(code: types.CodeType) -> types.FunctionType:
-    """Return a function with this code, for the profiler to know it by."""
-    closure = tuple(types.CellType() for _ in code.co_freevars)
-    return types.FunctionType(code, {"__name__": "__main__"}, None, None, closure)
-
-
-def _functions_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            is_class = not constant.co_flags & inspect.CO_OPTIMIZED
-            if not is_class and not constant.co_name.startswith("<"):
-                yield constant
-            yield from _functions_in(constant)
-
-
-@contextmanager
-def _syntax_in_one_line() -> Iterator[None]:
-    try:
-        yield
-    except SyntaxError as error:
-        hint = ": put it in a function and give -f" if "await" in error.msg else ""
-        where = f"line {error.lineno}: {(error.text or '').strip()}"
-        raise UsageError(f"SyntaxError: {error.msg}{hint} ({where})") from None
 
 
 def _save(report: LineReport, path: Path) -> Path:

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TextIO
 
 import keras
 
-from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, EpochLevel, LoopReport
+from tensorlens.integrations.epoch_report import (
+    EVALUATE,
+    FIT,
+    PREDICT,
+    EpochLevel,
+    LoopReport,
+    largest_tensors,
+)
+from tensorlens.integrations.keras_functions import WatchedFunctions
 from tensorlens.integrations.quiet_hooks import quiet
 from tensorlens.integrations.sampler import Follower
 from tensorlens.recording.oom import region as regions
-from tensorlens.recording.oom import reserve
-from tensorlens.signals import is_from_a_handler
-from tensorlens.tensors.reporter import MemReporter
-from tensorlens.units import format_bytes
-
-_FUNCTIONS = {FIT: "train_function", EVALUATE: "test_function", PREDICT: "predict_function"}
-_ENDS_OF_DATA = ("StopIteration", "OutOfRangeError")
-"""How an iterator of Python's, or of TensorFlow's, says that there are no more batches."""
 
 
 class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -78,7 +77,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._follower: Follower | None = None
         self._last: LoopReport | None = None
         self.is_on = True
-        self._undo: dict[str, Callable[[], None]] = {}
+        self._functions = WatchedFunctions(self._failed)
         if not batches:
             # Keras asks whether a hook is the one that it comes with
             for phase in ("train", "test", "predict"):
@@ -164,7 +163,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             weakref.finalize(self, self._follower.close).atexit = False
         self._follower.begin(kind)
         if self.explain_oom:
-            self._watch(kind)
+            self._functions.watch(self.model, kind)
 
     def _batch_ends(self, batch: int, logs: Any) -> None:
         if self._follower is None:
@@ -175,11 +174,12 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
                 self._log(logs, each.device, EpochLevel(each.allocated, each.peak, None))
 
     def _end(self, kind: str) -> None:
-        self._unwatch(kind)
+        self._functions.release(kind)
         report = None if self._follower is None else self._follower.end(kind)
         if report is None:
             return
-        self._last = report = replace(report, largest=self._largest())
+        roots = (self.model, getattr(self.model, "optimizer", None))
+        self._last = report = replace(report, largest=largest_tensors(roots, self.top))
         if self.show:
             print(report, file=self.file or sys.stdout)
 
@@ -195,50 +195,9 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if level.peak >= 0:
             logs[f"{key}_peak"] = float(level.peak)
 
-    def _largest(self) -> tuple[tuple[str, str], ...]:
-        if self.top <= 0:
-            return ()
-        roots = [self.model, getattr(self.model, "optimizer", None)]
-        table = MemReporter([root for root in roots if root is not None]).snapshot().tensors
-        rows = sorted(table.counted(), key=table.storage_nbytes.__getitem__, reverse=True)
-        largest = []
-        for tensor in (table[row] for row in rows[: self.top]):
-            kind = f"{tensor.role}, {tensor.dtype} {tensor.shape}"
-            note = f" ({tensor.note})" if tensor.note else ""
-            size = format_bytes(tensor.storage_nbytes)
-            largest.append((size, f"{tensor.name}: {kind}, {tensor.device}{note}"))
-        return tuple(largest)
-
-    def _watch(self, kind: str) -> None:
-        """Stand around the function that runs a batch: no hook is told of an exception."""
-        self._unwatch(kind)
-        model, name = self.model, _FUNCTIONS[kind]
-        function = getattr(model, name, None)
-        if not callable(function):
-            return
-        ours = _Explained(function, self._failed)
-        setattr(model, name, ours)
-        reserve.reserve()
-
-        def undo() -> None:
-            reserve.release()
-            with suppress(Exception):  # attributes of a model may be properties of the program's
-                if getattr(model, name, None) is ours:
-                    setattr(model, name, function)
-
-        # a loop that an interrupt ended is never said to have ended
-        self._undo[kind] = ending = weakref.finalize(self, undo)
-        ending.atexit = False
-
-    def _unwatch(self, *kinds: str) -> None:
-        for kind in kinds or [*self._undo]:
-            if (undo := self._undo.pop(kind, None)) is not None:
-                undo()
-
+    @quiet
     def _failed(self, error: BaseException) -> None:
         """An exception leaves a batch: it ends the loop, and no hook will be told."""
-        if type(error).__name__ in _ENDS_OF_DATA:
-            return
         follower = self._follower
         if follower is None:
             return
@@ -247,44 +206,17 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         try:
             regions.explain(error)
         finally:
-            self._unwatch()
             self._last = report or self._last
-            follower.close()
+            self._leave()
         if report is not None and len(getattr(error, "__notes__", ())) > before:
-            error.add_note(f"tensorlens: it was {where}{_earlier_peaks(report)}")
+            peaks = report.peaks_text()
+            earlier = f"; before it the peak was {peaks}" if peaks else ""
+            error.add_note(f"tensorlens: it was {where}{earlier}")
 
     def _leave(self) -> None:
-        with suppress(Exception):
-            self._unwatch()
+        self._functions.release()
         if self._follower is not None:
             self._follower.close()
-
-
-class _Explained:
-    """A function of Keras that runs a batch; a failed allocation is explained on its way out."""
-
-    def __init__(self, function: Callable[..., Any], failed: Callable[[Any], None]) -> None:
-        self._function = function
-        # the model outlives the loop, and must not keep the callback
-        self._failed = weakref.WeakMethod(failed)
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        try:
-            return self._function(*arguments, **options)
-        except BaseException as error:
-            try:
-                failed = self._failed()
-                if failed is not None:
-                    failed(error)
-            except Exception as failure:
-                if is_from_a_handler(failure):
-                    raise
-            raise
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_function", "_failed"):
-            raise AttributeError(name)
-        return getattr(self._function, name)
 
 
 def _notes() -> list[str]:
@@ -295,10 +227,3 @@ def _notes() -> list[str]:
         f"Keras runs on {backend}, whose memory cannot be counted: the figures are of the whole"
         " process, and devices are left out"
     ]
-
-
-def _earlier_peaks(report: LoopReport) -> str:
-    """Return what the batches before took, in words."""
-    peaks = {source.name: report.peak(source.name) for source in report.devices}
-    texts = [f"{format_bytes(peak[0])} on {name}" for name, peak in peaks.items() if peak]
-    return f"; before it the peak was {', '.join(texts)}" if texts else ""

@@ -5,42 +5,23 @@ It imports no framework, and does nothing for a test without one of its markers 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 
 from tensorlens.errors import TensorlensError
-from tensorlens.units import format_bytes, parse_bytes
+from tensorlens.integrations.pytest_limits import Limits, excess_text, limits_of
 
 if TYPE_CHECKING:
-    from tensorlens.integrations.assertions import Peaks, TensorMemory
-    from tensorlens.leaks.residue import LineResidue, Stretch
+    from tensorlens.integrations.assertions import TensorMemory
 
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
-_DEVICE = re.compile(r"[a-z]+(:\d+)?")
 
 
-@dataclass(slots=True)
-class _Limits:
-    """Limits of a test, and their watchers."""
-
-    leaks: int | None = None
-    """Bytes of tensors made in the test that may be there after it."""
-    memory: int | None = None
-    """Bytes that may be allocated at once, beyond what was there before."""
-    device: str | None = None
-    stretch: Stretch | None = None
-    peaks: Peaks | None = None
-    refused: list[str] = field(default_factory=list)
-    """Why something could not be watched."""
-
-
-_KEY = pytest.StashKey[_Limits]()
+_KEY = pytest.StashKey[Limits]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -124,43 +105,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         leaks, memory = item.get_closest_marker(_LEAKS), item.get_closest_marker(_MEMORY)
         if leaks is None and memory is None:
             continue
-        limits = item.stash[_KEY] = _Limits()
-        if leaks is not None:
-            limits.leaks = _size(item, leaks, ())
-        if memory is not None:
-            limits.memory = _size(item, memory, ("device",))
-            limits.device = _device(item, memory)
-
-
-def _size(item: pytest.Item, mark: pytest.Mark, options: Sequence[str]) -> int:
-    unknown = next((name for name in mark.kwargs if name not in options), None)
-    if unknown is not None:
-        raise _refused(item, mark, f"unknown argument {unknown!r}")
-    if len(mark.args) != 1:
-        raise _refused(item, mark, f'it takes one size, as in {mark.name}("64 MiB")')
-    (given,) = mark.args
-    if isinstance(given, bool) or not isinstance(given, str | int):
-        raise _refused(item, mark, f"{given!r} is not a size: write for example '64 MiB'")
-    try:
-        size = parse_bytes(given)
-    except TensorlensError as error:
-        raise _refused(item, mark, str(error)) from None
-    if size < 0:
-        raise _refused(item, mark, f"{given!r} is not a size: it is negative")
-    return size
-
-
-def _device(item: pytest.Item, mark: pytest.Mark) -> str | None:
-    device = mark.kwargs.get("device")
-    if device is None:
-        return None
-    if not isinstance(device, str) or _DEVICE.fullmatch(device) is None:
-        raise _refused(item, mark, f"{device!r} is no device: write for example 'cuda:0'")
-    return device
-
-
-def _refused(item: pytest.Item, mark: pytest.Mark, text: str) -> pytest.UsageError:
-    return pytest.UsageError(f"{item.nodeid}: {mark.name}: {' '.join(text.split())}")
+        item.stash[_KEY] = limits_of(item, leaks, memory)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -187,7 +132,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     limits = item.stash.get(_KEY, None)
     if limits is None:
         return (yield)
-    stop = _begin(limits)
+    stop = limits.watch()
     try:
         result = yield
     finally:
@@ -201,40 +146,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     return result
 
 
-def _begin(limits: _Limits) -> Callable[[], None]:
-    """Watch from now on, if a framework is there; return what ends that."""
-    from tensorlens.frameworks.registry import adapters, arrivals
-    from tensorlens.integrations.assertions import Peaks
-    from tensorlens.leaks.residue import Stretch
-
-    watched = adapters()
-
-    def watch() -> None:
-        if limits.memory is not None and watched:
-            limits.peaks = Peaks(limits.device)
-        if limits.leaks is not None and watched:
-            limits.stretch = Stretch()
-
-    def stop() -> None:
-        limits.refused += (f"the test itself imported {name}" for name in arrivals(watched))
-        if limits.peaks is not None:
-            limits.peaks.end()
-            limits.refused += filter(None, [limits.peaks.unknown])
-        if limits.stretch is not None:
-            limits.stretch.end()
-
-    def safely(act: Callable[[], None]) -> None:
-        # the test's own exception is not to give way to ours
-        try:
-            act()
-        except Exception as error:
-            limits.refused.append(str(error) or type(error).__name__)
-
-    safely(watch)
-    return lambda: safely(stop)
-
-
-def _judge_leaks(item: pytest.Item, limits: _Limits, reports: Sequence[pytest.TestReport]) -> None:
+def _judge_leaks(item: pytest.Item, limits: Limits, reports: Sequence[pytest.TestReport]) -> None:
     """Let the test fail if it has left too much behind."""
     stretch, limits.stretch = limits.stretch, None
     if stretch is None or limits.leaks is None:
@@ -248,7 +160,7 @@ def _judge_leaks(item: pytest.Item, limits: _Limits, reports: Sequence[pytest.Te
         stretch.close()
     if sum(each.nbytes for each in remains) > limits.leaks:
         call.outcome = "failed"
-        call.longrepr = _failure(item, _text_of(remains, limits.leaks))
+        call.longrepr = _failure(item, excess_text(remains, limits.leaks))
 
 
 def _failure(item: pytest.Item, text: str) -> Any:
@@ -256,11 +168,3 @@ def _failure(item: pytest.Item, text: str) -> Any:
         pytest.fail(text, pytrace=False)
     except pytest.fail.Exception:
         return item.repr_failure(pytest.ExceptionInfo.from_current())
-
-
-def _text_of(remains: Sequence[LineResidue], limit: int) -> str:
-    from tensorlens.integrations.assertions import remains_text
-
-    total = format_bytes(sum(each.nbytes for each in remains))
-    head = f"{total} of tensors outlive the test, its limit is {format_bytes(limit)}"
-    return "\n".join([head, *(line for each in remains for line in remains_text(each))])

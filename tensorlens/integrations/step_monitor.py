@@ -211,10 +211,13 @@ class StepMonitor:
         levels = self._region.read()
         if not levels:
             return None
-        # the accelerator that holds most; without one the host
-        used = (each for each in levels[1:] if each.allocated > 0)
-        level = max(used, key=lambda each: each.allocated, default=levels[0])
-        level = replace(level, peak=max(level.allocated, level.peak))
+        level = levels[0]
+        if len(levels) > 1:
+            # the accelerator that holds most; without one the host
+            used = (each for each in levels[1:] if each.allocated > 0)
+            level = max(used, key=lambda each: each.allocated, default=level)
+        if level.peak < level.allocated:
+            level = replace(level, peak=level.allocated)
         if level.device != self._device:
             self._device, self._step_peaks = level.device, []
         self._step_peaks.append((level.peak, level.reserved))

@@ -12,12 +12,8 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from tensorlens.guards import guarded
-from tensorlens.integrations.exception_watch import calling, watch_exceptions
+from tensorlens.integrations.exception_watch import watch_exceptions
 from tensorlens.integrations.step_monitor import StepMonitor
-
-# the last two are for a callback that is added when the trainer is there and not told of its making
-_METHODS = ("train", "evaluate", "predict", "_run_epoch", "training_step")
 
 
 class MemoryCallback(TrainerCallback):  # type: ignore[misc]
@@ -42,27 +38,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, **options: Any) -> None:
         self.monitor = StepMonitor(**options)
 
-    def on_init_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """The trainer is made."""
-        self._watch()
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The training begins."""
         self.monitor.begin((given.get("model"), given.get("optimizer")), args.output_dir)
-        self._watch()
-
-    def _watch(self) -> None:
-        """Stand first among the callbacks, and be told of exceptions, of which none is told."""
-        with guarded("figures reach no logger, and memory that runs out is not explained"):
-            trainer = calling(Trainer)
-            if trainer is not None:
-                # loggers come before this callback in the list, and see the figures if it is first
-                trainer.callback_handler.callbacks.sort(key=lambda each: each is not self)
-                watch_exceptions(trainer, _METHODS, self._failed)
-
-    def _failed(self, trainer: Any, error: BaseException) -> None:
-        if self in trainer.callback_handler.callbacks:
-            self.monitor.failed(error, trainer.args.output_dir)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """A step begins."""
@@ -95,3 +73,18 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The training has ended."""
         self.monitor.end()
+
+
+def _begins(trainer: Trainer) -> None:
+    # loggers come before this callback in the list, and see the figures if it is first
+    trainer.callback_handler.callbacks.sort(key=lambda each: not isinstance(each, MemoryCallback))
+
+
+def _failed(trainer: Trainer, error: BaseException) -> None:
+    for each in trainer.callback_handler.callbacks:
+        if isinstance(each, MemoryCallback):
+            each.monitor.failed(error, trainer.args.output_dir)
+
+
+# an evaluate() of the program's own calls the loop alone
+watch_exceptions(Trainer, ("train", "evaluate", "predict", "evaluation_loop"), _failed, _begins)

@@ -68,12 +68,17 @@ class MeasuredRegion:
         if activation is None:
             return []
         figures = activation.thread.read_beside_others(activation)
+        # between two phases of a step this code has left the caches: each call counts
         levels = []
-        for counter, at in zip(self.counters, range(0, len(figures), WIDTH), strict=False):
+        at = 0
+        for counter in self._engine.meters.counters:
+            if at >= len(figures):
+                break
             allocated, peak, reserved = figures[at : at + WIDTH]
             # a peak that was read before the device's first use is below what is allocated now
-            most = max(allocated, peak) if peak >= 0 else peak
+            most = allocated if 0 <= peak < allocated else peak
             levels.append(DeviceLevel(counter.device, allocated, most, reserved))
+            at += WIDTH
         return levels
 
     def end(self) -> None:

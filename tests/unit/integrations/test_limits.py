@@ -6,7 +6,7 @@ import pytest
 
 from tensorlens.frameworks import registry
 from tensorlens.integrations import assertions as limits
-from tensorlens.integrations import pytest as plugin
+from tensorlens.integrations.pytest_limits import Limits
 from tensorlens.lines.region import DeviceLevel
 
 
@@ -45,6 +45,6 @@ def test_what_is_only_known_at_the_end_is_said_too(monkeypatch):
     peaks = SimpleNamespace(unknown="", end=end)
     monkeypatch.setattr(limits, "Peaks", lambda device: peaks)
     monkeypatch.setattr(registry, "adapters", lambda: ["one"])
-    asked = plugin._Limits(memory=1)
-    plugin._begin(asked)()
+    asked = Limits(memory=1)
+    asked.watch()()
     assert asked.refused == ["no peak of cuda:0 is known"]
