@@ -89,8 +89,6 @@ class BackwardCost:
     """Of it, gradients that were named: parameter to bytes."""
     nodes: Mapping[str, int]
     """Autograd node, or recomputed operator, to bytes."""
-    alloc_sites: Mapping[SourceLine, int] = field(default_factory=dict)
-    """Of it, what lines within the backward of a custom ``autograd.Function`` asked for."""
     model_lines: Mapping[SourceLine, int] = field(default_factory=dict)
     """Of it, what goes back to lines of models of a library that the line calls."""
 

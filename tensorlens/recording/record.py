@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from tensorlens import locks, ranks
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Adapter, RecordOptions
+from tensorlens.frameworks.base import Adapter, Recorder, RecordOptions
 from tensorlens.frameworks.import_hooks import when_imported
-from tensorlens.frameworks.registry import adapters, arrivals, awaited, missing
+from tensorlens.frameworks.registry import adapters, arrivals, ask, awaited, left_out, missing
 from tensorlens.guards import guarded, reason
 from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve
-from tensorlens.recording.recorders import Recorders
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import EventLog
-from tensorlens.records.origin import Origin
+from tensorlens.records.origin import Origin, Recorded, merge_origins
+from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
 
 _LINE_TABLES = "tensorlens.lines.results"
@@ -191,6 +192,75 @@ class LiveRecording(Recording):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Recording, (self.log, self.origin)
+
+
+class Recorders:
+    """Records in each framework that can, from its making on; the events are one log, by time.
+
+    Args:
+        adapters: one for each framework.
+        options: what is recorded.
+
+    Raises:
+        TensorlensError: none of them can record; the text says why.
+    """
+
+    def __init__(self, adapters: Sequence[Adapter], options: RecordOptions) -> None:
+        self._options = options
+        self._running: list[tuple[str, Recorder]] = []
+        with ExitStack() as stack:
+            stack.callback(_end, self._running)
+            _, failed = ask(adapters, self._start)
+            stack.pop_all()
+        refusals = (_refusal(name, text) for name, text in failed.items())
+        self._notes = [*refusals, *left_out()]
+
+    def _start(self, adapter: Adapter) -> None:
+        self._running.append((adapter.name, adapter.record(self._options)))
+
+    def add(self, adapter: Adapter) -> None:
+        """Record another framework from now on; a note says why where it cannot."""
+        try:
+            self._start(adapter)
+        except Exception as error:
+            # in the program's own import, which is to go on
+            if is_from_a_handler(error):
+                raise
+            self._notes.append(_refusal(adapter.name, reason(error)))
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name, behind the last event of each framework."""
+        for _, recorder in self._running:
+            recorder.mark(name)
+
+    def read(self, end: bool) -> tuple[EventLog, Origin]:
+        """Return the log so far; ``end`` stops recording in all, whatever fails in one."""
+        found: list[Recorded] = []
+        notes = [*self._notes]
+        waiting = [*self._running]
+        while waiting:
+            name, recorder = waiting.pop(0)
+            try:
+                found.append(recorder.read(end))
+            except BaseException as error:
+                is_ours = isinstance(error, Exception) and not is_from_a_handler(error)
+                if not is_ours or not (found or waiting):
+                    _end(waiting if end else ())
+                    raise
+                notes.append(f"{name}: its events were lost: {reason(error)}")
+        log, origin = merge_origins(found, same_marks=True)
+        return log, replace(origin, notes=(*origin.notes, *notes))
+
+
+def _refusal(name: str, text: str) -> str:
+    return f"{name} is not recorded: {text}"
+
+
+def _end(running: Sequence[tuple[str, Recorder]]) -> None:
+    """Stop recorders that nobody will read."""
+    for _, recorder in running:
+        with suppress(Exception):
+            recorder.read(True)
 
 
 class _Roots(MemReporter):

@@ -124,25 +124,11 @@ def test_a_custom_function():
         sine.sum().backward()
     assert costs(recording) == {
         lines("custom after"): floats(12, 12),  # the cosine, and its product
-        lines("custom applied"): floats(24, 12),
+        lines("squared double"): floats(24),
+        lines("squared backward"): floats(12),
         lines("custom before"): floats(12),
     }
-    assert alloc_sites(recording) == {
-        lines("custom applied"): {
-            lines("squared double"): FLOAT * 24,
-            lines("squared backward"): FLOAT * 12,
-        }
-    }
     assert charges(recording, "forward", NUMBER + 1)[lines("squared forward")] == floats(12)
-
-
-def alloc_sites(recording):
-    """Forward line to the lines of a custom backward that asked for its bytes."""
-    found = {
-        cost.line.lineno: {line.lineno: size for line, size in cost.alloc_sites.items()}
-        for cost in recording.backward()
-    }
-    return {line: sites for line, sites in found.items() if sites}
 
 
 def wide(gradient, given):
@@ -170,7 +156,7 @@ def test_a_decorated_custom_function(checkpointed):
     given = torch.randn(14, requires_grad=True)
 
     def applied(exponential):
-        return Decorated.apply(exponential)  # decorated applied
+        return Decorated.apply(exponential)
 
     with record(names=False) as recording:
         exponential = given * 2  # decorated first
@@ -179,16 +165,13 @@ def test_a_decorated_custom_function(checkpointed):
         else:
             squared = applied(exponential)
         squared.sum().backward()
-    sites = alloc_sites(recording)
-    assert sites == {lines("decorated applied"): {lines("wide"): FLOAT * (28 + 14)}}
     found = costs(recording)
+    assert found[lines("wide")] == floats(28, 14)
     if checkpointed:
         assert found[lines("decorated forward")] == floats(14)
     else:
-        assert found == {
-            lines("decorated applied"): floats(28, 14),
-            lines("decorated first"): floats(14),
-        }
+        assert found[lines("decorated first")] == floats(14)
+        assert len(found) == 2
 
 
 class Thrice(torch.autograd.Function):

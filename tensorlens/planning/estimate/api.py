@@ -43,10 +43,9 @@ def estimate(
     Args:
         make_step: builds model, optimizer and data and returns ``step()``, which runs one step; if
             it returns None it was the whole program, whose steps are counted by its optimizer. It
-            may return a compiled Keras model on TensorFlow, or a step that trains one.
-            Or ``"module:function"``, ``"file.py:function"``, or a script. Or a Keras model, whose
-            train step is traced without data, as it is compiled: of TensorFlow in this process; on
-            torch the model is made anew from its configuration in the other one.
+            may return a compiled Keras model, or a step that trains one.
+            Or ``"module:function"``, ``"file.py:function"``, or a script. Or a Keras model on
+            TensorFlow, whose train step is traced in this process without data, as it is compiled.
         device: ``cuda``, or ``cpu`` for host memory.
         card: the card's name: ``h100``, ``rtx 3090``.
         steps: how many are run: optimizers make their state in the first one.
@@ -117,6 +116,7 @@ def request(
 ) -> StepsRequest | KerasRequest:
     """Return what :func:`estimate` is asked, with everything checked that can be."""
     spec = device_spec(device, card, capacity)
+    settings = allocator_settings(settings)
     for name, number in {"steps": steps, "world_size": world_size}.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise UsageError(f"{name}={number!r}: it is a number, at least 1")
@@ -126,13 +126,13 @@ def request(
                 "arguments, script_args and world_size are for a make_step, and this is a Keras"
                 " model"
             )
-        return keras_request(target, spec, steps, allocator_settings(settings), **of_keras)
+        return keras_request(target, spec, **of_keras)
     check_options(of_keras)
     return StepsRequest(
         program=program(target, script_args),
         spec=spec,
         steps=steps,
-        settings=allocator_settings(settings),
+        settings=settings,
         choice=Choice({}, dict(arguments or {})),
         world_size=world_size,
         of_keras=of_keras,

@@ -1,9 +1,8 @@
-"""``estimate()`` of a Keras model: TensorFlow's step is traced, torch's runs on fake tensors."""
+"""``estimate()`` of a Keras model on TensorFlow, whose train step is traced."""
 
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,14 +12,15 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.estimate.target import BATCHES, StepsRequest, packed
-from tensorlens.planning.keras.clone import describe, make_step
-from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
+from tensorlens.planning.estimate.target import BATCHES
 from tensorlens.planning.processes import Runner
-from tensorlens.planning.trace import Caution
 
 _OPTIONS = ("optimizer", "loss", "policy", "input_shape", "input_dtype")
 _ALL = ("batch_size", "run_eagerly", *_OPTIONS)
+_ON_TORCH = (
+    "this Keras runs on torch: give a function that builds and returns the compiled model:"
+    ' estimate("train.py:make_model", batch_size=32)'
+)
 
 
 def is_keras_model(thing: Any) -> bool:
@@ -42,8 +42,6 @@ def check_options(options: Mapping[str, Any]) -> None:
 def keras_request(
     model: Any,
     spec: DeviceSpec,
-    steps: int,
-    settings: str,
     *,
     batch_size: int = 32,
     run_eagerly: bool | None = None,
@@ -52,7 +50,9 @@ def keras_request(
     """Return what is asked of a model, with everything checked that can be without tracing."""
     check_options({"batch_size": batch_size, **options})
     backend = kinds.backend()
-    if backend not in ("tensorflow", "torch"):
+    if backend == "torch":
+        raise UsageError(_ON_TORCH)
+    if backend != "tensorflow":
         raise UsageError(
             f"this Keras runs on {backend}, whose memory cannot be simulated: estimates are of "
             "Keras on tensorflow or torch"
@@ -60,11 +60,7 @@ def keras_request(
     if not getattr(model, "compiled", False) and options.get("loss") is None:
         raise UsageError("the model is not compiled: give loss=, and optimizer= if not rmsprop")
     eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
-    if backend == "torch":
-        options["run_eagerly"] = run_eagerly
-    else:
-        options["eager"] = eager
-    return KerasRequest(model, batch_size, options, spec, backend, steps, settings)
+    return KerasRequest(model, batch_size, {**options, "eager": eager}, spec)
 
 
 @dataclass(frozen=True)
@@ -74,37 +70,16 @@ class KerasRequest:
     model: Any
     batch: int
     options: Mapping[str, Any]
-    """As :func:`~tensorlens.planning.keras.clone.describe` takes them, or as ``TraceRequest``."""
+    """As ``TraceRequest`` takes them."""
     spec: DeviceSpec
-    backend: str
-    """``tensorflow``: the step is traced here; ``torch``: it runs in a process of its own."""
-    steps: int
-    settings: str
 
     def ask(self, runner: Runner) -> Estimate:
-        """Trace or run the step and return the answer.
+        """Trace the step in this process and return the answer.
 
         Raises:
-            UsageError: the model cannot be made from its configuration, or its inputs have no
-                shape.
-            ProgramFailed: its step raised an error.
+            UsageError: the model's inputs have no shape.
             TensorlensError: the train step cannot be traced.
         """
-        return self._run(runner) if self.backend == "torch" else self._traced()
-
-    def with_batch(self, batch: int) -> KerasRequest:
-        """Return the same request for another batch."""
-        return replace(self, batch=batch)
-
-    def with_argument(self, name: str, value: int) -> KerasRequest:
-        """Return the same request for another batch: a model has no other argument."""
-        if name not in BATCHES:
-            raise UsageError(
-                f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
-            )
-        return self.with_batch(value)
-
-    def _traced(self) -> Estimate:
         # TensorFlow is there already, or there would be no model
         from tensorlens.planning.tensorflow.graph.tracing import TraceRequest
         from tensorlens.planning.tensorflow.run import run
@@ -126,10 +101,14 @@ class KerasRequest:
             program=self.model.name,
         )
 
-    def _run(self, runner: Runner) -> Estimate:
-        step = functools.partial(make_step, describe(self.model, self.batch, **self.options))
-        run = StepsRequest(packed(step, self.model.name), self.spec, self.steps, self.settings)
-        found = run.ask(runner)
-        if not tells_types(self.model) and self.options.get("input_dtype") is None:
-            found = replace(found, warnings=(*found.warnings, Caution(TYPES_ARE_GUESSED)))
-        return replace(found, batch=self.batch)
+    def with_batch(self, batch: int) -> KerasRequest:
+        """Return the same request for another batch."""
+        return replace(self, batch=batch)
+
+    def with_argument(self, name: str, value: int) -> KerasRequest:
+        """Return the same request for another batch: a model has no other argument."""
+        if name not in BATCHES:
+            raise UsageError(
+                f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
+            )
+        return self.with_batch(value)

@@ -69,11 +69,6 @@ def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
     return Program(make_step, file=file, function=function or None, arguments=tuple(arguments))
 
 
-def packed(make_step: Callable[..., Any], name: str) -> Program:
-    """Return the program of a function by another name than its own."""
-    return Program(name, parcel=pack(make_step), global_settings=settings())
-
-
 def search_path() -> tuple[str, ...]:
     """Return where modules are found, in order, with the folder that one is in now."""
     here = str(Path.cwd())

@@ -1,4 +1,4 @@
-"""A train step of a Keras model without its data: shapes, policies, and models made anew.
+"""A train step of a Keras model without its data.
 
-Unlike their neighbours these modules run Keras's own code, where it is imported already.
+Unlike its neighbours it runs Keras's own code, where it is imported already.
 """

@@ -27,7 +27,6 @@ class _Line:
     peak: int = 0
     gradients: Counter[str] = field(default_factory=Counter)
     nodes: Counter[str] = field(default_factory=Counter)
-    alloc_sites: Counter[SourceLine] = field(default_factory=Counter)
     model_lines: Counter[SourceLine] = field(default_factory=Counter)
 
 
@@ -54,8 +53,6 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
         line.blocks += 1
         line.kept += 0 if of.within_phase(row) else size
         line.nodes[node_of[place]] += size
-        if (site := of.custom[place]) is not None:
-            line.alloc_sites[site] += size
         if (model := of.model[place]) is not None:
             line.model_lines[model] += size
         if roles.role(row) == "gradient" and (name := roles.named(row)) is not None:
@@ -66,7 +63,6 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
             *(line, cost.nbytes, cost.blocks, cost.kept, cost.peak),
             gradients=largest_sums(cost.gradients.items()),
             nodes=largest_sums(cost.nodes.items()),
-            alloc_sites=largest_sums(cost.alloc_sites.items()),
             model_lines=largest_sums(cost.model_lines.items()),
         )
         for line, cost in ordered

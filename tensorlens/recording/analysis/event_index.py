@@ -49,7 +49,6 @@ class EventIndex:
         self.born: PlaceTable[SourceLine | None] = PlaceTable(lambda place: lines.born(place[0]))
         self.charged = PlaceTable(lambda place: lines.charged(*place, phase[place]))
         self.calls = PlaceTable(lambda place: lines.calls(*place, phase[place]))
-        self.custom: PlaceTable[SourceLine | None] = PlaceTable(lambda place: lines.custom(*place))
         of_wrappers = purposes(log.stacks)
         self.purpose: PlaceTable[Purpose | None] = PlaceTable(
             lambda place: None if place[0] < 0 else of_wrappers[place[0]]

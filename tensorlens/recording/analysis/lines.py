@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorlens.recording.analysis.phases import computes_again, is_custom_call, landmark
+from tensorlens.recording.analysis.phases import landmark
 from tensorlens.records.events import Context, Stacks
 from tensorlens.records.tensors import SourceLine
 
-_BACKWARD = ("backward", "vjp")
-"""Name of the method of a ``torch.autograd.Function`` that computes gradients."""
 _WITHIN_LINE = ("<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 """Functions that may begin in the middle of a line of another one."""
 
@@ -18,11 +16,10 @@ class Lines:
     """Lines and modules of stacks and contexts; -1 stands for no stack and no context.
 
     In backward a block goes to the innermost frame of the user that the autograd engine called
-    (what checkpoints compute again, hooks), else to the line that made the node that ran, else to
-    the line that ran backward. The backward of a custom function is no forward line: what it
-    allocates goes to the line that made its node, which called ``apply``. Modules are found the
-    same way. Where a stack has no frame of the user at all, its innermost frame of Python stands
-    for it, else its innermost of C++.
+    (what checkpoints compute again, hooks, the backward of a custom function), else to the line
+    that made the node that ran, else to the line that ran backward. Modules are found the same way.
+    Where a stack has no frame of the user at all, its innermost frame of Python stands for it, else
+    its innermost of C++.
 
     Where the user's frame calls a model that a library defines, there is a second line: the
     innermost of the model's own code. A line is one line whatever functions begin in it: those of
@@ -39,10 +36,6 @@ class Lines:
         self._module: list[int] = []
         self._module_inside: list[int] = []
         self._below_engine: list[bool] = []
-        self._applied: list[bool] = []
-        """Whether the engine called a custom function, and nothing of the user's ran in it yet."""
-        self._custom: list[bool] = []
-        """Whether it is in the backward of a custom function of the user."""
         self._model: list[int] = []
         self._model_inside: list[int] = []
         self._engines = [landmark(frame) == "backward" for frame in stacks.frames]
@@ -79,23 +72,17 @@ class Lines:
             return -1 if stack < 0 else _first(self._user[stack], self._python[stack], stack)
         forward = self._forward(context)
         inside, outside = _at(self._user_inside, stack), _at(self._user, stack)
-        if self._is_of_graph(stack, context) or self._is_custom(stack, context):
+        if self._is_of_graph(stack, context):
             inside = -1
         users = inside, _at(self._user, forward), outside
         return _first(*users, _at(self._python, forward), _at(self._python, stack), forward, stack)
-
-    def custom(self, stack: int, context: int) -> SourceLine | None:
-        """Return the line in the backward of a custom function, where another one is charged."""
-        if not self._is_custom(stack, context):
-            return None
-        return self._line(self._user_inside[stack])
 
     def model(self, stack: int, context: int, phase: str) -> SourceLine | None:
         """Return the line of a library's model that the line of :meth:`charged` calls, or None."""
         node = _at(self._model, stack)
         if phase == "backward":
             user, node = _at(self._user_inside, stack), _at(self._model_inside, stack)
-            if self._is_of_graph(stack, context) or self._is_custom(stack, context):
+            if self._is_of_graph(stack, context):
                 user = node = -1
             if user < 0 and node < 0:
                 node = _at(self._model, self._forward(context))
@@ -117,11 +104,6 @@ class Lines:
             return False
         return stack < 0 or not self._below_engine[stack]
 
-    def _is_custom(self, stack: int, context: int) -> bool:
-        """Tell whether a custom function's backward ran whose node is of a line of the user."""
-        custom = stack >= 0 and self._custom[stack]
-        return custom and _at(self._user, self._forward(context)) >= 0
-
     def _forward(self, context: int) -> int:
         return -1 if context < 0 else self._contexts[context].forward
 
@@ -136,10 +118,6 @@ class Lines:
         models = [frame.model for frame in stacks.frames]
         pythons = [frame.is_python for frame in stacks.frames]
         engines = self._engines
-        again = [computes_again(frame) for frame in stacks.frames]
-        applies = [is_custom_call(frame) for frame in stacks.frames]
-        names = [frame.function.rpartition(".")[2] for frame in stacks.frames]
-        named = [user and name in _BACKWARD for user, name in zip(users, names, strict=True)]
         columns = zip(stacks.parent, stacks.frame, stacks.module, strict=True)
         for node, (parent, frame, module) in enumerate(columns):
             user = node if users[frame] else -1
@@ -149,15 +127,9 @@ class Lines:
             self._module.append(_first(module, _at(self._module, parent)))
             below = parent >= 0 and self._below_engine[parent]
             self._below_engine.append(engines[frame] or below)
-            # a custom function that asks for what it saved may have a checkpoint compute it again
-            begins = again[frame] and parent >= 0 and self._custom[parent]
-            outer = -1 if engines[frame] or begins else parent
+            outer = -1 if engines[frame] else parent
             self._user_inside.append(_first(user, _at(self._user_inside, outer)))
             self._module_inside.append(_first(module, _at(self._module_inside, outer)))
-            applied = outer >= 0 and self._applied[outer]
-            self._applied.append(applies[frame] or (applied and not users[frame]))
-            custom = outer >= 0 and self._custom[outer]
-            self._custom.append(custom or (applied and named[frame]))
             model = node if models[frame] else -1
             # what the user's own code computes inside of a library's model is the user's
             self._model.append(-1 if users[frame] else _first(model, _at(self._model, parent)))

@@ -22,21 +22,6 @@ _LANDMARKS: dict[tuple[str, str], Phase] = {
 the gradients that it begins with; where Keras 3 calls layers and steps its own optimizers, and
 TensorFlow 2.16 to 2.21 goes back over a tape."""
 
-_CUSTOM_CALL = "torch/autograd/function.py", "apply"
-"""Where the engine calls the backward of a ``torch.autograd.Function``."""
-
-_CHECKPOINTS = "torch/utils/checkpoint.py"
-
-
-def computes_again(frame: Frame) -> bool:
-    """Tell whether a frame is of what computes forward again."""
-    return f"/{frame.filename}".replace("\\", "/").endswith(f"/{_CHECKPOINTS}")
-
-
-def is_custom_call(frame: Frame) -> bool:
-    """Tell whether a frame of the engine's calls a custom function."""
-    return _is_at(frame, *_CUSTOM_CALL)
-
 
 def landmark(frame: Frame) -> Phase | None:
     """Return the phase that a frame begins, None where it begins none."""

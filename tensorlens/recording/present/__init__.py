@@ -125,10 +125,6 @@ def _table(
         figures += [(size_cell(row.nbytes, most), "", "") for row in rows[1:]]
         lines += map(line_cells, rows)
         details += [() if medium == "text" else _nodes(cost), *(() for _ in rows[1:])]
-        for line, nbytes in cost.alloc_sites.items():
-            figures.append((size_cell(nbytes, most), "", ""))
-            lines.append((Cell(f"of it {line_place(line)}"), source_of(recording.log, line)))
-            details.append(())
     columns = (
         Column(
             "Handed out", tip="Sum of the bytes handed out while the line's nodes ran, in all steps"

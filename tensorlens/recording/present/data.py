@@ -125,7 +125,6 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
                 "peak": cost.peak,
                 "gradients": dict(cost.gradients),
                 "nodes": dict(cost.nodes),
-                "alloc_sites": by_line_data(cost.alloc_sites),
                 "model_lines": by_line_data(cost.model_lines),
             }
             for cost in recording.backward(device)

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from tensorlens.render.blocks import (
     MEASURED,
     Block,
+    Chain,
+    Fact,
     Heading,
     Item,
     KeyValues,
     Legend,
+    Levels,
+    Named,
     Note,
     Paragraph,
     Section,
@@ -18,13 +22,20 @@ from tensorlens.render.blocks import (
     of_medium,
     tables_of,
 )
-from tensorlens.render.source import width
+from tensorlens.render.figures import bars, size, thinned
+from tensorlens.render.source import clipped, shortened, width
 from tensorlens.render.text import table as tables
-from tensorlens.render.text.facts import INDENT, fact_lines
-from tensorlens.render.text.page import Page, wrapped
+from tensorlens.render.text.page import GAP, Page, padded, wrapped
 from tensorlens.render.text.table import Layout
 
 _COMMENT = "# "
+_INDENT = 2
+_LABEL = 11
+"""The least room of labels."""
+_MARKS = "▁▂▃▄▅▆▇█"
+_MOST_BARS = 60
+_FEWEST_BARS = 8
+_MOST_NUMBERS = 8
 
 
 def parts(blocks: Sequence[Block], page: Page) -> list[str]:
@@ -70,9 +81,9 @@ class _Writer:
             case Note():
                 mark = f"{page.glyphs.of(block.mark)} " if block.mark else ""
                 label = f"{block.label}: " if block.label else ""
-                return page.wrapped(f"{' ' * INDENT}{mark}{label}", page.shown(block.text))
+                return page.wrapped(f"{' ' * _INDENT}{mark}{label}", page.shown(block.text))
             case KeyValues():
-                return fact_lines(block.facts, INDENT, page)
+                return _fact_lines(block.facts, _INDENT, page)
             case Table():
                 return self._table(block)
             case Legend():
@@ -104,7 +115,7 @@ class _Writer:
         if not block.rows:
             return tables.table_footer(block, page)
         if block.sentences and tables.natural_width(block, page) > page.width:
-            told = (page.wrapped(" " * INDENT, page.shown(each)) for each in block.sentences)
+            told = (page.wrapped(" " * _INDENT, page.shown(each)) for each in block.sentences)
             return [line for each in told for line in each]
         found: Layout = self._layouts.get(block.name) or tables.layout([block], page)
         lines = [*tables.lines(block, found, page), *tables.table_footer(block, page)]
@@ -118,7 +129,7 @@ def _heading(heading: Heading, page: Page) -> list[str]:
     process = f", {page.shown(heading.process)}" if heading.process else ""
     lines = page.wrapped("", f"{page.shown(heading.text)}{kind}{process}")
     for each in heading.conditions:
-        lines += page.wrapped(" " * INDENT, page.shown(each))
+        lines += page.wrapped(" " * _INDENT, page.shown(each))
     return lines
 
 
@@ -139,10 +150,10 @@ def _item(item: Item, page: Page) -> list[str]:
         if is_comment:
             lines += _comment(begin, text, page)
         else:
-            lines += page.wrapped(begin, page.shown(text), indent + INDENT)
-    lines += fact_lines(item.facts, indent, page)
+            lines += page.wrapped(begin, page.shown(text), indent + _INDENT)
+    lines += _fact_lines(item.facts, indent, page)
     for note in item.notes:
-        lines += page.wrapped(" " * indent, page.shown(note), indent + INDENT)
+        lines += page.wrapped(" " * indent, page.shown(note), indent + _INDENT)
     return lines
 
 
@@ -152,3 +163,62 @@ def _comment(start: str, line: str, page: Page) -> list[str]:
     found = wrapped("", page.shown(line.removeprefix(_COMMENT)), room, 0)
     indent = " " * width(start)
     return [f"{indent if place else start}{_COMMENT}{each}" for place, each in enumerate(found)]
+
+
+def _fact_lines(facts: Sequence[Fact], indent: int, page: Page) -> list[str]:
+    """Return facts as lines whose labels stand one below the other."""
+    named = [fact.value.name for fact in facts if isinstance(fact.value, Levels | Named)]
+    room = max((width(page.shown(name)) for name in named), default=0)
+    labels = [page.shown(fact.label) for fact in facts]
+    # what has names alone needs no room for labels
+    column = max(_LABEL, *(width(label) + GAP for label in labels)) if any(labels) else 0
+    lines: list[str] = []
+    for fact, label in zip(facts, labels, strict=True):
+        start = " " * indent + padded(label, column)
+        if isinstance(fact.value, Levels | Named):
+            start += f"{padded(page.shown(fact.value.name), room)}  "
+        match fact.value:
+            case str(text):
+                lines += page.wrapped(start, page.shown(text), width(start))
+            case Named():
+                lines += page.wrapped(start, page.shown(fact.value.text), width(start))
+            case Levels():
+                text = _levels(fact.value, page.width - width(start), page)
+                lines += page.wrapped(start, text, width(start))
+            case Chain():
+                lines += _chain(start, fact.value.pieces, page)
+        lines += _source(fact.source, indent + column, page)
+    return lines
+
+
+def _levels(levels: Levels, room: int, page: Page) -> str:
+    try:
+        _MARKS.encode(page.encoding)
+    except UnicodeEncodeError:
+        return ", ".join(map(size, thinned(levels.series, _MOST_NUMBERS)))
+    most = max(_FEWEST_BARS, min(_MOST_BARS, room - width(levels.text) - 2))
+    return f"{bars(thinned(levels.series, most), _MARKS)}  {levels.text}"
+
+
+def _chain(start: str, pieces: Sequence[str], page: Page) -> list[str]:
+    """Return pieces in as few lines as they fit in, none of them broken."""
+    lines = [start]
+    for piece in pieces:
+        room = page.width - width(start) - _INDENT
+        text = shortened(page.shown(piece), room, page.glyphs.ellipsis)
+        used = width(lines[-1])
+        if used == width(start):
+            lines[-1] += text
+        elif used + 1 + width(text) <= page.width:
+            lines[-1] += f" {text}"
+        else:
+            lines.append(" " * (width(start) + 2) + text)
+    return lines
+
+
+def _source(source: str, indent: int, page: Page) -> list[str]:
+    if not source:
+        return []
+    start = " " * (indent + _INDENT)
+    shown = page.shown(source.strip())
+    return [start + clipped(shown, page.width - width(start), page.glyphs.ellipsis)]

@@ -117,7 +117,6 @@ def test_the_summary_of_a_training_step() -> None:
             "peak": 100 * KIB,
             "gradients": {"fc1.weight.grad": 100 * KIB},
             "nodes": {"AddmmBackward0": 100 * KIB},
-            "alloc_sites": [],
             "model_lines": [],
         }
     ]

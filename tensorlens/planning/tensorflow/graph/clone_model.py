@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.planning.keras.clone import with_dtype
 
 _TRACKED = "_tracker"
 _DEPENDENCIES = "_self_unconditional_"
@@ -53,6 +52,21 @@ def clone_of(model: Any) -> Any:
             value = copy.copy(value)
         object.__setattr__(twin, name, value)
     return twin
+
+
+def with_dtype(configuration: Any, policy: str) -> Any:
+    """Return a configuration in which each layer has this policy, ``"mixed_float16"`` say."""
+    if isinstance(configuration, dict):
+        if configuration.get("class_name") in ("DTypePolicy", "Policy"):
+            inner = configuration.get("config")
+            if isinstance(inner, dict):
+                return {**configuration, "config": {**inner, "name": policy}}
+        return {key: with_dtype(each, policy) for key, each in configuration.items()}
+    if isinstance(configuration, list):
+        return [with_dtype(each, policy) for each in configuration]
+    if isinstance(configuration, tuple):
+        return tuple(with_dtype(each, policy) for each in configuration)
+    return configuration
 
 
 def _own_tracker(attributes: dict[str, Any], tracker: Any) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+import torch
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as data_parallel
@@ -15,7 +16,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.planning.patches import on_import, patched
 from tensorlens.planning.torch.cautions import caution
-from tensorlens.planning.torch.patches.ddp_reducer import Logger, Reducer, nothing
 
 BACKEND = "fake"
 """torch's own process group whose collectives give results of the right shapes at once."""
@@ -40,12 +40,12 @@ def distributed(world_size: int | None) -> Iterator[None]:
             for owner in (dist, distributed_c10d):
                 if hasattr(owner, name):
                     stack.enter_context(patched(owner, name, function))
-        stack.enter_context(patched(data_parallel, _VERIFY, nothing))
-        stack.enter_context(patched(dist.utils, _VERIFY, nothing))
+        stack.enter_context(patched(data_parallel, _VERIFY, _nothing))
+        stack.enter_context(patched(dist.utils, _VERIFY, _nothing))
 
         def without_generators(module: Any) -> None:
             # it sends the states of generators around, which are read by address
-            stack.enter_context(patched(module, "synchronize_rng_states", nothing))
+            stack.enter_context(patched(module, "synchronize_rng_states", _nothing))
 
         stack.enter_context(on_import({"accelerate.data_loader": without_generators}))
         try:
@@ -56,6 +56,10 @@ def distributed(world_size: int | None) -> Iterator[None]:
 
 
 _VERIFY = "_verify_param_shape_across_processes"
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Do nothing."""
 
 
 class _Group:
@@ -75,9 +79,9 @@ class _Group:
             "is_nccl_available": lambda: True,
             "all_gather_object": _all_gather_object,
             "gather_object": _gather_object,
-            "broadcast_object_list": nothing,
+            "broadcast_object_list": _nothing,
             "scatter_object_list": _scatter_object_list,
-            "monitored_barrier": nothing,
+            "monitored_barrier": _nothing,
             "Reducer": self._reducer,
             "Logger": Logger,
             "_register_comm_hook": self._no_hook,
@@ -167,7 +171,7 @@ def _same_storage(one: Any, other: Any) -> bool:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-_OF_FSDP1 = {"_no_dispatch_record_stream": nothing, "_same_storage": _same_storage}
+_OF_FSDP1 = {"_no_dispatch_record_stream": _nothing, "_same_storage": _same_storage}
 
 
 @contextlib.contextmanager
@@ -199,3 +203,65 @@ def _scatter_object_list(
 ) -> None:
     if objects:
         output[0] = objects[dist.get_rank() % len(objects)]
+
+
+class Reducer:
+    """Stands for ``torch.distributed.Reducer``; the arguments are its own.
+
+    torch's is in C++ and reads addresses, which tensors without data do not have; this one takes
+    the same memory (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13). After the first step
+    torch cuts the buckets anew, in the order in which gradients come: they take as much, which is
+    left out. Hooks for their communication are not run.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Any],
+        bucket_indices: Sequence[Sequence[int]],
+        per_bucket_size_limits: Sequence[int],
+        process_group: Any,
+        expect_sparse_gradients: Sequence[bool] = (),
+        bucket_bytes_cap: int = 25 << 20,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        *others: Any,
+        **options: Any,
+    ) -> None:
+        self._buffers: list[Any] = []
+        for indices in bucket_indices:
+            parameters = [params[each] for each in indices]
+            first, total = parameters[0], sum(each.numel() for each in parameters)
+            buffer = torch.empty(total, dtype=first.dtype, device=first.device)
+            self._buffers.append(buffer)
+            offset = 0
+            for parameter in parameters:
+                view = buffer.as_strided(parameter.size(), parameter.stride(), offset)
+                offset += parameter.numel()
+                if gradient_as_bucket_view:
+                    parameter.register_post_accumulate_grad_hook(_placing(view))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        # what else it is told makes no difference to memory
+        return _nothing
+
+
+def _placing(view: Any) -> Callable[[Any], None]:
+    """Return a hook that puts a parameter's gradient into its bucket."""
+
+    def place(parameter: Any) -> None:
+        parameter.grad = view
+
+    return place
+
+
+class Logger:
+    """Stands for ``torch.distributed.Logger``."""
+
+    def __init__(self, reducer: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _nothing
