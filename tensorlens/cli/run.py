@@ -25,6 +25,7 @@ from tensorlens.guards import reason
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import Ending, LineReport
+from tensorlens.lines.worker_files import set_workers_output
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 from tensorlens.units import format_bytes
 
@@ -52,8 +53,9 @@ document alone; the program's own output goes to standard error.
 program's end, and explains an allocation that fails. It is of this process
 alone: worker processes are not recorded.
 
-A worker process that ran profiled code prints its tables too, also with -o.
--p reaches forked workers only; decorators reach spawned ones as well.
+A worker process that ran profiled code reports too, with -o run.json to
+run.PID.json. -p reaches forked workers only; decorators reach spawned ones
+as well.
 """
 
 
@@ -106,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         output = Output.of_report(args, " would keep a recording: give it to --record")
         recorded = _recorded(args, output, command) if args.record else None
-        _switch_on()
+        _switch_on(output)
         program = program_of(words)
         program.prepare()
         targets = [resolve(typed, program) for typed in args.profile]
@@ -132,7 +134,8 @@ def _recorded(
     return RecordedRun(target, limit, command)
 
 
-def _switch_on() -> None:
+def _switch_on(output: Output | None) -> None:
+    set_workers_output(None if output is None else output.path)
     # through the environment, so that spawned workers of the program follow
     if not config.load().enabled:
         os.environ["TENSORLENS"] = "1"
@@ -281,9 +284,8 @@ class ProfiledRun:
 
     @property
     def _prints_tables(self) -> bool:
-        # a forked worker has neither file nor document
-        is_worker = os.getpid() != self._process
-        return is_worker or (self.output is None and self._document is None)
+        # a forked worker has no document
+        return self.output is None and (self._document is None or os.getpid() != self._process)
 
     def _at_exit(self, process: str | None) -> None:
         recorded = self.recorded if process is None else None
@@ -304,14 +306,19 @@ class ProfiledRun:
                 self._say_next(self._printed, "")
             return
         report = profiler.result(profiler.pending(process), process)
-        self._merged.add(report)
-        report = self._merged.report(report.process, report.ending)
-        if self._document is not None:
+        if process is None:
+            self._merged.add(report)
+            report = self._merged.report(report.process, report.ending)
+        if self._document is not None and process is None:
             self._document.write(report)
         if report.functions and output is not None:
-            output.deliver(report, f"; {output.next_step(self._command)}")
-        consequence = "" if output is None else f", so {output.typed} was not written"
-        self._say_next(bool(report.functions), consequence)
+            if process is None:
+                output.deliver(report, f"; {output.next_step(self._command)}")
+            else:
+                output.of_process(os.getpid()).deliver(report, "")
+        if process is None:
+            consequence = "" if output is None else f", so {output.typed} was not written"
+            self._say_next(bool(report.functions), consequence)
 
     def _say_next(self, was_profiled: bool, consequence: str) -> None:
         """Say what of ``-p`` did not run, and what to type next."""

@@ -27,6 +27,7 @@ from tensorlens.lines.results import build_report
 from tensorlens.lines.tracing.accounting import Account, Activation, Switch
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
+from tensorlens.lines.worker_files import workers_output, write_of_worker
 from tensorlens.render.terminal import for_stream
 from tensorlens.streams import write
 
@@ -157,7 +158,15 @@ class DecoratorProfiler(LineProfiler):
             account.clear()
 
     def report_at_exit(self, process: str | None) -> None:
-        """Print every function that was not printed yet; a child process only what it ran."""
+        """Print every function that was not printed yet; a child process only what it ran.
+
+        A worker writes that to a file of its own instead where ``tensorlens run -o`` has one.
+        """
+        output = None if process is None else workers_output()
+        if output is not None:
+            report = self.result(self.pending(process), process)
+            if not report.functions or write_of_worker(report, output):
+                return
         groups: dict[Options, list[ProfiledFunction]] = {}
         for entry in self.pending(process):
             options = self._options.get(id(entry), Options())

@@ -1,11 +1,12 @@
 """``tensorlens run`` changes nothing the program can see: each test compares with ``python``."""
 
-import re
 import signal
 import sys
 
 import pytest
 from commands import fresh_tensorlens, own_lines, program_lines, python, tensorlens
+
+from tensorlens import load
 
 LOOK = """
 import json, os, pickle, re, sys
@@ -155,14 +156,27 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_find_main_and_print_beside_a_file(folder, method):
+def test_workers_find_main_and_report(folder, method):
     (folder / "workers.py").write_text(WORKERS)
     done = fresh_tensorlens(folder, "run", "-o", "out.json", "workers.py", method)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[2, 4]\n")
+    assert (folder / "out.json").exists()
+    assert done.stdout == "[2, 4]\n"
+    (file,) = folder.glob("out.*.json")
+    _, pid, _ = file.name.split(".")
+    assert f"wrote {file.name}" in done.stderr
+    (function,) = load(file).functions
+    assert (function.name, function.calls) == ("double", 2)
+    assert load(file).process.startswith(f"process {pid} (")
+
+
+def test_workers_print_where_there_is_no_file(folder):
+    (folder / "workers.py").write_text(WORKERS)
+    done = fresh_tensorlens(folder, "run", "workers.py", "spawn")
+    assert done.returncode == 0, done.stderr
     assert "Memory per line, process " in done.stdout
-    assert re.search(r"^double .* 2 calls", done.stdout, re.M), done.stdout
-    assert [each.name for each in folder.glob("*.json")] == ["out.json"]
+    assert not list(folder.glob("*.json"))
 
 
 def test_switched_off_decorators_are_on_and_stay_off_elsewhere(folder):
