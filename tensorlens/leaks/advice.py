@@ -213,10 +213,6 @@ def _traced(path: _Path) -> str | None:
     )
 
 
-def _tape(path: _Path) -> str | None:
-    return None if path.place("saved") is None else path.facts.words.tape
-
-
 def _default(path: _Path) -> str | None:
     place = path.place("default")
     if place is None or path.grows() != place + 1:
@@ -236,7 +232,6 @@ _RULES: tuple[Callable[[_Path], str | None], ...] = (
     _optimizer,
     _default,
     _traced,
-    _tape,
 )
 
 
