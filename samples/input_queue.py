@@ -29,7 +29,8 @@ def title(text):
 def show(name, made, used, queue):
     most = "n/a" if queue.max_batches is None else queue.max_batches
     nbytes = "n/a" if queue.nbytes is None else f"{queue.nbytes:,}"
-    print(LINE.format(name, made, used, made - used, queue.batches, most, nbytes))
+    held = "n/a" if queue.batches is None else queue.batches
+    print(LINE.format(name, made, used, made - used, held, most, nbytes))
 
 
 def at_rest(made, look):

@@ -192,7 +192,7 @@ def _tensorflow() -> Iterator[Finding]:
     else:
         detail = found["fallback"] or "TENSORLENS_COUNTER asks for another"
     yield Finding("native counter", found["native"], detail, part_of=part)
-    detail = found["unread"] or "tensors, variables and tapes are read natively"
+    detail = found["unread"] or "tensors and variables are read natively"
     yield Finding("snapshots", found["unread"] is None, detail, part_of=part)
     detail = found["not_followed"] or "nodes go to the lines that made them"
     yield Finding("graph functions", found["not_followed"] is None, detail, part_of=part)

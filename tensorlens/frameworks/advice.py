@@ -14,8 +14,6 @@ class Words:
     copy: str
     """Code that keeps a view's part, so that the rest is freed."""
     concatenation: str
-    tape: str | None
-    """Advice on recorders of operations for gradients; None where tensors record them."""
     unseen: str | None
     """Possible holders of memory that nothing in Python holds."""
     gradients: str
@@ -30,7 +28,6 @@ TORCH = Words(
     number=None,
     copy="a .clone()",
     concatenation="torch.cat",
-    tape=None,
     unseen=None,
     gradients="zero_grad(set_to_none=True) before the forward pass, unless they add up",
     activations=(
@@ -43,10 +40,6 @@ TENSORFLOW = Words(
     # tf.identity() shares the memory
     copy=".numpy(), a copy,",
     concatenation="tf.concat",
-    tape=(
-        "keep the gradients and not the GradientTape: what it recorded lives as long as it does, "
-        "with persistent=True after gradient() too"
-    ),
     unseen="TensorFlow's runtime: a graph's constants, a queue, a table, buffers of a dataset",
     gradients="del the list of them before the next forward pass, unless they add up",
     activations=(

@@ -34,8 +34,6 @@ class Survivor:
     holders: tuple[Holder, ...] = ()
     """Other objects that Python holds and the block hangs below, nearest first: the tensor whose
     gradient or part it is, the root of a graph that saved it."""
-    cycle: tuple[Reference, ...] = ()
-    """The cycle through torch that alone keeps it alive: the collector cannot free it."""
     role: str = "other"
     name: str = ""
     dtype: str = ""
@@ -56,7 +54,7 @@ class Survivor:
     @property
     def is_held_unseen(self) -> bool:
         """Whether nothing is known to hold it: something outside of Python does."""
-        return not any((self.tensors, self.arrays, self.holders, self.cycle))
+        return not any((self.tensors, self.arrays, self.holders))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,6 @@ class Facts:
     """How many steps left something behind: what has fewer items is not what grows."""
     is_in_array: bool = False
     """A NumPy array holds the memory."""
-    is_cycle: bool = False
-    """Only a cycle through autograd's graph holds it."""
     is_replaced: bool = False
     """It is one tensor, that a larger one replaces in each step."""
     role: str = "other"
@@ -55,8 +53,6 @@ def advice(
         facts: what else is known.
     """
     facts = facts or Facts()
-    if facts.is_cycle:
-        return _CYCLE
     if not paths or any(not path.references for path in paths):
         return None
     several = [path for path in paths if not _is_one_variable(path)]
@@ -117,10 +113,6 @@ def _of_path(path: _Path, example: Example | None) -> str | None:
 
 
 _KEEPS_ALL = "it keeps the graphs of all steps before"
-_CYCLE = (
-    "use torch.autograd.grad(..., create_graph=True), or set .grad to None after use: "
-    "backward(create_graph=True) makes a cycle that the collector cannot free"
-)
 
 
 def _exception(path: _Path) -> str | None:
@@ -213,10 +205,6 @@ def _traced(path: _Path) -> str | None:
     )
 
 
-def _tape(path: _Path) -> str | None:
-    return None if path.place("saved") is None else path.facts.words.tape
-
-
 def _default(path: _Path) -> str | None:
     place = path.place("default")
     if place is None or path.grows() != place + 1:
@@ -236,7 +224,6 @@ _RULES: tuple[Callable[[_Path], str | None], ...] = (
     _optimizer,
     _default,
     _traced,
-    _tape,
 )
 
 

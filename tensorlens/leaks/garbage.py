@@ -74,15 +74,14 @@ def without_garbage(
     if found.is_held:
         return found
     if watched.uncollected:
-        is_garbage = found.cycle is not None and not found.is_graphs_cycle
-        return replace(found, is_garbage=is_garbage or watched.is_frozen)
+        return replace(found, is_garbage=found.cycle is not None or watched.is_frozen)
     left = [block for block in found.blocks if block.address not in dead]
     judgement = judge(left_by_step(left), watched.span)
     is_one = found.is_replaced or found.is_population
-    if len(left) == len(found.blocks) and not found.is_graphs_cycle:
+    if len(left) == len(found.blocks):
         # no cycle holds it: the collector has been there
         return replace(found, cycle=None)
-    if len(left) == len(found.blocks) or (left and is_one):
+    if left and is_one:
         return found
     if judgement.certainty == NONE:
         return replace(found, is_garbage=True)

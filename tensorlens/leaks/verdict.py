@@ -135,9 +135,7 @@ def _certainty(found: RetainedGroup, watched: LoopSamples) -> tuple[Certainty, s
         if watched.is_frozen:
             return certainty, f"{reason}; gc.freeze() hides it from the collector"
         return certainty, f"{reason}; only a cycle holds it, and nothing runs the collector"
-    if not found.paths and found.is_graphs_cycle:
-        reason += "; a cycle through autograd holds it, which the collector cannot free"
-    elif found.is_unseen or not found.paths:
+    if found.is_unseen or not found.paths:
         reason += "; what holds it cannot be seen from Python"
         reason += f" ({found.words.unseen})" if found.words.unseen else ""
     if certainty == CERTAIN and watched.made < _MANY and _may_be_emptied(found.paths):
@@ -156,7 +154,6 @@ def _leak(found: RetainedGroup, watched: LoopSamples) -> Leak:
     facts = Facts(
         steps=watched.span.steps,
         is_in_array=found.is_in_array,
-        is_cycle=found.is_graphs_cycle,
         is_replaced=found.is_replaced,
         role=found.role,
         variable=_variable(source),

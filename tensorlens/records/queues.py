@@ -17,7 +17,7 @@ class QueuePart:
     """One place where input waits."""
 
     name: str
-    """``results``, ``out of order``, ``future_queue``, ``Prefetch``, ``Shuffle``."""
+    """``results``, ``out of order``, ``Prefetch``, ``Shuffle``."""
     where: str
     """``shared memory``, ``this process``, ``worker processes``, ``TensorFlow``."""
     elements: int | None

@@ -1,4 +1,4 @@
-"""What tapes keep by operation and layer, and the gradients that come of it."""
+"""Tensors that only a tape keeps, and the gradients that come of it."""
 
 import gc
 
@@ -36,21 +36,20 @@ def test_activations_that_only_a_tape_keeps(persistent):
     with tf.GradientTape(persistent=persistent) as tape:
         loss = tf.reduce_sum(model(x))
     found = since.records(model)
-    kept = {each.name: each for each in found if each.alias_of is None}
-    # it was made between what uses the one layer's weights and what uses the other's
-    tanh = kept["sequential: Tanh"]
-    assert (tanh.role, tanh.module, tanh.nbytes) == ("activation", "sequential", 16 * 64 * 4)
-    # after the last weight no layer is known
-    sigmoid = kept["Sigmoid"]
-    assert (sigmoid.role, sigmoid.module, sigmoid.nbytes) == ("activation", None, 16 * 2 * 4)
+    label = "test_activations_that_only_a_tape_keeps(): loss"
+    # the two layers' outputs, and the loss
+    assert sorted(each.nbytes for each in found if each.alias_of is None)[-2:] == [128, 16 * 64 * 4]
+    assert {each.role for each in found} == {"other"}
+    others = {each.name for each in found} - {label}
+    assert all(each.startswith(("made at", "held by NumPy or native code")) for each in others)
     # what a layer reads of its own variable is no second buffer
-    reads = [each for each in found if each.name == "sequential/dense_1: ReadVariableOp"]
+    reads = [each for each in found if each.nbytes == 64 * 2 * 4]
     assert all(each.alias_of == "sequential/dense_1/kernel" for each in reads)
     assert since.grown("unnamed") == 0
     assert since.grown("named") == since.grown("allocated")
     gradients = tape.gradient(loss, model.trainable_variables)
     del tape
-    assert "sequential: Tanh" not in {each.name for each in since.records(model)}
+    assert 16 * 64 * 4 not in {each.nbytes for each in since.records(model)}
     assert len(gradients) == 4
 
 

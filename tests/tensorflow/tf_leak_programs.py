@@ -175,7 +175,7 @@ def outputs_cached_by_step():
     return step
 
 
-@leak("tapes (closure) -> list[", 1, 4 * 6 * 4, "keep the gradients and not the GradientTape")
+@leak("a holder outside of Python -> list[", 1, 4 * 6 * 4)
 def persistent_tapes_kept():
     tapes = []
     weight = tf.Variable(filled(4, 6))
@@ -189,7 +189,7 @@ def persistent_tapes_kept():
     return step
 
 
-@leak("-> GradientTape._tape (attribute) -> what it recorded: float32 (9)", 1, 9 * 4)
+@leak("a holder outside of Python -> list[", 1, 9 * 4)
 def tapes_on_self():
     trainer = Trainer()
     weight = tf.Variable(filled(9))

@@ -607,15 +607,6 @@ def nodes_kept():
     return step
 
 
-@leak("grad -> grad_fn", 3, 4 * (5 + 5 + 1))
-def create_graph_cycle():
-    def step():
-        weight = torch.ones(5, requires_grad=True)
-        (weight**3).sum().backward(create_graph=True)  # LEAK
-
-    return step
-
-
 @leak("buffer (closure)", 0, 20)
 def growing_cat():
     buffer = torch.zeros(0)

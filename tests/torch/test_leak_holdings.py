@@ -242,12 +242,7 @@ class TestGraph:
         gc.collect()
         found = survivor(where)
         assert (found.tensors, found.holders) == ((), ())
-        assert not found.is_held_unseen
-        assert [reference.text for reference in found.cycle] == [
-            "grad",
-            "grad_fn",
-            "AccumulateGrad.variable",
-        ]
+        assert found.is_held_unseen
         (left,) = (each for each in gc.get_objects() if _is_at(each, where))
         left.grad = None
 

@@ -4,6 +4,7 @@ import inspect
 import warnings
 
 import pytest
+import torch
 
 from tensorlens.leaks.watch import LeakWatch, find_leaks
 from tests.torch.healthy_programs import HEALTHY
@@ -63,6 +64,19 @@ def check(program, report):
 @pytest.mark.parametrize("name", LEAKS)
 def test_leaks_are_found(name):
     check(LEAKS[name], find_leaks(LEAKS[name].make()))
+
+
+def test_a_cycle_through_autograd_is_a_leak_without_a_holder():
+    def step():
+        weight = torch.ones(5, requires_grad=True)
+        (weight**3).sum().backward(create_graph=True)
+
+    report = find_leaks(step)
+    check_balance(report)
+    assert sum(leak.tensors_per_step for leak in report.leaks) == 3
+    assert sum(leak.bytes_per_step for leak in report.leaks) == 4 * (5 + 5 + 1)
+    assert {leak.path for leak in report.leaks} == {""}
+    assert all("cannot be seen from Python" in leak.reason for leak in report.leaks)
 
 
 @pytest.mark.parametrize("name", HEALTHY)

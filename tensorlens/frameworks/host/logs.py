@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 from operator import sub
 
@@ -16,16 +16,6 @@ ModuleName = Callable[[int, str], str]
 """Gives the path of a module by its address and the name of its type."""
 
 
-Origins = Callable[[str, int], Sequence[tuple[str, int, str]]]
-"""Gives file name, line and function of what a line of generated code was made from, outermost
-first; nothing for any other line."""
-
-
-def no_origins(filename: str, lineno: int) -> Sequence[tuple[str, int, str]]:
-    """Know of no generated code."""
-    return ()
-
-
 class LogMaker:
     """Makes logs; what stacks and contexts mean is looked up once.
 
@@ -33,19 +23,10 @@ class LogMaker:
         recorder: whose numbers the columns hold.
         module_name: names a module, as it can be found now.
         thread: the recording's own; it gets the number 0, others come in the order they are met.
-        origins: gives the lines that a line of generated code was made from.
     """
 
-    def __init__(
-        self,
-        recorder: NativeRecorder,
-        module_name: ModuleName,
-        thread: int,
-        origins: Origins = no_origins,
-    ) -> None:
+    def __init__(self, recorder: NativeRecorder, module_name: ModuleName, thread: int) -> None:
         self._recorder = recorder
-        self._origins = origins
-        self._lines_of: dict[int, tuple[Frame, ...]] = {}
         self._module_name = module_name
         self._threads = {thread: 0}
         self._frames: dict[int, Frame] = {}
@@ -87,19 +68,8 @@ class LogMaker:
     def _stack(self, log: EventLog, number: int) -> int:
         node = -1
         for line, module in reversed(self._recorder.stack(number)):
-            for frame in self._frames_of(line):
-                node = log.stacks.push(node, frame, self._module(module))
-                module = -1
+            node = log.stacks.push(node, self._frame(line), self._module(module))
         return node
-
-    def _frames_of(self, line: int) -> tuple[Frame, ...]:
-        """Return the frame of a line and, inside of generated code, those it was made from."""
-        if line not in self._lines_of:
-            frame = self._frame(line)
-            made_from = self._origins(frame.filename, frame.lineno)
-            inner = [Frame(*each, not is_foreign(each[0])) for each in made_from]
-            self._lines_of[line] = (frame, *inner)
-        return self._lines_of[line]
 
     def _frame(self, line: int) -> Frame:
         frame = self._frames.get(line)

@@ -21,7 +21,7 @@ from tensorlens.frameworks.host.labels import (
     event_lifetimes,
     label,
 )
-from tensorlens.frameworks.host.logs import LogMaker, Origins, no_origins, sources_of
+from tensorlens.frameworks.host.logs import LogMaker, sources_of
 from tensorlens.frameworks.host.naming import FoundNames, NameSources, Naming
 from tensorlens.records.deferred import DeferredLog
 from tensorlens.records.events import OWN_MARK, EventLog, Mark
@@ -55,8 +55,6 @@ class FrameworkHooks:
     names: NameSources
     amend: Callable[[EventLog, Amendment], None] | None = None
     """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
-    origins: Origins = no_origins
-    """The lines that the framework's compiler made code from."""
 
 
 class HostRecorder:
@@ -120,7 +118,7 @@ class HostRecorder:
                 self._unwatch()
         found = self._naming.found(self._started)
         parts = LogParts(
-            maker=LogMaker(self._native, found.path, taken.thread, self._hooks.origins),
+            maker=LogMaker(self._native, found.path, taken.thread),
             taken=taken,
             names=found,
             marks=dict(self._marks),

@@ -10,29 +10,25 @@ generators, of which ``max_queue_size`` was an option in Keras 2.
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.pool import ApplyResult
 from typing import Any
 
 from tensorlens.frameworks.keras.kinds import backend
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.dataset_objects import object_containers
 from tensorlens.frameworks.queues.merged_queues import merge_queues
-from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.heap import instances
-from tensorlens.heap.attributes import MissingClass, class_name, content_of, imported, items_of
+from tensorlens.heap.attributes import MissingClass, class_name, content_of, imported
 from tensorlens.heap.frames import cell_content
-from tensorlens.records.queues import Queue, QueuePart
+from tensorlens.records.queues import Queue
 
 _ADAPTERS = "keras.src.trainers.data_adapters"
 _PY_DATASET = f"{_ADAPTERS}.py_dataset_adapter"
 _SOURCE = "keras/src/trainers/data_adapters/py_dataset_adapter.py"
 _NO_BATCH = "no batch to measure: pass one, inputs(dataset, batch=batch)"
 _AUTOTUNE = "tf.data's prefetch(AUTOTUNE) has no bound of its own: ask while the model is fitted"
+_NOT_READ = "what Keras's OrderedEnqueuer holds now is not read"
 _IDLE = "no model is being fitted with it: nothing is held"
 
 
@@ -56,37 +52,23 @@ def _of_epochs(wanted: Callable[[Any], bool], example: Any) -> list[Queue]:
     return [queue for queue in found if queue is not None]
 
 
-def _of_enqueuer(enqueuer: Any, example: Any = None) -> Queue:
-    """Return what an enqueuer of Keras holds; nothing is taken from it."""
+def _of_enqueuer(enqueuer: Any, example: Any) -> Queue:
+    """Return what an enqueuer of Keras holds at most."""
     content = content_of(enqueuer)
     queue = content_of(content.get("future_queue"))
-    futures = {id(each): each for each in (*_waiting(queue), *_being_put(content))}
-    made = [each for each in map(content_of, futures.values()) if each.get("_success") is True]
-    values = [each["_value"] for each in made if "_value" in each]
-    dataset = content.get("py_dataset")
-    workers = _whole(content_of(dataset), "_workers", 1)
-    pids = _processes(content)
-    method = multiprocessing.get_start_method(allow_none=True) or "" if pids else ""
-    memory = workers_of(pids, method)
-    found = _bounded(
-        dataset, queue.get("maxsize"), values if example is None else [*values, example]
-    )
-    held = batch_bytes(*values) if values else 0
-    part = QueuePart("future_queue", "this process", len(values), "batch", held,
-                     found.max_batches, found.max_nbytes, found.rule)  # fmt: skip
-    return replace(
-        found,
-        batches=len(values),
-        nbytes=held,
-        parts=(part,),
-        workers=memory,
-        objects=object_containers(dataset) if any(each.copied for each in memory) else (),
-        start_method=method,
-        waiting=max(0, len(futures) - len(made) - workers),
-        in_work=min(len(futures) - len(made), workers),
-        missing=found.missing if held is not None else {**found.missing, "nbytes": _NO_BATCH},
-        notes=(),
-    )
+    batches = [*_first(queue), *([] if example is None else [example])]
+    found = _bounded(content.get("py_dataset"), queue.get("maxsize"), batches)
+    missing = {**found.missing, "batches": _NOT_READ, "nbytes": _NOT_READ}
+    return replace(found, batches=None, nbytes=None, missing=missing, notes=())
+
+
+def _first(queue: Any) -> list[Any]:
+    """Return the batch that is next in an enqueuer's queue, if it is made; it is not taken."""
+    try:
+        future = content_of(queue["queue"][0])
+    except LookupError:
+        return []
+    return [future["_value"]] if future.get("_success") is True and "_value" in future else []
 
 
 def _of_dataset(dataset: Any, example: Any) -> Queue:
@@ -175,41 +157,6 @@ def _generates(epoch: Any, generator: Any) -> bool:
     restore = content_of(content_of(epoch).get("data_adapter")).get("generator")
     cells = getattr(restore, "__closure__", None) if type(restore) is types.FunctionType else ()
     return any(cell_content(cell) is generator for cell in cells or ())
-
-
-def _waiting(queue: Any) -> list[Any]:
-    try:
-        return list(queue.get("queue", ()))
-    except RuntimeError:
-        # another thread put something there in between
-        return list(queue.get("queue", ()))
-
-
-def _being_put(content: Any) -> list[Any]:
-    """Return what an enqueuer's thread waits to put into its full queue."""
-    item = _local(content, "put", "item")
-    return [item] if issubclass(type(item), ApplyResult) else []
-
-
-def _local(content: Any, function: str, name: str) -> Any:
-    """Return a local of a function that an enqueuer's thread is in; None where it is not."""
-    ident = getattr(content.get("run_thread"), "ident", None)
-    frame = sys._current_frames().get(ident) if ident else None
-    while frame is not None:
-        if frame.f_code.co_name == function:
-            return frame.f_locals.get(name)
-        if frame.f_code.co_name == "_run":
-            return None
-        frame = frame.f_back
-    return None
-
-
-def _processes(content: Any) -> list[int]:
-    """Return the processes of the pool that makes the batches; none where it is of threads."""
-    pool = content_of(_local(content, "_run", "executor"))
-    popen = [content_of(each).get("_popen") for each in items_of(pool.get("_pool"))]
-    pids = [getattr(each, "pid", None) for each in popen]
-    return [pid for pid in pids if type(pid) is int]
 
 
 def _whole(content: Any, name: str, otherwise: int) -> int:

@@ -228,8 +228,6 @@ def names(held: Sequence[HeldBlock]) -> Callable[[HeldBlock], Hashable]:
 
     def by_name(held: HeldBlock) -> Hashable:
         survivor, birth = held.survivor, held.block.birth
-        if survivor.cycle and not held.is_itself:
-            return tuple(reference.text for reference in survivor.cycle)
         return birth, "" if birth in many else _head(held), survivor.role
 
     return by_name

@@ -86,8 +86,6 @@ class RetainedGroup:
     bounds: tuple[Reference | None, ...] = ()
     """For each path the container on it that is filling up and has an end, if it is one."""
     cycle: ReferencePath | None = None
-    is_graphs_cycle: bool = False
-    """Whether the cycle runs through autograd, where the collector does not look."""
     is_garbage: bool = False
     """Whether the collector has freed it."""
     is_replaced: bool = False
@@ -364,10 +362,8 @@ def with_holders(
     onward = below.references
     if group.is_below and survivor.holders:
         onward = survivor.holders[0].references
-    is_graphs = not paths and bool(survivor.cycle)
     return replace(
         found,
         paths=tuple(replace(path, references=(*path.references, *onward)) for path in paths),
-        cycle=ReferencePath(survivor.cycle) if is_graphs else circle,
-        is_graphs_cycle=is_graphs,
+        cycle=circle,
     )

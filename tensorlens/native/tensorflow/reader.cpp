@@ -5,9 +5,6 @@
 // is read but those of handles.
 
 #include <cstdint>
-#include <functional>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
 #include <sys/types.h>
@@ -25,15 +22,6 @@ struct _object {
   void* type;
 };
 using PyObject = _object;
-extern "C" {
-PyObject* PyList_New(ssize_t);
-int PyList_Append(PyObject*, PyObject*);
-PyObject* PyTuple_New(ssize_t);
-int PyTuple_SetItem(PyObject*, ssize_t, PyObject*);
-PyObject* PyLong_FromLongLong(long long);
-PyObject* Py_BuildValue(const char*, ...);
-void Py_DecRef(PyObject*);
-}
 
 namespace tensorflow {
 
@@ -153,71 +141,3 @@ TL_API const void* tl_tf_rows(void* scan, int64_t* length) {
 }
 
 TL_API void tl_tf_release(void* scan) { delete static_cast<Rows*>(scan); }
-
-// What a gradient tape has recorded. tensorflow/c/eager/tape.h has these members, but private;
-// whether they lie where they are looked for, Python tries on a tape of its own.
-
-namespace {
-
-struct Entry {
-  std::string type;
-  std::vector<char> outputs;  // of another type, never looked at
-  std::vector<int64_t> inputs;
-  void* backward;
-  std::function<void(void*)> deleter;
-};
-
-struct Tape {
-  void* virtual_functions;
-  std::unordered_map<int64_t, int64_t> made_by;  // a tensor's number to that of its operation
-  std::unordered_map<int64_t, Entry> operations;
-  int64_t next;
-  std::unordered_map<int64_t, int64_t> usage;
-  bool persistent;
-};
-
-struct TapeObject {
-  PyObject head;
-  Tape* tape;
-};
-
-}  // namespace
-
-// Returns whether a tape that watches one tensor and has recorded nothing looks as expected.
-TL_API int tl_tf_knows_tapes(PyObject* object, int64_t tensor) {
-  const Tape& tape = *reinterpret_cast<TapeObject*>(object)->tape;
-  const auto is_one = [&](const std::unordered_map<int64_t, int64_t>& map, int64_t value) {
-    // looked at as plain words first: a wrong layout must not be followed
-    const auto* words = reinterpret_cast<const uint64_t*>(&map);
-    if (words[3] != 1 || words[2] == 0 || words[1] == 0 || words[1] > 4096) return false;
-    const auto* node = reinterpret_cast<const int64_t*>(words[2]);
-    return node[0] == 0 && node[1] == tensor && node[2] == value;
-  };
-  const auto* operations = reinterpret_cast<const uint64_t*>(&tape.operations);
-  const auto* usage = reinterpret_cast<const uint64_t*>(&tape.usage);
-  return is_one(tape.made_by, -1) && operations[2] == 0 && operations[3] == 0 && tape.next == 0 &&
-         usage[2] == 0 && usage[3] == 0 && tape.persistent;
-}
-
-// Returns the recorded operations as a list of (number, type, inputs), and which operation made
-// each tensor as a list of (tensor, operation); -1 is one that was watched.
-TL_API PyObject* tl_tf_tape(PyObject* object) {
-  const Tape& tape = *reinterpret_cast<TapeObject*>(object)->tape;
-  PyObject* operations = PyList_New(0);
-  PyObject* made = PyList_New(0);
-  if (operations == nullptr || made == nullptr) return nullptr;
-  for (const auto& [number, entry] : tape.operations) {
-    PyObject* inputs = PyTuple_New(static_cast<ssize_t>(entry.inputs.size()));
-    for (size_t each = 0; inputs != nullptr && each < entry.inputs.size(); ++each)
-      PyTuple_SetItem(inputs, each, PyLong_FromLongLong(entry.inputs[each]));
-    PyObject* item = Py_BuildValue("(LsN)", static_cast<long long>(number), entry.type.c_str(), inputs);
-    if (item == nullptr || PyList_Append(operations, item) != 0) return nullptr;
-    Py_DecRef(item);
-  }
-  for (const auto& [tensor, operation] : tape.made_by) {
-    PyObject* item = Py_BuildValue("(LL)", static_cast<long long>(tensor), static_cast<long long>(operation));
-    if (item == nullptr || PyList_Append(made, item) != 0) return nullptr;
-    Py_DecRef(item);
-  }
-  return Py_BuildValue("(NN)", operations, made);
-}

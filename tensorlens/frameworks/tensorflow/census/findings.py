@@ -18,7 +18,6 @@ from tensorlens.frameworks.tensorflow import counters, cpu
 from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import CensusRows, look, tabulate
-from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.census.tensor_reader import fallback_reason, reader
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
 from tensorlens.heap import no_locals
@@ -87,9 +86,8 @@ def take(roots: Sequence[CensusRoot]) -> Findings:
         if allocator is not None and not _adopted:
             _adopt(rows, allocator)
             _adopted.append(True)
-        tapes = Tapes(readable(heap.tapes, heap.tensors, rows.all, tensors), tensors)
-        names = NamedRows(heap, rows, tapes, roots).names
-        del heap, tapes
+        names = NamedRows(heap, rows, roots).names
+        del heap
         table = tabulate(rows.all, names, births)
         ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), fallback_reason(), no_locals()))

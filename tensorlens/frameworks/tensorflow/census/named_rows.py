@@ -1,7 +1,7 @@
 """Gives every row its one best name, and its role.
 
 In this order: its path in a model or an optimizer; the weight whose gradient it is; the variable,
-attribute or container that holds it; what a tape keeps it for; the line that made it.
+attribute or container that holds it; the line that made it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients
 from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, contents
-from tensorlens.frameworks.tensorflow.census.tapes import Tapes
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.attributes import class_name, content_of, items_of
@@ -61,11 +60,9 @@ _TRACKED = "_self_unconditional_dependency_names"
 class NamedRows:
     """Names the rows, and fills in their roles, modules, holders and notes."""
 
-    def __init__(
-        self, heap: Heap, rows: CensusRows, tapes: Tapes, roots: Sequence[CensusRoot]
-    ) -> None:
+    def __init__(self, heap: Heap, rows: CensusRows, roots: Sequence[CensusRoot]) -> None:
         self.names = Names()
-        self._heap, self._rows, self._tapes = heap, rows, tapes
+        self._heap, self._rows = heap, rows
         self._loose: set[int] = set()
         self._data: dict[str, int] = {}
         """Who holds a dataset to the node that the names of its data begin with."""
@@ -84,7 +81,7 @@ class NamedRows:
         self._name_gradients()
         self._note_inputs()
         self._note_captures()
-        self._ask_tapes()
+        self._forget_lists()
         self._name_handles()
 
     def _name_owned(self, roots: Sequence[CensusRoot]) -> dict[int, int]:
@@ -227,28 +224,13 @@ class NamedRows:
                 elif row.held_by is None:
                     row.held_by = text
 
-    def _ask_tapes(self) -> None:
-        """Say what tapes keep; name by it what nothing else names."""
-        layers = {}
-        for variable in self._heap.keras_variables:
-            handle = content_of(content_of(variable).get("_value")).get("_handle")
-            path = self._layers.layer_of.get(id(variable))
-            if handle is not None and path:
-                layers[handle._id] = path
-        self._tapes.find_uses(layers)
-        for number, use in self._tapes.uses.items():
-            place = self._rows.by_number.get(number)
-            if place is None or self._rows.is_value(place):
-                continue
-            row = self._rows.all[place]
-            if row.name < 0 or self.names.root(row.name) in self._loose:
-                row.name = self.names.text(use.text)
-                row.role = "activation" if use.argument is None else "input"
-            elif row.role == "other":
-                row.role = "activation" if use.argument is None else "input"
-                row.held_by = use.text
-            if use.argument is None and use.path:
-                row.module = "/".join(use.path)
+    def _forget_lists(self) -> None:
+        """Leave what only a list in native code holds, as a tape's, to the line that made it."""
+        names = self.names
+        lists = {node for node in self._loose if names[node] == "<list>"}
+        for row in self._rows.all:
+            if row.name >= 0 and names.root(row.name) in lists:
+                row.name = -1
 
     def _name_handles(self) -> None:
         """Name handles after their variables."""

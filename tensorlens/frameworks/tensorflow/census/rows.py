@@ -10,7 +10,6 @@ from typing import Any
 
 from tensorflow.python.data.ops.dataset_ops import DatasetV2
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
-from tensorflow.python.eager.tape import Tape
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
@@ -47,8 +46,6 @@ class CensusRow:
     module: str | None = None
     held_by: str | None = None
     note: str | None = None
-    number: int = -1
-    """Number by which tapes know it; -1 for parts."""
 
 
 @dataclass(slots=True)
@@ -63,7 +60,6 @@ class Heap:
     optimizers: list[Any]
     seed_generators: list[Any]
     metrics: list[Any]
-    tapes: list[Any]
     datasets: list[Any]
     iterators: list[Any]
     graphs: list[Any]
@@ -80,8 +76,6 @@ class CensusRows:
         self.all: list[CensusRow] = []
         self.of: dict[int, int] = {}
         """``id()`` of a tensor or variable to its row; a variable's is that of its value."""
-        self.by_number: dict[int, int] = {}
-        """Number that tapes know a tensor by to its row; a handle's is that of its variable."""
         self.unread = 0
         facts = reader.read(heap.tensors)
         owners = self._owners(heap)
@@ -111,16 +105,14 @@ class CensusRows:
     def _add(self, fact: Fact, tensor: Any, owner: int) -> None:
         row = len(self.all)
         if fact.kind == VARIABLE and fact.index == 0:
-            self.of[id(tensor)] = self.by_number[tensor._id] = row
+            self.of[id(tensor)] = row
             self.all.append(CensusRow(fact, spelling(tensor.device), owner))
         elif fact.parent >= 0:
             self.all.append(CensusRow(fact, spelling(tensor.device), 0))
         else:
-            self.of[id(tensor)] = self.by_number[tensor._id] = row
+            self.of[id(tensor)] = row
             place = tensor.backing_device
-            self.all.append(
-                CensusRow(fact, spelling(place), owner or id(tensor), number=tensor._id)
-            )
+            self.all.append(CensusRow(fact, spelling(place), owner or id(tensor)))
 
     def _alias(self, variable: Any, inner: Any) -> None:
         row = self.of.get(id(inner))
@@ -190,7 +182,7 @@ def look(roots: list[Any]) -> Heap:
         (
             *(EagerTensor, BaseResourceVariable),
             *(kinds.tensorflow_variable(), kinds.layer(), kinds.optimizer()),
-            *(kinds.seed_generator(), kinds.metric(), Tape),
+            *(kinds.seed_generator(), kinds.metric()),
             *(DatasetV2, OwnedIterator, FuncGraph),
         ),
         (list,),

@@ -84,14 +84,6 @@ class Reader:
                 facts.append(value)
         return facts
 
-    def tape(self, tape: Any) -> tuple[list[Any], list[Any]]:
-        """Return ``[(number, type, inputs)]`` of a tape's operations, ``[(tensor, made by)]``."""
-        return [], []
-
-    def knows_tapes(self, tape: Any, tensor: int) -> bool:
-        """Tell whether a tape that watches the tensor of that number alone can be read."""
-        return False
-
 
 class NativeReader(Reader):
     """Reads buffers through TensorFlow's own objects.
@@ -106,8 +98,6 @@ class NativeReader(Reader):
             "tl_tf_scan": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int64)),
             "tl_tf_rows": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)),
             "tl_tf_release": (None, (ctypes.c_void_p,)),
-            "tl_tf_knows_tapes": (ctypes.c_int, (ctypes.py_object, ctypes.c_int64)),
-            "tl_tf_tape": (ctypes.py_object, (ctypes.py_object,)),
         }
         declare(library, signatures)
         self._library = library
@@ -132,15 +122,6 @@ class NativeReader(Reader):
         for row in _ROW.iter_unpack(data):
             facts.append(_fact(row, facts))
         return facts
-
-    def tape(self, tape: Any) -> tuple[list[Any], list[Any]]:
-        """See :class:`Reader`."""
-        operations, made = self._library.tl_tf_tape(tape)
-        return operations, made
-
-    def knows_tapes(self, tape: Any, tensor: int) -> bool:
-        """See :class:`Reader`."""
-        return bool(self._library.tl_tf_knows_tapes(tape, tensor))
 
 
 def _fact(row: tuple[int, ...], before: Sequence[Fact]) -> Fact:

@@ -11,9 +11,8 @@ from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
-from tensorlens.frameworks.tensorflow.census.rows import CensusRow, CensusRows, Heap, look
-from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
-from tensorlens.frameworks.tensorflow.census.tensor_reader import Reader, reader
+from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, look
+from tensorlens.frameworks.tensorflow.census.tensor_reader import reader
 from tensorlens.heap.paths import reference_paths
 from tensorlens.heap.untracked_arrays import arrays_in, shown
 from tensorlens.records.references import Reference
@@ -25,8 +24,8 @@ _UNKNOWN = "unknown"
 class TensorflowHoldings:
     """Result of one look; only :attr:`survivors` refers to the program's objects.
 
-    A tensor's memory is kept by the tensors and variables in Python that show it, by tapes that
-    recorded it, by arrays that share it, and by graphs and kernels that Python knows nothing of.
+    A tensor's memory is kept by the tensors and variables in Python that show it, by arrays that
+    share it, and by tapes, graphs and kernels that Python does not see into.
     """
 
     def __init__(self, addresses: Sequence[int]) -> None:
@@ -40,10 +39,10 @@ class TensorflowHoldings:
             self._handles = look.handle_sizes
 
     def root(self, item: Any) -> GraphRoot:
-        """Return what is known of a tape or a variable that holds survivors.
+        """Return what is known of a variable that holds survivors.
 
         Raises:
-            KeyError: it is none of them.
+            KeyError: it holds none.
         """
         return self._hung[id(item)]
 
@@ -60,11 +59,8 @@ class _HeapView:
     def __init__(self, addresses: Sequence[int]) -> None:
         heap = look([])
         try:
-            tensors = reader()
-            self._rows = CensusRows(heap, tensors)
-            wrappers = readable(heap.tapes, heap.tensors, self._rows.all, tensors)
-            self._uses = Tapes(wrappers, tensors)
-            self._names = NamedRows(heap, self._rows, self._uses, ()).names
+            self._rows = CensusRows(heap, reader())
+            self._names = NamedRows(heap, self._rows, ()).names
             self._sizes = cpu.block_sizes(addresses)
             arrays = arrays_in([*self._sizes.items()], heap.objects)
             self._arrays = {address: _outermost(each) for address, each in arrays.items()}
@@ -74,7 +70,7 @@ class _HeapView:
                     self._at.setdefault(row.fact.address, []).append(number)
             self._value_of = dict(self._rows.values())
             self._find_holders(heap)
-            self._find_unheld(heap, tensors if wrappers else None)
+            self._find_unheld(heap)
         finally:
             # among all objects is this one
             heap.objects.clear()
@@ -124,7 +120,7 @@ class _HeapView:
         )
 
     def hung(self, item: Any) -> GraphRoot:
-        """Return what is known of a tape, or of a variable."""
+        """Return what is known of a variable."""
         place = self._rows.of.get(id(item))
         if place is None:
             return GraphRoot(0, "", "", (), 0, 0, None)
@@ -145,53 +141,29 @@ class _HeapView:
         )
 
     def _above(self, rows: Sequence[int]) -> tuple[Holder, ...]:
-        """Return the tapes and variables that keep rows which nothing else in Python does."""
+        """Return the variables that keep rows which nothing else in Python does."""
         found = []
         for row in rows:
-            if row in self._tapes:
-                found.append(_by_tape(self._tapes[row], self._rows.all[row]))
             variable = self._holders.get(self._value_of.get(row, -1))
             if variable is not None:
                 found.append(Holder(variable, (Reference("attribute", "its handle", "Tensor"),)))
         return tuple(found)
 
-    def _use(self, row: int) -> Any:
-        return self._uses.uses.get(self._rows.all[row].number)
-
-    def _find_unheld(self, heap: Heap, tensors: Reader | None) -> None:
-        """Find the tensors that Python has no path to but a tape, or an array that shows them."""
+    def _find_unheld(self, heap: Heap) -> None:
+        """Find the tensors that Python has no path to but an array that shows them."""
         self._unheld: set[int] = set()
-        self._tapes: dict[int, Any] = {}
-        """Row to the ``Tape``."""
-        asked = [row for row in self._holders if self._use(row) is not None or self._in_array(row)]
+        asked = [row for row in self._holders if self._in_array(row)]
         if not asked:
             return
         items = [self._holders[row] for row in asked]
         own = (heap.objects, heap.tensors, heap.variables, heap.keras_variables, self._holders)
         paths = reference_paths(items, skip={*map(id, own)})
-        recorded = _recorded(heap.tapes, tensors) if tensors is not None else {}
         for row, several in zip(asked, paths, strict=True):
-            if any(path.references[0].kind != _UNKNOWN for path in several):
-                continue
-            tape = recorded.get(self._rows.all[row].number)
-            if tape is not None:
-                self._tapes[row] = tape
-            if tape is not None or self._in_array(row):
+            if all(path.references[0].kind == _UNKNOWN for path in several):
                 self._unheld.add(row)
 
     def _in_array(self, row: int) -> bool:
         return bool(self._arrays.get(self._rows.all[row].fact.address))
-
-
-def _recorded(tapes: Sequence[Any], tensors: Reader) -> dict[int, Any]:
-    """Return the tape that has a tensor, by the tensor's number."""
-    found: dict[int, Any] = {}
-    for tape in tapes:
-        operations, made = tensors.tape(getattr(tape, "_tape", None))
-        for _, _, inputs in operations:
-            found.update(dict.fromkeys(inputs, tape))
-        found.update((tensor, tape) for tensor, _ in made)
-    return found
 
 
 def _outermost(arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -200,9 +172,3 @@ def _outermost(arrays: Sequence[Any]) -> tuple[Any, ...]:
     views = (each for each in map(base, arrays) if type(each) is memoryview)
     inner = {id(view.obj) for view in views}
     return tuple(array for array in arrays if id(array) not in inner)
-
-
-def _by_tape(tape: Any, row: CensusRow) -> Holder:
-    shape = ", ".join(map(str, row.fact.shape))
-    kept = Reference("saved", f"what it recorded: {row.fact.dtype} ({shape})", "Tensor")
-    return Holder(tape, (kept,))

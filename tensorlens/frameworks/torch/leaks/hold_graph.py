@@ -211,56 +211,6 @@ class HoldGraph:
     def _type(self, vertex: int) -> str:
         return "Tensor" if vertex < self._rows else self._types[vertex - self._rows]
 
-    def cycles(self, alive: Collection[int]) -> dict[int, tuple[Reference, ...]]:
-        """Return for each vertex that only a cycle in the graph holds the references of that cycle.
-
-        Args:
-            alive: the vertices that Python holds, directly or not.
-        """
-        above: dict[int, list[int]] = {}
-        for vertex, following in self._below.items():
-            if vertex not in alive:
-                for below in following:
-                    if below not in alive:
-                        above.setdefault(below, []).append(vertex)
-        held = self._held_by_cycles(above)
-        known: dict[int, tuple[Reference, ...]] = {}
-        for vertex in held:
-            path: dict[int, None] = {}
-            while vertex not in path and vertex not in known:
-                path[vertex] = None
-                vertex = next(each for each in above[vertex] if each in held)
-            if vertex not in known:
-                back = list(path)
-                loop = back[back.index(vertex) :][::-1]
-                cycle = self._cycle(loop)
-                known.update(dict.fromkeys(loop, cycle))
-                vertex = loop[0]
-            known.update(dict.fromkeys(path, known[vertex]))
-        return known
-
-    def _held_by_cycles(self, above: dict[int, list[int]]) -> set[int]:
-        """Return the vertices with a cycle above them: what is left without those nothing holds."""
-        left = {vertex: len(holders) for vertex, holders in above.items()}
-        vertices = {*above, *(each for holders in above.values() for each in holders)}
-        waiting = [vertex for vertex in vertices if vertex not in left]
-        while waiting:
-            vertex = waiting.pop()
-            vertices.discard(vertex)
-            for below in self._below.get(vertex, ()):
-                if below in left:
-                    left[below] -= 1
-                    if not left[below]:
-                        waiting.append(below)
-        return vertices
-
-    def _cycle(self, loop: list[int]) -> tuple[Reference, ...]:
-        """Return a cycle's references from a tensor to itself."""
-        tensors = [at for at, vertex in enumerate(loop) if vertex < self._rows]
-        turns = [self.references([*loop[at:], *loop[: at + 1]]) for at in tensors or (0,)]
-        # the gradient's own tensor is a worse place to begin than what has the gradient
-        return max(turns, key=lambda turn: turn[0].text == "grad")
-
 
 def _saved_text(saved: Saved) -> str:
     if saved.region is not None:

@@ -210,7 +210,6 @@ class _Survivors:
         for row, address in enumerate(look.graph.storage):
             if address in look.sizes:
                 self._rows.setdefault(address, []).append(row)
-        self._cycles: Mapping[int, tuple[Reference, ...]] | None = None
 
     def at(self, addresses: Sequence[int]) -> list[Survivor]:
         """Return what is known of the blocks at these addresses."""
@@ -221,7 +220,6 @@ class _Survivors:
         held = [row for row in rows if row in look.roots]
         arrays = tuple(look.arrays.get(address, ()))
         holders = self._holders(rows)
-        is_seen = any((held, arrays, holders))
         size = look.sizes[address]
         bytes_shown = min(shown(arrays), size) if arrays else 0
         best = self._best(held or rows)
@@ -241,7 +239,6 @@ class _Survivors:
             tensors=tuple(look.roots[row] for row in held),
             arrays=arrays,
             holders=holders,
-            cycle=() if is_seen else self._cycle(rows),
             role=ROLES[min(names.role[row] for row in rows)],
             name="" if named is None else names.names[names.node[named]],
             dtype=scan.dtypes[scan.dtype[best]],
@@ -266,9 +263,3 @@ class _Survivors:
                 if root not in rows and root not in found and len(found) < MOST_ROOTS:
                     found[root] = Holder(look.roots[root], look.graph.read(path))
         return tuple(found.values())
-
-    def _cycle(self, rows: Sequence[int]) -> tuple[Reference, ...]:
-        if self._cycles is None:
-            graph = self._look.graph
-            self._cycles = graph.cycles(graph.reach(self._look.roots))
-        return next((self._cycles[row] for row in rows if row in self._cycles), ())
