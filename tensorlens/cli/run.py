@@ -20,7 +20,7 @@ from tensorlens.cli.program.instrument import Instrument
 from tensorlens.cli.program.targets import Target, library_model_module, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.import_hooks import when_one_arrives
-from tensorlens.frameworks.registry import supported
+from tensorlens.frameworks.registry import adapters, supported
 from tensorlens.guards import reason
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
@@ -32,12 +32,13 @@ from tensorlens.units import format_bytes
 _EVENTS = 1_000_000
 _SHOWN_ONCE = [each for each in OF_RECORDINGS if each not in ("tlens", "tlens.gz", "pickle")]
 _SHOWN_ONCE += [each for each in OF_ALL if each != "json"]
+_NO_FRAMEWORK = f"the program never imported {' or '.join(supported())}"
 
 _EPILOG = """\
 examples:
-  tensorlens run train.py --lr 0.1         what @tensorlens.profile decorates
-  tensorlens run -p train.py train.py      all functions of the script, and its
-                                           own loop outside of functions
+  tensorlens run train.py --lr 0.1         all functions of the script, and its
+                                           own loop outside of functions; or
+                                           what @tensorlens.profile decorates
   tensorlens run -p nets -o run.json -m train.main
   tensorlens run -p nets.resnet.Net.forward train.py
   tensorlens run --record run.tlens train.py
@@ -64,7 +65,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
         description="Run a script or a module as python would, with the memory of its lines\n"
-        "profiled: of what @tensorlens.profile decorates, and of what -p names.",
+        "profiled: of what @tensorlens.profile decorates, and of what -p names. A program\n"
+        "that does not name tensorlens is profiled as with -p and its own name, unless\n"
+        "it is only recorded.",
         usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE] [--json]\n"
         "           [--no-source] [--record FILE [--events N]] [-f]\n"
         "           (-m MODULE | SCRIPT) [ARGS...]",
@@ -111,9 +114,13 @@ def run(args: argparse.Namespace) -> int:
         _switch_on(output)
         program = program_of(words)
         program.prepare()
-        targets = [resolve(typed, program) for typed in args.profile]
+        is_default = not args.profile and not args.record and program.is_unmarked
+        typed = [program.name] if is_default else args.profile
+        targets = [resolve(each, program) for each in typed]
         document = DocumentStream() if args.json else None
-        session = ProfiledRun(program, output, targets, command, words, recorded, document)
+        session = ProfiledRun(
+            *(program, output, targets, command, words, recorded, document), is_default=is_default
+        )
         session.start()
     except TensorlensError as error:
         return complain(error)
@@ -187,7 +194,7 @@ class RecordedRun:
 
         output, recording = self._output, self._recording.still()
         if not self._has_begun and self._refusal is None:
-            self._refusal = f"the program never imported {' or '.join(supported())}"
+            self._refusal = _NO_FRAMEWORK
         if self._refusal is not None:
             say(f"--record: {self._refusal}, so {output.typed} was not written")
             return
@@ -234,8 +241,12 @@ class ProfiledRun:
         words: Sequence[str],
         recorded: RecordedRun | None = None,
         document: DocumentStream | None = None,
+        *,
+        is_default: bool = False,
     ) -> None:
         self.program = program
+        self._is_default = is_default
+        """Whether nothing was named, and the program itself is profiled."""
         self.output = output
         self.recorded = recorded
         self._document = document
@@ -322,7 +333,8 @@ class ProfiledRun:
 
     def _say_next(self, was_profiled: bool, consequence: str) -> None:
         """Say what of ``-p`` did not run, and what to type next."""
-        self._report_targets()
+        if not self._is_default:
+            self._report_targets()
         if was_profiled:
             self._point_to_library()
             if self._prints_tables:
@@ -359,9 +371,12 @@ class ProfiledRun:
     def _why_nothing(self, consequence: str) -> str:
         if any(entry.is_cleared for entry in profile.profiler.functions):
             return f" since the figures were cleared{consequence}"
+        name = self.program.name
+        if self._is_default:
+            why = f"no function of {name} was called" if adapters() else _NO_FRAMEWORK
+            return f"{consequence}: {why}"
         if self.instrument.targets:
             return consequence
-        name = self.program.name
         return (
             f"{consequence}: decorate a function with @tensorlens.profile, or profile all of"
             f" {name}: {self._again('-p', name)}"

@@ -31,7 +31,7 @@ _WIDTH = 140
 _LONGEST_LOOK = 10.0
 _INSTRUCTIONS = """\
 Reports on the memory of PyTorch, TensorFlow and Keras programs, exact to the byte. A program makes
-them with `tensorlens run -p train.py -o lines.json train.py` (which line), `run --record run.tlens`
+them with `tensorlens run -o lines.json train.py` (which line), `run --record run.tlens`
 (which moment), `MemReporter(model, optimizer).snapshot().save("tensors.json")` (which tensor),
 `tensorlens leaks -o leaks.json train.py` (what grows), `tensorlens estimate train.py:make_step
 --card "rtx 3090" -o fits.json` (will it fit), `tensorlens suggest train.py:make_step -o helps.json`

@@ -323,6 +323,28 @@ def test_a_function_a_module_does_not_have_is_refused(folder):
     )
 
 
+def test_a_program_that_does_not_name_tensorlens_is_profiled_itself(folder):
+    (folder / "itself.py").write_text("def f():\n    return 1\nf()\n")
+    for words in (["itself.py"], ["-m", "itself"]):
+        done = tensorlens(folder, "run", *words)
+        assert "f  itself.py:1  1 call" in done.stdout
+        named = tensorlens(folder, "run", "-p", words[-1], *words)
+        assert "f  itself.py:1  1 call" in named.stdout
+    (folder / "marked.py").write_text("import tensorlens\ndef f():\n    return 1\nf()\n")
+    done = tensorlens(folder, "run", "marked.py")
+    assert done.stdout == ""
+    assert done.stderr == (
+        "tensorlens: nothing was profiled: decorate a function with @tensorlens.profile, or"
+        " profile all of marked.py: tensorlens run -p marked.py marked.py\n"
+    )
+
+
+def test_a_recorded_program_is_not_profiled_unless_asked(folder):
+    (folder / "itself.py").write_text("def f():\n    return 1\nf()\n")
+    done = tensorlens(folder, "run", "--record", "r.tlens", "itself.py")
+    assert done.stdout == ""
+
+
 def test_it_says_when_nothing_of_a_target_ran(folder):
     (folder / "idle.py").write_text("import nets.core\nprint('hello')\n")
     done = tensorlens(

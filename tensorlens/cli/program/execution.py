@@ -8,6 +8,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -18,6 +19,7 @@ import tensorlens
 from tensorlens.errors import TensorlensError
 from tensorlens.lines import exit_report as exits
 from tensorlens.lines import wrappers
+from tensorlens.user_code import is_foreign
 
 Compile = Callable[[bytes, str], types.CodeType]
 """Turns the source of a file into code."""
@@ -48,6 +50,17 @@ class Script:
     """None for a script, which cannot be imported by name."""
     source: bytes | None = None
     _host: Any = field(default=None, repr=False)
+
+    @property
+    def is_unmarked(self) -> bool:
+        """Whether it is the user's own code, and nothing in it names tensorlens."""
+        if self.filename is None or is_foreign(self.filename):
+            return False
+        source = self.source
+        if source is None:
+            with suppress(OSError):
+                source = Path(self.filename).read_bytes()
+        return source is not None and b"tensorlens" not in source
 
     def prepare(self) -> None:
         """Give the process the program's ``sys.argv`` and ``sys.path``."""
