@@ -91,8 +91,8 @@ class Overview:
 def overview(functions: Sequence[FunctionLayout]) -> Overview:
     """Return the overview of functions whose figures can be compared.
 
-    A line whose peak is that of another function's to the byte, and which rose further to it or
-    took longer, only called the other: it is left out.
+    A line whose peak is that of another function's to the byte, and which rose further to it, ran
+    less often or took longer, only called the other: it is left out.
     """
     devices = _of_devices(functions)
     # of many devices few lines each
@@ -148,7 +148,7 @@ def _once(places: Iterable[LineFigures]) -> tuple[LineFigures, ...]:
 
 
 def _without_callers(places: Sequence[LineFigures]) -> Iterator[LineFigures]:
-    spans: dict[int, list[tuple[tuple[int, float], FunctionLayout]]] = {}
+    spans: dict[int, list[tuple[tuple[int, int, int], FunctionLayout]]] = {}
     for each in places:
         if each.peak and _rise(each) > 0:
             spans.setdefault(each.peak, []).append((_span(each), each.function))
@@ -158,13 +158,13 @@ def _without_callers(places: Sequence[LineFigures]) -> Iterator[LineFigures]:
             yield each
 
 
-def _span(place: LineFigures) -> tuple[int, float]:
-    """Return what a caller has more of than what it calls: how far it rose, and the time of a hit.
+def _span(place: LineFigures) -> tuple[int, int, int]:
+    """Return what a caller has more of than what it calls: how far it rose, and the time.
 
-    What is called may be called from elsewhere as well: its times are not compared as sums.
+    What is called may be called from elsewhere as well, more often: then times say nothing.
     """
     line = place.row.line
-    return _rise(place), line.time_ns / max(line.hits, 1)
+    return _rise(place), -line.hits, line.time_ns
 
 
 def _rise(place: LineFigures) -> int:

@@ -161,8 +161,9 @@ class Outcome:
     """Of each step in the first repeat; None is no finite number."""
     notes: tuple[str, ...] = ()
     at_peak: dict[str, str] = field(default_factory=dict)
-    """When the peak is, and what has most of it: ``peak``, ``line``, ``tensor``. Measured, it is
-    that of a step more, which is recorded by itself after the first repeat."""
+    """When the peak is, and what has most of it: ``peak``, ``line``, ``tensor``; of a library's
+    model its ``model line``. Measured, it is that of a step more, which is recorded by itself
+    after the first repeat."""
     missing: dict[str, str] = field(default_factory=dict)
     """Figure to why it is None or empty."""
 

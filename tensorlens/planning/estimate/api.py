@@ -35,7 +35,7 @@ def estimate(
     script_args: Sequence[str] = (),
     **of_keras: Any,
 ) -> Estimate:
-    """Return what a program's training steps will need on a card that need not be there.
+    """Predict the memory of a program's training steps: that of a GPU without the GPU.
 
     The steps run on fake tensors, which have shapes and no bytes, in a process of its own; what
     they ask for is given to a simulator of torch's caching allocator.

@@ -143,11 +143,17 @@ def _failures(recording: Recording, device: str) -> list[str]:
 
 def largest_line(rows: Sequence[LineRow], whole: int) -> str:
     """Return ``train.py:12, 3.00 MiB (60.0 %): h = net(x)``; empty where no line is known."""
-    first = next((row for row in rows if row.line is not None), None)
-    if first is None:
-        return ""
-    source = f": {first.source}" if first.source else ""
-    return f"{first.place}, {part(first.nbytes, whole)}{source}"
+    return dict(largest_lines(rows, whole)).get("line", "")
+
+
+def largest_lines(rows: Sequence[LineRow], whole: int) -> Iterator[tuple[str, str]]:
+    """Give the line that has most, and of a library's model that it calls the one that has most."""
+    first = next((number for number, row in enumerate(rows) if row.line is not None), len(rows))
+    for row in rows[first : first + 2]:
+        if row is rows[first] or row.is_model:
+            source = f": {row.source}" if row.source else ""
+            name = "model line" if row.is_model else "line"
+            yield name, f"{row.place.strip()}, {part(row.nbytes, whole)}{source}"
 
 
 def largest_tensors(
@@ -188,8 +194,9 @@ def largest_row(rows: Sequence[BlockRow], whole: int, others: Collection[str] = 
 def culprits(instant: Instant) -> Iterator[tuple[str, str]]:
     """Give the line and the tensors that have most of an instant."""
     whole = instant.moment.bytes
-    line, tensor = largest_line(instant.lines, whole), largest_row(instant.rows, whole)
-    yield from ((name, text) for name, text in (("line", line), ("tensor", tensor)) if text)
+    yield from largest_lines(instant.lines, whole)
+    if tensor := largest_row(instant.rows, whole):
+        yield "tensor", tensor
 
 
 def part(nbytes: int, whole: int) -> str:

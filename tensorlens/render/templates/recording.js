@@ -294,8 +294,11 @@
       const known = linesAt(point).filter(([line]) => line.isKnown && line.of < 0);
       const line = most(known, (each) => each[1]);
       if (line) {
-        const made = write("line", line[0].place, part(line[1]));
-        if (line[0].source) add(made, "code", line[0].source);
+        const inside = most(linesAt(point).filter(([each]) => each.of === line[0].number), (each) => each[1]);
+        for (const [name, each] of [["line", line], ["model line", inside]]) {
+          const made = each && write(name, each[0].place, part(each[1]));
+          if (made && each[0].source) add(made, "code", each[0].source);
+        }
       }
       const tensor = most(found, (each) => each.size);
       if (!tensor) return;

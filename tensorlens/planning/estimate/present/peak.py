@@ -14,7 +14,7 @@ from tensorlens.recording.present.instants import (
     line_rows,
     mark_before,
 )
-from tensorlens.recording.present.remarks import largest_line, largest_tensors, part
+from tensorlens.recording.present.remarks import largest_lines, largest_tensors, part
 from tensorlens.records.events import ALLOC
 from tensorlens.render.figures import size
 from tensorlens.render.source import model_place, place, printable
@@ -65,11 +65,12 @@ def culprits(estimate: Estimate) -> Iterator[tuple[str, str]]:
     library = max(libraries, key=libraries.__getitem__, default="")
     if library and libraries[library] > max((row.nbytes for row in rows if row.line), default=0):
         yield "library", f"{printable(library)}, {part(libraries[library], whole)}"
-    line = largest_line(rows, whole)
+    yield from largest_lines(rows, whole)
     tensor = largest_tensors(
         estimate.recording, estimate.device, estimate.peak_row, whole, libraries
     )
-    yield from ((name, text) for name, text in (("line", line), ("tensor", tensor)) if text)
+    if tensor:
+        yield "tensor", tensor
 
 
 def peak_lines(estimate: Estimate, limit: int | None) -> tuple[tuple[LineRow, ...], LeftOut | None]:
