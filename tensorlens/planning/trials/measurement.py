@@ -83,8 +83,9 @@ def run_job(job: Job, bench: Bench) -> Result:
         with bench.limited(job.limit):
             steps.run(job.program, begin, call)
     except BaseException as error:
-        # data may be too short for the step more
-        if explained is None or explained.figures is None:
+        # data may be too short for the step more: the figures are known by then
+        is_of_more = explained is not None and explained.figures is not None
+        if not (is_of_more and isinstance(error, Exception)):
             text = bench.refusal(error, limited=job.limit is not None)
             if text is None:
                 raise
