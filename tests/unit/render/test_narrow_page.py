@@ -9,6 +9,8 @@ import pytest
 import rendered_estimates as estimates
 from test_recording_browser import BROWSER, FLAGS
 
+from tensorlens.planning.suggest.result import Suggestion, Suggestions
+
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium")
 
 # where the titles and the cells of the first table begin, titles without text as well
@@ -23,9 +25,19 @@ document.getElementById("said").textContent = ends(rows[0]) + "\\n" + ends(rows[
 """
 
 
-def test_titles_stand_above_their_columns(tmp_path: Path) -> None:
+CHANGES = [Suggestion("bf16", name, "", "code", 70 << 20, 30 << 20) for name in ("bf16", "again")]
+"""Their numbers have no title."""
+PAGES = {
+    "estimate": (estimates.training().to_html(), 5),
+    "suggestions": (Suggestions((*CHANGES,), "cpu", 100 << 20, "in backward").to_html(), 6),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_titles_stand_above_their_columns(tmp_path: Path, name: str) -> None:
     page = tmp_path / "page.html"
-    page.write_text(estimates.training().to_html() + SCRIPT, "utf-8")
+    shown, columns = PAGES[name]
+    page.write_text(shown + SCRIPT, "utf-8")
     flags = [each for each in FLAGS if not each.startswith("--window-size")]
     done = subprocess.run(
         [
@@ -40,4 +52,4 @@ def test_titles_stand_above_their_columns(tmp_path: Path) -> None:
     assert found, done.stderr
     titles, cells = html.unescape(found[1]).split("\n")
     assert titles == cells
-    assert len(titles.split()) == 5
+    assert len(titles.split()) == columns
