@@ -58,6 +58,8 @@ class _Search:
         self._tuples: list[tuple[Any, ...]] = []
         self._modules: set[str] = set()
         self._next: list[Any] = []
+        self._plain: dict[int, type] = {}
+        """Types of what is looked into, by identity: a metaclass's hash is not asked for."""
 
     def add_frame(self, frame: FrameType) -> None:
         """Begin at a function's variables, and at its globals where it is the user's."""
@@ -96,15 +98,17 @@ class _Search:
         return Heap(objects, self._tuples, frozenset(self._modules))
 
     def _add(self, found: Any) -> None:
-        seen, is_tracked = self._seen, gc.is_tracked
+        seen, plain, is_tracked = self._seen, self._plain, gc.is_tracked
         for each in found:
             if is_tracked(each) and id(each) not in seen and len(seen) < _MOST:
                 kind = type(each)
-                if kind in _CLOSED or is_subtype(kind, type):
-                    continue
-                if is_subtype(kind, MODULES):
-                    self.add_module(each)
-                    continue
+                if id(kind) not in plain:
+                    if kind in _CLOSED or is_subtype(kind, type):
+                        continue
+                    if is_subtype(kind, MODULES):
+                        self.add_module(each)
+                        continue
+                    plain[id(kind)] = kind
                 seen[id(each)] = each
                 self._next.append(each)
                 if kind is tuple:
