@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from tensorlens.units import format_bytes
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where torchrun has a worker write how it failed."""
+_TOGETHER = 16
+"""Steps whose reads are summed up together: after each by itself that code had left the caches."""
 
 
 class StepMonitor:
@@ -82,18 +84,19 @@ class StepMonitor:
         self._steps = 0
         self._device = ""
         """That the figures are of."""
-        self._step_peaks: list[tuple[int, int]] = []
-        """Allocated and reserved, for each read of the step."""
+        self._reads: list[tuple[str, Sequence[int]]] = []
+        """Of the running step: the phases that ended, and the figures of all counters then."""
+        self._steps_read: list[list[tuple[str, Sequence[int]]]] = []
+        """The same of steps that are not summed up yet."""
         self._highest = (0, 0)
         """The peak of the run so far, and its step."""
-        self._phases: dict[str, int] = {}
         self._metrics: dict[str, float] = {}
 
     @quiet
     def begin(self, roots: Sequence[Any], folder: str | os.PathLike[str] | None = None) -> None:
         """The training begins; ``roots`` are its model and optimizers."""
         self._target = self._folder or Path(folder or ".")
-        self._device, self._metrics = "", {}
+        self._metrics, self._steps_read = {}, []
         # a trainer that finds a batch size begins anew where memory ran out
         self._leave()
         self._roots = tuple(root for root in roots if root is not None)
@@ -107,40 +110,32 @@ class StepMonitor:
     @quiet
     def step_begins(self) -> None:
         """A step begins: what happened since the last one is not its."""
-        self._step_peaks, self._phases = [], {}
+        self._reads = []
         first = self._record_steps and self._record_steps[0]
         if first == self._steps and self._recording is None:
             self._recording = record(*self._roots).start()
-        self._region.read()
+        self._region.figures()
 
     @quiet
     def phase_ends(self, name: str) -> None:
         """Say that what ran since the step or the phase before was this phase of the step."""
-        level = self._read()
-        if level is not None:
-            self._phases[name] = max(level.peak, self._phases.get(name, 0))
+        self._reads.append((name, self._region.figures()))
 
     @quiet
     def step_ends(self) -> None:
         """A step ends: its figures are among those that :meth:`metrics` gives."""
-        level = self._read()
-        if level is None:
+        figures = self._region.figures()
+        if not figures:
             return
-        peak, peak_reserved = map(max, zip(*self._step_peaks, strict=True))
-        metrics: dict[str, float] = {
-            "memory/current_allocated_mem": level.allocated,
-            "memory/peak_allocated_mem": peak,
-            "memory/current_reserved_mem": level.reserved,
-            "memory/peak_reserved_mem": peak_reserved,
-        }
-        metrics |= {
-            f"memory/peak_allocated_mem/{name}": peak for name, peak in self._phases.items()
-        }
-        if self._roles_every and self._steps % self._roles_every == 0:
-            metrics |= self._by_role()
-        if peak > self._highest[0]:
-            self._highest = peak, self._steps
+        self._reads.append(("", figures))
+        self._steps_read.append(self._reads)
+        self._reads = []
         self._steps += 1
+        if self._roles_every and (self._steps - 1) % self._roles_every == 0:
+            self._sum_up()
+            self._add(self._by_role())
+        if len(self._steps_read) >= _TOGETHER:
+            self._sum_up()
         if self._watch is not None:
             self._watch.step()
         if (
@@ -149,18 +144,17 @@ class StepMonitor:
             and self._record_steps[1] <= self._steps
         ):
             self._save_recording()
-        for name, value in metrics.items():
-            if value >= 0:
-                self._metrics[name] = max(float(value), self._metrics.get(name, 0.0))
 
     def metrics(self) -> dict[str, float]:
         """Return bytes by the name to log them under: the most of the steps since the last call."""
+        self._sum_up()
         metrics, self._metrics = self._metrics, {}
         return metrics
 
     @quiet
     def end(self) -> None:
         """The training has ended."""
+        self._sum_up()
         self._finish()
         rank = ranks.current_rank()
         if self._show and (rank is None or rank.number == 0) and self._steps:
@@ -206,22 +200,42 @@ class StepMonitor:
             if self._explains_oom:
                 reserve.release()
 
-    def _read(self) -> DeviceLevel | None:
-        """Return the levels of the device that trains; None where nothing is read."""
-        levels = self._region.read()
-        if not levels:
-            return None
-        level = levels[0]
-        if len(levels) > 1:
-            # the accelerator that holds most; without one the host
-            used = (each for each in levels[1:] if each.allocated > 0)
-            level = max(used, key=lambda each: each.allocated, default=level)
-        if level.peak < level.allocated:
-            level = replace(level, peak=level.allocated)
-        if level.device != self._device:
-            self._device, self._step_peaks = level.device, []
-        self._step_peaks.append((level.peak, level.reserved))
-        return level
+    @quiet
+    def _sum_up(self) -> None:
+        """Take the reads of the last steps into the metrics."""
+        steps, self._steps_read = self._steps_read, []
+        for step, reads in enumerate(steps, self._steps - len(steps)):
+            levels = [(phase, self._trained(figures)) for phase, figures in reads if figures]
+            last = levels[-1][1]
+            self._device = last.device
+            levels = [each for each in levels if each[1].device == last.device]
+            peak = max(level.peak for _, level in levels)
+            if peak > self._highest[0]:
+                self._highest = peak, step
+            self._add(
+                {
+                    "memory/current_allocated_mem": last.allocated,
+                    "memory/peak_allocated_mem": peak,
+                    "memory/current_reserved_mem": last.reserved,
+                    "memory/peak_reserved_mem": max(level.reserved for _, level in levels),
+                }
+            )
+            for phase, level in levels:
+                if phase:
+                    self._add({f"memory/peak_allocated_mem/{phase}": level.peak})
+
+    def _add(self, metrics: Mapping[str, int]) -> None:
+        for name, value in metrics.items():
+            if value >= 0:
+                self._metrics[name] = max(float(value), self._metrics.get(name, 0.0))
+
+    def _trained(self, figures: Sequence[int]) -> DeviceLevel:
+        """Return the level of the device that trains."""
+        host, *devices = self._region.levels(figures)
+        # the accelerator that holds most; without one the host
+        used = (each for each in devices if each.allocated > 0)
+        level = max(used, key=lambda each: each.allocated, default=host)
+        return replace(level, peak=level.allocated) if level.peak < level.allocated else level
 
     def _by_role(self) -> dict[str, int]:
         totals = MemReporter(*self._roots).snapshot().tensors.role_totals()
@@ -231,7 +245,7 @@ class StepMonitor:
             if name == self._device
         }
         # the snapshot's own memory is nobody's step
-        self._region.read()
+        self._region.figures()
         return found
 
     def _save_recording(self) -> None:

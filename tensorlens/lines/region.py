@@ -62,24 +62,32 @@ class MeasuredRegion:
         """Return what the frameworks have to say about their figures, a line each."""
         return self._engine.meters.notes()
 
-    def read(self) -> list[DeviceLevel]:
-        """Return the levels of all devices in use, in the order of :attr:`counters`."""
+    def figures(self) -> Sequence[int]:
+        """Read every counter; give what :meth:`levels` takes, nothing where the stretch is not on.
+
+        Between two phases of a training step this code has left the caches: each call counts.
+        """
         activation = self._activation
         if activation is None:
-            return []
-        figures = activation.thread.read_beside_others(activation)
-        # between two phases of a step this code has left the caches: each call counts
+            return ()
+        thread = activation.thread
+        if len(thread.busy) > 1 or activation.pending:
+            return thread.read_beside_others(activation)
+        return thread.read()
+
+    def levels(self, figures: Sequence[int]) -> list[DeviceLevel]:
+        """Return the levels of all devices that were in use, in the order of :attr:`counters`."""
         levels = []
-        at = 0
-        for counter in self._engine.meters.counters:
-            if at >= len(figures):
-                break
+        for counter, at in zip(self.counters, range(0, len(figures), WIDTH), strict=False):
             allocated, peak, reserved = figures[at : at + WIDTH]
             # a peak that was read before the device's first use is below what is allocated now
             most = allocated if 0 <= peak < allocated else peak
             levels.append(DeviceLevel(counter.device, allocated, most, reserved))
-            at += WIDTH
         return levels
+
+    def read(self) -> list[DeviceLevel]:
+        """Return the levels of all devices in use now."""
+        return self.levels(self.figures())
 
     def end(self) -> None:
         """End the stretch, if it is on."""

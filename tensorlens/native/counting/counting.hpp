@@ -99,8 +99,8 @@ void begin_counting() {
 
 }  // namespace
 
-// Gives allocated, peak since the previous call by anyone, and the resident set (at most
-// 1 ms old), in bytes.
+// Gives allocated, peak since the previous call by anyone, and the resident set (see resident.hpp),
+// in bytes.
 TL_EXPORT void tl_read(int64_t* figures) {
   const int64_t allocated = g_allocated.load(std::memory_order_relaxed);
   const int64_t peak = g_peak.exchange(allocated, std::memory_order_relaxed);

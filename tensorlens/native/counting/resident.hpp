@@ -71,7 +71,7 @@ int64_t read_resident() {
 #endif
 }
 
-// Asking the kernel costs more than all else of a read: a microsecond, or ten where its code has
+// Asking the kernel costs more than all else of a read: a microsecond, or twenty where its code has
 // left the processor's cache. The answer moves with page faults, not with single lines, so it is
 // asked again only when three hundred times what the last time took has gone by.
 constexpr int64_t kShare = 300;
@@ -91,7 +91,7 @@ int64_t recent_resident() {
     g_resident.store(read_resident(), std::memory_order_relaxed);
     const int64_t ended = monotonic_ns();
     // a pause of this thread in between is no cost of asking
-    const int64_t cost = std::min<int64_t>(ended - begun, 10'000);
+    const int64_t cost = std::min<int64_t>(ended - begun, 30'000);
     g_ask_again.store(ended + kShare * cost, std::memory_order_relaxed);
   }
   return g_resident.load(std::memory_order_relaxed);
