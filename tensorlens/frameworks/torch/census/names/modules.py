@@ -98,14 +98,18 @@ class ModulePaths:
                 self.modules.append(module)
                 self._nodes.append(node)
                 for registry, role in _ROLES:
-                    held = _items(content.get(registry))
+                    held = content.get(registry)
+                    if type(held) is not dict:
+                        held = _plain(held)
                     if held:
-                        entries += held
+                        entries += held.items()
                         places += [node] * len(held)
                         roles += [role] * len(held)
-                below = _items(content.get("_modules"))
+                below = content.get("_modules")
+                if type(below) is not dict:
+                    below = _plain(below)
                 if below and len(self.modules) - met < MOST_PLACES:
-                    above.append((iter(below), node))
+                    above.append((iter([*below.items()]), node))
                     inside.append(id(module))
                     break
             else:
@@ -134,9 +138,11 @@ def outermost(modules: Sequence[Any]) -> list[Any]:
     dict_of = _reader()
     for module in modules:
         children = dict_of(module).get("_modules")
-        # most have none
-        if type(children) is not dict or children:
-            inside.update(id(child) for _, child in _items(children) if child is not module)
+        if type(children) is not dict:
+            children = _plain(children)
+        if children:  # most have none
+            # copied in one step: another thread may add to it
+            inside.update(id(each) for each in [*children.values()] if each is not module)
     return [module for module in modules if id(module) not in inside]
 
 
@@ -160,11 +166,10 @@ def _reader() -> Callable[[Any], dict[str, Any]]:
     getters: dict[int, Callable[[Any], Any]] = {}
 
     def read(item: Any) -> dict[str, Any]:
-        kind = type(item)
-        getter = getters.get(id(kind))
-        if getter is None:
-            getter = getters[id(kind)] = attributes.dict_getter(kind)
-        content = getter(item)
+        kind = id(type(item))
+        if kind not in getters:
+            getters[kind] = attributes.dict_getter(type(item))
+        content = getters[kind](item)
         if type(content) is dict:
             return content
         return dict.copy(content) if issubclass(type(content), dict) else {}
@@ -172,16 +177,14 @@ def _reader() -> Callable[[Any], dict[str, Any]]:
     return read
 
 
-def _items(registry: Any) -> Sequence[tuple[str, Any]]:
-    """Return the entries of one of a module's registries.
+def _plain(registry: Any) -> dict[str, Any]:
+    """Return one of a module's registries as a plain dict.
 
-    That is a dict, which is read as a dict whatever its class, or a scripted module's.
+    It is one already, or of a class of its own, which is read as a dict, or a scripted module's.
     """
-    if type(registry) is dict and not registry:
-        return ()
     if issubclass(type(registry), dict):
-        return [*dict.items(registry)]
-    return list(registry.items()) if _is_scripted(registry) else []
+        return dict(dict.items(registry))
+    return dict(registry.items()) if _is_scripted(registry) else {}
 
 
 def _is_scripted(registry: Any) -> bool:
