@@ -44,6 +44,26 @@ def finish(process):
     return out.strip()
 
 
+@pytest.mark.parametrize(
+    ("text", "standard"),
+    [
+        ("    CXX_STANDARD 20\n", "c++20"),
+        ("target_compile_features(torch INTERFACE cxx_std_20)\n", "c++20"),
+        ("set(TORCH_CXX_FLAGS)\n", "c++17"),
+    ],
+    ids=["until 2.14", "since 2.15", "not stated"],
+)
+def test_the_standard_is_the_one_that_torch_states(monkeypatch, tmp_path, text, standard):
+    header = tmp_path / "include" / "c10" / "core" / "Allocator.h"
+    config = tmp_path / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
+    for each in (header, config):
+        each.parent.mkdir(parents=True)
+    header.touch()
+    config.write_text(text, "utf-8")
+    monkeypatch.setattr(torch_parts, "torch_folder", lambda label: tmp_path)
+    assert f"-std={standard}" in COUNTER.arguments()
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """What two processes say that build at once, and the folder of their cache."""

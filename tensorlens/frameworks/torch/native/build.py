@@ -49,7 +49,8 @@ def torch_part(source: str, label: str, *libraries: str) -> NativePart:
                 f"{label} was not built: this torch has no C++ headers ({include}): "
                 "install torch from its wheels"
             )
-        standard = _stated(r"CXX_STANDARD (\d+)", configuration(), "17")
+        # CXX_STANDARD until torch 2.14, then a feature that compilers are asked for
+        standard = _stated(r"(?:CXX_STANDARD |cxx_std_)(\d+)", configuration(), "17")
         return [
             f"-std=c++{standard}",
             f"-D_GLIBCXX_USE_CXX11_ABI={abi()}",
