@@ -18,7 +18,7 @@ from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
 from tensorlens.loading import Record, load
 from tensorlens.ranks import Rank, current_rank
-from tensorlens.render import OF_ALL, ending_of, renderer_for, save, tagged
+from tensorlens.render import OF_ALL, READ_AGAIN, ending_of, renderer_for, save, tagged
 from tensorlens.render.source import printable
 from tensorlens.render.terminal import for_stream
 from tensorlens.render.view import View
@@ -27,7 +27,6 @@ from tensorlens.tensors.snapshot import Snapshot
 
 _PATIENCE = 2.0
 """Seconds."""
-_SHOWN_AGAIN = ("json", "tlens", "tlens.gz", "pickle")
 
 
 def say(text: str) -> None:
@@ -226,7 +225,7 @@ class Output:
     def next_step(self, command: Sequence[str]) -> str:
         """Return what to type next to look at the file; ``command`` is how the verb was called."""
         name, ending = shlex.quote(self.typed), ending_of(self.path.name)
-        if ending in _SHOWN_AGAIN:
+        if ending in READ_AGAIN:
             return f"next: {shlex.join([*command[:-1], 'show'])} {name}"
         if ending == "html":
             return f"next: open {name} in a browser"

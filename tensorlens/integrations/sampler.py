@@ -119,7 +119,7 @@ class Follower:
     """
 
     def __init__(self, span: MeasuredRegion | None = None, notes: Sequence[str] = ()) -> None:
-        self._span = MeasuredRegion() if span is None else span
+        self._region = MeasuredRegion() if span is None else span
         self._notes = tuple(notes)
         self._loops: list[_Loop] = []
         self._calls = {kind: Trend("call") for kind in (FIT, EVALUATE, PREDICT)}
@@ -132,13 +132,13 @@ class Follower:
         else:
             # whatever is left was ended by an exception
             self._loops.clear()
-            self._span.begin()
+            self._region.begin()
         self._loops.append(_Loop(kind))
 
     def epoch_begins(self, number: int) -> None:
         """An epoch of the innermost loop begins."""
         if self._is_here():
-            self._span.read()
+            self._region.read()
             self._loops[-1].epochs.append(Epoch(number))
 
     def batch_begins(self, number: int) -> None:
@@ -178,7 +178,7 @@ class Follower:
             validation = self._loops.pop()
             self._loops[-1].change(validation=validation.epochs[-1].devices)
             return None
-        self._calls[kind].take([each.allocated for each in self._span.read()[:1]])
+        self._calls[kind].take([each.allocated for each in self._region.read()[:1]])
         report = self.report()
         self.close()
         return report
@@ -187,7 +187,7 @@ class Follower:
         """Return what the loop that runs has taken so far; None where none runs."""
         if not self._loops:
             return None
-        loop, counters = self._loops[0], self._span.counters
+        loop, counters = self._loops[0], self._region.counters
         growth = {
             counter.device: self._growth(loop, slot, counter)
             for slot, counter in enumerate(counters)
@@ -200,7 +200,7 @@ class Follower:
                 DeviceSource(each.device, each.source, each.precision, dict(each.missing))
                 for each in counters
             ),
-            notes=(*self._notes, *self._span.notes()),
+            notes=(*self._notes, *self._region.notes()),
         )
 
     def where(self) -> str | None:
@@ -218,14 +218,14 @@ class Follower:
     def close(self) -> None:
         """Forget what runs; from any thread."""
         self._loops.clear()
-        self._span.end()
+        self._region.end()
 
     def _is_here(self) -> bool:
-        return bool(self._loops) and self._span.thread == threading.get_ident()
+        return bool(self._loops) and self._region.thread == threading.get_ident()
 
     def _take(self, ran: tuple[int, int] | None) -> Sequence[DeviceLevel]:
         """Read, and charge it to the innermost pass; ``ran`` is the batches since the last read."""
-        read, loop = self._span.read(), self._loops[-1]
+        read, loop = self._region.read(), self._loops[-1]
         if (running := loop.running) is None:
             return read
         devices = dict(running.devices)

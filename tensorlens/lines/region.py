@@ -1,6 +1,6 @@
-"""A stretch of the program between two calls of ours, measured beside its profiled lines.
+"""A region of the program between two calls of ours, measured beside its profiled lines.
 
-A read of a counter starts a new peak for everybody. A stretch stands among the threads that are
+A read of a counter starts a new peak for everybody. A region stands among the threads that are
 inside profiled code as one more of them, so that neither side's reads take a peak from the other.
 """
 
@@ -33,7 +33,7 @@ class DeviceLevel:
 class MeasuredRegion:
     """Reads every counter between :meth:`begin` and :meth:`end`.
 
-    Where an exception ends the stretch, :meth:`end` can be called later, from any thread.
+    Where an exception ends the region, :meth:`end` can be called later, from any thread.
     """
 
     def __init__(self, shared: Engine = engine) -> None:
@@ -63,7 +63,7 @@ class MeasuredRegion:
         return self._engine.meters.notes()
 
     def figures(self) -> Sequence[int]:
-        """Read every counter; give what :meth:`levels` takes, nothing where the stretch is not on.
+        """Read every counter; give what :meth:`levels` takes, nothing where the region is not on.
 
         Between two phases of a training step this code has left the caches: each call counts.
         """
@@ -90,7 +90,7 @@ class MeasuredRegion:
         return self.levels(self.figures())
 
     def end(self) -> None:
-        """End the stretch, if it is on."""
+        """End the region, if it is on."""
         activation, self._activation = self._activation, None
         self.thread = None
         if activation is not None:

@@ -38,6 +38,8 @@ OF_RECORDINGS = (
     *("tlens", "tlens.gz", "trace.json"),
 )
 """Those for recordings alone; of an estimate they keep its recording."""
+READ_AGAIN = ("json", "tlens", "tlens.gz", "pickle")
+"""Those that ``tensorlens.load()`` takes."""
 _KNOWN = (*OF_ALL, *OF_RECORDINGS)
 
 
