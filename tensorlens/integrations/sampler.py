@@ -118,8 +118,8 @@ class Follower:
     another is left out.
     """
 
-    def __init__(self, span: MeasuredRegion | None = None, notes: Sequence[str] = ()) -> None:
-        self._region = MeasuredRegion() if span is None else span
+    def __init__(self, region: MeasuredRegion | None = None, notes: Sequence[str] = ()) -> None:
+        self._region = MeasuredRegion() if region is None else region
         self._notes = tuple(notes)
         self._loops: list[_Loop] = []
         self._calls = {kind: Trend("call") for kind in (FIT, EVALUATE, PREDICT)}
