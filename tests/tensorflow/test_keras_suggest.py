@@ -126,12 +126,12 @@ def peaks(make_step, **changed):
 
 
 def make_graph():
-    return programs.make_mlp(run_eagerly=False, blocks=2)
+    return programs.make_mlp(run_eagerly=False, blocks=2, layers=2)
 
 
 def test_a_compiled_graph():
     found = tensorlens.suggest(make_graph)
-    slots = 2 * programs.weights(2)[1]
+    slots = 2 * programs.weights(2, 2)[1]
     assert found["optimizer"].predicted_saving == pytest.approx(slots, rel=0.05)
     assert {each.how for each in found} == {"simulated"}
     assert "simulated is one likely order" in " ".join(found.notes)
