@@ -29,9 +29,13 @@ NEWER := $(foreach version,3.12 3.13 3.14,$(if $(call python,$(version)),$(versi
 NEWEST := $(lastword $(NEWER))
 ON_NEWEST := $(addprefix tests/unit/,render records recording)
 
-# each in a process of its own, one on each core
-SINGLE := tests/alone/test_wheel.py $(filter-out %/test_wheel.py,$(wildcard tests/alone/test_*.py)) \
+# each in a process of its own, one on each core: every look at the heap is as long as what its
+# process has imported
+SINGLE := tests/alone/test_wheel.py tests/unit tests/unit/heap tests/unit/frameworks \
+    $(filter-out %/test_wheel.py,$(wildcard tests/alone/test_*.py)) \
     $(filter-out %/test_composer.py,$(wildcard tests/trainers/test_*.py))
+tests/unit: WITHOUT := $(patsubst %,--ignore=%,$(filter tests/unit/%,$(SINGLE)) \
+    $(if $(NEWEST),$(ON_NEWEST)))
 
 PURE := integrations leaks lines planning recording records render test_units.py
 
@@ -57,22 +61,18 @@ lint: $(VENV)/.ready
 quick: $(VENV)/.ready
 	$(BIN)/python $(PYTEST) $(PURE:%=tests/unit/%)
 
-# each room by itself: every look at the heap is as long as what its process has imported
 pytest: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) tests/unit/frameworks tests/unit/heap
-	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks --ignore=tests/unit/heap \
-	    $(if $(NEWEST),$(ON_NEWEST:%=--ignore=%))
 	$(BIN)/python $(PYTEST) tests/smoke
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
 	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
 $(SINGLE): $(VENV)/.frameworks
-	$(BIN)/python -m pytest --tb=short $@
+	$(BIN)/python -m pytest --tb=short $@ $(WITHOUT)
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/heap
 	$(VENV)-$*/bin/python -m pytest tests/unit/lines $(if $(filter $*,$(NEWEST)),$(ON_NEWEST))
-	$(VENV)-$*/bin/python -m pytest tests/cli/test_top.py -k not_prepared
+	$(if $(filter 3.14,$*),$(VENV)-$*/bin/python -m pytest tests/cli/test_top.py -k not_prepared)
 
 # every public call once, with one torch in an environment of its own: make test-torch VERSION=2.8.0
 test-torch:
