@@ -16,8 +16,6 @@ NOTEBOOK := nbclient nbformat ipykernel
 # what every torch depends on, but for CUDA
 OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
-# some tests only wait, while TensorFlow tries a refused request again for ten seconds
-TENSORFLOW_WORKERS = $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 # what is imported is compiled then: of the large packages that is a small part
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,7 +29,7 @@ ON_NEWEST := $(addprefix tests/unit/,render records recording)
 
 # each in a process of its own, one on each core: every look at the heap is as long as what its
 # process has imported
-SINGLE := tests/alone/test_wheel.py tests/unit tests/unit/heap tests/unit/frameworks \
+SINGLE := tests/alone/test_wheel.py tests/smoke tests/unit tests/unit/heap tests/unit/frameworks \
     $(filter-out %/test_wheel.py,$(wildcard tests/alone/test_*.py)) \
     $(filter-out %/test_composer.py,$(wildcard tests/trainers/test_*.py))
 tests/unit: WITHOUT := $(patsubst %,--ignore=%,$(filter tests/unit/%,$(SINGLE)) \
@@ -40,16 +38,16 @@ tests/unit: WITHOUT := $(patsubst %,--ignore=%,$(filter tests/unit/%,$(SINGLE)) 
 PURE := integrations leaks lines planning recording records render test_units.py
 
 .PHONY: demo test quick lint pytest bench wheel site clean test-torch test-composer test-cuda \
-    $(NEWER:%=test-%) $(SINGLE)
+    $(NEWER:%=test-%) $(SINGLE) tests/torch tests/tensorflow
 
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
 
-# what runs in one process each goes side by side, installations too, then what fills all cores
+# three at a time, as installations wait for their files; at the end what fills all cores, side by
+# side: some tests only wait, while TensorFlow tries a refused request again for ten seconds
 test:
-	$(MAKE) -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-	    $(VENV)/.ready $(VENV)/.frameworks $(SINGLE) $(NEWER:%=test-%) lint site
-	$(MAKE) pytest
+	$(MAKE) -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+	    $(VENV)/.ready $(VENV)/.frameworks $(SINGLE) $(NEWER:%=test-%) lint site pytest
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -61,10 +59,13 @@ lint: $(VENV)/.ready
 quick: $(VENV)/.ready
 	$(BIN)/python $(PYTEST) $(PURE:%=tests/unit/%)
 
-pytest: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) tests/smoke
+pytest: tests/torch tests/tensorflow
+
+tests/torch: $(VENV)/.frameworks
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
-	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
+
+tests/tensorflow: $(VENV)/.frameworks
+	$(BIN)/python $(PYTEST) tests/tensorflow
 
 $(SINGLE): $(VENV)/.frameworks
 	$(BIN)/python -m pytest --tb=short $@ $(WITHOUT)
