@@ -25,15 +25,13 @@ python = $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null \
 NEWER := $(foreach version,3.12 3.13 3.14,$(if $(call python,$(version)),$(version)))
 # what only counts and renders is the same code on each of them: it runs on the newest alone
 NEWEST := $(lastword $(NEWER))
-ON_NEWEST := $(addprefix tests/unit/,render records recording)
+ON_NEWEST := $(if $(NEWEST),$(addprefix tests/unit/,render records recording))
 
-# each in a process of its own, one on each core: every look at the heap is as long as what its
-# process has imported
+# each in a process of its own: every look at the heap is as long as what that has imported
 SINGLE := tests/alone/test_wheel.py tests/smoke tests/unit tests/unit/heap tests/unit/frameworks \
     $(filter-out %/test_wheel.py,$(wildcard tests/alone/test_*.py)) \
     $(filter-out %/test_composer.py,$(wildcard tests/trainers/test_*.py))
-tests/unit: WITHOUT := $(patsubst %,--ignore=%,$(filter tests/unit/%,$(SINGLE)) \
-    $(if $(NEWEST),$(ON_NEWEST)))
+tests/unit: WITHOUT := $(patsubst %,--ignore=%,$(filter tests/unit/%,$(SINGLE)) $(ON_NEWEST))
 
 PURE := integrations leaks lines planning recording records render test_units.py
 
