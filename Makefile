@@ -16,8 +16,6 @@ NOTEBOOK := nbclient nbformat ipykernel
 # what every torch depends on, but for CUDA
 OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
-# some tests only wait, while TensorFlow tries a refused request again for ten seconds
-TENSORFLOW_WORKERS = $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 # what is imported is compiled then: of the large packages that is a small part
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,25 +25,27 @@ python = $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null \
 NEWER := $(foreach version,3.12 3.13 3.14,$(if $(call python,$(version)),$(version)))
 # what only counts and renders is the same code on each of them: it runs on the newest alone
 NEWEST := $(lastword $(NEWER))
-ON_NEWEST := $(addprefix tests/unit/,render records recording)
+ON_NEWEST := $(if $(NEWEST),$(addprefix tests/unit/,render records recording))
 
-# each in a process of its own, one on each core
-SINGLE := tests/alone/test_wheel.py $(filter-out %/test_wheel.py,$(wildcard tests/alone/test_*.py)) \
+# each in a process of its own: every look at the heap is as long as what that has imported
+SINGLE := tests/alone/test_wheel.py tests/smoke tests/unit tests/unit/heap tests/unit/frameworks \
+    $(filter-out %/test_wheel.py,$(wildcard tests/alone/test_*.py)) \
     $(filter-out %/test_composer.py,$(wildcard tests/trainers/test_*.py))
+tests/unit: WITHOUT := $(patsubst %,--ignore=%,$(filter tests/unit/%,$(SINGLE)) $(ON_NEWEST))
 
 PURE := integrations leaks lines planning recording records render test_units.py
 
 .PHONY: demo test quick lint pytest bench wheel site clean test-torch test-composer test-cuda \
-    $(NEWER:%=test-%) $(SINGLE)
+    $(NEWER:%=test-%) $(SINGLE) tests/torch tests/tensorflow
 
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
 
-# what runs in one process each goes side by side, installations too, then what fills all cores
+# three at a time, as installations wait for their files; at the end what fills all cores, side by
+# side: some tests only wait, while TensorFlow tries a refused request again for ten seconds
 test:
-	$(MAKE) -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-	    $(VENV)/.ready $(VENV)/.frameworks $(SINGLE) $(NEWER:%=test-%) lint site
-	$(MAKE) pytest
+	$(MAKE) -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+	    $(VENV)/.ready $(VENV)/.frameworks $(SINGLE) $(NEWER:%=test-%) lint site pytest
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -57,22 +57,21 @@ lint: $(VENV)/.ready
 quick: $(VENV)/.ready
 	$(BIN)/python $(PYTEST) $(PURE:%=tests/unit/%)
 
-# each room by itself: every look at the heap is as long as what its process has imported
-pytest: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) tests/unit/frameworks tests/unit/heap
-	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks --ignore=tests/unit/heap \
-	    $(if $(NEWEST),$(ON_NEWEST:%=--ignore=%))
-	$(BIN)/python $(PYTEST) tests/smoke
+pytest: tests/torch tests/tensorflow
+
+tests/torch: $(VENV)/.frameworks
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
-	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
+
+tests/tensorflow: $(VENV)/.frameworks
+	$(BIN)/python $(PYTEST) tests/tensorflow
 
 $(SINGLE): $(VENV)/.frameworks
-	$(BIN)/python -m pytest --tb=short $@
+	$(BIN)/python -m pytest --tb=short $@ $(WITHOUT)
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/heap
 	$(VENV)-$*/bin/python -m pytest tests/unit/lines $(if $(filter $*,$(NEWEST)),$(ON_NEWEST))
-	$(VENV)-$*/bin/python -m pytest tests/cli/test_top.py -k not_prepared
+	$(if $(filter 3.14,$*),$(VENV)-$*/bin/python -m pytest tests/cli/test_top.py -k not_prepared)
 
 # every public call once, with one torch in an environment of its own: make test-torch VERSION=2.8.0
 test-torch:

@@ -199,6 +199,7 @@ def main() -> None:
         action="store_true",
         help="only for the installed torch and TensorFlow, whose own headers are taken",
     )
+    parser.add_argument("--parts", nargs="+", metavar="NAME", help="only these: heap counter")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     cross = f"{options.machine}-linux-gnu-g++"
@@ -208,7 +209,10 @@ def main() -> None:
         releases = (_installed("torch"), _installed("tensorflow"))
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         get = _own_headers if options.installed else fetch_headers
-        _build_all(options, list(jobs(*releases)), compiler, Path(scratch), pool, get)
+        wanted = [
+            job for job in jobs(*releases) if not options.parts or job.part.name in options.parts
+        ]
+        _build_all(options, wanted, compiler, Path(scratch), pool, get)
 
 
 def _own_headers(package: str, version: str, folder: Path) -> Path:

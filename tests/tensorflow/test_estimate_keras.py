@@ -65,7 +65,7 @@ def gated():
     ],
 )
 def test_an_eager_step_takes_what_was_estimated(make):
-    peaks = measured(make, "adam", eager=True)
+    peaks = measured(make, "adam", eager=True, steps=3)
     assert estimated(make, "adam", eager=True).peak_allocated == pytest.approx(peaks[-1], rel=0.005)
 
 
@@ -78,7 +78,7 @@ def test_an_eager_step_takes_what_was_estimated(make):
     ],
 )
 def test_a_step_of_a_graph_takes_what_was_estimated(make, optimizer):
-    peaks = measured(make, optimizer, eager=False, steps=16)
+    peaks = measured(make, optimizer, eager=False, steps=8)
     found = estimated(make, optimizer)
     assert found.allocated.low <= median(peaks) <= found.allocated.high
 
@@ -98,7 +98,6 @@ _SCALARS = (2, 1)
     ("optimizer", "slots"),
     [
         ("sgd", _SCALARS),
-        ("adam", (*WEIGHTS * 2, *_SCALARS)),
         ("nadam", (*WEIGHTS * 2, *_SCALARS, 1)),
         (lambda: keras.optimizers.RMSprop(momentum=0.9, centered=True), (*WEIGHTS * 3, *_SCALARS)),
     ],
@@ -316,7 +315,8 @@ def test_a_model_that_was_never_compiled_stays_so():
 def test_a_model_in_training_goes_on_as_if_nothing_had_been_asked():
     def trained(ask):
         keras.utils.set_random_seed(1)
-        model, batch = SMALL_CNN()
+        inner = [layers.Dense(32), layers.BatchNormalization(), layers.Dropout(0.3)]
+        model, batch = keras.Sequential([keras.Input((20,)), *inner, layers.Dense(10)]), 4
         model.compile("adam", loss(), metrics=["accuracy"])
         data = [batch_for(model, batch)]
         model.make_train_function()
@@ -433,13 +433,6 @@ def test_a_train_step_of_ones_own_is_traced():
     lines = [each.function for each in found.by_line if each is not None]
     assert lines
     assert all("train_step" in each for each in lines)
-
-
-def test_the_largest_batch_is_found():
-    model = keras.Sequential([keras.Input((1000,)), layers.Dense(10)])
-    model.compile("sgd", loss())
-    best = tensorlens.max_batch(model, "1 GiB", card="t4", lowest=100_000)
-    assert best.estimates[best].needed.point <= 2**30 < best.estimates[best + 1].needed.point
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from tensorlens.records.failures import Request
 
 HUGE = 1 << 45
 """Floats that no machine has: 2**47 bytes."""
-ASKED = "tensorlens: out of memory: Tried to allocate 128.00 TiB (140,737,488,355,328 B) on cpu"
 
 
 @pytest.fixture(autouse=True)
@@ -35,20 +34,6 @@ def caught(function, *given):
     raise AssertionError("nothing was raised")
 
 
-def note(error):
-    (text,) = getattr(error, "__notes__", [])
-    return text.splitlines()[1:]
-
-
-def ask():
-    return tf.fill((1 << 20, 1 << 20, HUGE >> 40), 2.5)  # asked here
-
-
-@tf.function
-def ask_in_a_graph(count):
-    return tf.fill((count,), 2.5) * 2.0  # asked in the graph
-
-
 class Wide(keras.layers.Layer):
     def call(self, x):
         count = tf.cast(1.0 + x[0, 0], tf.int64)
@@ -60,31 +45,7 @@ def line_of(function, offset):
     return f"{__file__}:{code.co_firstlineno + offset}"
 
 
-def ask_in_a_recording():
-    with tensorlens.record():
-        ask()
-
-
-# TensorFlow tries a refused request again for ten seconds, one after the other
-
-
-def test_eager_operations_in_a_recording():
-    error = caught(ask_in_a_recording)
-    lines = note(error)
-    assert lines[0] == ASKED
-    assert lines[1] == f"  by         {line_of(ask, 1)} in ask"
-    assert lines[2].strip() == "return tf.fill((1 << 20, 1 << 20, HUGE >> 40), 2.5)  # asked here"
-    request = failed_request(error)
-    assert (request.nbytes, request.device) == (HUGE * 4, "cpu")
-    assert failed_request(ValueError("no")) is None
-
-
-def test_a_graph_names_its_node_and_the_line_that_made_it():
-    found = explain(caught(ask_in_a_graph, tf.constant(HUGE, tf.int64)))
-    assert (found.request.device, found.request.nbytes) == ("cpu", HUGE * 4)
-    assert str(found.request.line).startswith(line_of(ask_in_a_graph.python_function, 2))
-    assert found.request.source == "return tf.fill((count,), 2.5) * 2.0  # asked in the graph"
-    assert found.request.op == "Fill"
+# TensorFlow tries a refused request again for ten seconds; eager ones are in test_address_limit.py
 
 
 def test_fit_names_the_layers_node_and_line_its_batch_and_what_was_resident():
@@ -100,9 +61,13 @@ def test_fit_names_the_layers_node_and_line_its_batch_and_what_was_resident():
     assert "tensorlens: out of memory" in notes[-2]
     assert notes[-1].startswith("tensorlens: it was batch 2 of epoch 1 of fit; before it the peak")
     found = explain(error)
-    assert found.request.nbytes == HUGE * 4
+    assert (found.request.nbytes, found.request.device) == (HUGE * 4, "cpu")
+    assert found.request.source == "return x + tf.fill((count,), 1.0)[0]  # asked in fit"
     assert str(found.request.line).startswith(line_of(Wide.call, 2))
     assert found.request.op.endswith("/Fill")
+    request = failed_request(error)
+    assert (request.nbytes, request.device) == (HUGE * 4, "cpu")
+    assert failed_request(ValueError("no")) is None
     kernel = model.layers[1].kernel
     (row,) = (each for each in found.snapshot.tensors if each.name == kernel.path)
     assert (row.role, row.nbytes) == ("parameter", 5 * 7 * 4)

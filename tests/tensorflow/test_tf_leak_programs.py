@@ -10,8 +10,6 @@ from tests.tensorflow.tf_healthy_programs import HEALTHY
 from tests.tensorflow.tf_leak_programs import LEAKS
 
 STEPS = 8
-EVERY = 8
-"""One program in so many is judged in a loop, too."""
 OF_TORCH = ("detach", "grad_fn", "no_grad", ".item()", "torch", "autograd", "zero_grad", ".clone")
 
 
@@ -59,9 +57,9 @@ def test_leaks_are_found(name):
     check(LEAKS[name], find_leaks(LEAKS[name].make()))
 
 
-@pytest.mark.parametrize("name", [*LEAKS][::EVERY])
-def test_leaks_are_found_in_a_loop(name):
-    check(LEAKS[name], found_in_a_loop(LEAKS[name].make()))
+def test_a_leak_is_found_in_a_loop():
+    leak = next(iter(LEAKS.values()))
+    check(leak, found_in_a_loop(leak.make()))
 
 
 def one_of(steps):
@@ -81,10 +79,9 @@ ALONE = "dataset_that_goes_on"
 TOGETHER = [[name for name in [*HEALTHY][first::2] if name != ALONE] for first in range(2)]
 
 
-@pytest.mark.parametrize("judged", [find_leaks, found_in_a_loop])
 @pytest.mark.parametrize("names", [*TOGETHER, [ALONE]], ids=range(3))
-def test_healthy_programs_do_not_leak(names, judged):
-    report = judged(one_of([HEALTHY[name]() for name in names]))
+def test_healthy_programs_do_not_leak(names):
+    report = find_leaks(one_of([HEALTHY[name]() for name in names]))
     assert report.leaks == (), str(report)
     if names != [ALONE]:
         # of what threads of tf.data make, more or less is there after each step

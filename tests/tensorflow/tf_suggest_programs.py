@@ -8,9 +8,9 @@ BATCH = 1024
 OUTPUT_BYTES = BATCH * WIDTH * 4
 
 
-def weights(blocks):
+def weights(blocks, layers=LAYERS):
     """Return how many there are, kernels and biases, and their bytes."""
-    layers = blocks * LAYERS
+    layers *= blocks
     elements = layers * (WIDTH * WIDTH + WIDTH) + WIDTH * CLASSES + CLASSES
     return 2 * (layers + 1), 4 * elements
 
@@ -18,9 +18,9 @@ def weights(blocks):
 class Block(keras.layers.Layer):
     """Layers that keep their outputs for backward."""
 
-    def __init__(self, **kwargs):
+    def __init__(self, layers=LAYERS, **kwargs):
         super().__init__(**kwargs)
-        self.inner = [keras.layers.Dense(WIDTH, "tanh") for _ in range(LAYERS)]
+        self.inner = [keras.layers.Dense(WIDTH, "tanh") for _ in range(layers)]
 
     def build(self, shape):
         for layer in self.inner:
@@ -63,10 +63,10 @@ def trained(model, loss, x, y, run_eagerly):
     return lambda: model.train_on_batch(x, y)
 
 
-def make_mlp(run_eagerly=True, blocks=BLOCKS, change=""):
+def make_mlp(run_eagerly=True, blocks=BLOCKS, layers=LAYERS, change=""):
     inputs = x = keras.Input((WIDTH,))
     for _ in range(blocks):
-        x = Block()(x)
+        x = Block(layers)(x)
     model = keras.Model(inputs, keras.layers.Dense(CLASSES)(x))
     exec(change, {"model": model, "tf": tf})
     return trained(model, "mse", uniform([BATCH, WIDTH], 0), uniform([BATCH, CLASSES], 1),

@@ -165,7 +165,7 @@ def test_other_files_are_told(tmp_path):
             read(content)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_damage_raises_nothing_else(seed):
     chance = random.Random(seed)
     frames = [{"filename": "a.py", "line": 1, "name": "f"}]

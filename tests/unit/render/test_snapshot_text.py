@@ -399,7 +399,7 @@ def test_blocks_of_which_as_little_is_known_are_one_row() -> None:
     assert verbose.count("nothing is known") + verbose.count(" B  at 0x") >= 100
 
 
-@pytest.mark.parametrize("limit", range(60, 110, 2))
+@pytest.mark.parametrize("limit", range(60, 110, 7))
 def test_a_figure_stays_with_its_unit(limit: int) -> None:
     for changed in snapshots.changes().values():
         for line in text_of(changed, limit).splitlines():

@@ -126,12 +126,12 @@ def peaks(make_step, **changed):
 
 
 def make_graph():
-    return programs.make_mlp(run_eagerly=False)
+    return programs.make_mlp(run_eagerly=False, blocks=2, layers=2)
 
 
 def test_a_compiled_graph():
     found = tensorlens.suggest(make_graph)
-    slots = 2 * programs.weights(programs.BLOCKS)[1]
+    slots = 2 * programs.weights(2, 2)[1]
     assert found["optimizer"].predicted_saving == pytest.approx(slots, rel=0.05)
     assert {each.how for each in found} == {"simulated"}
     assert "simulated is one likely order" in " ".join(found.notes)
@@ -163,7 +163,7 @@ def test_a_recording_alone(tmp_path, capsys):
     saved = tmp_path / "steps.tlens"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(saved)],
+        [*warm.python(tensorflow=True), "-c", ALONE, str(saved)],
         env=environment,
         capture_output=True,
         text=True,

@@ -1,8 +1,6 @@
 """``compare()`` on programs of TensorFlow and Keras whose memory is known, in processes."""
 
 import ctypes
-import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +10,7 @@ import tensorflow as tf
 import tf_compare_programs as programs
 
 import tensorlens
+from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
 from tensorlens.planning import processes
@@ -212,23 +211,10 @@ def test_options_that_make_no_sense(options, words):
         tensorlens.compare(programs.make_step, options)
 
 
-def test_the_command_line():
+def test_the_command_line(monkeypatch, capsys):
+    monkeypatch.chdir(Path(__file__).parent)
     arguments = ["--option", "sgd", "--option", "bf16", "policy=mixed_bfloat16"]
     arguments += ["--batch", "8", "--repeats", "1", "--steps", "1", "--warmup", "0"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tensorlens",
-            "compare",
-            "tf_compare_programs:make_step",
-            *arguments,
-        ],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "PYTHONPATH": str(Path(tensorlens.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "sgd" in done.stdout and "bf16" in done.stdout and "Without figures" not in done.stdout
+    assert main(["compare", "tf_compare_programs:make_step", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "sgd" in shown and "bf16" in shown and "Without figures" not in shown

@@ -22,7 +22,6 @@ import keras, numpy
 import tensorflow as tf
 import tensorlens
 
-tensorlens.explain_oom()
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1 << 20)])
 model.compile("sgd", "mse", run_eagerly=True)
 x, y = numpy.ones((4096, 5), "float32"), numpy.ones((4096, 1), "float32")
@@ -35,6 +34,7 @@ try:
         tf.fill((1 << 32,), 2.5)
 except tf.errors.ResourceExhaustedError as error:
     print(*error.__notes__)
+tensorlens.explain_oom()
 model.fit(x, y, batch_size=4096, verbose=0)
 """
 
@@ -55,6 +55,7 @@ def test_eager_operations_and_fit_under_a_limit_are_explained(tmp_path):
     line = PROGRAM.splitlines().index("        tf.fill((1 << 32,), 2.5)") + 1
     eager = "tensorlens: out of memory: Tried to allocate 16.00 GiB (17,179,869,184 B) on cpu\n"
     assert f"{eager}  by         {path}:{line} in <module>\n" in made.stdout, made.stdout
+    assert "tf.fill((1 << 32,), 2.5)" in map(str.strip, made.stdout.splitlines())
     # 4096 rows of 2**20 floats
     fit = "tensorlens: out of memory: Tried to allocate 16.00 GiB (17,179,869,184 B) on cpu\n"
     assert f"{fit}  by         {path}:{len(PROGRAM.splitlines())} in <module>\n" in made.stderr
