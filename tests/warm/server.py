@@ -115,7 +115,8 @@ class Program:
         try:
             while part := connection.recv(left - len(message)):
                 message += part
-            self.arguments, self.folder, self.environment = ast.literal_eval(message.decode())
+            given = ast.literal_eval(message.decode())
+            self.arguments, self.folder, self.environment, self.ends = given
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             self.let_go()
             raise EOFError("the client has gone") from error
@@ -281,6 +282,19 @@ def _forward(connection, running, selector) -> None:
         del running[pid]
 
 
+def run_to_the_end(program: Callable[[], None]) -> None:
+    """Run it as an interpreter does; what this returns or raises to does the rest."""
+    try:
+        program()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _tell(error)
+        # it has been told; of what kind it is decides about the end
+        sys.excepthook = lambda *given: None
+        raise
+
+
 def run(program: Callable[[], None]) -> NoReturn:
     """Run it as an interpreter does, to its exit, but for taking modules apart."""
     status = 0
@@ -327,4 +341,5 @@ def _tell(error: BaseException) -> None:
 if __name__ == "__main__":
     address, until, has_device, *names = sys.argv[1:]
     imported(names, device=has_device == "yes")
-    run(serve(address, int(until)).enter())
+    program = serve(address, int(until))
+    (run_to_the_end if program.ends else run)(program.enter())
