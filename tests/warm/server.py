@@ -66,6 +66,9 @@ class Stash(MetaPathFinder, Loader):
             if each != name:
                 self._specs.pop(each, None)
         self._specs.pop(name)
+        if name == "tensorlens" and "TENSORLENS_LIVE" in os.environ:
+            # which is looked at once, when it is imported
+            importlib.import_module("tensorlens.live").prepare()
 
 
 def imported(names: list[str], device: bool) -> None:
@@ -283,11 +286,13 @@ def _forward(connection, running, selector) -> None:
 
 
 def run_to_the_end(program: Callable[[], None]) -> None:
-    """Run it as an interpreter does; what this returns or raises to does the rest."""
+    """Run it as an interpreter does, which does the rest when this returns or raises."""
     try:
         program()
-    except SystemExit:
-        raise
+    except SystemExit as ending:
+        # of a module: whether it was interrupted at its end is looked at there, not after a raise
+        if ending.code or sys.orig_argv[1] != "-m":
+            raise
     except BaseException as error:
         _tell(error)
         # it has been told; of what kind it is decides about the end
