@@ -34,6 +34,17 @@ SET = {key: value for key, value in os.environb.items() if key not in GIVEN}
 """What the interpreter has set itself: LC_CTYPE, where there was no locale (PEP 538)."""
 
 
+OF_TRIALS = (
+    "pytest",
+    "tensorlens.planning.torch.job",
+    "tensorlens.planning.torch.step_facts",
+    "tensorlens.planning.trials.measurement",
+    "tensorlens.planning.trials.recorded_step",
+    "tensorlens.frameworks.torch.recorder",
+)
+"""What the processes of trials import besides; pytest is for programs in modules of tests."""
+
+
 class Stash(MetaPathFinder, Loader):
     """Modules that are there as soon as anything imports one of them."""
 
@@ -84,7 +95,7 @@ def imported(names: list[str], device: bool) -> None:
         importlib.import_module(name)
     for name in [each for each in sys.modules if each.startswith("tensorlens")]:
         del sys.modules[name]
-    import_tensorlens()
+    import_tensorlens(*(OF_TRIALS if "torch._dynamo" in names else ()))
     third = [each for each in sys.modules if each not in before and not is_of_python(each)]
     sys.meta_path.insert(0, Stash(third, names))
     # so no fork has reason to look at all objects, whose pages it would have to copy
@@ -93,8 +104,10 @@ def imported(names: list[str], device: bool) -> None:
         gc.freeze()
 
 
-def import_tensorlens() -> None:
-    """Import what needs no framework: nothing of it is done when it is imported but definitions."""
+def import_tensorlens(*more: str) -> None:
+    """Import what needs no framework, and more: nothing of it does more when it is imported than
+    to define.
+    """
     sys.path.insert(0, str(ROOT))
     tensorlens = importlib.import_module("tensorlens")
     for name in tensorlens.__all__:
@@ -102,6 +115,8 @@ def import_tensorlens() -> None:
     for verb in importlib.import_module("tensorlens.cli").VERBS:
         importlib.import_module(f"tensorlens.cli.{verb}")
     importlib.import_module("tensorlens.render.text")
+    for name in more:
+        importlib.import_module(name)
     sys.path.pop(0)
 
 
