@@ -40,7 +40,7 @@ def make_step(rows=64, fails=False):
     return step
 
 if __name__ == "__main__":
-    print("the program's own words")
+    print("the program's own words", flush=True)
     subprocess.run([sys.executable, "-c", "print('words of its child')"])
     step = make_step()
     for _ in range(6):
