@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tensorlens.cli import doctor
+from tests.json_page import Checker
 
 MAIN = """
 import argparse, functools, sys
@@ -76,6 +77,8 @@ def test_it_begins_with_what_can_be_measured(output):
 
 def test_json_holds_the_same_findings(printed):
     report = json.loads(printed[2])
+    Checker().check(report)
+    assert (report["schema"], report["version"]) == ("tensorlens.doctor", 1)
     assert report["measurable"] is True
     found = {(item["part_of"], item["name"]): item for item in report["findings"]}
     assert found["torch", "cpu"]["measures"]

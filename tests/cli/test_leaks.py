@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -174,8 +173,8 @@ def test_a_signal_ends_the_program_and_what_is_known_is_told(
     )
     launcher = "import sys; from tensorlens.cli import main; sys.exit(main())"
     words = ("leaks", "--step", "loop.piece", "ends.py")
-    # an interrupt is about the interpreter's own end, which a fork is spared
-    interpreter = [sys.executable] if number == signal.SIGINT else warm.python(fakes=True)
+    # an interrupt is about the interpreter's own end
+    interpreter = warm.python(fakes=True, ends=number == signal.SIGINT)
     made = subprocess.run(
         [*interpreter, "-c", launcher, *words, str(int(number))],
         cwd=folder,

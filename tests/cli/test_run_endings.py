@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,7 +72,7 @@ OF_THE_PROCESS = (
     "without standard streams",
     "with streams that fail",
 )
-"""Those that are not about the interpreter's own end, which a fork is spared."""
+"""Those that are not about the interpreter's own end."""
 
 
 def python(
@@ -98,7 +97,7 @@ def test_program_ends_as_it_does_alone_and_its_files_are_there(tmp_path: Path, e
         (tmp_path / name / "program.py").write_text(code)
     alone = python(tmp_path / "alone", "program.py", TENSORLENS="0")
     words = ("-m", "tensorlens", "run", "-o", "out.json", "--record", "out.tlens", "program.py")
-    interpreter = () if ending in OF_THE_PROCESS else [sys.executable]
+    interpreter = warm.python(ends=ending not in OF_THE_PROCESS)
     observed = python(tmp_path / "observed", *words, interpreter=interpreter)
     assert observed.returncode == alone.returncode
     assert observed.stdout == alone.stdout
@@ -154,7 +153,7 @@ def test_mark_of_what_stayed_is_not_of_a_step_that_did_not_end(
 ) -> None:
     (tmp_path / "program.py").write_text(CUT.replace("ENDS", ends))
     words = ("run", "-p", "program.py", "-o", "out.json", "--record", "run.tlens", "program.py")
-    python(tmp_path, "-m", "tensorlens", *words, interpreter=[sys.executable])
+    python(tmp_path, "-m", "tensorlens", *words, interpreter=warm.python(ends=True))
     report = load(tmp_path / "out.json")
     assert f"{cause} ended the program at " in str(report).splitlines()[0]
     assert report.ending.line.lineno == 18
@@ -226,7 +225,8 @@ def test_first_interrupt_waits_for_the_file_and_a_second_leaves_the_old_one(
         (tmp_path / "program.py").write_text(code)
         (tmp_path / "out.json").write_text("old")
         words = ("-m", "tensorlens", "run", option, "out.json", "-f", "program.py")
-        done = python(tmp_path, *words, interpreter=[sys.executable])
+        interpreter = warm.python(bare=option == "-o", ends=True)
+        done = python(tmp_path, *words, interpreter=interpreter)
         assert done.returncode == -signal.SIGINT
         assert len(own_lines(done.stderr)) == (1 if option == "-o" else 2)
         assert program_lines(done.stderr) == []

@@ -70,7 +70,8 @@ def test_full_disk_prints_the_figures_and_leaves_no_part_of_a_file(tmp_path, end
 
 def test_full_disk_prints_a_recording(tmp_path):
     words = ("run", "--record", "out.tlens", "step.py")
-    code, out, err = finish(start(tmp_path, *words, code=TRAIN, preexec_fn=no_room))
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))\n"
+    code, out, err = finish(start(tmp_path, *words, code=limit + TRAIN))
     assert code == 0
     assert "Memory over time" in out and "3 calls" in out
     assert "File too large; the figures are printed instead" in own_lines(err)[-1]

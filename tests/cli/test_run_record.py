@@ -4,10 +4,10 @@ import signal
 
 import pytest
 from commands import (
-    fresh_tensorlens,
     own_lines,
     program_lines,
     python,
+    tensorlens,
     warm_tensorlens,
 )
 
@@ -126,9 +126,10 @@ def test_a_program_without_torch(folder):
 )
 def test_exit_codes_are_the_programs_and_the_recording_is_written(folder, ending, code):
     (folder / "train.py").write_text(f"{TRAIN}{ending}\n")
-    # an interrupt is about the interpreter's own end, which a fork is spared
-    run = fresh_tensorlens if ending == "raise KeyboardInterrupt" else warm_tensorlens
-    done = run(folder, "run", "--record", "run.tlens", "train.py")
+    # an interrupt is about the interpreter's own end
+    interpreter = warm.python(ends=ending == "raise KeyboardInterrupt")
+    words = ("run", "--record", "run.tlens", "train.py")
+    done = tensorlens(folder, *words, interpreter=interpreter)
     assert done.returncode == code
     assert last_words(done)[0].startswith("tensorlens: wrote run.tlens (")
     assert len(package.load(folder / "run.tlens").log) > 5

@@ -28,20 +28,22 @@ from tensorlens.live.injection import SCRIPT
 from tensorlens.live.protocol import Ask
 from tensorlens.live.view import JobView
 from tensorlens.render.text import TextRenderer
+from tests import warm
 from tests.json_page import Checker
 
 # each command on standard input is done, and answered with a line
 LOOP = """
-print("ready", flush=True)
+import os
+print("ready", os.getpid(), flush=True)
 for command in sys.stdin:
     print(eval(command), flush=True)
 """
 # it is entered between two instructions of its main thread
 BUSY = """
-import sys, threading, time
+import os, sys, threading, time
 waiting = threading.Thread(target=sys.stdin.read)
 waiting.start()
-print("ready")
+print("ready", os.getpid())
 while waiting.is_alive():
     time.sleep(0.01)
 """
@@ -98,9 +100,9 @@ LINE = 1 + TRAINING.splitlines().index("    made.append(torch.zeros(1 << 16))")
 class Program:
     """A job that does a command, and then waits for the next one."""
 
-    def __init__(self, code, folder, launcher=("-c",), **changes):
+    def __init__(self, code, folder, launcher=("-c",), interpreter=(sys.executable,), **changes):
         self.process = subprocess.Popen(
-            [sys.executable, *launcher, code + LOOP if launcher == ("-c",) else code],
+            [*interpreter, *launcher, code + LOOP if launcher == ("-c",) else code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -108,8 +110,9 @@ class Program:
             cwd=folder,
             env=environment(XDG_RUNTIME_DIR=str(folder), TMPDIR=str(folder), **changes),
         )
-        self.pid = self.process.pid
-        assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
+        ready = self.process.stdout.readline()
+        assert ready.startswith("ready "), self.process.stderr.read()
+        self.pid = int(ready.split()[1])
 
     def do(self, command):
         self.process.stdin.write(f"{command}\n")
@@ -403,9 +406,9 @@ def test_next_steps_are_recorded_and_written(training, tmp_path):
 def test_recording_that_is_on_at_the_end_of_a_run_is_written(folder, tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(TRAINING.replace("import tensorlens\n", "") + LOOP)
-    program = Program(
-        str(tmp_path / "train.py"), folder, ("-m", "tensorlens", "run"), TENSORLENS_LIVE="1"
-    )
+    launcher = ("-m", "tensorlens", "run")
+    given = {"interpreter": warm.python(), "TENSORLENS_LIVE": "1"}
+    program = Program(str(tmp_path / "train.py"), folder, launcher, **given)
     with watched(program) as job:
         job.ask(Ask.RECORD, steps=5, file=str(tmp_path / "run.tlens"))
         for _ in range(3):
@@ -491,7 +494,7 @@ def viewer(program, folder):
     pytest.importorskip("rich")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tensorlens", "top", str(program.pid)],
+        [sys.executable, "-m", "tensorlens", "top", str(program.pid), "-i", "0.2"],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -531,7 +534,7 @@ def test_keys_sort_and_take_a_snapshot_and_quit(training, tmp_path):
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_end_of_a_job_that_records_is_told_with_the_file(folder, tmp_path, is_killed):
     pytest.importorskip("torch")
-    program = Program(TRAINING, folder, TENSORLENS_LIVE="1")
+    program = Program(TRAINING, folder, interpreter=warm.python(), TENSORLENS_LIVE="1")
     file = tmp_path / f"recording-{program.pid}.tlens"
     with viewer(program, tmp_path) as (press, shown_until):
         shown_until("Now *")

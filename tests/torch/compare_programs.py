@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-WIDTH, LAYERS, BLOCKS = 64, 4, 6
+WIDTH, LAYERS, BLOCKS = 64, 4, 4
 PARAMETERS = BLOCKS * LAYERS
 PARAMETER_BYTES = PARAMETERS * WIDTH * WIDTH * 4
 

@@ -38,6 +38,9 @@ def staged(*more):
     trace = Trace()
     stacks = ProgramStacks(trace.log.stacks)
     with contextlib.ExitStack() as stack:
+        # what was there before need not be looked at each time that garbage is collected
+        gc.freeze()
+        stack.callback(gc.unfreeze)
         enter = stack.enter_context
         enter(caution_scope(said.append))
         enter(value_patches())

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-WIDTH, LAYERS, BLOCKS = 64, 4, 6
+WIDTH, LAYERS, BLOCKS = 64, 3, 4
 PARAMETERS = BLOCKS * LAYERS
 PARAMETER_BYTES = PARAMETERS * WIDTH * WIDTH * 4
 BATCH = 1024
@@ -58,7 +58,7 @@ def make_stack():
 def make_convolutions():
     net = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1),
-        *(Residual(16) for _ in range(5)),
+        *(Residual(16) for _ in range(3)),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(16, 10),
@@ -81,7 +81,7 @@ def make_encoder(early=False):
     layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
     net = nn.Sequential(
         nn.Embedding(CLASSES, 64),
-        nn.TransformerEncoder(layer, 4, enable_nested_tensor=False),
+        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
         nn.Linear(64, CLASSES),
     )
     optimizer = torch.optim.AdamW(net.parameters())
@@ -191,7 +191,7 @@ class CachingBlock(nn.Module):
 
 
 class CachingModel(nn.Module):
-    def __init__(self, blocks=6, width=64, switch=True):
+    def __init__(self, blocks=4, width=64, switch=True):
         super().__init__()
         self.config = SimpleNamespace(use_cache=True) if switch else None
         self.blocks = nn.ModuleList(CachingBlock(width) for _ in range(blocks))

@@ -103,14 +103,15 @@ def test_the_state_of_adam(measured):
 
 
 def test_what_a_checkpoint_of_each_block_saves(measured):
-    # kept are the outputs of 5 blocks, as inputs of the next, and 4 outputs that are made again
+    # kept are the outputs of all blocks but one, as inputs of the next, and those of one block
+    # that are made again
     saved = (N - (programs.BLOCKS - 1) - programs.LAYERS) * A
     assert measured.saved("checkpoint") == pytest.approx(saved, rel=0.05)
-    assert "6 blocks (Sequential)" in measured["checkpoint"].notes[0]
+    assert f"{programs.BLOCKS} blocks (Sequential)" in measured["checkpoint"].notes[0]
 
 
 def test_what_bf16_saves(measured):
-    # without: 24 outputs, and the last product beside them; with: 24 halves, and their last in
+    # without: N outputs, and the last product beside them; with: N halves, and their last in
     # single precision for the sum, the cast weights, and the cast data
     saved = (N + 1) * A - (N * A / 2 + A) - P / 2 - A / 2
     assert measured.saved("bf16") == pytest.approx(saved, rel=0.05)
@@ -197,7 +198,7 @@ def test_predicted_savings_are_the_measured_ones(model, option):
 
 def test_what_options_did_is_told_of_estimates_too():
     for found in (measured_of("mlp"), predicted_of("mlp")):
-        assert found["checkpoint"].notes == ("checkpoint: 6 blocks (Sequential)",)
+        assert found["checkpoint"].notes == (f"checkpoint: {programs.BLOCKS} blocks (Sequential)",)
 
 
 def running(pid):
@@ -379,6 +380,7 @@ def test_ctrl_c_leaves_no_process(tmp_path):
         textwrap.dedent("""
         import os, pathlib, subprocess, sys, time
         import tensorlens
+        from tensorlens.planning import processes
 
         def make_step():
             other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -388,6 +390,7 @@ def test_ctrl_c_leaves_no_process(tmp_path):
             time.sleep(600)
 
         if __name__ == "__main__":
+            processes.interpreter = lambda: sys.argv[1:]
             tensorlens.compare(make_step, {"a": {}})
         """)
     )
@@ -395,7 +398,9 @@ def test_ctrl_c_leaves_no_process(tmp_path):
     root = str(Path(tensorlens.__file__).parents[1])
     environment = {**os.environ, "PLACE": str(place), "PYTHONPATH": root}
     with subprocess.Popen(
-        [sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL
+        [sys.executable, str(script), *processes.interpreter()],
+        env=environment,
+        stderr=subprocess.DEVNULL,
     ) as process:
         for _ in range(1200):
             if place.exists():

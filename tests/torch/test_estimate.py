@@ -294,6 +294,8 @@ def test_the_asking_process_imports_no_framework(train):
 
     code = (
         "import sys, tensorlens\n"
+        "from tensorlens.planning import processes\n"
+        f"processes.interpreter = lambda: {processes.interpreter()}\n"
         f"tensorlens.estimate({str(train) + ':make'!r})\n"
         "assert 'torch' not in sys.modules\n"
     )

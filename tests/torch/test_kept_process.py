@@ -24,6 +24,7 @@ PROGRAM = """
 
 @pytest.fixture(autouse=True)
 def warm_interpreter(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(processes, "interpreter", lambda: warm.python(fakes=True))
     yield
     processes.close_kept()

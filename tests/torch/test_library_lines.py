@@ -226,3 +226,19 @@ def test_compiled_code_is_of_the_line_that_called_it(own_graphs) -> None:
     assert "0.up.weight" in names and "Adam.0.up.weight.exp_avg" in names
     assert not any("_orig_mod" in name for name in names)
     assert "_orig_mod" not in str(recording)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_functions_that_the_default_backend_compiled_have_one_row(own_graphs) -> None:
+    torch._dynamo.utils.counters.clear()
+    profiler = tensorlens.LineProfiler()
+
+    @profiler
+    def inner(x):
+        return (x * 2).relu()
+
+    compiled = profiler(torch.compile(lambda x: inner(x) + 1, fullgraph=True))
+    x = torch.linspace(-1, 1, 12)
+    assert torch.equal(compiled(x), (x * 2).relu() + 1)
+    assert [len(function.lines) for function in profiler.result().functions] == [1, 1]
+    assert not torch._dynamo.utils.counters["graph_break"]

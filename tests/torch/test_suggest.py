@@ -98,11 +98,12 @@ def test_gradients_that_are_zeroed_by_hand(stack):
 
 
 def test_checkpoints_by_hand(stack):
-    # kept are the outputs of 5 blocks, as inputs of the next, and 4 outputs that are made again
+    # kept are the outputs of all blocks but one, as inputs of the next, and those of one block
+    # that are made again
     saved = (N - (programs.BLOCKS - 1) - programs.LAYERS) * A
     assert stack["checkpoint"].predicted_saving == pytest.approx(saved, rel=0.05)
-    assert stack["checkpoint"].change == "checkpoint 6 blocks"
-    assert stack["checkpoint"].what == "6 x Sequential in net"
+    assert stack["checkpoint"].change == f"checkpoint {programs.BLOCKS} blocks"
+    assert stack["checkpoint"].what == f"{programs.BLOCKS} x Sequential in net"
     assert "runs twice" in stack["checkpoint"].cost
 
 

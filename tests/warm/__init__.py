@@ -37,6 +37,7 @@ def python(
     device: bool = False,
     keras: bool = False,
     tensorflow: bool = False,
+    ends: bool = False,
 ) -> list[str]:
     """Return the command of an interpreter, to be followed by a program and its arguments.
 
@@ -48,6 +49,8 @@ def python(
         keras: with torch comes Keras, on the backend that the environment names.
         tensorflow: TensorFlow and Keras in torch's place, left out by the collector, too; not for
             what is about the interpreter's own end, which a fork is spared.
+        ends: it ends as an interpreter does, with all that has been imported taken apart, which a
+            fork is spared otherwise.
     """
     names: tuple[str, ...] = ("torch", "torch._dynamo") if fakes or device else ("torch",)
     if keras:
@@ -58,7 +61,8 @@ def python(
         names = ()
     if not _IS_POSSIBLE:
         return [sys.executable]
-    return [*_command(names, device, tuple(sorted(read_at_the_start(os.environ).items())))]
+    found = _command(names, device, tuple(sorted(read_at_the_start(os.environ).items())))
+    return [*found, *(["--ends"] if ends and len(found) > 1 else [])]
 
 
 @functools.cache

@@ -11,11 +11,13 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 
 def main():
     address, *arguments = sys.argv[1:]
+    ends = arguments[:1] == ["--ends"]
+    arguments = arguments[ends:]
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     for number in FORWARDED:
         signal.signal(number, lambda number, frame: connection.send(bytes([number])))
-    message = repr((arguments, str(Path.cwd()), dict(os.environb))).encode()
+    message = repr((arguments, str(Path.cwd()), dict(os.environb), ends)).encode()
     socket.send_fds(connection, [len(message).to_bytes(8, "little")], [0, 1, 2])
     connection.sendall(message)
     # no more than that: the status may be there already

@@ -34,6 +34,17 @@ SET = {key: value for key, value in os.environb.items() if key not in GIVEN}
 """What the interpreter has set itself: LC_CTYPE, where there was no locale (PEP 538)."""
 
 
+OF_TRIALS = (
+    "pytest",
+    "tensorlens.planning.torch.job",
+    "tensorlens.planning.torch.step_facts",
+    "tensorlens.planning.trials.measurement",
+    "tensorlens.planning.trials.recorded_step",
+    "tensorlens.frameworks.torch.recorder",
+)
+"""What the processes of trials import besides; pytest is for programs in modules of tests."""
+
+
 class Stash(MetaPathFinder, Loader):
     """Modules that are there as soon as anything imports one of them."""
 
@@ -66,6 +77,9 @@ class Stash(MetaPathFinder, Loader):
             if each != name:
                 self._specs.pop(each, None)
         self._specs.pop(name)
+        if name == "tensorlens" and "TENSORLENS_LIVE" in os.environ:
+            # which is looked at once, when it is imported
+            importlib.import_module("tensorlens.live").prepare()
 
 
 def imported(names: list[str], device: bool) -> None:
@@ -81,7 +95,7 @@ def imported(names: list[str], device: bool) -> None:
         importlib.import_module(name)
     for name in [each for each in sys.modules if each.startswith("tensorlens")]:
         del sys.modules[name]
-    import_tensorlens()
+    import_tensorlens(*(OF_TRIALS if "torch._dynamo" in names else ()))
     third = [each for each in sys.modules if each not in before and not is_of_python(each)]
     sys.meta_path.insert(0, Stash(third, names))
     # so no fork has reason to look at all objects, whose pages it would have to copy
@@ -90,8 +104,10 @@ def imported(names: list[str], device: bool) -> None:
         gc.freeze()
 
 
-def import_tensorlens() -> None:
-    """Import what needs no framework: nothing of it is done when it is imported but definitions."""
+def import_tensorlens(*more: str) -> None:
+    """Import what needs no framework, and more: nothing of it does more when it is imported than
+    to define.
+    """
     sys.path.insert(0, str(ROOT))
     tensorlens = importlib.import_module("tensorlens")
     for name in tensorlens.__all__:
@@ -99,6 +115,8 @@ def import_tensorlens() -> None:
     for verb in importlib.import_module("tensorlens.cli").VERBS:
         importlib.import_module(f"tensorlens.cli.{verb}")
     importlib.import_module("tensorlens.render.text")
+    for name in more:
+        importlib.import_module(name)
     sys.path.pop(0)
 
 
@@ -115,7 +133,8 @@ class Program:
         try:
             while part := connection.recv(left - len(message)):
                 message += part
-            self.arguments, self.folder, self.environment = ast.literal_eval(message.decode())
+            given = ast.literal_eval(message.decode())
+            self.arguments, self.folder, self.environment, self.ends = given
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             self.let_go()
             raise EOFError("the client has gone") from error
@@ -281,6 +300,21 @@ def _forward(connection, running, selector) -> None:
         del running[pid]
 
 
+def run_to_the_end(program: Callable[[], None]) -> None:
+    """Run it as an interpreter does, which does the rest when this returns or raises."""
+    try:
+        program()
+    except SystemExit as ending:
+        # of a module: whether it was interrupted at its end is looked at there, not after a raise
+        if ending.code or sys.orig_argv[1] != "-m":
+            raise
+    except BaseException as error:
+        _tell(error)
+        # it has been told; of what kind it is decides about the end
+        sys.excepthook = lambda *given: None
+        raise
+
+
 def run(program: Callable[[], None]) -> NoReturn:
     """Run it as an interpreter does, to its exit, but for taking modules apart."""
     status = 0
@@ -327,4 +361,5 @@ def _tell(error: BaseException) -> None:
 if __name__ == "__main__":
     address, until, has_device, *names = sys.argv[1:]
     imported(names, device=has_device == "yes")
-    run(serve(address, int(until)).enter())
+    program = serve(address, int(until))
+    (run_to_the_end if program.ends else run)(program.enter())
