@@ -47,12 +47,18 @@ using AllocateWith = void* (*)(Allocator*, size_t, size_t, const AllocationAttri
 using Deallocate = void (*)(Allocator*, void*);
 using DeallocateSized = void (*)(Allocator*, void*, size_t, size_t);
 
-// Where a virtual function is in the table: what a pointer to it holds (Itanium C++ ABI 2.3).
+// Where a virtual function is in the table: what a pointer to it holds (Itanium C++ ABI 2.3; on ARM
+// the bit that says virtual is in the second word, C++ ABI for the Arm architecture 3.2.1).
 template <typename Function>
 int place_of(Function function) {
-  uintptr_t pointer;
-  std::memcpy(&pointer, &function, sizeof pointer);
-  return pointer & 1 ? static_cast<int>((pointer - 1) / sizeof(void*)) : -1;
+  uintptr_t words[2];
+  static_assert(sizeof function == sizeof words, "a pointer to a member is two words");
+  std::memcpy(words, &function, sizeof words);
+#if defined(__aarch64__) || defined(__arm__)
+  return words[1] & 1 ? static_cast<int>(words[0] / sizeof(void*)) : -1;
+#else
+  return words[0] & 1 ? static_cast<int>((words[0] - 1) / sizeof(void*)) : -1;
+#endif
 }
 
 const int kAllocate =
