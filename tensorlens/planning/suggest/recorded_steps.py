@@ -59,7 +59,7 @@ class RecordedSteps:
         self.device = chosen(recording, device)
         self.log = recording.log
         self.number = self.log.devices.index(self.device)
-        self.study = event_index(recording)
+        self.index = event_index(recording)
         self.roles = roles_of(recording)
         self.peak, self.peak_row = device_peak(recording, self.device)
 
@@ -94,7 +94,7 @@ class RecordedSteps:
 
     def phase(self, row: int) -> str:
         """Return what the program was at."""
-        return self.study.phase[self.study.place(row)]
+        return self.index.phase[self.index.place(row)]
 
     def allocations(self, span: EventRange | None = None) -> Iterator[int]:
         """Give the rows of the device's blocks, those from before the recording included."""
