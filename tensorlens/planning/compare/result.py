@@ -95,10 +95,6 @@ def spread(times: Sequence[float]) -> float | None:
     return (max(times) - min(times)) / statistics.median(times)
 
 
-SCHEMA = "tensorlens.comparison"
-VERSION = 1
-
-
 class Status(StrEnum):
     """Outcome of an option."""
 
@@ -209,8 +205,8 @@ class Comparison(Document):
     As a table: one row per option.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.comparison"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "comparison"
     PRESENTER: ClassVar[str] = "tensorlens.planning.compare.present"
     SHOWS_SOURCE: ClassVar[bool] = False

@@ -19,9 +19,6 @@ from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source_lines import permitted
 from tensorlens.units import parse_bytes
 
-SCHEMA = "tensorlens.estimate"
-VERSION = 1
-
 REMAINDER = "remainder"
 """Beside the roles of blocks: what the allocator sets aside with blocks and cannot split off."""
 
@@ -166,8 +163,8 @@ class Estimate(Document):
     :attr:`upper`, :attr:`needed` and :attr:`fits`.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.estimate"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "estimate"
     PRESENTER: ClassVar[str] = "tensorlens.planning.estimate.present"
     INDENT: ClassVar[int | None] = None

@@ -15,9 +15,6 @@ from tensorlens.errors import UsageError
 from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
 
-SCHEMA = "tensorlens.suggestions"
-VERSION = 1
-
 KINDS = ("checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept", "queue")
 """Blocks computed again in backward, autocast, another optimizer, gradients freed where they are
 zeroed, gradients freed before forward, a tensor freed after its last use, fewer batches that wait
@@ -102,8 +99,8 @@ class Suggestions(Document):
     As a table: one row per change.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.suggestions"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "list of suggestions"
     PRESENTER: ClassVar[str] = "tensorlens.planning.suggest.present"
 
