@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps, Replay
+from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps
+from tensorlens.planning.suggest.replay import Replay
 from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.records.events import ALLOC, FREE, Stacks
 
