@@ -69,7 +69,7 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
     )
 
 
-def backward_calls(recording: Recording, device: str | None = None) -> dict[SourceLine, int]:
+def backward_calls(recording: Recording, device: str) -> dict[SourceLine, int]:
     """Return what was handed out in backward by line, what a line calls included.
 
     The largest come first. Bytes count for the line of :func:`backward` and for each of the user's

@@ -135,7 +135,7 @@ def device_data(
     made: Sequence[int],
     shown: int,
     *,
-    has_modules: bool = False,
+    has_modules: bool,
 ) -> dict[str, Any]:
     """Return plain data: the columns of the points and of the blocks, texts by their number.
 
