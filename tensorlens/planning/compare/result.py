@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
+from tensorlens.planning.trace import Framework
 from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
 from tensorlens.units import format_bytes
@@ -217,7 +218,7 @@ class Comparison(Document):
     provenance: str
     """``measured`` or ``estimated``."""
     program: str = ""
-    framework: str = "torch"
+    framework: Framework = "torch"
     card: str = ""
     """Of an estimate, or of the device that was measured."""
     capacity: int | None = None

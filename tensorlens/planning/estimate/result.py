@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.planning.card import Card
-from tensorlens.planning.trace import Caution, Formula
+from tensorlens.planning.trace import Caution, Formula, Framework
 from tensorlens.recording import tlens
 from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
@@ -200,8 +200,8 @@ class Estimate(Document):
     versions: Mapping[str, str] | None = None
     program: str = ""
     """Program: ``train.py:make_step``."""
-    framework: str = "torch"
-    """Whose allocator it is of: ``torch`` or ``tensorflow``."""
+    framework: Framework = "torch"
+    """Whose allocator it is of."""
     formulas: Sequence[Formula] = ()
     """Results of rules of thumb, and why they are off."""
     largest: LargestBatch | None = None
