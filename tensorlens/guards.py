@@ -50,10 +50,21 @@ def warn(consequence: str, error: BaseException) -> None:
             write(f"{line}\n", sys.stderr)
 
 
+def one_line(error: BaseException, most: int | None = None) -> str:
+    """Return an error's text in one line, at most so many characters of it."""
+    return " ".join(str(error).split())[:most]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, its type where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def reason(error: BaseException) -> str:
     """Return an error in one line: its text where it is ours, else its type as well."""
     try:
-        text = " ".join(str(error).split())
+        text = one_line(error)
         text = "".join(each for each in text if each.isprintable())
     except Exception:  # somebody's __str__
         text = ""

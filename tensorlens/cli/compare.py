@@ -16,6 +16,7 @@ from tensorlens.planning.compare.framework_detection import framework_of, parame
 from tensorlens.planning.compare.options import parsed
 from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.target import program
+from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, catalogue
 
 _USUAL = {
@@ -154,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
     return _answer(comparison, outputs, json=args.json)
 
 
-def _options(args: argparse.Namespace, framework: str) -> Mapping[str, Mapping[str, Any]]:
+def _options(args: argparse.Namespace, framework: Framework) -> Mapping[str, Mapping[str, Any]]:
     known = catalogue(framework)
     if not args.option:
         return {name: parsed(_split(text), known) for name, text in _USUAL[framework].items()}
@@ -213,7 +214,7 @@ def _epilog() -> str:
     return text
 
 
-def _settings(framework: str) -> str:
+def _settings(framework: Framework) -> str:
     lines: list[str] = []
     for each in catalogue(framework).values():
         head = f"  {each.name:<13} "

@@ -61,7 +61,7 @@ class MergedSteps:
         extra: lines for the report.
     """
 
-    def __init__(self, parts: Sequence[tuple[str, Steps]], extra: Sequence[str] = ()) -> None:
+    def __init__(self, parts: Sequence[tuple[str, Steps]], extra: Sequence[str]) -> None:
         self._names = tuple(name for name, _ in parts)
         self._parts = tuple(part for _, part in parts)
         self._extra = [*extra]

@@ -16,9 +16,6 @@ from tensorlens.records.references import ReferencePath
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
 
-SCHEMA = "tensorlens.leaks"
-VERSION = 1
-
 
 class LeakKind(StrEnum):
     """How memory grows that has no bound."""
@@ -169,8 +166,8 @@ class LeakReport(Document):
     As a table: one row per leak.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.leaks"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "leak report"
     PRESENTER: ClassVar[str] = "tensorlens.leaks.present"
 

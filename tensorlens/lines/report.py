@@ -15,8 +15,6 @@ from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
 
-SCHEMA = "tensorlens.lines"
-VERSION = 1
 _OPTIONAL = ("backward", "rise", "growth", "residents")
 """Figures that a file leaves out where there are none, as files of before them do."""
 
@@ -146,8 +144,8 @@ class LineReport(Document):
     As a table: one row per function, line and device.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.lines"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "line report"
     PRESENTER: ClassVar[str] = "tensorlens.lines.present"
 

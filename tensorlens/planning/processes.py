@@ -22,6 +22,7 @@ from tqdm import tqdm
 from tensorlens import locks
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_file
+from tensorlens.guards import one_line
 from tensorlens.planning.trials.jobs import (
     Job,
     JobEnd,
@@ -91,8 +92,9 @@ class Runner:
         try:
             request = pickle.dumps(job, protocol=5)
         except Exception as error:
-            reason = " ".join(str(error).split())
-            raise UsageError(f"{job.name!r} cannot go to another process: {reason}") from None
+            raise UsageError(
+                f"{job.name!r} cannot go to another process: {one_line(error)}"
+            ) from None
         is_fake = job.mode is Mode.FAKE
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if is_fake else {}
         environment = {**os.environ, **job.environment, **hidden}

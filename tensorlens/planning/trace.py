@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tensorlens.records.events import Context, EventLog, Label
 from tensorlens.records.tensors import SourceLine
+
+Framework = Literal["torch", "tensorflow"]
+"""Whose allocators are asked, and whose steps run; TensorFlow has Keras's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,8 @@ class Trace:
     """Why the device could not be put on stage, and host memory stands for it; else None."""
     unsimulated: str | None = None
     """Part of the program that no simulator knows: its figures have no bounds; else None."""
-    framework: str = "torch"
-    """Whose allocators are asked: ``torch`` or ``tensorflow``."""
+    framework: Framework = "torch"
+    """Whose allocators are asked."""
     batch: int | None = None
     """How many samples a step of a Keras model was given; None: the inputs tell."""
     spread: tuple[int, int] | None = None

@@ -19,7 +19,7 @@ from tensorlens.recording.moments import (
     Timeline,
 )
 from tensorlens.records.documents import Document
-from tensorlens.records.events import OWN_MARK, EventLog, Label, Mark
+from tensorlens.records.events import OWN_MARK, EventLog, InternTable, Label, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.run import Run
 from tensorlens.records.tensors import SourceLine
@@ -212,7 +212,7 @@ class Recording(Document):
         if not now.log.sources and labels == now.log.labels:
             return self
         log = copy(now.log)
-        log.sources, log.labels = {}, labels
+        log.sources, log.labels = {}, InternTable(labels)
         return Recording(log, now.origin)
 
     def _fields(self) -> dict[str, Any]:

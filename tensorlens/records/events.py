@@ -6,12 +6,14 @@ Sizes are exact bytes, times nanoseconds. Nothing here refers to what was alloca
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from tensorlens.records.row_sequence import RowSequence
 from tensorlens.records.tensors import SourceLine
+
+_T = TypeVar("_T")
 
 START, ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
 """Kinds of events: a block that was there before the first event, one handed out, one given back;
@@ -241,6 +243,27 @@ class Stacks:
         return tuple(self.frames[self.frame[node]] for node in self.nodes(stack))
 
 
+class InternTable(list[_T]):
+    """A list whose items are known by their numbers."""
+
+    def __init__(self, items: Iterable[_T] = ()) -> None:
+        super().__init__(items)
+        self._numbers: dict[_T, int] = {}
+        self._indexed = 0
+        """How many items the numbers are of."""
+
+    def number(self, item: _T) -> int:
+        """Return the number of an item, a new one if need be."""
+        for number in range(self._indexed, len(self)):
+            # a list grows by other means as well
+            self._numbers.setdefault(self[number], number)
+        number = self._numbers.setdefault(item, len(self))
+        if number == len(self):
+            self.append(item)
+        self._indexed = len(self)
+        return number
+
+
 class EventLog(RowSequence[Event]):
     """Events in columns, and what they refer to by number; behaves as a sequence of events.
 
@@ -279,8 +302,8 @@ class EventLog(RowSequence[Event]):
             setattr(self, column, array(code))
         self.devices: list[str] = []
         self.stacks = Stacks()
-        self.contexts: list[Context] = []
-        self.labels: list[Label] = []
+        self.contexts: InternTable[Context] = InternTable()
+        self.labels: InternTable[Label] = InternTable()
         self.held: dict[int, int] = {}
         """Row of an allocation to the bytes set aside for it, where they are more than ``size``."""
         self.marks: list[Mark] = []
@@ -291,7 +314,6 @@ class EventLog(RowSequence[Event]):
         self.segments_known = False
         self.sources: dict[str, list[str]] = {}
         """File name to its lines, for the files of the user that have events."""
-        self._contexts: dict[Context, int] = {}
         self._open: dict[tuple[int, int], int] = {}
 
     def device_number(self, device: str) -> int:
@@ -302,10 +324,7 @@ class EventLog(RowSequence[Event]):
 
     def context_number(self, context: Context) -> int:
         """Return the number of a context, a new one if need be."""
-        number = self._contexts.setdefault(context, len(self.contexts))
-        if number == len(self.contexts):
-            self.contexts.append(context)
-        return number
+        return self.contexts.number(context)
 
     def append(
         self,
@@ -349,8 +368,13 @@ class EventLog(RowSequence[Event]):
 
     def name(self, row: int, label: Label) -> None:
         """Say what the block of an allocation is."""
-        self.labels.append(label)
-        self.label[row] = len(self.labels) - 1
+        self.label[row] = self.labels.number(label)
+
+    def sibling(self) -> EventLog:
+        """Return an empty log that shares stacks, contexts and labels with this one."""
+        log = EventLog()
+        log.stacks, log.contexts, log.labels = self.stacks, self.contexts, self.labels
+        return log
 
     def adopted(self, other: EventLog, *, threads: int = 0) -> EventLog:
         """Return another log's events with stacks, contexts and labels numbered as in this one.
@@ -358,11 +382,10 @@ class EventLog(RowSequence[Event]):
         What is not here yet is added, without any event of its own. Numbers of threads other than
         the recording's own go on from ``threads``.
         """
-        log = EventLog()
+        log = self.sibling()
         for column in self.COLUMNS:
             setattr(log, column, getattr(other, column)[:])
         log.devices, log.held = list(other.devices), dict(other.held)
-        log.stacks, log.contexts, log.labels = self.stacks, self.contexts, self.labels
         nodes = [*self.stacks.adopted(other.stacks), -1]
         log.stack = array("i", [nodes[node] for node in other.stack])
         if other.contexts is not self.contexts:
@@ -378,11 +401,7 @@ class EventLog(RowSequence[Event]):
             ]
             log.context = array("i", [-1 if each < 0 else contexts[each] for each in other.context])
         if other.labels is not self.labels:
-            numbers = {label: number for number, label in enumerate(self.labels)}
-            for label in other.labels:
-                if numbers.setdefault(label, len(self.labels)) == len(self.labels):
-                    self.labels.append(label)
-            labels = [numbers[label] for label in other.labels]
+            labels = [self.labels.number(label) for label in other.labels]
             log.label = array("i", [-1 if each < 0 else labels[each] for each in other.label])
         return log
 

@@ -8,9 +8,6 @@ from typing import ClassVar
 from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
 
-SCHEMA = "tensorlens.queue"
-VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
 class QueuePart:
@@ -93,8 +90,8 @@ class Queue(Document):
     As a table: a row for the whole, one per part, one per worker process.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.queue"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "input queue"
     PRESENTER: ClassVar[str] = "tensorlens.planning.inputs.present"
 

@@ -16,8 +16,6 @@ from tensorlens.roles import ROLES, Role
 from tensorlens.tensors.matching import matches
 from tensorlens.tensors.snapshot import Snapshot
 
-SCHEMA = "tensorlens.difference"
-VERSION = 1
 _KINDS = ("appeared", "gone", "grown")
 
 
@@ -127,8 +125,8 @@ class Difference(Document):
     table: one row per change.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.difference"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "difference"
     PRESENTER: ClassVar[str] = "tensorlens.tensors.present.difference"
     INDENT: ClassVar[int | None] = None

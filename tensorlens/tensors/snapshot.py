@@ -14,9 +14,6 @@ from tensorlens.records.tensors import TensorTable, merge_tables
 if TYPE_CHECKING:
     from tensorlens.tensors.difference import Difference
 
-SCHEMA = "tensorlens.snapshot"
-VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Document):
@@ -26,8 +23,8 @@ class Snapshot(Document):
     :class:`~tensorlens.tensors.difference.Difference`. As a table: one row per tensor.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.snapshot"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "snapshot"
     PRESENTER: ClassVar[str] = "tensorlens.tensors.present"
     INDENT: ClassVar[int | None] = None

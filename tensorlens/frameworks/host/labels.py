@@ -131,20 +131,12 @@ def label(
             before an earlier one, unless it says less.
         device: number of the device.
     """
-    numbers: dict[Label, int] = {}
-
-    def give(row: int, name: Label) -> None:
-        number = numbers.setdefault(name, len(log.labels))
-        if number == len(log.labels):
-            log.labels.append(name)
-        log.label[row] = number
-
     for names, rows in found:
         for row in rows:
             if log.device[row] == device:
                 name = names.at(log.address[row], log.size[row])
                 if name is not None and not _is_known_better(log, row, name):
-                    give(row, name)
+                    log.name(row, name)
     gradients: dict[int, Label] = {}
     for row in compress(count(), map(ge, owner, repeat(0))):
         number = log.label[owner[row]]
@@ -153,7 +145,7 @@ def label(
                 parameter = log.labels[number]
                 gradient = replace(parameter, name=f"{parameter.name}.grad", role="gradient")
                 gradients[number] = gradient
-            give(row, gradients[number])
+            log.name(row, gradients[number])
 
 
 def _is_known_better(log: EventLog, row: int, name: Label) -> bool:

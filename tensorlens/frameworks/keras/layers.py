@@ -116,9 +116,9 @@ def walk(model: Any) -> Iterator[LayerVariable]:
         yield from layer_variables(layer)
 
 
-def layers_of(model: Any) -> Iterator[Any]:
-    """Give a model and all layers in it, each once, in Keras's own order."""
-    waiting, seen = [model], set()
+def layers_of(*models: Any) -> Iterator[Any]:
+    """Give models and all layers in them, each once, in Keras's own order."""
+    waiting, seen = [*reversed(models)], set()
     while waiting:
         layer = waiting.pop()
         if id(layer) not in seen and issubclass(type(layer), kinds.layer()):

@@ -17,6 +17,7 @@ from tensorlens import locks
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 from tensorlens.frameworks.torch.backends import KINDS, Backend
+from tensorlens.guards import first_line
 
 _UNREADABLE = (UNKNOWN, UNKNOWN, UNKNOWN)
 _NOTHING_YET = (0, 0, 0)
@@ -59,8 +60,7 @@ class DeviceCounter:
                 return self._unreadable(f"{backend.name} cannot be used in a forked process")
             return _NOTHING_YET
         except Exception as error:  # whatever torch raises is no matter of the user's line
-            lines = str(error).strip().splitlines()
-            reason = lines[0] if lines else type(error).__name__
+            reason = first_line(error)
             # raising costs tens of microseconds: an allocator without statistics is asked once
             self._gave_up = "does not yet support" in reason
             return self._unreadable(reason)

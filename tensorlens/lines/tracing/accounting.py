@@ -328,7 +328,7 @@ class Activation:
             for account in self.accounts:
                 account.calls -= 1
         if error is not None and is_failure(error):
-            self.mark_raised(_line_in(error, self.code), one_line(error))
+            self.mark_raised(_line_in(error, self.code), error_line(error))
 
     def mark_raised(self, lineno: int | None, text: str) -> None:
         """Note that an exception left the frame from ``lineno``, or else from its last line."""
@@ -353,7 +353,7 @@ class Activation:
         others = tuple(other for other in self.accounts if other is not account)
         self.accounts = (account,)
         if error is not None and is_failure(error):
-            self.mark_raised(_line_in(error, account.code), one_line(error))
+            self.mark_raised(_line_in(error, account.code), error_line(error))
         self.accounts = others
 
     def fail(self, failure: Exception) -> None:
@@ -392,7 +392,7 @@ def note_failure(accounts: tuple[Account, ...], what: str, failure: Exception) -
     if is_from_a_handler(failure):
         raise failure
     try:
-        told = f"{what} could not be measured: {one_line(failure)}"
+        told = f"{what} could not be measured: {error_line(failure)}"
     except MemoryError:
         told = _NO_MEMORY
     for account in accounts:
@@ -429,7 +429,7 @@ def is_failure(error: BaseException) -> bool:
     return not isinstance(error, _ENDINGS) and type(error).__name__ not in _STOPS
 
 
-def one_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return ``Type: text`` of an exception, the first line of its text only."""
     try:
         text = str(error).strip().splitlines()

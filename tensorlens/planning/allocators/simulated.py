@@ -84,7 +84,7 @@ class SimulatedAllocator:
             context: what else the log says of it.
 
         Raises:
-            OutOfMemory: there is no room, even after all that is cached went back to the driver.
+            NoRoom: there is no room, even after all that is cached went back to the driver.
             UsageError: a negative number of bytes.
         """
         if nbytes <= 0:

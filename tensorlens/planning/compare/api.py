@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from tensorlens.errors import UsageError
 from tensorlens.guards import reason
@@ -29,6 +29,7 @@ from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.cards import DeviceSpec, device_spec
 from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search_path
 from tensorlens.planning.processes import Runner, progress, shared_runner
+from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack
 from tensorlens.records.run import current_run
@@ -161,14 +162,15 @@ def compare(
     )
     spec = device_spec(device or "cuda", card, capacity)
     asked = _program(make_step, with_data=measured)
-    framework = framework or framework_of(make_step, asked)
+    # checked() refuses any other
+    known_framework = cast(Framework, framework or framework_of(make_step, asked))
     checked_options = checked(
-        options, framework=framework, arguments=arguments or {}, with_data=measured
+        options, framework=known_framework, arguments=arguments or {}, with_data=measured
     )
     baseline = _baseline(checked_options, baseline)
     if batch is None and spec.capacity is not None:
         batch = lowest
-    job = Job("", asked, Choice(), framework, search_path(), device=device, batch=batch)
+    job = Job("", asked, Choice(), known_framework, search_path(), device=device, batch=batch)
     job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
     limits = _Limits(spec, lowest, highest)
     if measured:
@@ -189,7 +191,7 @@ def compare(
         device=known[0].device if known else device or ("cpu" if measured else "cuda"),
         provenance=how,
         program=asked.name,
-        framework=framework,
+        framework=known_framework,
         card=next((each.card for each in known if isinstance(each, Estimated)), ""),
         capacity=spec.capacity,
         batch=batch,
@@ -197,7 +199,7 @@ def compare(
         repeats=repeats,
         notes=tuple(_notes(known, executor)) if measured else (),
         # an executor may be of machines that have another version
-        run=current_run(() if executor else (framework,)),
+        run=current_run(() if executor else (known_framework,)),
     )
 
 

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.target import search_path
+from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, Program
 from tensorlens.planning.trials.pickling import names_in
 
@@ -19,7 +20,7 @@ _USUAL = "torch"
 _KERAS, _JAX = "keras", "jax"
 
 
-def framework_of(make_step: Any, program: Program) -> str:
+def framework_of(make_step: Any, program: Program) -> Framework:
     """Return the framework of a program: torch where nothing tells.
 
     A function is of what it names, or else of what its module imports, or the modules that it
@@ -39,7 +40,7 @@ def framework_of(make_step: Any, program: Program) -> str:
         name = backend
     if name not in OPTIONS:
         raise UsageError(f"the program computes with {name}: tensorlens runs torch and tensorflow")
-    return name
+    return cast(Framework, name)
 
 
 def parameters_of(program: Program) -> Sequence[str] | None:

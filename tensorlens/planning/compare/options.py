@@ -10,6 +10,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.compare.result import texts
+from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, Catalogue, Choice, catalogue
 from tensorlens.planning.trials.pickling import pack
 
@@ -31,7 +32,7 @@ class Option:
 def checked(
     given: Mapping[str, Given],
     *,
-    framework: str,
+    framework: Framework,
     arguments: Mapping[str, Any],
     with_data: bool,
 ) -> tuple[Option, ...]:

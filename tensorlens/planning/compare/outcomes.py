@@ -16,6 +16,7 @@ from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.present.peak import culprits
 from tensorlens.planning.estimate.target import STEPS, StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
+from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import (
     Choice,
     Job,
@@ -125,7 +126,7 @@ class Estimated:
 def option_request(
     program: Program,
     choice: Choice,
-    framework: str,
+    framework: Framework,
     spec: DeviceSpec,
     *,
     steps: int,

@@ -173,7 +173,7 @@ def _against(found: Comparison, outcome: Outcome) -> str:
     return "same" if outcome.peak_allocated == before else f"{part:+.1f} %"
 
 
-def _time_text(ratio: Ratio | None, *, is_baseline: bool = False) -> str:
+def _time_text(ratio: Ratio | None, *, is_baseline: bool) -> str:
     """Return a ratio of times as text: ``x1.31 ±0.04``, ``same ±0.02``."""
     if is_baseline and ratio is not None:
         return "x1"

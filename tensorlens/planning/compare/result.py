@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
+from tensorlens.planning.trace import Framework
 from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
 from tensorlens.units import format_bytes
@@ -93,10 +94,6 @@ def spread(times: Sequence[float]) -> float | None:
     if len(times) < 2:
         return None
     return (max(times) - min(times)) / statistics.median(times)
-
-
-SCHEMA = "tensorlens.comparison"
-VERSION = 1
 
 
 class Status(StrEnum):
@@ -209,8 +206,8 @@ class Comparison(Document):
     As a table: one row per option.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.comparison"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "comparison"
     PRESENTER: ClassVar[str] = "tensorlens.planning.compare.present"
     SHOWS_SOURCE: ClassVar[bool] = False
@@ -221,7 +218,7 @@ class Comparison(Document):
     provenance: str
     """``measured`` or ``estimated``."""
     program: str = ""
-    framework: str = "torch"
+    framework: Framework = "torch"
     card: str = ""
     """Of an estimate, or of the device that was measured."""
     capacity: int | None = None

@@ -98,10 +98,10 @@ def assemble(
 
 def _name_inputs(trace: Trace) -> None:
     """Name the blocks that the program brought and that no model or optimizer has."""
-    log, found = trace.log, EventIndex(trace.log)
+    log, index = trace.log, EventIndex(trace.log)
     for row, label in trace.brought.items():
-        place = found.place(row)
-        if log.label[row] < 0 and found.phase[place] == "other" and found.module[place] is None:
+        place = index.place(row)
+        if log.label[row] < 0 and index.phase[place] == "other" and index.module[place] is None:
             log.name(row, label)
 
 

@@ -171,9 +171,7 @@ class DeviceSpec:
         return self.device.partition(":")[0]
 
 
-def device_spec(
-    device: str = "cuda", card: str | Card | None = None, capacity: int | str | None = None
-) -> DeviceSpec:
+def device_spec(device: str, card: str | Card | None, capacity: int | str | None) -> DeviceSpec:
     """Return where it is estimated; :data:`~.cards.DEFAULT` where no card is named."""
     kind = device.partition(":")[0]
     if kind not in ("cuda", "cpu"):

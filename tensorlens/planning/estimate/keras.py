@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.keras import kinds
+from tensorlens.guards import one_line
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.result import Estimate
@@ -91,8 +92,9 @@ class KerasRequest:
         except TensorlensError:
             raise
         except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            raise TensorlensError(f"the train step cannot be traced: {reason}") from error
+            raise TensorlensError(
+                f"the train step cannot be traced: {one_line(error, 300)}"
+            ) from error
         return assemble(
             trace,
             device=spec.kind,

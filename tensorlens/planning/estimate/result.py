@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.planning.card import Card
-from tensorlens.planning.trace import Caution, Formula
+from tensorlens.planning.trace import Caution, Formula, Framework
 from tensorlens.recording import tlens
 from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
@@ -18,9 +18,6 @@ from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source_lines import permitted
 from tensorlens.units import parse_bytes
-
-SCHEMA = "tensorlens.estimate"
-VERSION = 1
 
 REMAINDER = "remainder"
 """Beside the roles of blocks: what the allocator sets aside with blocks and cannot split off."""
@@ -166,8 +163,8 @@ class Estimate(Document):
     :attr:`upper`, :attr:`needed` and :attr:`fits`.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.estimate"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "estimate"
     PRESENTER: ClassVar[str] = "tensorlens.planning.estimate.present"
     INDENT: ClassVar[int | None] = None
@@ -203,8 +200,8 @@ class Estimate(Document):
     versions: Mapping[str, str] | None = None
     program: str = ""
     """Program: ``train.py:make_step``."""
-    framework: str = "torch"
-    """Whose allocator it is of: ``torch`` or ``tensorflow``."""
+    framework: Framework = "torch"
+    """Whose allocator it is of."""
     formulas: Sequence[Formula] = ()
     """Results of rules of thumb, and why they are off."""
     largest: LargestBatch | None = None

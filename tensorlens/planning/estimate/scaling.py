@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.guards import first_line
 from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.api import request
 from tensorlens.planning.estimate.result import Estimate
@@ -260,8 +261,9 @@ def scaling(
             try:
                 found[wanted] = run(wanted)
             except TensorlensError as error:
-                reason = str(error).strip().splitlines()[0]
-                return replace(scaled, ended=f"no run with {argument} = {wanted}: {reason}")
+                return replace(
+                    scaled, ended=f"no run with {argument} = {wanted}: {first_line(error)}"
+                )
             scaled = _scaled(argument, found)
     return scaled
 

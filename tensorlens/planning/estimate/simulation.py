@@ -67,10 +67,8 @@ class Simulation:
     ) -> None:
         self._trace = trace
         self._size = trace.log.size.__getitem__ if size is None else size
-        log = EventLog()
-        log.stacks, log.contexts = trace.log.stacks, trace.log.contexts
-        log._contexts = trace.log._contexts
-        log.labels, log.sources = trace.log.labels, trace.log.sources
+        log = trace.log.sibling()
+        log.sources = trace.log.sources
         self._log = log
         self._counters: dict[str, SimulatedAllocator | _HostCounter] = {}
         for name in trace.log.devices:

@@ -16,7 +16,7 @@ from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.processes import ProgramFailed, Runner, progress
-from tensorlens.planning.trace import Trace
+from tensorlens.planning.trace import Framework, Trace
 from tensorlens.planning.trials.global_settings import settings
 from tensorlens.planning.trials.jobs import Choice, Job, Mode, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack
@@ -107,7 +107,7 @@ class StepsRequest:
     steps: int
     settings: str
     choice: Choice = field(default_factory=Choice)
-    framework: str = "torch"
+    framework: Framework = "torch"
     world_size: int = 1
     batch: int | None = None
     """Batch that the function is called with; None: nothing."""

@@ -13,9 +13,6 @@ from tensorlens.errors import UsageError
 from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
 
-SCHEMA = "tensorlens.plan"
-VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
 class Plan(Document):
@@ -24,8 +21,8 @@ class Plan(Document):
     As a table: one row per batch size and shape.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.plan"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "plan"
     PRESENTER: ClassVar[str] = "tensorlens.planning.inputs.present_plan"
 

@@ -15,9 +15,7 @@ TYPES_ARE_GUESSED = (
 """Message on a model that :func:`tells_types` is False of."""
 
 
-def inputs_of(
-    model: Any, batch: int, shape: Any = None, dtype: str | None = None
-) -> tuple[Any, list[str]]:
+def inputs_of(model: Any, batch: int, shape: Any, dtype: str | None) -> tuple[Any, list[str]]:
     """Return the structure of a model's inputs, as ``KerasTensor``, and their names.
 
     Args:

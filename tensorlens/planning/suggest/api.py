@@ -109,7 +109,7 @@ def suggest(
         repeats: how often each change is run where changes are verified; of several peaks the
             median counts. By default once, and such a graph three times.
         arguments: keyword arguments of ``make_step``.
-        timeout: seconds end a process after so many seconds.
+        timeout: seconds after which one process is ended.
         framework: whose steps they are: ``torch`` or ``tensorflow``, which has Keras's; by default
             what the program imports, and torch's where a recording has both.
 

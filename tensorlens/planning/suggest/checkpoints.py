@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps, Replay
+from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps
+from tensorlens.planning.suggest.replay import Replay
 from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.records.events import ALLOC, FREE, Stacks
 
@@ -72,10 +73,10 @@ class Blocks:
     def of(self, row: int) -> int:
         """Return the number of the block that an event is of, in backward by its node; -1: none."""
         record = self._record
-        place = record.study.place(row)
+        place = record.index.place(row)
         stack = place[0]
         if record.phase(row) == "backward":
-            stack = record.study.context(place).forward
+            stack = record.index.context(place).forward
         return -1 if stack < 0 else self._inside[stack]
 
     def calls(self) -> Sequence[Call]:
@@ -198,9 +199,9 @@ def _checkpoint(
 
 def _is_on(record: RecordedSteps, found: Sequence[Call]) -> bool:
     """Tell whether blocks are computed again already."""
-    study = record.study
+    index = record.index
     return any(
-        study.computed_again(study.place(row))
+        index.computed_again(index.place(row))
         for call in found
         for row in range(call.backward.begin, call.backward.end)
     )
@@ -303,8 +304,8 @@ def _output_of(record: RecordedSteps, kept: Sequence[int]) -> int | None:
     """Return what is likely the output: of what the last operator kept, the largest."""
     if not kept:
         return None
-    last = record.study.place(max(kept))
-    alike = [row for row in kept if record.study.place(row) == last]
+    last = record.index.place(max(kept))
+    alike = [row for row in kept if record.index.place(row) == last]
     return max(alike, key=lambda row: record.log.size[row])
 
 

@@ -159,7 +159,7 @@ def _variable(record: RecordedSteps, row: int) -> str:
     """Return the variable that holds it, a list for its items; else the line that made it."""
     name = record.roles.named(row)
     if name is None:
-        return str(record.study.born[record.study.place(row)])
+        return str(record.index.born[record.index.place(row)])
     return _ITEM.sub("", name)
 
 
@@ -168,7 +168,7 @@ def _named(record: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
     ordered = sorted(rows, key=lambda row: -record.log.size[row])
     names = [row for row in ordered if not _is_of_graph(record, row) and record.roles.named(row)]
     row = names[0] if names else ordered[0]
-    line = record.study.born[record.study.place(row)]
+    line = record.index.born[record.index.place(row)]
     name = record.roles.named(row) if names else None
     short = "what is kept" if name is None else _ITEM.sub("", name.rpartition(": ")[2])
     return short, "" if line is None else short_line(line)

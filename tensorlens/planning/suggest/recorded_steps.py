@@ -1,22 +1,22 @@
-"""A recording of a program's steps, played again with changes, and the changes worth telling."""
+"""A recording of a program's steps, as finders of changes read it."""
 
 from __future__ import annotations
 
 import re
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from tensorlens.planning.step_facts import OptimizerFacts, StepFacts
-from tensorlens.planning.suggest.result import Suggestion
+from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.levels import chosen, device_peak
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, EventLog
+from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL
 
 TORCH, TENSORFLOW = "torch", "tensorflow"
 _STEP = re.compile(r"step \d+")
@@ -59,7 +59,7 @@ class RecordedSteps:
         self.device = chosen(recording, device)
         self.log = recording.log
         self.number = self.log.devices.index(self.device)
-        self.study = event_index(recording)
+        self.index = event_index(recording)
         self.roles = roles_of(recording)
         self.peak, self.peak_row = device_peak(recording, self.device)
 
@@ -75,7 +75,7 @@ class RecordedSteps:
 
     def suggestion(
         self,
-        kind: str,
+        kind: Kind,
         change: str,
         *,
         what: str,
@@ -94,7 +94,7 @@ class RecordedSteps:
 
     def phase(self, row: int) -> str:
         """Return what the program was at."""
-        return self.study.phase[self.study.place(row)]
+        return self.index.phase[self.index.place(row)]
 
     def allocations(self, span: EventRange | None = None) -> Iterator[int]:
         """Give the rows of the device's blocks, those from before the recording included."""
@@ -199,74 +199,6 @@ class RecordedSteps:
 def _framework(recording: Recording) -> str:
     source = " ".join(recording.origin.source.values())
     return TENSORFLOW if "TensorFlow" in source and TORCH not in source else TORCH
-
-
-class Replay:
-    """The levels of one device, and changes to them."""
-
-    def __init__(self, log: EventLog, device: int) -> None:
-        self._log = log
-        self._changes = array("q", bytes(8 * (len(log) + 1)))
-        self._moved: dict[int, int] = {}
-        """Changes right before a row by frees and blocks that were moved."""
-        self._inserted: dict[int, list[int]] = {}
-        sizes, changes = log.size, self._changes
-        for row, (kind, here, pair) in enumerate(zip(log.kind, log.device, log.pair, strict=True)):
-            if here != device:
-                continue
-            if kind < FREE:
-                changes[row] = sizes[row]
-            elif kind == FREE and pair >= 0:
-                changes[row] = -sizes[pair]
-
-    def remove(self, row: int) -> None:
-        """Let an allocation not be made."""
-        self._changes[row] -= self._log.size[row]
-        self._undo_free(row)
-
-    def free(self, row: int, before: int) -> None:
-        """Let a block be freed right before an event; later than it was if that comes later."""
-        self._undo_free(row)
-        self._move(before, -self._log.size[row])
-
-    def keep_apart(self, row: int, before: int) -> None:
-        """Let a block be freed right before an event, and another be freed where it was.
-
-        That other one is for :meth:`insert` to allocate.
-        """
-        self._move(before, -self._log.size[row])
-
-    def add(self, nbytes: int, after: int, before: int) -> None:
-        """Add a block that is there from after one event until right before another."""
-        self._move(after + 1, nbytes)
-        self._move(before, -nbytes)
-
-    def insert(self, before: int, changes: Iterable[int]) -> None:
-        """Add allocations and frees, by their sizes, one after the other before an event."""
-        self._inserted.setdefault(before, []).extend(changes)
-
-    def peak(self) -> int:
-        """Return the most bytes that would have been handed out."""
-        highest = level = 0
-        for row, change in enumerate(self._changes):
-            if row in self._moved:
-                level += self._moved[row]
-            for each in (*self._inserted.get(row, ()), change):
-                level += each
-                highest = max(highest, level)
-        return highest
-
-    def _undo_free(self, row: int) -> None:
-        if self._log.pair[row] >= 0:
-            self._changes[self._log.pair[row]] += self._log.size[row]
-
-    def _move(self, row: int, nbytes: int) -> None:
-        row = min(row, len(self._log))
-        self._moved[row] = self._moved.get(row, 0) + nbytes
-
-
-Act = Callable[[Callable[[], Any]], Any]
-"""Is called with ``make_step``, in the process of the program, and returns the step."""
 
 
 Finder = Callable[[RecordedSteps], Iterator[Suggestion]]

@@ -9,21 +9,18 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from tensorlens.errors import UsageError
 from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
 
-SCHEMA = "tensorlens.suggestions"
-VERSION = 1
-
-KINDS = ("checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept", "queue")
+Kind = Literal["checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept", "queue"]
 """Blocks computed again in backward, autocast, another optimizer, gradients freed where they are
 zeroed, gradients freed before forward, a tensor freed after its last use, fewer batches that wait
 for the step."""
 
-FREE = ("set_to_none", "zero_grad", "kept")
+FREE: tuple[Kind, ...] = ("set_to_none", "zero_grad", "kept")
 """Those of them that cost neither time nor accuracy."""
 
 
@@ -42,8 +39,7 @@ class Method(StrEnum):
 class Suggestion:
     """One change, by itself: savings of several do not add up."""
 
-    kind: str
-    """One of :data:`KINDS`."""
+    kind: Kind
     change: str
     """In a few words: ``checkpoint 6 blocks``."""
     what: str
@@ -102,8 +98,8 @@ class Suggestions(Document):
     As a table: one row per change.
     """
 
-    SCHEMA: ClassVar[str] = SCHEMA
-    VERSION: ClassVar[int] = VERSION
+    SCHEMA: ClassVar[str] = "tensorlens.suggestions"
+    VERSION: ClassVar[int] = 1
     KIND: ClassVar[str] = "list of suggestions"
     PRESENTER: ClassVar[str] = "tensorlens.planning.suggest.present"
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.keras.layers import layers_of
 from tensorlens.frameworks.tensorflow.recorder import module_paths
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, items_of
 from tensorlens.planning.patches import wrapped
 from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts
-from tensorlens.planning.tensorflow.options.stage import (
-    Stage,
-    layers_of,
-    repeated_blocks,
-)
+from tensorlens.planning.tensorflow.options.stage import Stage, repeated_blocks
 
 _LOWER = ("bfloat16", "float16")
 _OF_SGD = ("iteration", "learning_rate")
@@ -58,7 +56,7 @@ class StepWatch:
             (path(id(block), class_name(block)), class_name(block))
             for block in repeated_blocks(models)
         ]
-        computed = [getattr(layer, "compute_dtype", None) for layer in layers_of(models)]
+        computed = [getattr(layer, "compute_dtype", None) for layer in layers_of(*models)]
         return StepFacts(
             blocks=tuple(RepeatedBlock(path, kind) for path, kind in found if path is not None),
             optimizers=tuple(map(_described, _optimizers())),
@@ -137,7 +135,4 @@ def _rate(variable: Any) -> float | None:
 
 
 def _nbytes(variable: Any) -> int:
-    elements = 1
-    for extent in variable.shape:
-        elements *= int(extent)
-    return elements * int(tf.as_dtype(variable.dtype).size)
+    return math.prod(map(int, variable.shape)) * int(tf.as_dtype(variable.dtype).size)

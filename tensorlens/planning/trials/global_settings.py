@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from tensorlens.errors import TensorlensError
+from tensorlens.guards import one_line
 
 GlobalSettings = Mapping[str, Any]
 """Name, as ``keras.config.dtype_policy``, to a plain value."""
@@ -166,8 +167,8 @@ def apply(wanted: GlobalSettings) -> GlobalSettings:
                 before[each.name] = here
                 each.write(framework, value)
         except Exception as error:
-            reason = " ".join(str(error).split())[:200]
             raise SettingRefused(
-                f"your process has set {each.name}() = {value!r}, and this one cannot: {reason}"
+                f"your process has set {each.name}() = {value!r}, and this one cannot: "
+                f"{one_line(error, 200)}"
             ) from error
     return before

@@ -15,10 +15,10 @@ from typing import Any
 
 from tensorlens.errors import TensorlensError
 from tensorlens.planning.card import Card
-from tensorlens.planning.trace import Trace
+from tensorlens.planning.trace import Framework, Trace
 from tensorlens.planning.trials.global_settings import GlobalSettings
 
-OPTIONS = {
+OPTIONS: Mapping[Framework, str] = {
     "torch": "tensorlens.planning.torch.options",
     "tensorflow": "tensorlens.planning.tensorflow.options",
 }
@@ -41,10 +41,24 @@ class Setting:
     """One line: what it does."""
 
 
+def choice(name: str, known: Sequence[str], effect: str) -> Setting:
+    """Return a setting that takes one of several texts."""
+
+    def is_known(value: Any) -> bool:
+        return isinstance(value, str) and value in known
+
+    return Setting(name, f"one of {', '.join(known)}", is_known, effect)
+
+
+def flag(name: str, effect: str) -> Setting:
+    """Return a setting that is on or off."""
+    return Setting(name, "True or False", lambda value: isinstance(value, bool), effect)
+
+
 Catalogue = Mapping[str, Setting]
 
 
-def catalogue(framework: str) -> Catalogue:
+def catalogue(framework: Framework) -> Catalogue:
     """Return the built-in settings of a framework, without importing it."""
     found: Catalogue = importlib.import_module(OPTIONS[framework]).catalogue()
     return found
@@ -100,7 +114,7 @@ class Job:
     """As messages call it: the program's, or the option's."""
     program: Program
     choice: Choice
-    framework: str
+    framework: Framework
     path: Sequence[str]
     """``sys.path`` of whoever asks."""
     mode: Mode = Mode.MEASURED

@@ -7,9 +7,9 @@ import gc
 import random
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tensorlens.planning.trials.full_queues import held_ahead
 from tensorlens.planning.trials.global_settings import apply
@@ -23,32 +23,27 @@ from tensorlens.planning.trials.steps import StepRunner
 _NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict or object with one"
 
 
-class Bench(Protocol):
+@dataclass(frozen=True, slots=True)
+class Bench:
     """A framework's part in the running of a job."""
 
-    def seed(self) -> None:
-        """Let the framework's generators of random numbers begin with 0."""
-
-    def meter(self, device: str | None) -> Meter:
-        """Return what measures from here on; ``device``: whose figures are wanted."""
-
-    def optioned(self, job: Job) -> Optioned:
-        """Return the program with its option around it."""
-
-    def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
-        """Call ``act`` after each step of an optimizer; return what ends that."""
-
-    def refusal(self, error: BaseException, *, limited: bool) -> str | None:
-        """Return what was asked for if the error is for want of memory, else None."""
-
-    def limited(self, nbytes: int | None) -> AbstractContextManager[None]:
-        """Let the program have so many bytes from here on; None: as many as there are."""
-
-    def rehearses(self) -> bool:
-        """Tell whether one small step comes before a limit, for what libraries load."""
-
-    def cleared(self) -> None:
-        """Leave nothing of the rehearsal."""
+    seed: Callable[[], object]
+    """Lets the framework's generators of random numbers begin with 0."""
+    meter: Callable[[str | None], Meter]
+    """Returns what measures from here on; takes the device whose figures are wanted."""
+    optioned: Callable[[Job], Optioned]
+    """Returns the program with its option around it."""
+    when_stepped: Callable[[Callable[[], None]], Callable[[], None]]
+    """Lets a function be called after each step of an optimizer; returns what ends that."""
+    refusal: Callable[[BaseException, bool], str | None]
+    """Returns what was asked for if an error is for want of memory, else None; takes whether the
+    job has a limit."""
+    limited: Callable[[int], AbstractContextManager[None]]
+    """Lets the program have so many bytes from here on."""
+    rehearses: Callable[[], bool]
+    """Tells whether one small step comes before a limit, for what libraries load."""
+    cleared: Callable[[], object] = lambda: None
+    """Leaves nothing of the rehearsal."""
 
 
 def run_job(job: Job, bench: Bench) -> Result:
@@ -80,13 +75,13 @@ def run_job(job: Job, bench: Bench) -> Result:
         job.warmup + job.steps, meter, lambda done: None, bench.when_stepped, explained
     )
     try:
-        with bench.limited(job.limit):
+        with nullcontext() if job.limit is None else bench.limited(job.limit):
             steps.run(job.program, begin, call)
     except BaseException as error:
         # data may be too short for the step more: the figures are known by then
         is_of_more = explained is not None and explained.figures is not None
         if not (is_of_more and isinstance(error, Exception)):
-            text = bench.refusal(error, limited=job.limit is not None)
+            text = bench.refusal(error, job.limit is not None)
             if text is None:
                 raise
             return Trouble(Reason.OUT_OF_MEMORY, text)

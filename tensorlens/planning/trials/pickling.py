@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 
 from tensorlens.errors import UsageError
+from tensorlens.guards import one_line
 
 
 def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
@@ -31,11 +32,10 @@ def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
     try:
         (_Pickler if with_data else _ShapePickler)(stream).dump(function)
     except Exception as error:
-        reason = " ".join(str(error).split())
         name = getattr(function, "__qualname__", repr(function))
         raise UsageError(
-            f"{name} cannot go to a process of its own: {reason}; build everything inside of it, "
-            'or give it as "module:function"'
+            f"{name} cannot go to a process of its own: {one_line(error)}; "
+            'build everything inside of it, or give it as "module:function"'
         ) from None
     finally:
         if by_value:

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from tensorlens.config import is_on
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.guards import one_line
 from tensorlens.planning.trials.jobs import (
     OPTIONS,
     Job,
@@ -185,7 +186,7 @@ def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
         return Trouble(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
     kind = type(error).__name__
     whole = f"{kind}: {error}"
-    text = f"{kind}: {' '.join(str(error).split())[:300]}"
+    text = f"{kind}: {one_line(error, 300)}"
     lines = _own_frames(error)
     if whole != text:
         lines.append(whole)

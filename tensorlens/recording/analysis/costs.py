@@ -36,14 +36,14 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
     The bytes of all lines are all that was handed out in the phase backward. A block was kept if
     it was not freed before the backward pass ended that it is from.
     """
-    roles, of = roles_of(recording), event_index(recording)
+    roles, index = roles_of(recording), event_index(recording)
     lines: dict[SourceLine | None, _Line] = {}
-    line_of = PlaceTable(lambda place: lines.setdefault(of.charged[place], _Line()))
-    node_of = PlaceTable(lambda place: _node(of, place))
+    line_of = PlaceTable(lambda place: lines.setdefault(index.charged[place], _Line()))
+    node_of = PlaceTable(lambda place: _node(index, place))
     for row, allocates in _rows(recording, device):
-        place = of.place(row)
+        place = index.place(row)
         line = line_of[place]
-        size = of.log.size[row]
+        size = index.log.size[row]
         if not allocates:
             line.resident -= size
             continue
@@ -51,9 +51,9 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
         line.peak = max(line.peak, line.resident)
         line.nbytes += size
         line.blocks += 1
-        line.kept += 0 if of.within_phase(row) else size
+        line.kept += 0 if index.within_phase(row) else size
         line.nodes[node_of[place]] += size
-        if (model := of.model[place]) is not None:
+        if (model := index.model[place]) is not None:
             line.model_lines[model] += size
         if roles.role(row) == "gradient" and (name := roles.named(row)) is not None:
             line.gradients[name] += size
@@ -69,15 +69,15 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
     )
 
 
-def backward_calls(recording: Recording, device: str | None = None) -> dict[SourceLine, int]:
+def backward_calls(recording: Recording, device: str) -> dict[SourceLine, int]:
     """Return what was handed out in backward by line, what a line calls included.
 
     The largest come first. Bytes count for the line of :func:`backward` and for each of the user's
     lines that called it, as they do in a table of lines.
     """
-    of = event_index(recording)
-    made = largest_sums((of.place(row), size) for row, size in _allocations(recording, device))
-    return largest_sums((line, size) for place, size in made.items() for line in of.calls[place])
+    index = event_index(recording)
+    made = largest_sums((index.place(row), size) for row, size in _allocations(recording, device))
+    return largest_sums((line, size) for place, size in made.items() for line in index.calls[place])
 
 
 def backward_modules(recording: Recording, device: str | None = None) -> dict[str | None, int]:
@@ -86,8 +86,8 @@ def backward_modules(recording: Recording, device: str | None = None) -> dict[st
     The largest come first; None gathers what belongs to no module. The bytes of all are those of
     :func:`backward`.
     """
-    of, made = event_index(recording), _allocations(recording, device)
-    return largest_sums((of.module[of.place(row)], size) for row, size in made)
+    index, made = event_index(recording), _allocations(recording, device)
+    return largest_sums((index.module[index.place(row)], size) for row, size in made)
 
 
 def _allocations(recording: Recording, device: str | None) -> Iterator[tuple[int, int]]:
@@ -98,11 +98,11 @@ def _allocations(recording: Recording, device: str | None) -> Iterator[tuple[int
 
 def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]]:
     """Give the allocations made in backward, again when they are freed, in order."""
-    of, log = event_index(recording), recording.log
-    phase = of.phase
+    index, log = event_index(recording), recording.log
+    phase = index.phase
     number = None if device is None else log.devices.index(chosen(recording, device))
     made: set[int] = set()
-    columns = zip(log.kind, log.device, log.pair, of.places(), strict=True)
+    columns = zip(log.kind, log.device, log.pair, index.places(), strict=True)
     for row, (kind, here, pair, place) in enumerate(columns):
         if kind == ALLOC:
             if phase[place] == "backward" and number in (None, here):
@@ -113,11 +113,11 @@ def _rows(recording: Recording, device: str | None) -> Iterator[tuple[int, bool]
             yield pair, False
 
 
-def _node(of: EventIndex, place: Place) -> str:
+def _node(index: EventIndex, place: Place) -> str:
     """Return what ran: the node, or the operator where a node computes forward again."""
-    context = of.context(place)
+    context = index.context(place)
     operator = context.outer or context.op
-    found = (operator, context.node) if of.computed_again(place) else (context.node, operator)
+    found = (operator, context.node) if index.computed_again(place) else (context.node, operator)
     return found[0] or found[1] or "not recorded"
 
 
@@ -133,13 +133,13 @@ def growth(
     final = len(log) - 1 if end is None else row_at(log, end)
     before, after = residents(log, None, first), residents(log, None, final)
     stayed = set(before).intersection(after)
-    roles, of = roles_of(recording), event_index(recording)
+    roles, index = roles_of(recording), event_index(recording)
     nbytes: Counter[tuple[SourceLine | None, str]] = Counter()
     blocks: Counter[tuple[SourceLine | None, str]] = Counter()
     for sign, rows in ((-1, before), (1, after)):
         for row in rows:
             if row not in stayed:
-                key = of.charged[of.place(row)], roles.role(row)
+                key = index.charged[index.place(row)], roles.role(row)
                 nbytes[key] += sign * log.size[row]
                 blocks[key] += sign
     found = (LineGrowth(*key, nbytes[key], blocks[key]) for key in blocks)
@@ -149,7 +149,7 @@ def growth(
 
 def churn(recording: Recording, device: str | None = None) -> Churn:
     """Return how many bytes a device handed out, and its peak, by the events that were kept."""
-    device, log, of = chosen(recording, device), recording.log, event_index(recording)
+    device, log, index = chosen(recording, device), recording.log, event_index(recording)
     number = log.devices.index(device)
     columns = enumerate(zip(log.kind, log.device, log.size, strict=True))
     made = [(row, size) for row, (kind, here, size) in columns if kind == ALLOC and here == number]
@@ -158,5 +158,5 @@ def churn(recording: Recording, device: str | None = None) -> Churn:
         handed_out=sum(size for _, size in made),
         allocations=len(made),
         peak=device_peak(recording, device)[0],
-        by_line=largest_sums((of.charged[of.place(row)], size) for row, size in made),
+        by_line=largest_sums((index.charged[index.place(row)], size) for row, size in made),
     )

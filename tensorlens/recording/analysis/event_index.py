@@ -137,8 +137,8 @@ class EventIndex:
 
 
 def event_index(recording: Recording) -> EventIndex:
-    """Return the study of a recording's log, made once."""
-    return recording.once("study", lambda now: EventIndex(now.log))
+    """Return the index of a recording's log, made once."""
+    return recording.once("index", lambda now: EventIndex(now.log))
 
 
 def _stretches(keys: Iterable[Key]) -> array[int]:

@@ -57,8 +57,8 @@ class Residents(RowSequence[Resident]):
     def record(self, row: int) -> Resident:
         """Return one block; ``row`` is not checked."""
         roles, row = self._roles, self.rows[row]
-        of = roles.study
-        log, place, label = of.log, of.place(row), roles.label(row)
+        index = roles.index
+        log, place, label = index.log, index.place(row), roles.label(row)
         return Resident(
             row=row,
             name=roles.name(row),
@@ -66,22 +66,22 @@ class Residents(RowSequence[Resident]):
             known=label is not None,
             device=log.devices[log.device[row]],
             nbytes=log.size[row],
-            born=of.born[place],
-            charged=of.charged[place],
+            born=index.born[place],
+            charged=index.charged[place],
             module=roles.module(row),
-            op=of.context(place).op,
-            phase=of.phase[place],
+            op=index.context(place).op,
+            phase=index.phase[place],
             age_ns=None if log.was_before(row) else self._until(row) - log.time[row],
             stack=place[0],
             dtype=None if label is None else label.dtype,
             shape=None if label is None else label.shape,
-            model_line=of.model[place],
+            model_line=index.model[place],
         )
 
     def _until(self, row: int) -> int:
         if self._now is not None:
             return self._now
-        log = self._roles.study.log
+        log = self._roles.index.log
         free = log.pair[row]
         return log.time[free if free >= 0 else len(log) - 1]
 
@@ -129,10 +129,10 @@ def blocks(recording: Recording, rows: Sequence[int]) -> Sequence[Resident]:
 def _moment(
     recording: Recording, roles: Roles, device: str, rows: Sequence[int], row: int, now: int
 ) -> Moment:
-    of, log = roles.study, roles.study.log
+    index, log = roles.index, roles.index.log
     sizes = log.size
     ordered = sorted(rows, key=sizes.__getitem__, reverse=True)
-    places = largest_sums((of.place(each), sizes[each]) for each in rows)
+    places = largest_sums((index.place(each), sizes[each]) for each in rows)
     dropped = log is not recording.log
     reserved = recording.once(("reserved", device), lambda now: reserved_levels(now.log, device))
     return Moment(
@@ -141,18 +141,18 @@ def _moment(
         row=row,
         time_ns=now,
         tensors=Residents(roles, ordered, now),
-        by_line=largest_sums((of.charged[place], size) for place, size in places.items()),
+        by_line=largest_sums((index.charged[place], size) for place, size in places.items()),
         by_role=largest_sums((roles.role(each), sizes[each]) for each in rows),
         by_module=largest_sums((roles.module(each), sizes[each]) for each in rows),
         by_stack=largest_sums((place[0], size) for place, size in places.items()),
-        by_phase=largest_sums((of.phase[place], size) for place, size in places.items()),
+        by_phase=largest_sums((index.phase[place], size) for place, size in places.items()),
         held=held_at(log, device, rows),
         reserved=None if dropped or reserved is None else reserved[row + 1],
         dropped=dropped,
         by_model_line=largest_sums(
-            ((of.charged[place], model), size)
+            ((index.charged[place], model), size)
             for place, size in places.items()
-            if (model := of.model[place]) is not None
+            if (model := index.model[place]) is not None
         ),
     )
 

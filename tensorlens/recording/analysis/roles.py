@@ -57,8 +57,8 @@ class Roles:
     ``step() at train.py:12``.
     """
 
-    def __init__(self, study: EventIndex) -> None:
-        self.study = study
+    def __init__(self, index: EventIndex) -> None:
+        self.index = index
         self._kept = PlaceTable(self._kept_as)
         self._made = PlaceTable(self._made_by)
         self._owner = cache(self._owned_by)
@@ -67,9 +67,9 @@ class Roles:
         """Return one of :data:`~tensorlens.roles.BLOCK_ROLES`."""
         label = self.label(row)
         if label is not None:
-            made_inside = label.role == _INPUT and self.study.module[self.study.place(row)]
+            made_inside = label.role == _INPUT and self.index.module[self.index.place(row)]
             return _KEPT["forward"] if made_inside else label.role
-        purpose = self.study.purpose[self.study.place(row)]
+        purpose = self.index.purpose[self.index.place(row)]
         if purpose is not None and not purpose.has_scratch:
             return purpose.role
         if self._is_temporary(row):
@@ -77,7 +77,7 @@ class Roles:
         if purpose is not None:
             return purpose.role
         alike = self._alike.get(self._likeness(row)) if self._alike else None
-        return self._kept[self.study.place(row)] if alike is None else alike[0]
+        return self._kept[self.index.place(row)] if alike is None else alike[0]
 
     def name(self, row: int) -> str:
         """Return what the block is called; never empty."""
@@ -87,7 +87,7 @@ class Roles:
         """Return the name that a census gave the block, or others just like it; else None."""
         label = self.label(row)
         name = self._inherited(row) if label is None else label.name
-        module = self.study.module[self.study.place(row)]
+        module = self.index.module[self.index.place(row)]
         if name is None or not module:
             return name
         # the graph guesses by the parameters around it: none of sharded ones, none after the last
@@ -100,51 +100,51 @@ class Roles:
 
         None outside of modules.
         """
-        module, label = self.study.module[self.study.place(row)], self.label(row)
+        module, label = self.index.module[self.index.place(row)], self.label(row)
         if module is not None or label is None or label.role not in _OF_MODULES:
             return module
         return self._owner(label.name)
 
     def label(self, row: int) -> Label | None:
         """Return what a census said of the block itself."""
-        number = self.study.log.label[row]
-        return None if number < 0 else self.study.log.labels[number]
+        number = self.index.log.label[row]
+        return None if number < 0 else self.index.log.labels[number]
 
     def _inherited(self, row: int) -> str | None:
         alike = self._alike.get(self._likeness(row)) if self._alike else None
         return None if alike is None or self._is_temporary(row) else alike[1]
 
     def _fallback(self, row: int) -> str:
-        log, place = self.study.log, self.study.place(row)
+        log, place = self.index.log, self.index.place(row)
         if not log.was_before(row):
             return self._made[place]
-        line = self.study.charged[place]
+        line = self.index.charged[place]
         return BEFORE if line is None else f"{BEFORE}, at {short_line(line)}"
 
     def _is_temporary(self, row: int) -> bool:
-        study = self.study
-        if study.phase[study.place(row)] == "optimizer":
-            given_back = study.within_phase(row)
+        index = self.index
+        if index.phase[index.place(row)] == "optimizer":
+            given_back = index.within_phase(row)
         else:
-            given_back = study.within_run(row)
-        return given_back and study.log.kind[row] != START
+            given_back = index.within_run(row)
+        return given_back and index.log.kind[row] != START
 
     def _kept_as(self, place: Place) -> str:
-        if self.study.computed_again(place):
+        if self.index.computed_again(place):
             return "activation"
-        if self.study.context(place).phase == "optimizer":
+        if self.index.context(place).phase == "optimizer":
             # of a graph, whose optimizer keeps variables, which have a label
             return TEMPORARY
-        return _KEPT.get(self.study.phase[place], "other")
+        return _KEPT.get(self.index.phase[place], "other")
 
     def _made_by(self, place: Place) -> str:
-        study = self.study
-        context, module, line = study.context(place), study.module[place], study.charged[place]
-        purpose = study.purpose[place]
+        index = self.index
+        context, module, line = index.context(place), index.module[place], index.charged[place]
+        purpose = index.purpose[place]
         if purpose is not None:
             return f"{module}: {purpose.what}" if module else purpose.what
         what = context.outer or context.op or context.node
-        if context.node is not None and study.phase[place] == "backward" and not context.grad:
+        if context.node is not None and index.phase[place] == "backward" and not context.grad:
             what = context.node
         if what is not None:
             return f"{module}: {what}" if module else f"{what}{_at(line)}"
@@ -162,13 +162,13 @@ class Roles:
 
     @cached_property
     def _modules(self) -> frozenset[str | None]:
-        log = self.study.log
+        log = self.index.log
         return frozenset((*log.stacks.modules, *(context.module for context in log.contexts)))
 
     @cached_property
     def _alike(self) -> dict[_Likeness, tuple[str, str | None]]:
         """Likeness to the role, and the name, that all blocks of it have that a census named."""
-        log = self.study.log
+        log = self.index.log
         found: dict[_Likeness, set[int]] = {}
         if log.labels:
             for row, number in enumerate(log.label):
@@ -183,7 +183,7 @@ class Roles:
         return alike
 
     def _likeness(self, row: int) -> _Likeness:
-        log = self.study.log
+        log = self.index.log
         number = log.context[row]
         # a node of a graph runs on another thread in each step
         number = number if number < 0 else self._on_any_thread[number]
@@ -195,18 +195,18 @@ class Roles:
         first: dict[Context, int] = {}
         return [
             first.setdefault(replace(context, thread=0), number)
-            for number, context in enumerate(self.study.log.contexts)
+            for number, context in enumerate(self.index.log.contexts)
         ]
 
     def _tells(self, likeness: _Likeness) -> bool:
         stack, number, _ = likeness
-        context = self.study.context((stack, number))
+        context = self.index.context((stack, number))
         return stack >= 0 or context.op is not None or context.node is not None
 
 
 def block_roles(roles: Roles) -> list[str]:
     """Return the role of each row that is an allocation; of others it is empty."""
-    return [roles.role(row) if kind < FREE else "" for row, kind in enumerate(roles.study.log.kind)]
+    return [roles.role(row) if kind < FREE else "" for row, kind in enumerate(roles.index.log.kind)]
 
 
 def _at(line: SourceLine | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any, cast
 from zlib import crc32
 
 from tensorlens.errors import FileFormatError
+from tensorlens.guards import one_line
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
 from tensorlens.recording.tlens.tables import add_rows
@@ -98,7 +99,7 @@ def _parsed(number: int, line: bytes) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+    return f"no {error}" if isinstance(error, KeyError) else one_line(error)
 
 
 class _Reader:
@@ -150,8 +151,7 @@ class _Reader:
         self._log.held.update(zip(data["rows"], data["nbytes"], strict=True))
 
     def _dropped_peak(self, data: Any) -> None:
-        log, of = EventLog(), self._log
-        log.stacks, log.contexts, log.labels = of.stacks, of.contexts, of.labels
+        log = self._log.sibling()
         log.devices = list(data["devices"])
         add_rows(log, data)
         self._dropped[data["of"]] = log

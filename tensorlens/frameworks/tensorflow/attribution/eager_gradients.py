@@ -8,6 +8,7 @@ call is when it ran, the operation's name, and where what it made lies or how la
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from array import array
 from bisect import bisect_right
@@ -160,12 +161,9 @@ def _nbytes(gradients: Sequence[Any]) -> int:
     if len(found) != 1:
         return -1
     try:
-        size = int(found[0].dtype.size)
-        for length in found[0]._shape_tuple():
-            size *= length
+        return int(found[0].dtype.size * math.prod(found[0]._shape_tuple()))
     except Exception:
         return -1
-    return size
 
 
 Note = Callable[[int, tuple[Any, ...]], None]

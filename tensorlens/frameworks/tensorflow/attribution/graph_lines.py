@@ -106,7 +106,6 @@ class GraphLines:
 
     def _name(self, log: EventLog) -> None:
         """Give what no census named its name, where it is no node's of a step."""
-        numbers = {label: number for number, label in enumerate(log.labels)}
         found: dict[tuple[int, int, int], Label | None] = {}
         for row, (kind, number) in enumerate(zip(log.kind, log.label, strict=True)):
             if number >= 0 or kind > ALLOC:
@@ -116,10 +115,7 @@ class GraphLines:
                 found[key] = self._label(log, *key)
             label = found[key]
             if label is not None:
-                number = numbers.setdefault(label, len(log.labels))
-                if number == len(log.labels):
-                    log.labels.append(label)
-                log.label[row] = number
+                log.name(row, label)
 
     def _label(self, log: EventLog, number: int, stack: int, nbytes: int) -> Label | None:
         context = log.contexts[number] if number >= 0 else Context()

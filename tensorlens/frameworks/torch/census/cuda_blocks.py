@@ -58,7 +58,7 @@ def account(
     segments: Iterable[Segment],
     index: int,
     storages: Iterable[Range],
-    workspaces: Set[int] = frozenset(),
+    workspaces: Set[int],
 ) -> Account:
     """Return what the blocks of a device are for.
 

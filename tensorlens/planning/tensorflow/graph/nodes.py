@@ -87,7 +87,7 @@ class Graph:
     """Number of an operation and of its output, for each result; -1 where nobody needs it."""
 
 
-def linked(graph: Graph, functions: Mapping[str, Graph], *, as_written: bool = False) -> Graph:
+def linked(graph: Graph, functions: Mapping[str, Graph], *, as_written: bool) -> Graph:
     """Return a step's graph, with the functions that it calls.
 
     Args:

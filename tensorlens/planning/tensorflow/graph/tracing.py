@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
+from tensorlens.guards import one_line
 from tensorlens.planning.card import Card
 from tensorlens.planning.keras import shapes
 from tensorlens.planning.tensorflow.graph.clone_model import (
@@ -108,8 +109,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
             try:
                 made_optimizer = make(**configuration)
             except ValueError as error:
-                reason = " ".join(str(error).split())[:200]
-                raise UsageError(f"optimizer={asked.optimizer!r}: {reason}") from None
+                raise UsageError(f"optimizer={asked.optimizer!r}: {one_line(error, 200)}") from None
             _compile(twin, model, asked, made_optimizer)
             for name, (kind, settings) in besides.items():
                 object.__setattr__(twin, name, kind.from_config(settings))
@@ -192,10 +192,9 @@ def _concrete(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> t
     if kinds.is_inherited(twin, "train_step"):
         raise first
     shapes = [tuple(each.shape) for each in tf.nest.flatten(batches[0])]
-    reason = " ".join(str(first).split())[:200]
     raise UsageError(
         f"{type(twin).__name__}.train_step() fails with a batch of the shape "
-        f"{', '.join(map(str, shapes))}: {type(first).__name__}: {reason}"
+        f"{', '.join(map(str, shapes))}: {type(first).__name__}: {one_line(first, 200)}"
     ) from first
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable
-from typing import Any
 
-from tensorlens.planning.trials.jobs import Catalogue, Job, Mode, Result, Setting
+from tensorlens.planning.trials.jobs import Catalogue, Job, Mode, Result, Setting, choice, flag
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adafactor", "lion")
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -40,34 +38,19 @@ def run(job: Job) -> Result:
     return trace(job) if job.mode is Mode.TRACED else run_job(job, BENCH)
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _one_of(*known: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and value in known
-
-
-_FLAG = "True or False"
 _SETTINGS = (
-    Setting(
-        "policy",
-        f"one of {', '.join(POLICIES)}",
-        _one_of(*POLICIES),
-        "Keras's policy of dtypes while the model is made",
-    ),
-    Setting(
+    choice("policy", POLICIES, "Keras's policy of dtypes while the model is made"),
+    choice(
         "optimizer",
-        f"one of {', '.join(OPTIMIZERS)}",
-        _one_of(*OPTIMIZERS),
+        OPTIMIZERS,
         "every optimizer that is made becomes this one, with the same learning rate",
     ),
     Setting(
         "recompute",
         BLOCKS,
-        _one_of(BLOCKS),
+        lambda value: isinstance(value, str) and value == BLOCKS,
         "repeated blocks are computed again in backward: tf.recompute_grad",
     ),
-    Setting("jit_compile", _FLAG, _is_flag, "XLA for compiled models and every tf.function"),
-    Setting("run_eagerly", _FLAG, _is_flag, "operation by operation, or as graphs"),
+    flag("jit_compile", "XLA for compiled models and every tf.function"),
+    flag("run_eagerly", "operation by operation, or as graphs"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorlens.frameworks.tensorflow.counters import device_counter, is_initialized, used_devices
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.optimizer_steps import when_stepped
+from tensorlens.guards import one_line
 from tensorlens.planning.tensorflow.keras_training import (
     Training,
     step_of,
@@ -32,6 +33,7 @@ from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.host_limits import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
+from tensorlens.planning.trials.measurement import Bench
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
@@ -47,49 +49,6 @@ _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
     "run_eagerly": RunEagerly,
 }
 """In the order in which they act."""
-
-
-class _Bench:
-    """TensorFlow's part in the running of a trial."""
-
-    def seed(self) -> None:
-        tf.random.set_seed(0)
-
-    def meter(self, device: str | None) -> TensorflowMeter:
-        return TensorflowMeter(device)
-
-    def optioned(self, job: Job) -> Optioned:
-        return _optioned(job, estimated=False)
-
-    def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
-        return when_stepped(act)
-
-    def refusal(self, error: BaseException, *, limited: bool) -> str | None:
-        request = failed_request(error)
-        if request is not None:
-            return request.text
-        if isinstance(error, MemoryError):
-            return "MemoryError"
-        text = str(error) if limited and isinstance(error, tf.errors.OpError) else ""
-        return " ".join(text.split())[:300] if _OF_MEMORY.search(text) else None
-
-    def limited(self, nbytes: int | None) -> AbstractContextManager[None]:
-        if nbytes is None:
-            return nullcontext()
-        if tf.config.list_physical_devices("GPU"):
-            raise CannotApply("TensorFlow's memory is limited on the CPU only: hide the GPU")
-        return host_limited(nbytes)
-
-    def rehearses(self) -> bool:
-        return True
-
-    def cleared(self) -> None:
-        keras = sys.modules.get("keras")
-        if keras is not None:
-            keras.utils.clear_session(free_memory=False)
-
-
-BENCH = _Bench()
 
 
 class TensorflowMeter(Meter):
@@ -145,6 +104,40 @@ def _optioned(job: Job, *, estimated: bool) -> Optioned:
     return Optioned(job, stage, options, step_of)
 
 
+def _refusal(error: BaseException, limited: bool) -> str | None:
+    request = failed_request(error)
+    if request is not None:
+        return request.text
+    if isinstance(error, MemoryError):
+        return "MemoryError"
+    text = str(error) if limited and isinstance(error, tf.errors.OpError) else ""
+    return " ".join(text.split())[:300] if _OF_MEMORY.search(text) else None
+
+
+def _limited(nbytes: int) -> AbstractContextManager[None]:
+    if tf.config.list_physical_devices("GPU"):
+        raise CannotApply("TensorFlow's memory is limited on the CPU only: hide the GPU")
+    return host_limited(nbytes)
+
+
+def _cleared() -> None:
+    keras = sys.modules.get("keras")
+    if keras is not None:
+        keras.utils.clear_session(free_memory=False)
+
+
+BENCH = Bench(
+    seed=lambda: tf.random.set_seed(0),
+    meter=TensorflowMeter,
+    optioned=lambda job: _optioned(job, estimated=False),
+    when_stepped=when_stepped,
+    refusal=_refusal,
+    limited=_limited,
+    rehearses=lambda: True,
+    cleared=_cleared,
+)
+"""TensorFlow's part in the running of a trial."""
+
 _OWN_LOOP = (
     "an estimate traces what train_on_batch() or fit() of a compiled Keras model would train, and"
     " the step calls neither; measure it"
@@ -176,7 +169,6 @@ def trace(job: Job) -> Trace:
     try:
         found = traced(wanted, "cpu" if job.device == "cpu" else "cuda", job.card, {})
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise CannotApply(f"the train step cannot be traced: {reason}") from error
+        raise CannotApply(f"the train step cannot be traced: {one_line(error, 300)}") from error
     assert found is not None
     return found

@@ -11,14 +11,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
+from tensorlens.frameworks.keras.layers import layers_of
+from tensorlens.guards import one_line
 from tensorlens.planning.patches import accepted, exchanging, wrapped
-from tensorlens.planning.tensorflow.options.stage import (
-    Option,
-    Stage,
-    keras,
-    layers_of,
-    repeated_blocks,
-)
+from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras, repeated_blocks
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.stage import missing_blocks
 
@@ -95,7 +91,7 @@ class Policy(Option):
 
     def built(self) -> None:
         """Say so where no layer took it."""
-        names = {layer.dtype_policy.name for layer in layers_of(self.stage.models())}
+        names = {layer.dtype_policy.name for layer in layers_of(*self.stage.models())}
         if self.value not in names:
             has = ", ".join(sorted(names)) or "there is no model of Keras"
             raise CannotApply(f"policy={self.value} changes nothing: no layer has it ({has})")
@@ -190,8 +186,7 @@ class JitCompile(Option):
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
             text = str(error)
             if self.value and any(mark in text for mark in _OF_XLA):
-                reason = " ".join(text.split())[:200]
-                raise CannotApply(f"jit_compile: XLA refuses it: {reason}") from None
+                raise CannotApply(f"jit_compile: XLA refuses it: {one_line(error, 200)}") from None
             raise
 
     def _with_argument(self, init: Any) -> Any:

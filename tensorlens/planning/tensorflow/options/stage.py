@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.frameworks.keras import kinds
@@ -41,18 +41,6 @@ def children_of(layer: Any) -> list[Any]:
     """Return the layers that a layer has, without asking it."""
     found = items_of(content_of(layer).get("_layers"))
     return [each for each in found if issubclass(type(each), kinds.layer())]
-
-
-def layers_of(models: Sequence[Any]) -> Iterator[Any]:
-    """Give the models and all layers inside of them, each once."""
-    seen: set[int] = set()
-    waiting = list(models)
-    while waiting:
-        layer = waiting.pop()
-        if id(layer) not in seen:
-            seen.add(id(layer))
-            yield layer
-            waiting += children_of(layer)
 
 
 def repeated_blocks(models: Sequence[Any]) -> list[Any]:

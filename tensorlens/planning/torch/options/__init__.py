@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 from tensorlens.frameworks.torch.release import check_release
-from tensorlens.planning.trials.jobs import Catalogue, Job, Result, Setting
+from tensorlens.planning.trials.jobs import Catalogue, Job, Result, Setting, choice, flag
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adam8bit")
 PRECISIONS = ("bf16", "fp16")
@@ -49,17 +49,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _choice(name: str, known: tuple[str, ...], effect: str) -> Setting:
-    def is_known(value: Any) -> bool:
-        return isinstance(value, str) and value in known
-
-    return Setting(name, f"one of {', '.join(known)}", is_known, effect)
-
-
-def _flag(name: str, effect: str) -> Setting:
-    return Setting(name, "True or False", lambda value: isinstance(value, bool), effect)
-
-
 def _true(name: str, effect: str) -> Setting:
     return Setting(name, "True", lambda value: value is True, effect)
 
@@ -78,16 +67,16 @@ _SETTINGS = (
         _is_text,
         "PYTORCH_CUDA_ALLOC_CONF of the process",
     ),
-    _flag("set_to_none", "zero_grad() frees gradients (True) or fills them with zeros (False)"),
-    _choice(
+    flag("set_to_none", "zero_grad() frees gradients (True) or fills them with zeros (False)"),
+    choice(
         "optimizer",
         OPTIMIZERS,
         "every optimizer that is made becomes this one, with the same parameters and lr",
     ),
-    _flag("fused", "the fused argument of every optimizer that is made"),
-    _flag("foreach", "the foreach argument of every optimizer that is made"),
-    _choice("autocast", PRECISIONS, "autocast around the step, but for backward and the optimizer"),
-    _choice(
+    flag("fused", "the fused argument of every optimizer that is made"),
+    flag("foreach", "the foreach argument of every optimizer that is made"),
+    choice("autocast", PRECISIONS, "autocast around the step, but for backward and the optimizer"),
+    choice(
         "checkpoint", CHECKPOINTS, "repeated blocks of the model are computed again in backward"
     ),
     _true("offload", "tensors saved for backward wait on the host"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.guards import one_line
 from tensorlens.planning.patches import accepted, exchanging, wrapped
 from tensorlens.planning.torch.options.stage import Option, Stage, stepping_classes
 from tensorlens.planning.trials.jobs import CannotApply
@@ -93,11 +94,7 @@ def _initialised(made: Any, given: dict[str, Any], wanted: dict[str, Any]) -> No
         refused = next((name for name in _REFUSED if wanted.get(name)), None)
         if refused is None:
             raise
-        raise CannotApply(f"{refused}: torch refuses it here: {_one_line(error)}") from None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+        raise CannotApply(f"{refused}: torch refuses it here: {one_line(error, 200)}") from None
 
 
 class SetToNone(Option):

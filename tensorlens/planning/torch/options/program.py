@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -25,6 +25,7 @@ from tensorlens.planning.torch.options.prefetch import PrefetchFactor
 from tensorlens.planning.torch.options.stage import Option, Stage
 from tensorlens.planning.trials.host_limits import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
+from tensorlens.planning.trials.measurement import Bench
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
@@ -84,40 +85,6 @@ def _options(settings: Mapping[str, Any], stage: Stage) -> Any:
         raise CannotApply("alloc_conf is of CUDA's caching allocator, and there is no CUDA device")
 
 
-class _Bench:
-    """torch's part in the running of a trial."""
-
-    def seed(self) -> None:
-        torch.manual_seed(0)
-
-    def meter(self, device: str | None) -> TorchMeter:
-        return TorchMeter(device)
-
-    def optioned(self, job: Job) -> Optioned:
-        return optioned(job, estimated=False)
-
-    def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
-        return when_stepped(act)
-
-    def refusal(self, error: BaseException, *, limited: bool) -> str | None:
-        request = failed_request(error)
-        return None if request is None else request.text
-
-    def limited(self, nbytes: int | None) -> AbstractContextManager[None]:
-        if nbytes is None:
-            return nullcontext()
-        return _of_devices(nbytes) if torch.cuda.is_available() else host_limited(nbytes)
-
-    def rehearses(self) -> bool:
-        return not torch.cuda.is_available()
-
-    def cleared(self) -> None:
-        """Nothing is left."""
-
-
-BENCH = _Bench()
-
-
 class TorchMeter(Meter):
     """Takes the marks of steps, and reads the peaks; of CUDA devices torch's statistics tell."""
 
@@ -156,3 +123,20 @@ def _of_devices(nbytes: int) -> AbstractContextManager[None]:
         share = max(nbytes - taken, 0) / total
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), number)
     return nullcontext()
+
+
+def _refusal(error: BaseException, _limited: bool) -> str | None:
+    request = failed_request(error)
+    return None if request is None else request.text
+
+
+BENCH = Bench(
+    seed=lambda: torch.manual_seed(0),
+    meter=TorchMeter,
+    optioned=lambda job: optioned(job, estimated=False),
+    when_stepped=when_stepped,
+    refusal=_refusal,
+    limited=lambda nbytes: (_of_devices if torch.cuda.is_available() else host_limited)(nbytes),
+    rehearses=lambda: not torch.cuda.is_available(),
+)
+"""torch's part in the running of a trial."""

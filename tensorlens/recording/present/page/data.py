@@ -135,7 +135,7 @@ def device_data(
     made: Sequence[int],
     shown: int,
     *,
-    has_modules: bool = False,
+    has_modules: bool,
 ) -> dict[str, Any]:
     """Return plain data: the columns of the points and of the blocks, texts by their number.
 
@@ -189,10 +189,10 @@ def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]
     ``of`` is the number of the user's line that a line of a model belongs to, else -1; ``levels``
     are the points where its bytes change, and what they are from there on.
     """
-    of = event_index(recording)
-    keys = PlaceTable(lambda place: (of.charged[place], of.model[place]))
+    index = event_index(recording)
+    keys = PlaceTable(lambda place: (index.charged[place], index.model[place]))
     levels = key_levels(
-        recording, timeline.device, timeline.rows, map(keys.__getitem__, of.places())
+        recording, timeline.device, timeline.rows, map(keys.__getitem__, index.places())
     )
     wholes: dict[SourceLine | None, list[Levels]] = {}
     for (line, _), each in levels.items():
