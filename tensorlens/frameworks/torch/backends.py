@@ -187,6 +187,12 @@ class Cuda(Backend):
         """Tell whether its allocator reports each block to torch as it comes and goes."""
         return self._allocator() == "native"
 
+    def segments(self) -> Sequence[Mapping[str, Any]]:
+        """Return the allocator's segments, with their blocks, if it is torch's own."""
+        if not self.reports_blocks():
+            raise LookupError("this allocator does not tell its blocks")
+        return super().segments()
+
     def _is_rocm(self) -> bool:
         return bool(getattr(self.torch.version, "hip", None))
 
