@@ -246,9 +246,9 @@ class _Describer:
         found = self._object(row)
         if known is not None and origin <= r.OTHER_MODULE:
             # a class is better known by its own name than by a variable's
-            return known if not is_subtype(type(found), type) else reference_names.class_name(found)
+            return known if not is_subtype(type(found), type) else reference_names.class_text(found)
         if origin == r.CLASS:
-            return reference_names.class_name(found)
+            return reference_names.class_text(found)
         if origin == r.OTHER_MODULE:
             return reference_names.module_text(found)
         if origin == r.OF_FUNCTION:

@@ -89,6 +89,11 @@ QUOTED, BARE, DESCRIBED = range(3)
 
 _MRO = type.__dict__["__mro__"].__get__
 _VARS = vars(ModuleType)["__dict__"].__get__
+vars_of_type: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+name_of_type: Callable[[type], str] = type.__dict__["__name__"].__get__
+qualname_of_type: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+module_of_type: Callable[[type], Any] = type.__dict__["__module__"].__get__
+"""These run no code of a metaclass."""
 
 TRANSPARENT = ("_modules", "_parameters", "_buffers")
 """Attributes that are dicts whose entries read as attributes: ``model.fc``."""
