@@ -50,9 +50,7 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def name_all(
-    things: list[Any],
-    begin: dict[int, str] | None = None,
-    without: tuple[Any, ...] = (),
+    things: list[Any], begin: dict[int, str] | None = None, without: tuple[Any, ...] = ()
 ) -> list[str | None]:
     names = Names()
     targets = array("Q", map(id, things))
