@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Literal
+
 
 class TensorlensError(Exception):
     """The base of all errors raised by tensorlens; its text is one line for a person.
@@ -28,3 +31,28 @@ class DeviceError(TensorlensError, ValueError):
 
 class FileFormatError(TensorlensError, ValueError):
     """A file that cannot be read as a record, or is damaged."""
+
+
+def error_chain(
+    error: BaseException, *, contexts: Literal["none", "shown", "all"]
+) -> Iterator[BaseException]:
+    """Give an error, what it was raised from, and the members of a group, each once.
+
+    Args:
+        error: the error that begins the chain.
+        contexts: whether errors that were being handled belong to it; ``"shown"`` leaves out those
+            that a traceback does not show, as after ``raise ... from None``.
+    """
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting.append(each.__cause__)
+        if contexts == "all" or (contexts == "shown" and not each.__suppress_context__):
+            waiting.append(each.__context__)
+        if isinstance(each, BaseExceptionGroup):
+            waiting += each.exceptions

@@ -148,7 +148,7 @@ class WatchedRun:
         output: Output | None,
         command: list[str],
         words: list[str],
-        document: DocumentStream | None = None,
+        document: DocumentStream | None,
     ) -> None:
         self._program = program
         self._target = target

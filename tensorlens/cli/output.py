@@ -319,7 +319,7 @@ def damage_errors(*files: str) -> Iterator[None]:
         raise FileFormatError(f"{' or '.join(files)}: damaged: {error}") from None
 
 
-def show_record(record: Record, *, json: bool, view: View | None = None) -> None:
+def show_record(record: Record, *, json: bool, view: View | None) -> None:
     """Print a record as text, or as a JSON document.
 
     Raises:

@@ -27,6 +27,7 @@ from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.worker_files import set_workers_output
 from tensorlens.render import OF_ALL, OF_RECORDINGS, READ_AGAIN, either
+from tensorlens.render.figures import counted
 from tensorlens.units import format_bytes
 
 _EVENTS = 1_000_000
@@ -201,7 +202,7 @@ class RecordedRun:
             notes = (*recording.origin.notes, ending_text(ending))
             recording = Recording(recording.log, replace(recording.origin, notes=notes))
         count, dropped = len(recording.log), recording.origin.dropped
-        text = f"{count:,} event" if count == 1 else f"{count:,} events"
+        text = counted(count, "event")
         if dropped:
             text += f", the last of {dropped + count:,}: --events N keeps more"
         peaks = {device: peak_bytes(recording, device) for device in recording.devices}

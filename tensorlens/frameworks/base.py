@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any, ClassVar, Protocol
 
 from tensorlens.errors import DeviceError, UsageError
+from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.records.events import EventLog
@@ -56,6 +57,8 @@ class Adapter:
     """
 
     name: ClassVar[str]
+    words: ClassVar[Words]
+    """How advice is written for it."""
 
     def cpu_counter(self) -> Counter | None:
         """Return the counter of host memory, or None when the framework cannot count it.

@@ -144,8 +144,10 @@ def missing(trouble: str, when: str) -> str:
 
 def unserved() -> tuple[str, ...]:
     """Return why nothing the program has imported can be used, as far as that is known."""
-    keras = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
-    backend = keras.get("_BACKEND", "")
+    # it looks into the heap, which few need
+    from tensorlens.frameworks.keras import kinds
+
+    backend = kinds.backend()
     if not backend or backend in _FRAMEWORKS:
         return left_out()
     return (*left_out(), f"Keras runs on {backend}, whose memory cannot be read")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from tensorlens.heap.rows import mro
+from tensorlens.heap.rows import mro, name_of_type, vars_of_type
 
 
 class MissingClass:
@@ -57,7 +57,7 @@ def text_of(value: Any) -> str:
 def class_name(item: Any) -> str:
     """Return the name of an object's class, without running code of its metaclass."""
     try:
-        return str(type.__dict__["__name__"].__get__(type(item)))
+        return str(name_of_type(type(item)))
     except Exception:
         return "object"
 
@@ -70,7 +70,7 @@ def dict_of(holder: Any) -> Any:
 def dict_getter(kind: type) -> Callable[[Any], Any]:
     """Return what gives the ``__dict__`` of an instance of a type, as :func:`dict_of` does."""
     for base in mro(kind):
-        found = _TYPE_DICT(base).get("__dict__")
+        found = vars_of_type(base).get("__dict__")
         if type(found) is GetSetDescriptorType:
             return found.__get__
         if type(found) is MemberDescriptorType:
@@ -83,6 +83,3 @@ def _slot(member: MemberDescriptorType, holder: Any) -> Any:
         return member.__get__(holder)
     except (AttributeError, TypeError):
         return None
-
-
-_TYPE_DICT: Callable[[type], Any] = type.__dict__["__dict__"].__get__

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 from tensorlens.heap.attributes import dict_of
 from tensorlens.heap.objects import without_tuples as objects
 from tensorlens.heap.reference_names import ReferenceNames
-from tensorlens.heap.rows import MODULES, TRANSPARENT, is_subtype, vars_of_module
+from tensorlens.heap.rows import DEPTH, MODULES, TRANSPARENT, is_subtype, vars_of_module
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 
 __all__ = ["find_names", "objects", "select"]
@@ -39,33 +39,31 @@ def select(
 
 def find_names(
     objects: list[Any],
+    tuples: list[tuple[Any, ...]],
     targets: array[int],
     begin: Mapping[int, int | str],
     names: Names,
-    skip: Collection[int],
-    depth: int,
 ) -> array[int]:
     """Return the node of each target's name, or -1: by the fewest steps from where names begin.
 
     Args:
-        objects: the heap, and tuples of variables.
+        objects: the heap.
+        tuples: those of variables.
         targets: addresses.
         begin: by address the node or the text that a name begins with, the best first. A plain
             dict whose text is that of no variable has a module's globals.
         names: takes the new nodes.
-        skip: addresses of what is not looked into.
-        depth: how many steps are taken.
     """
-    alive = {id(each): each for each in objects if id(each) in begin}
+    alive = {id(each): each for each in (*objects, *tuples) if id(each) in begin}
     level = [
         (alive[address], type(alive[address]) is dict and "(" not in str(text))
         for address, text in begin.items()
-        if address in alive and address not in skip
+        if address in alive
     ]
-    closed = {*skip, *begin, id(objects), id(alive), id(level)}
+    closed = {*begin, id(objects), id(tuples), id(alive), id(level)}
     left = set(targets).difference(begin)
     references: dict[int, _Reference] = {}
-    for _ in range(depth):
+    for _ in range(DEPTH):
         holders, level = level, []
         for holder, is_namespace in holders if left else ():
             for reference in _references(holder, is_namespace):

@@ -7,7 +7,7 @@ import gc
 import re
 import sys
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.heap import fallback, reference_names
@@ -67,8 +67,6 @@ def find_holders(
     targets: array[int],
     anchors: Mapping[int, str],
     names: Names,
-    skip: Collection[int] = (),
-    depth: int = 8,
     loose: set[int] | None = None,
     named: Mapping[int, int] | None = None,
     tuples: list[tuple[Any, ...]] | None = None,
@@ -83,19 +81,18 @@ def find_holders(
             it: the text of a name by an object's address. Of an anchor whose text is empty or a
             module's, entries are attributes.
         names: takes the new nodes.
-        skip: addresses of objects that do not count as holders, besides ``objects``.
-        depth: how many references a path has at most.
         loose: takes the nodes that names begin with where no variable was found: the outermost
             holder there is, or a cycle that nothing holds.
         named: further anchors, with the node of each one's name in ``names``; they come before
             ``anchors``. What a name goes on from counts as a class does.
         tuples: the tuples to look into; all of the heap if None.
 
-    The path with the fewest references wins; of equal ones that from a global of ``__main__``, then
-    from a local, a class, another module's global, a function's closure or defaults, a suspended
-    generator, a frame that a traceback keeps. Names end at these: what holds a function, a class
-    or a module is not looked for. What no such path reaches is named after a value on an evaluation
-    stack, else after the type of the outermost holder, else as part of an unreachable cycle.
+    A path has at most :data:`~tensorlens.heap.rows.DEPTH` references. The one with the fewest wins;
+    of equal ones that from a global of ``__main__``, then from a local, a class, another module's
+    global, a function's closure or defaults, a suspended generator, a frame that a traceback keeps.
+    Names end at these: what holds a function, a class or a module is not looked for. What no such
+    path reaches is named after a value on an evaluation stack, else after the type of the outermost
+    holder, else as part of an unreachable cycle.
 
     One step back takes in at most four holders per target and 10,000 more; further ones are left
     out, in the order of the heap, so that beyond these a name may be a longer path or none.
@@ -111,16 +108,12 @@ def find_holders(
     origins.extend(map(_origin, anchors.values()))
     if reader is None:
         begin = _by_origin({**anchors, **named}, [*named, *anchors], origins)
-        heap = [*objects, *variables()]
-        skip = {*skip, id(objects)}
-        return fallback.find_names(heap, targets, begin, names, skip, depth)
+        return fallback.find_names(objects, variables(), targets, begin, names)
     search = HolderSearch(
         objects,
         targets,
         array("Q", [*named, *anchors]),
         origins,
-        array("Q", skip),
-        depth,
         len(names.texts),
         variables(),
         gc.get_objects if tuples is None else tuples.copy,
@@ -246,9 +239,9 @@ class _Describer:
         found = self._object(row)
         if known is not None and origin <= r.OTHER_MODULE:
             # a class is better known by its own name than by a variable's
-            return known if not is_subtype(type(found), type) else reference_names.class_name(found)
+            return known if not is_subtype(type(found), type) else reference_names.class_text(found)
         if origin == r.CLASS:
-            return reference_names.class_name(found)
+            return reference_names.class_text(found)
         if origin == r.OTHER_MODULE:
             return reference_names.module_text(found)
         if origin == r.OF_FUNCTION:

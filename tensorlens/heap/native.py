@@ -72,11 +72,10 @@ class NativeHeap:
             MemoryError: there is no memory for the search.
         """
         rows = HolderRows()
-        lengths = array("q", map(len, (search.targets, search.anchors, search.skip)))
+        lengths = array("q", map(len, (search.targets, search.anchors)))
         found = self.call("tl_heap_search", ctypes.c_void_p)(
             ctypes.py_object(search.objects),
-            *map(pointer, (search.targets, search.anchors, search.origins, search.skip, lengths)),
-            ctypes.c_int64(search.depth),
+            *map(pointer, (search.targets, search.anchors, search.origins, lengths)),
             ctypes.c_int64(search.first_text),
             *map(
                 ctypes.py_object,

@@ -20,13 +20,16 @@ from typing import Any
 
 from tensorlens.heap.attributes import dict_of
 from tensorlens.heap.frames import function_name, locals_of, suspension
-from tensorlens.heap.rows import is_subtype, mro, vars_of_module
+from tensorlens.heap.rows import (
+    is_subtype,
+    module_of_type,
+    mro,
+    name_of_type,
+    qualname_of_type,
+    vars_of_module,
+    vars_of_type,
+)
 from tensorlens.records.names import ATTRIBUTE, INDEX, TEXT
-
-_TYPE_DICT: Callable[[type], Any] = type.__dict__["__dict__"].__get__
-_TYPE_NAME: Callable[[type], str] = type.__dict__["__name__"].__get__
-_QUALIFIED = type.__dict__["__qualname__"].__get__
-_MODULE = type.__dict__["__module__"].__get__
 
 _BARE = (list, tuple, dict, set, frozenset, collections.deque, CellType)
 
@@ -38,17 +41,17 @@ _GETTERS: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 def type_name(holder: Any) -> str:
     """Return what an object without a name is called by its type: ``Node``, ``<list>``."""
-    name = _TYPE_NAME(type(holder))
+    name = name_of_type(type(holder))
     return f"<{name}>" if any(type(holder) is bare for bare in _BARE) else name
 
 
-def class_name(kind: type) -> str:
+def class_text(kind: type) -> str:
     """Return the qualified name of a class, with its module unless that is ``__main__``."""
     try:
-        module = _MODULE(kind)
+        module = module_of_type(kind)
     except AttributeError:
         module = None
-    return _with_module(module, _QUALIFIED(kind))
+    return _with_module(module, qualname_of_type(kind))
 
 
 def function_text(function: FunctionType) -> str:
@@ -112,19 +115,19 @@ class ReferenceNames:
             for key, value in [*attributes.items()]:
                 if value is child and type(key) is str:
                     return ATTRIBUTE, key
-        return ATTRIBUTE, f"<{_TYPE_NAME(type(child))}>"
+        return ATTRIBUTE, f"<{name_of_type(type(child))}>"
 
     def _slots_of(self, kind: type) -> list[tuple[str, Callable[[Any], Any]]]:
         slots = self._slots.get(id(kind))
         if slots is None:
             slots = []
             for base in mro(kind):
-                for name, found in [*_TYPE_DICT(base).items()]:
+                for name, found in [*vars_of_type(base).items()]:
                     if type(found) is MemberDescriptorType and type(name) is str:
                         slots.append((name, found.__get__))
                 for special, names in _GETTERS:
                     if base is special:
-                        slots += [(name, _TYPE_DICT(base)[name].__get__) for name in names]
+                        slots += [(name, vars_of_type(base)[name].__get__) for name in names]
             self._slots[id(kind)] = slots
         return slots
 

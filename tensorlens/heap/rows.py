@@ -87,8 +87,16 @@ QUOTED, BARE, DESCRIBED = range(3)
 ) = range(10)
 """Where a name begins, the better first."""
 
+DEPTH = 8
+"""How many references a path has at most."""
+
 _MRO = type.__dict__["__mro__"].__get__
 _VARS = vars(ModuleType)["__dict__"].__get__
+vars_of_type: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+name_of_type: Callable[[type], str] = type.__dict__["__name__"].__get__
+qualname_of_type: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+module_of_type: Callable[[type], Any] = type.__dict__["__module__"].__get__
+"""These run no code of a metaclass."""
 
 TRANSPARENT = ("_modules", "_parameters", "_buffers")
 """Attributes that are dicts whose entries read as attributes: ``model.fc``."""
@@ -121,8 +129,6 @@ class HolderSearch:
     targets: array[int]
     anchors: array[int]
     origins: array[int]
-    skip: array[int]
-    depth: int
     first_text: int
     """The number of the first key's text; the others' go on from there."""
     tuples: list[tuple[Any, ...]] = field(default_factory=list)

@@ -22,7 +22,7 @@ from tensorlens.render.blocks import (
     Table,
     named,
 )
-from tensorlens.render.figures import exact_size, size
+from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
 
@@ -134,9 +134,9 @@ def largest_tensors(roots: Iterable[Any], top: int) -> tuple[tuple[str, str], ..
 
 def _head(report: LoopReport) -> Iterator[Block]:
     batches = sum(epoch.batches for epoch in report.epochs)
-    counts = [_counted(batches, "batch")]
+    counts = [counted(batches, "batch")]
     if report.kind == FIT:
-        counts.insert(0, _counted(len(report.epochs), "epoch"))
+        counts.insert(0, counted(len(report.epochs), "epoch"))
     if report.epochs and not report.epochs[-1].ended:
         counts.append("the last epoch not ended" if report.kind == FIT else "not ended")
     yield Heading(f"Memory of {report.kind}: {', '.join(counts)}")
@@ -161,7 +161,7 @@ def _device(report: LoopReport, source: DeviceSource) -> Section:
         blocks.append(_table(report, device, has_peaks=peak is not None))
     for growth in report.growth.get(device, ()):
         rate = size(round(growth.nbytes))
-        span = _counted(growth.count, growth.per)
+        span = counted(growth.count, growth.per)
         blocks.append(
             Note(f"grows by {rate} per {growth.per}, seen over {span}: {_ADVICE[report.kind]}")
         )
@@ -217,8 +217,3 @@ def _numbers(level: EpochLevel) -> str:
         return "between"
     first, last = level.batches
     return str(first + 1) if first == last else f"{first + 1}-{last + 1}"
-
-
-def _counted(count: int, unit: str) -> str:
-    plural = "" if count == 1 else "es" if unit == "batch" else "s"
-    return f"{count:,} {unit}{plural}"

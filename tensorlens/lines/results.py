@@ -252,9 +252,7 @@ def _bound(account: Account, slot: int, seen: tuple[Account, ...], *, is_cut: bo
     return total
 
 
-def _memory(
-    cell: Cell, growth: int, residents: tuple[ResidentLine, ...] | None = None
-) -> LineMemory:
+def _memory(cell: Cell, growth: int, residents: tuple[ResidentLine, ...] | None) -> LineMemory:
     unread = cell.unread or cell.net_max is None or cell.allocated < 0
     return LineMemory(
         allocated=_known(cell.allocated),

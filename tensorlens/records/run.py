@@ -33,7 +33,7 @@ class Run:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Framework to its version, of those that were imported."""
     devices: tuple[str, ...] = ()
-    """Names of the accelerators in use: ``NVIDIA H100 80GB HBM3``."""
+    """Names of the devices that torch lists once CUDA is in use: ``NVIDIA H100 80GB HBM3``."""
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -14,8 +14,6 @@ from tensorlens.records.names import INDEX, Names
 from tensorlens.records.row_sequence import RowSequence
 from tensorlens.roles import ROLES, Role
 
-OTHER = ROLES.index("other")
-
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:

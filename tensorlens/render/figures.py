@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
+from tensorlens.render.source import printable
 from tensorlens.units import format_bytes
 
 UNKNOWN = "n/a"
@@ -51,6 +52,18 @@ def device_names(names: Iterable[str]) -> str:
     )
 
 
+def device_sources(devices: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return ``(names, "source, precision")`` of devices, those that read alike together.
+
+    Args:
+        devices: ``(name, source, precision)`` of each.
+    """
+    alike: dict[str, list[str]] = {}
+    for name, *described in devices:
+        alike.setdefault(printable(", ".join(filter(None, described))), []).append(name)
+    return tuple((printable(device_names(names)), text) for text, names in alike.items())
+
+
 def _ranges(numbers: list[int]) -> str:
     runs: list[list[int]] = []
     for number in numbers:
@@ -65,7 +78,7 @@ def _ranges(numbers: list[int]) -> str:
 
 def counted(number: int, word: str = "tensor") -> str:
     """Return ``1 tensor``, ``1,234 tensors``."""
-    ending = "" if number == 1 else "es" if word.endswith("ch") else "s"
+    ending = "" if number == 1 else "es" if word.endswith("tch") else "s"
     return f"{number:,} {word}{ending}"
 
 

@@ -147,7 +147,13 @@ def place(line: Place, *, function: bool = False) -> str:
 
 def model_place(line: Place) -> str:
     """Return ``modeling_bert.py:245``: where a library lies matters less than what of it ran."""
-    return printable(f"{re.split(_SEPARATOR, line.filename)[-1]}:{line.lineno}")
+    return printable(short_line(line))
+
+
+def short_line(line: Place) -> str:
+    """Return file and number, as they are: ``train.py:12``."""
+    name = cell_name(line.filename) or re.split(_SEPARATOR, line.filename)[-1]
+    return f"{name or line.filename}:{line.lineno}"
 
 
 def shortened(text: str, room: int, ellipsis: str, start: int | None = None) -> str:

@@ -211,7 +211,7 @@ class Levels:
 def test_native_reads_leave_torch_s_peaks_alone(monkeypatch):
     torch, allocator = make({0})
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(backends, "DeviceLevels", Levels)
+    monkeypatch.setattr(backends, "AllocatorLevels", Levels)
     devices = Accelerators(torch)
     counter = devices.device_counter("cuda:1")
     read = counter.reader()
@@ -231,7 +231,7 @@ def test_native_reads_leave_torch_s_peaks_alone(monkeypatch):
 def test_an_allocator_that_reports_no_blocks_is_not_read_natively(monkeypatch):
     torch, allocator = make({0}, backend="cudaMallocAsync")
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(backends, "DeviceLevels", Levels)
+    monkeypatch.setattr(backends, "AllocatorLevels", Levels)
     read = Accelerators(torch).device_counter("cuda:0").reader()
     allocator.change(0, 1024)
     assert read() == (1024, 1024, 0)

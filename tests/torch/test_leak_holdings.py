@@ -9,7 +9,7 @@ import torch
 from census_models import Mlp, Square
 from torch.utils.checkpoint import checkpoint
 
-from tensorlens.frameworks.torch.leaks import Holdings, survivors
+from tensorlens.frameworks.torch.leaks import Holdings
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def address(tensor):
 
 
 def survivor(where):
-    (found,) = survivors([where])
+    (found,) = Holdings([where]).survivors
     return found
 
 
@@ -44,7 +44,7 @@ class TestTensors:
 
     def test_in_the_order_of_the_addresses(self):
         kept = [torch.zeros(size) for size in (1, 2, 3)]
-        found = survivors([address(kept[index]) for index in (2, 0, 1)])
+        found = Holdings([address(kept[index]) for index in (2, 0, 1)]).survivors
         assert [each.size for each in found] == [12, 4, 8]
 
     def test_a_small_view_of_a_large_storage(self):
@@ -68,7 +68,7 @@ class TestTensors:
         optimizer.step()
         weight = model.fc1.weight
         momentum = optimizer.state[weight]["momentum_buffer"]
-        found = survivors([address(each) for each in (weight, weight.grad, momentum)])
+        found = Holdings([address(each) for each in (weight, weight.grad, momentum)]).survivors
         assert [each.role for each in found] == ["parameter", "gradient", "optimizer"]
         assert [each.size for each in found] == [2400, 2400, 2400]
         assert found[0].name.endswith("fc1.weight")

@@ -10,7 +10,7 @@ import torch
 from census_models import Mlp
 
 from tensorlens.frameworks.torch.census.tensors import scan, scan_python
-from tensorlens.frameworks.torch.leaks import Holdings, survivors
+from tensorlens.frameworks.torch.leaks import Holdings
 from tensorlens.heap import holders
 
 RAN = []
@@ -80,7 +80,7 @@ def test_hostile_objects():
     with torch._C.DisableTorchFunctionSubclass():
         loud_address = address(loud[0])
     RAN.clear()
-    found = survivors([where, loud_address])
+    found = Holdings([where, loud_address]).survivors
     assert RAN == []
     assert [[id(tensor) for tensor in each.tensors] for each in found] == [
         [id(kept[1])],
@@ -94,7 +94,7 @@ def test_an_array_of_a_derived_type():
     where = address(tensor)
     del tensor
     RAN.clear()
-    (found,) = survivors([where])
+    (found,) = Holdings([where]).survivors
     assert RAN == []
     assert [each is arrays[0] for each in found.arrays] == [True]
     assert found.shown == found.size == 200
@@ -106,7 +106,7 @@ def test_tuples_that_share_tuples():
     for _ in range(60):
         shared = (shared, shared)
     kept = [shared]
-    (found,) = survivors([array.__array_interface__["data"][0]])
+    (found,) = Holdings([array.__array_interface__["data"][0]]).survivors
     assert [each is array for each in found.arrays] == [True]
     assert len(kept) == 1
 
@@ -138,7 +138,7 @@ def test_no_address_at_all():
 
 def test_the_same_address_twice():
     kept = torch.zeros(5)
-    first, second = survivors([address(kept)] * 2)
+    first, second = Holdings([address(kept)] * 2).survivors
     assert first.tensors[0] is second.tensors[0] is kept
 
 
@@ -193,7 +193,7 @@ def test_under_other_threads():
         thread.start()
     try:
         for _ in range(5):
-            (found,) = survivors([address(kept[0])])
+            (found,) = Holdings([address(kept[0])]).survivors
             assert [each is kept[0] for each in found.tensors] == [True]
     finally:
         stop.set()
@@ -203,6 +203,6 @@ def test_under_other_threads():
 
 def test_memory_of_others():
     bridged = torch.from_numpy(np.zeros(5, np.float32))
-    (found,) = survivors([address(bridged)])
+    (found,) = Holdings([address(bridged)]).survivors
     assert [each is bridged for each in found.tensors] == [True]
     assert (found.size, found.shown) == (20, 20)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from census_models import MODELS
 
-from tensorlens.frameworks.torch.leaks import Holdings, survivors
+from tensorlens.frameworks.torch.leaks import Holdings
 from tensorlens.frameworks.torch.native import install
 
 ALLOCATOR = install()[0]
@@ -73,7 +73,7 @@ def test_every_block_that_is_left_has_its_root(kind):
         for where, size in zip(ALLOCATOR.living().address, ALLOCATOR.living().size, strict=True)
         if where not in before
     }
-    found = survivors([*left])
+    found = Holdings([*left]).survivors
     assert {each.address: each.size for each in found} == left
     own = [each for each in found if each.tensors]
     assert {id(tensor) for each in own for tensor in each.tensors} == {*map(id, losses)}
@@ -120,6 +120,6 @@ def test_a_result_that_a_hook_packs_as_it_is_holds_itself():
     where = address(result)
     del result
     gc.collect()
-    (found,) = survivors([where])
+    (found,) = Holdings([where]).survivors
     assert found.is_held_unseen
     assert found.size == 20

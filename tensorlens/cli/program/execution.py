@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorlens
-from tensorlens.errors import TensorlensError
+from tensorlens.errors import TensorlensError, error_chain
 from tensorlens.lines import exit_report as exits
 from tensorlens.lines import wrappers
 from tensorlens.user_code import is_foreign
@@ -208,7 +208,7 @@ def _excepthook(
 
 
 def _hide_our_frames(error: BaseException) -> None:
-    for each in _chain(error):
+    for each in error_chain(error, contexts="all"):
         entries = list(_entries(each.__traceback__))
         start = next((at + 1 for at, entry in enumerate(entries) if _is_execute(entry)), 0)
         kept: types.TracebackType | None = None
@@ -239,15 +239,3 @@ def _entries(traceback: types.TracebackType | None) -> Iterator[types.TracebackT
     while traceback is not None:
         yield traceback
         traceback = traceback.tb_next
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        yield each
-        waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]

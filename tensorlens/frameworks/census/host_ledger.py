@@ -59,6 +59,14 @@ class AllocatorFigures:
     """Why ``kernels`` is unknown."""
 
 
+def cpu_rows(table: TensorTable) -> range | list[int]:
+    """Return the rows of the tensors on the CPU."""
+    cpu = table.devices.index("cpu") if "cpu" in table.devices else -1
+    if cpu >= 0 and len(table.devices) == 1:
+        return range(len(table))
+    return [row for row, device in enumerate(table.device) if device == cpu]
+
+
 def ledger_of_process(table: TensorTable, rows: Sequence[int], counter: Counter) -> Ledger:
     """Return the CPU's ledger where a counter of the whole process stands in for the allocator's.
 

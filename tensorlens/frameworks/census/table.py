@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.heap import no_locals
+from tensorlens.records.ledger import UnnamedBlock
 from tensorlens.records.tensors import SourceLine, TensorTable
 
 _T = TypeVar("_T")
@@ -38,6 +39,10 @@ class Births:
         """Return a line by its number."""
         assert self._allocator is not None
         return SourceLine(*self._allocator.birth_line(number))
+
+    def block(self, address: int, size: int, number: int, what: str | None = None) -> UnnamedBlock:
+        """Return a block of no tensor, with the line that made it where that is known."""
+        return UnnamedBlock(address, size, self.line(number) if number >= 0 else None, what=what)
 
 
 def add_births(table: TensorTable, births: Births) -> None:

@@ -81,7 +81,7 @@ def _is_nobodys(name: str) -> bool:
     return name.startswith(_NOBODYS) or name.endswith(TEMPORARY)
 
 
-class Names:
+class AddressNames:
     """Names by address on a device, from one census.
 
     Args:
@@ -119,7 +119,7 @@ class Names:
 def label(
     log: EventLog,
     owner: Sequence[int],
-    found: Iterable[tuple[Names, Iterable[int]]],
+    found: Iterable[tuple[AddressNames, Iterable[int]]],
     device: int = 0,
 ) -> None:
     """Name a device's blocks: what censuses saw, and gradients by their parameter.

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from tensorlens.frameworks.base import RecordOptions
 from tensorlens.frameworks.host.allocator_log import Columns, LogRows, NativeRecorder
 from tensorlens.frameworks.host.labels import (
+    AddressNames,
     Lifetimes,
-    Names,
     TimeSpan,
     dropped_lifetimes,
     event_lifetimes,
     label,
 )
 from tensorlens.frameworks.host.logs import LogMaker, sources_of
-from tensorlens.frameworks.host.naming import FoundNames, NameSources, Naming
+from tensorlens.frameworks.host.moment_censuses import FoundNames, MomentCensuses, NameSources
 from tensorlens.records.deferred import DeferredLog
 from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.origin import Origin
@@ -83,10 +83,10 @@ class HostRecorder:
         self._unwatch = weakref.finalize(self, hooks.watch())
         self._unwatch.atexit = False
         try:
-            self._naming = Naming(options, self._native, hooks.names)
+            self._censuses = MomentCensuses(options, self._native, hooks.names)
             self._span = self._native.begin(options.limit, options.ops)
             self._wall, self._started = time.time(), time.monotonic_ns()
-            self._naming.begin()
+            self._censuses.begin()
         except BaseException:
             self._unwatch()
             raise
@@ -110,13 +110,13 @@ class HostRecorder:
     def read(self, end: bool) -> tuple[EventLog, Origin]:
         """Return the log so far; ``end`` stops recording."""
         if end:
-            self._naming.end()
+            self._censuses.end()
         try:
             taken = self._native.read(self._span, end)
         finally:
             if end:
                 self._unwatch()
-        found = self._naming.found(self._started)
+        found = self._censuses.found(self._started)
         parts = LogParts(
             maker=LogMaker(self._native, found.path, taken.thread),
             taken=taken,
@@ -177,7 +177,7 @@ class LogParts:
         return log
 
     @functools.cached_property
-    def _by_address(self) -> list[tuple[Names, TimeSpan]]:
+    def _by_address(self) -> list[tuple[AddressNames, TimeSpan]]:
         return self.names.names()
 
 

@@ -32,7 +32,7 @@ _NOT_READ = "what Keras's OrderedEnqueuer holds now is not read"
 _IDLE = "no model is being fitted with it: nothing is held"
 
 
-def look_at(item: Any, example: Any = None) -> Queue | None:
+def look_at(item: Any, example: Any) -> Queue | None:
     """Return what is held for a PyDataset or a generator; None for other things."""
     kind = type(item)
     if imported("keras.src.trainers.epoch_iterator", "EpochIterator") is MissingClass:

@@ -23,7 +23,7 @@ _DEEPEST = 6
 _LOOKAHEAD = "accelerate.data_loader"
 
 
-def find_queue(item: Any, example: Any = None) -> Queue | None:
+def find_queue(item: Any, example: Any) -> Queue | None:
     """Return what the queue of an object holds; None where it is none and none is inside."""
     waiting, seen = [(item, 0)], set()
     while waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorlens.frameworks import base
+from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.base import compiler, deferred
 
 
@@ -10,6 +11,7 @@ class Adapter(base.Adapter):
     """Answers of TensorFlow."""
 
     name = "tensorflow"
+    words = TENSORFLOW
     cpu_counter = deferred("tensorlens.frameworks.tensorflow.cpu:cpu_counter")
     has_accelerators = deferred("tensorlens.frameworks.tensorflow.counters:has_accelerators")
     used_devices = deferred("tensorlens.frameworks.tensorflow.counters:used_devices")

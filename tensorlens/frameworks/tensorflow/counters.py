@@ -116,7 +116,8 @@ def _short(device: str) -> str:
 
 
 _THEIRS = {"cuda": "GPU", "tpu": "TPU"}
-_RESERVED = "TensorFlow does not tell what its allocator holds of the device"
+RESERVED = "TensorFlow does not tell what its allocator holds of the device"
+"""Why ``reserved`` is unknown."""
 
 
 def short_name(device: str) -> str:
@@ -166,7 +167,7 @@ class DeviceCounter:
     def __init__(self, device: str) -> None:
         self.device = device
         self._theirs = short_name(device)
-        self.missing: Mapping[str, str] = {"reserved": _RESERVED}
+        self.missing: Mapping[str, str] = {"reserved": RESERVED}
 
     def reader(self) -> Reader:
         """Return a function that gives ``(allocated, peak, UNKNOWN)`` in bytes."""

@@ -78,7 +78,7 @@ _IDLE = "no iterator over it is alive: nothing is held until a loop begins"
 _NO_SIZE = "no batch has been made so far, and its shape is not fixed"
 
 
-def look_at(item: Any, example: Any = None) -> Queue | None:
+def look_at(item: Any, example: Any) -> Queue | None:
     """Return what a dataset's iterators, or one iterator, hold; None for what is neither."""
     if issubclass(type(item), imported("tensorflow.python.data.ops.dataset_ops", "DatasetV2")):
         return look_at_dataset(item, example)
@@ -93,7 +93,7 @@ def iterators_of(dataset: Any) -> list[Any]:
     return [item for item in instances(kind) if content_of(item).get("_dataset") is dataset]
 
 
-def look_at_dataset(dataset: Any, example: Any = None) -> Queue:
+def look_at_dataset(dataset: Any, example: Any) -> Queue:
     """Return what the iterators over a dataset hold now, and what one can hold."""
     found = [look_at_iterator(item, example) for item in iterators_of(dataset)]
     chain = transformations(dataset)

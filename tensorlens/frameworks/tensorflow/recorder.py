@@ -9,7 +9,7 @@ from typing import Any
 from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.naming import (
+from tensorlens.frameworks.host.moment_censuses import (
     ModulePath,
     Moment,
     MomentCensus,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorlens.frameworks import base
+from tensorlens.frameworks.advice import TORCH
 from tensorlens.frameworks.base import compiler, deferred
 
 
@@ -14,6 +15,7 @@ class Adapter(base.Adapter):
     """
 
     name = "torch"
+    words = TORCH
     cpu_counter = deferred("tensorlens.frameworks.torch.cpu:cpu_counter")
     has_accelerators = deferred("tensorlens.frameworks.torch.accelerators:has_accelerators")
     used_devices = deferred("tensorlens.frameworks.torch.accelerators:used_devices")

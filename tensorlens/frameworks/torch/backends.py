@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.torch.native.device_levels import DeviceLevels
+from tensorlens.frameworks.torch.native.allocator_levels import AllocatorLevels
 from tensorlens.frameworks.torch.peak_statistics import Statistics, Stats
 from tensorlens.native.build import NativeUnavailable
 
@@ -44,7 +44,7 @@ class Backend:
         self.module = getattr(torch, self.name)
         self.missing: dict[str, str] = {}
         self.statistics: Statistics | None = None
-        self._levels: DeviceLevels | None = None
+        self._levels: AllocatorLevels | None = None
 
     @classmethod
     def is_built(cls, torch: Any) -> bool:
@@ -141,7 +141,7 @@ class Backend:
             return
         if self.reports_blocks() and self.torch is sys.modules.get("torch"):
             with contextlib.suppress(NativeUnavailable):
-                self._levels = DeviceLevels(self.device_type)
+                self._levels = AllocatorLevels(self.device_type)
                 return
         self.statistics.install()
 
@@ -186,6 +186,12 @@ class Cuda(Backend):
     def reports_blocks(self) -> bool:
         """Tell whether its allocator reports each block to torch as it comes and goes."""
         return self._allocator() == "native"
+
+    def segments(self) -> Sequence[Mapping[str, Any]]:
+        """Return the allocator's segments, with their blocks, if it is torch's own."""
+        if not self.reports_blocks():
+            raise LookupError("this allocator does not tell its blocks")
+        return super().segments()
 
     def _is_rocm(self) -> bool:
         return bool(getattr(self.torch.version, "hip", None))

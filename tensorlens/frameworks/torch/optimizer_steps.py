@@ -13,41 +13,32 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from tensorlens.frameworks.torch.compilers import keep_compilers_out, skip
 
 
-class OptimizerSteps:
-    """Calls ``act`` after each step of the program's first optimizer.
+def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
+    """Call ``act`` after each step of the program's first optimizer; return what ends that.
 
     An optimizer counts as the first one that has the same first parameter, so that one made anew
     in each step counts too, and the second one of a loop with two does not. When that parameter
     is gone the next optimizer to step takes its place.
     """
+    first: Callable[[], Any] = _nothing
 
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act = act
-        self._first: Callable[[], Any] = _nothing
-        self._handle = register_optimizer_step_post_hook(self._stepped)
-
-    def close(self) -> None:
-        """Call it no longer."""
-        self._handle.remove()
-
-    def _stepped(self, optimizer: Any, arguments: Any, options: Any) -> None:
+    def stepped(optimizer: Any, arguments: Any, options: Any) -> None:
+        nonlocal first
         if torch.compiler.is_compiling():
             return
         groups = optimizer.param_groups
         parameter = next((each for group in groups for each in group["params"]), None)
         if parameter is None:
             return
-        known = self._first()
+        known = first()
         if known is None:
-            self._first = weakref.ref(parameter)
+            first = weakref.ref(parameter)
         if known is None or known is parameter:
             del known, parameter
-            self._act()
+            act()
 
-
-def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
-    """Call ``act`` after each step of the program's first optimizer; return what ends that."""
-    return OptimizerSteps(act).close
+    handle = register_optimizer_step_post_hook(stepped)
+    return lambda: handle.remove()
 
 
 def when_backward(act: Callable[[], None]) -> Callable[[], None]:

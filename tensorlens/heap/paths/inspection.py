@@ -14,7 +14,7 @@ from typing import Any
 from tensorlens.heap import attributes, reference_names
 from tensorlens.heap.native import native
 from tensorlens.heap.paths.nodes import PathNode
-from tensorlens.heap.rows import is_subtype
+from tensorlens.heap.rows import is_subtype, name_of_type, qualname_of_type
 from tensorlens.records.references import Reference
 
 
@@ -31,19 +31,17 @@ class PathStep:
 
 
 _BUILTIN_NAME = BuiltinFunctionType.__dict__["__name__"].__get__
-_TYPE_NAME = type.__dict__["__name__"].__get__
-_QUALIFIED = type.__dict__["__qualname__"].__get__
 _MAXLEN = collections.deque.__dict__["maxlen"].__get__
 
 
 def kind_name(node: PathNode) -> str:
     """Return the name of an object's type."""
-    return "tuple" if node.items is not None else str(_TYPE_NAME(type(node.object)))
+    return "tuple" if node.items is not None else name_of_type(type(node.object))
 
 
 def owner_name(node: PathNode) -> str:
     """Return how the type of an object with attributes is called: ``Trainer``."""
-    return str(_QUALIFIED(type(node.object))).rpartition("<locals>.")[2]
+    return qualname_of_type(type(node.object)).rpartition("<locals>.")[2]
 
 
 def is_of(node: PathNode, kind: type) -> bool:
@@ -180,7 +178,7 @@ def callable_name(found: Any) -> str:
         return short_name(found.__qualname__)
     if type(found) is BuiltinFunctionType:
         return str(_BUILTIN_NAME(found))
-    return str(_TYPE_NAME(type(found)))
+    return name_of_type(type(found))
 
 
 def short_name(qualified: str) -> str:

@@ -19,7 +19,7 @@ from tensorlens.heap.frames import SUSPENDED, function_name, locals_of
 from tensorlens.heap.paths import inspection, library_holders
 from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import PathNode
-from tensorlens.heap.rows import TRANSPARENT, mro
+from tensorlens.heap.rows import TRANSPARENT, mro, name_of_type
 from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference
 
@@ -30,7 +30,6 @@ _WORDS = {
     CoroutineType: "coroutine",
     AsyncGeneratorType: "async generator",
 }
-_NAME = type.__dict__["__name__"].__get__
 
 
 def next_step(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
@@ -223,7 +222,7 @@ def _kind(name: str, holder: PathNode) -> str:
 
 def _derives(holder: PathNode, name: str) -> bool:
     """Tell whether a type of that name is among those an object's type derives from."""
-    return any(_NAME(kind) == name for kind in mro(type(holder.object)))
+    return any(name_of_type(kind) == name for kind in mro(type(holder.object)))
 
 
 _RULES: dict[int, _Rule] = {

@@ -12,11 +12,10 @@ from typing import Any
 
 from tensorlens.heap.frames import OWN, function_name, locals_of, note, suspension
 from tensorlens.heap.paths.nodes import GLOBAL, LOCAL, PathRoot
-from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
+from tensorlens.heap.rows import MODULES, is_subtype, module_of_type, vars_of_module
 from tensorlens.user_code import is_foreign
 
 _PACKAGE = "tensorlens"
-_MODULE_OF_TYPE = type.__dict__["__module__"].__get__
 _NEWLOCALS = 0x02
 
 
@@ -105,7 +104,7 @@ def is_own(holder: Any) -> bool:
 def is_own_type(kind: type) -> bool:
     """Tell whether a class belongs to the profiler."""
     try:
-        return is_own_name(_MODULE_OF_TYPE(kind))
+        return is_own_name(module_of_type(kind))
     except AttributeError:
         return False
 

@@ -24,7 +24,7 @@ from tensorlens.heap.paths.nodes import (
     PathRoot,
 )
 from tensorlens.heap.paths.roots import RootTable, is_own, is_running, namespace_name
-from tensorlens.heap.reference_names import class_name
+from tensorlens.heap.reference_names import class_text
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 
 MOST_AT_ONCE = 100
@@ -141,7 +141,7 @@ class Search:
             elif is_atomic(found):
                 pass
             elif is_subtype(type(found), type):
-                node.add_root(PathRoot(CLASS, class_name(found)))
+                node.add_root(PathRoot(CLASS, class_text(found)))
             else:
                 # what a variable calls them says less
                 is_module = any(root.kind == GLOBAL for root in known)
@@ -235,7 +235,7 @@ class Search:
             if type(holder) is FunctionType and holder.__globals__ is child.object:
                 child.add_root(PathRoot(GLOBAL, namespace_name(child.object)))
             elif type(child.object) is dict and is_subtype(type(holder), type):
-                child.add_root(PathRoot(CLASS, class_name(holder)))
+                child.add_root(PathRoot(CLASS, class_text(holder)))
             else:
                 self._link(self._node(holder), child)
 

@@ -13,7 +13,6 @@ from tensorlens.lines.present.layout import (
     Fold,
     FunctionLayout,
     ShownLine,
-    device_header,
     devices_of,
     layouts,
 )
@@ -45,7 +44,7 @@ from tensorlens.render.blocks import (
     Tone,
     labelled,
 )
-from tensorlens.render.figures import device_names, duration, size
+from tensorlens.render.figures import device_names, device_sources, duration, size
 from tensorlens.render.source import place
 from tensorlens.render.view import SHOW_ALL, View
 
@@ -102,7 +101,8 @@ def report(found: LineReport, view: View) -> Sequence[Block]:
 
 
 def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overview) -> Section:
-    devices = [Named(*each) for each in device_header(found)]
+    sources = device_sources((each.name, each.source, each.precision) for each in found.devices)
+    devices = [Named(*each) for each in sources]
     peaks = tuple(
         Fact(
             "" if number else "peak",

@@ -125,15 +125,6 @@ def devices_of(report: LineReport) -> tuple[str, ...]:
     return tuple(names)
 
 
-def device_header(report: LineReport) -> tuple[tuple[str, str], ...]:
-    """Return the devices of the header as ``(names, "source, precision")``, equal ones together."""
-    alike: dict[str, list[str]] = {}
-    for device in report.devices:
-        text = ", ".join(filter(None, (device.source, device.precision)))
-        alike.setdefault(printable(text), []).append(device.name)
-    return tuple((device_names(names), text) for text, names in alike.items())
-
-
 def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
     note = printable(function.note) if function.note else None
     ran = any(line.hits for line in function.lines)

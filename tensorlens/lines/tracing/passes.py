@@ -42,7 +42,7 @@ class BackwardPass:
         self.residents: list[list[tuple[LineKey, int]]] = []
         """A slot each, of the pass with the highest peak: the lines that had left most since the
         pass before, and their bytes, without those of the profiled functions that they called.
-        None where no look was taken at that pass."""
+        Empty where no look was taken at that pass."""
 
     def begin(self, accounts: Callable[[], Iterable[Account]]) -> None:
         """Note that the line begins."""

@@ -160,9 +160,7 @@ class ThreadState:
 class Threads:
     """The states of all threads of the process."""
 
-    def __init__(
-        self, meters: CounterSlots, accounts: Callable[[], Sequence[Account]] = tuple
-    ) -> None:
+    def __init__(self, meters: CounterSlots, accounts: Callable[[], Sequence[Account]]) -> None:
         self.meters = meters
         self.accounts = accounts
         self.busy: dict[int, ThreadState] = {}

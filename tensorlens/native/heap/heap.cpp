@@ -106,16 +106,15 @@ TL_EXPORT int tl_heap_select(
 }
 
 // Gives what was found, to be read by the functions below and released by the last; null when
-// there is no memory. `lengths` are those of targets, anchors and skip.
+// there is no memory. `lengths` are those of targets and anchors.
 TL_EXPORT Rows* tl_heap_search(
     PyObject* objects, const uint64_t* targets, const uint64_t* anchors, const int8_t* origins,
-    const uint64_t* skip, const int64_t* lengths, int64_t depth, int64_t first_text,
-    PyObject* variables, PyObject* fetch, PyObject* keys, PyObject* tuples) {
+    const int64_t* lengths, int64_t first_text, PyObject* variables, PyObject* fetch,
+    PyObject* keys, PyObject* tuples) {
   try {
     auto rows = std::make_unique<Rows>();
-    Search search(objects, depth, static_cast<size_t>(lengths[0]), first_text, variables, fetch);
+    Search search(objects, static_cast<size_t>(lengths[0]), first_text, variables, fetch);
     std::for_each(targets, targets + lengths[0], [&](uint64_t a) { search.target(a); });
-    std::for_each(skip, skip + lengths[2], [&](uint64_t a) { search.skip(a); });
     for (int64_t index = 0; index < lengths[1]; ++index) {
       search.anchor(anchors[index], static_cast<Origin>(origins[index]));
     }

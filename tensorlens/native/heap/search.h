@@ -12,22 +12,20 @@
 
 namespace {
 
+constexpr int16_t kDepth = 8;  // references of a path at most
+
 class Search {
  public:
   // A key's text has the number of the key among `keys` of the rows, counted from `first_text` on.
   // In the end tuples are looked at: those in the list `tuples`, then all that are among the heap's
   // objects, which `fetch` gives afresh.
   Search(
-      PyObject* objects, int64_t depth, size_t targets, int64_t first_text, PyObject* tuples,
-      PyObject* fetch)
-      : objects_(list_items(objects)), count_(size_of(objects)), depth_(depth),
-        first_text_(first_text), tuples_(tuples), fetch_(fetch),
-        cap_(4 * targets + 10000), nodes_(targets + 4096) {
+      PyObject* objects, size_t targets, int64_t first_text, PyObject* tuples, PyObject* fetch)
+      : objects_(list_items(objects)), count_(size_of(objects)), first_text_(first_text),
+        tuples_(tuples), fetch_(fetch), cap_(4 * targets + 10000), nodes_(targets + 4096) {
     edges_.reserve(targets + 1024);
     skip_.insert(reinterpret_cast<uintptr_t>(objects));
   }
-
-  void skip(uintptr_t address) { skip_.insert(address); }
 
   void anchor(uintptr_t address, Origin origin) {
     const int32_t number = nodes_.add(pointer(address));
@@ -47,7 +45,7 @@ class Search {
 
   void run() {
     settle();
-    for (pass_ = 0; pass_ < depth_ && choose_wanted(); ++pass_) {
+    for (pass_ = 0; pass_ < kDepth && choose_wanted(); ++pass_) {
       // nothing is better than a path from there: mostly the last look at all objects can be spared
       look_at_main();
       if (all_resolved()) {
@@ -122,7 +120,7 @@ class Search {
 
   PyObject* const* objects_;
   ssize_t count_;
-  int64_t depth_, first_text_;
+  int64_t first_text_;
   PyObject* tuples_;
   PyObject* fetch_;
   PyObject* fresh_ = nullptr;
@@ -295,7 +293,7 @@ void Search::go_on_through_tuples() {
   const auto look_at_tuples = [&] {
     look(tuples.data(), static_cast<ssize_t>(tuples.size()));
   };
-  const int16_t end = static_cast<int16_t>(pass_ + depth_);
+  const int16_t end = static_cast<int16_t>(pass_ + kDepth);
   for (bool first = true; ++pass_ < end && choose_wanted(); first = false) {
     look_at_tuples();
     if (!first) {

@@ -72,7 +72,7 @@ class CachingAllocator(SimulatedAllocator):
         small = size <= SMALL
         pool = memory.pool(stream, small)
         block = memory.find(pool, size) or self._new(pool, size)
-        if rules.splits(size, block.size - size, small=small, expandable=False):
+        if rules.splits(size, block.size - size, small=small):
             memory.split(block, size)
         return block, size
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, cast
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.estimate.target import search_path
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, Program
@@ -32,7 +32,8 @@ def framework_of(make_step: Any, program: Program) -> Framework:
     modules = _imports(program) if isinstance(make_step, str) else _modules(make_step)
     roots = dict.fromkeys(module.partition(".")[0] for module in modules)
     found = [root for root in roots if root in OPTIONS or root in (_KERAS, _JAX)]
-    backend = _backend() if _KERAS in found else ""
+    usual = os.environ.get("KERAS_BACKEND", "tensorflow")
+    backend = kinds.backend() or usual if _KERAS in found else ""
     known = [each for each in found if each != _JAX]
     name = (known or found or [_USUAL])[0]
     # what else is imported beside Keras may be there for its input alone
@@ -100,10 +101,3 @@ def _file_of(program: Program) -> Path | None:
     places = (Path(folder, *names) for folder in search_path())
     files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
     return next((file for file in files if file.is_file()), None)
-
-
-def _backend() -> str:
-    keras = sys.modules.get(_KERAS)
-    if keras is not None and hasattr(keras, "config"):
-        return str(keras.config.backend())
-    return os.environ.get("KERAS_BACKEND", "tensorflow")

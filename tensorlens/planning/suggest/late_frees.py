@@ -16,9 +16,9 @@ from tensorlens.planning.suggest.recorded_steps import (
     RecordedSteps,
 )
 from tensorlens.planning.suggest.result import Suggestion
-from tensorlens.recording.analysis.roles import short_line
 from tensorlens.records.events import START
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.source import short_line
 
 _ITEM = re.compile(r"\[-?\d+\]$")
 _NEEDS = {

@@ -107,11 +107,9 @@ def peak(recording: Recording, device: str | None = None) -> Moment:
     return replace(moment(recording, row, device), reached=reached)
 
 
-def moment(recording: Recording, row: int, device: str | None = None) -> Moment:
-    """Return what was resident on a device after an event; the row -1 is the start."""
+def moment(recording: Recording, row: int, device: str | None) -> Moment:
+    """Return what was resident on a device after an event, which :func:`row_at` gives."""
     device, log = chosen(recording, device), recording.log
-    if not -1 <= row < len(log):
-        raise UsageError(f"there is no event {row}: the recording has {len(log)}, from 0 on")
     found = residents(log, log.devices.index(device), row)
     now = log.time[row] if row >= log.starts else beginning(recording)
     return _moment(recording, roles_of(recording), device, found, row, now)

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable
 from tensorlens.records.events import FREE, START, Context, Label
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render.source import cell_name
+from tensorlens.render.source import short_line
 
 TEMPORARY = "temporary"
 """Handed out and given back while one operator, node or optimizer step ran."""
@@ -211,9 +211,3 @@ def block_roles(roles: Roles) -> list[str]:
 
 def _at(line: SourceLine | None) -> str:
     return "" if line is None else f" at {short_line(line)}"
-
-
-def short_line(line: SourceLine) -> str:
-    """Return file and number: ``train.py:12``."""
-    name = cell_name(line.filename) or line.filename.replace("\\", "/").rpartition("/")[2]
-    return f"{name or line.filename}:{line.lineno}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
-from tensorlens.frameworks.advice import TENSORFLOW, TORCH, Words
+from tensorlens.errors import error_chain
+from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.registry import adapters, first_answer
 from tensorlens.guards import reason
 from tensorlens.recording.oom import reserve
@@ -104,7 +104,7 @@ def explain(
 def _explain_all(error: BaseException, recording: Recording | None, *, contexts: bool) -> None:
     """Explain an error and those it was raised from; what is resident now is told once."""
     told = False
-    for each in _chain(error, contexts=contexts):
+    for each in error_chain(error, contexts="shown" if contexts else "none"):
         # one on its way to nobody is explained always
         if contexts or _budget.allows():
             told |= _explain(each, recording, handled=each is not error, briefly=told)
@@ -172,30 +172,12 @@ def _request(error: BaseException) -> Request | None:
 
 def _words(error: BaseException) -> Words:
     """Return how those write whose framework failed."""
-    names = (each.name for each in adapters() if each.failed_request(error) is not None)
-    return TENSORFLOW if next(names, "") == "tensorflow" else TORCH
+    return next(each.words for each in adapters() if each.failed_request(error) is not None)
 
 
 def _has_note(error: BaseException) -> bool:
     notes = getattr(error, "__notes__", ())
     return isinstance(notes, list) and any(_BEGINNING in str(note)[:99] for note in notes)
-
-
-def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
-    """Give an error, what it was raised from, and the members of a group."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        yield each
-        waiting.append(each.__cause__)
-        if contexts and not each.__suppress_context__:
-            waiting.append(each.__context__)
-        if isinstance(each, BaseExceptionGroup):
-            waiting += each.exceptions
 
 
 REMARK = " (kept by a traceback)"

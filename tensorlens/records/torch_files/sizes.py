@@ -63,9 +63,9 @@ class Rules:
                 return _divided(size, divisions)
         return -(-size // MIN_BLOCK) * MIN_BLOCK
 
-    def splits(self, size: int, remainder: int, *, small: bool, expandable: bool) -> bool:
+    def splits(self, size: int, remainder: int, *, small: bool) -> bool:
         """Tell whether the remainder of a free block is kept for other requests."""
-        if small or expandable or self.expandable:
+        if small or self.expandable:
             return remainder >= MIN_BLOCK
         return (self.max_split is None or size < self.max_split) and remainder > SMALL
 
@@ -134,7 +134,7 @@ class LargePool:
             return size
         insort(self._blocks, address)
         remainder = room - size
-        split = remainder < 0 or self._rules.splits(size, remainder, small=False, expandable=False)
+        split = remainder < 0 or self._rules.splits(size, remainder, small=False)
         return size if split else room
 
     def free(self, address: int) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorlens.render.html.blocks import fragment as shown
-from tensorlens.render.html.blocks import page
+from tensorlens.render.html.blocks import markup
 from tensorlens.render.html.templates import environment
 from tensorlens.render.source_lines import permitted, provenance
 from tensorlens.render.view import View
@@ -37,15 +36,15 @@ class HtmlRenderer:
         """Return the page as text, to be written as UTF-8."""
         record = permitted(record)
         own = record.presenter()
-        body = page(own.blocks(record, self.view))
+        body = markup(own.blocks(record, self.view), "page")
         template = environment().get_template("page.html")
         return template.render(title=own.title(record), body=body, run=provenance(record))
 
 
-def fragment(record: Presentable, view: View | None = None) -> str:
+def fragment(record: Presentable) -> str:
     """Return the record as one ``<div>`` for a notebook cell, without any script.
 
     Every style is scoped to its class, and it stays readable where styles are taken away.
     """
     record = permitted(record)
-    return shown(record.presenter().blocks(record, view or View()))
+    return markup(record.presenter().blocks(record, View()), "cell")

@@ -16,17 +16,11 @@ _WIDTH, _HEIGHT = 240, 28
 _MOST_POINTS = 240
 
 
-def fragment(blocks: Sequence[Block]) -> str:
-    """Return blocks as one ``<div>`` whose styles hold for nothing else."""
-    return _written(blocks, "cell")
+def markup(blocks: Sequence[Block], medium: Medium) -> str:
+    """Return blocks as the body of a page, or as a cell: one ``<div>`` with styles of its own.
 
-
-def page(blocks: Sequence[Block]) -> str:
-    """Return blocks as the body of a page, which may have a script."""
-    return _written(blocks, "page")
-
-
-def _written(blocks: Sequence[Block], medium: Medium) -> str:
+    The styles of a cell hold for nothing else; only a page may have a script.
+    """
     template = environment().get_template("blocks.html")
     found = of_medium(blocks, medium)
     return template.render(

@@ -19,14 +19,13 @@ from tensorlens.render.blocks import (
     named,
 )
 from tensorlens.render.colours import role_colour
-from tensorlens.render.figures import counted, size
+from tensorlens.render.figures import counted, device_sources, size
 from tensorlens.render.source import printable
 from tensorlens.render.view import View
 from tensorlens.tensors.present.balance import ledger_table
 from tensorlens.tensors.present.inventory import (
     DeviceInventory,
     TensorRow,
-    device_sources,
     headline,
     inventories,
     left_out,
@@ -50,11 +49,13 @@ def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:
     devices = inventories(snapshot, view)
     others = left_out(snapshot, view)
     nothing = () if devices or others else (Note("no tensors found"),)
+    ledgers = snapshot.ledger.items()
+    sources = ((name, ledger.source, ledger.precision) for name, ledger in ledgers)
     shown: list[Block] = [
         Section(
             (
                 Heading("Tensors in memory", snapshot.provenance, snapshot.process),
-                named(device_sources(snapshot.ledger)),
+                named(device_sources(sources)),
                 *(Note(note, label="note") for note in snapshot.notes),
                 *nothing,
             )

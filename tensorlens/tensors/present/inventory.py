@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from tensorlens.records.families import Family, families, holder, module
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorRecord, TensorTable
-from tensorlens.render.figures import counted, device_names, size
-from tensorlens.render.source import printable
+from tensorlens.render.figures import counted, size
 from tensorlens.render.view import SHOW_ALL, View
 from tensorlens.roles import ROLES
 from tensorlens.tensors.difference import Changes, Difference
@@ -220,15 +219,6 @@ def _chosen(
     return [family for _, _, family in sized[:top]], tuple(
         LeftOut(count, nbytes, why) for why, (count, nbytes) in hidden.items()
     )
-
-
-def device_sources(ledgers: Mapping[str, Ledger]) -> tuple[tuple[str, str], ...]:
-    """Return ``(device names, "source, precision")``, devices of equal source together."""
-    alike: dict[str, list[str]] = {}
-    for device, ledger in ledgers.items():
-        text = ", ".join(filter(None, (ledger.source, ledger.precision)))
-        alike.setdefault(printable(text), []).append(device)
-    return tuple((printable(device_names(names)), text) for text, names in alike.items())
 
 
 def is_memory(device: str) -> bool:

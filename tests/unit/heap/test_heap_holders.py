@@ -50,13 +50,14 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def name_all(
-    things: list[Any], begin: dict[int, str] | None = None, skip: tuple[Any, ...] = (), **how: Any
+    things: list[Any], begin: dict[int, str] | None = None, without: tuple[Any, ...] = ()
 ) -> list[str | None]:
     names = Names()
     targets = array("Q", map(id, things))
     begin = anchors() if begin is None else begin
-    left_out = [id(things), *map(id, skip)]
-    nodes = find_holders(gc.get_objects(), targets, begin, names, left_out, **how)
+    left_out = {id(things), *map(id, without)}
+    objects = [each for each in gc.get_objects() if id(each) not in left_out]
+    nodes = find_holders(objects, targets, begin, names)
     return [None if node < 0 else names[node] for node in nodes]
 
 
@@ -324,9 +325,10 @@ def test_cycle_of_garbage() -> None:
 
 def test_depth_ends_the_search() -> None:
     thing = Thing()
-    root = [[[[thing]]]]
-    assert name_all([thing], {id(root): "main(): root"}, depth=4) == ["main(): root[0][0][0][0]"]
-    assert name_all([thing], {id(root): "main(): root"}, depth=2) == ["<list>[0][0]"]
+    root = [[[[[[[[thing]]]]]]]]
+    assert name_all([thing], {id(root): "main(): root"}) == [f"main(): root{'[0]' * 8}"]
+    deeper = [root]
+    assert name_all([thing], {id(deeper): "main(): root"}) == [f"<list>{'[0]' * 8}"]
 
 
 def test_fewest_steps_win_then_where_it_begins() -> None:
@@ -440,10 +442,10 @@ def test_temporary_only_where_nothing_else_names_it() -> None:
     assert lone
 
 
-def test_skipped_holders_do_not_count() -> None:
+def test_holders_that_are_not_listed_do_not_count() -> None:
     thing = Thing()
     ours = [thing]
-    assert name_all([thing], {id(ours): "f(): ours"}, skip=(ours,)) == [None]
+    assert name_all([thing], {id(ours): "f(): ours"}, without=(ours,)) == [None]
 
 
 def test_a_hundred_thousand_of_one_list() -> None:
@@ -468,7 +470,7 @@ def test_many_holders_of_each_kind() -> None:
         holder.first = thing
     keyed = {f"k{index}": Thing() for index in range(300)}
     begin = {id(nodes): "f(): nodes", id(slots): "f(): slots", id(keyed): "f(): keyed"}
-    found = name_all([*things, *more, *keyed.values()], begin, skip=(things, more))
+    found = name_all([*things, *more, *keyed.values()], begin, without=(things, more))
     assert found == [
         *(f"f(): nodes[{index}].value" for index in range(300)),
         *(f"f(): slots[{index}].first" for index in range(300)),

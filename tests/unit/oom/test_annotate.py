@@ -4,6 +4,7 @@ import pytest
 from snapshot_builder import T, snapshot_of
 
 from tensorlens.frameworks import registry
+from tensorlens.frameworks.advice import TORCH
 from tensorlens.frameworks.base import Adapter
 from tensorlens.recording.oom import annotation as oom
 from tensorlens.recording.oom import region as regions
@@ -16,6 +17,7 @@ class Failed(RuntimeError):
 
 class Framework(Adapter):
     name = "made up"
+    words = TORCH
 
     def failed_request(self, error):
         return Request("cpu", 4096, str(error)) if isinstance(error, Failed) else None

@@ -190,8 +190,8 @@ def test_settings_of_the_allocator_change_sizes():
     assert rules.rounded(2048) == 2048
     assert rules.rounded(3 * MIB + 1) == 3 * MIB + 512  # other intervals in steps of 512
     assert rules.rounded(0) == rules.rounded(511) == rules.rounded(512) == 512
-    assert not rules.splits(20 * MIB, 5 * MIB, small=False, expandable=False)
-    assert rules.splits(19 * MIB, 5 * MIB, small=False, expandable=False)
+    assert not rules.splits(20 * MIB, 5 * MIB, small=False)
+    assert rules.splits(19 * MIB, 5 * MIB, small=False)
     assert Rules.of("nothing") == Rules.of({"max_split_size": -1}) == Rules.of(None) == Rules()
 
 

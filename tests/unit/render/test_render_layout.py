@@ -4,9 +4,10 @@ import pytest
 import rendered_reports as reports
 from rendered_reports import KIB, MIB, moved, ran
 
-from tensorlens.lines.present.layout import Fold, ShownLine, device_header, devices_of, layouts
+from tensorlens.lines.present.layout import Fold, ShownLine, devices_of, layouts
 from tensorlens.lines.present.overview import overview
 from tensorlens.lines.report import DeviceSource, Line, LineMemory
+from tensorlens.render.figures import device_sources
 
 
 def test_marks_stand_on_the_first_of_equals() -> None:
@@ -171,7 +172,8 @@ def test_devices_only_the_lines_know_are_known() -> None:
 
 
 def test_header_groups_devices_of_one_source() -> None:
-    assert device_header(reports.eight_devices()) == (
+    devices = reports.eight_devices().devices
+    assert device_sources((each.name, each.source, each.precision) for each in devices) == (
         ("cpu", "counting allocator, exact"),
         ("cuda:0-7", "CUDA caching allocator, to 512 B"),
     )

@@ -3,6 +3,7 @@ import rendered_snapshots as snapshots
 from test_html_renderer import Reader
 
 from tensorlens.render.html import HtmlRenderer, fragment
+from tensorlens.render.html.blocks import markup
 from tensorlens.render.view import View
 from tensorlens.tensors.present import treemap
 
@@ -12,7 +13,8 @@ RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapsho
 @pytest.mark.parametrize("kind", RECORDS)
 @pytest.mark.parametrize("view", [View(), View(top=2, verbose=True, explain=True)])
 def test_a_fragment_is_whole_and_offline(kind: str, view: View) -> None:
-    reader = Reader(fragment(RECORDS[kind], view))
+    record = RECORDS[kind]
+    reader = Reader(markup(record.presenter().blocks(record, view), "cell"))
     assert not reader.tags & {"script", "link", "img", "iframe", "b"}
     assert not [name for name, _ in reader.attributes if name.startswith("on")]
     assert not [name for name, _ in reader.attributes if name in ("src", "href")]

@@ -27,7 +27,6 @@ from tensorlens.records.tensors import TensorTable
 UNIT = 256
 """Bytes that a chunk is a multiple of (tsl/framework/bfc_allocator.h, ``kMinAllocationSize``)."""
 
-_UNKNOWN = "TensorFlow does not tell what its allocator holds of the device"
 _EXPLANATIONS = {
     "allocated": "chunks that TensorFlow's allocator has handed out, as get_memory_info tells",
     "named": f"the buffers of the tensors listed, each once, rounded up to {UNIT} B",
@@ -49,14 +48,14 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
     named = sum(-(-size // UNIT) * UNIT for size in sizes)
     info = counters.memory_info(counters.short_name(device))
     allocated = None if info is None else info[0]
-    missing = dict.fromkeys(("reserved", "driver_used", "driver_total"), _UNKNOWN)
+    missing = dict.fromkeys(("reserved", "driver_used", "driver_total"), counters.RESERVED)
     if allocated is None:
         missing["allocated"] = "TensorFlow keeps no figures of this device"
     rounding = Term("named", "rounding", "rounding of chunks", named - exact, _ROUNDING)
     ledger = Ledger(
         device,
-        "TensorFlow BFC allocator",
-        f"chunks of the allocator, multiples of {UNIT} B",
+        counters.DeviceCounter.source,
+        counters.DeviceCounter.precision,
         named=named,
         allocated=allocated,
         missing=missing,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from itertools import starmap
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.foreign_memory import note_foreign
 from tensorlens.frameworks.census.host_ledger import (
     AllocatorFigures,
+    cpu_rows,
     host_ledger,
     ledger_of_process,
 )
@@ -48,9 +50,8 @@ def _add_runtime_blocks(
             known[key] = title(nodes, made_by, calling, size, by_python=birth >= 0)
         found = known[key]
         if found is None:
-            line = births.line(birth) if birth >= 0 else None
             what = f"made by {allocator.node_name(node)}"
-            others.append(UnnamedBlock(address, size, line, what=what))
+            others.append(births.block(address, size, birth, what))
             continue
         if birth not in lines:
             lines[birth] = len(table.lines)
@@ -81,7 +82,7 @@ _SCALAR = "a number kept in the tensor's own object, not of TensorFlow's allocat
 
 def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     """Return the CPU's ledger, and note in ``table`` whose memory is not TensorFlow's."""
-    rows = _cpu_rows(table)
+    rows = cpu_rows(table)
     if not isinstance(counter, CpuCounter):
         return ledger_of_process(table, rows, counter)
     allocator = counter.allocator
@@ -91,10 +92,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     _note_scalars(table, foreign)
     note_foreign(table, foreign, "TensorFlow")
     named, others = _add_runtime_blocks(table, balance.by_node, allocator, births)
-    unmatched = [
-        UnnamedBlock(address, size, births.line(birth) if birth >= 0 else None)
-        for address, size, birth in balance.unmatched
-    ]
+    unmatched = starmap(births.block, balance.unmatched)
     blocks = sorted((*unmatched, *others), key=lambda block: -block.nbytes)
     ledger = host_ledger(
         AllocatorFigures(
@@ -108,11 +106,6 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
         )
     )
     return replace(ledger, explanations={**ledger.explanations, "unnamed": _UNNAMED})
-
-
-def _cpu_rows(table: TensorTable) -> list[int]:
-    cpu = table.devices.index("cpu") if "cpu" in table.devices else -1
-    return [row for row, device in enumerate(table.device) if device == cpu]
 
 
 def _note_scalars(table: TensorTable, rows: list[int]) -> None:

@@ -144,7 +144,7 @@ class Nodes:
             self._found[key] = self._find(node_name, function_name)
         return self._found[key]
 
-    def homes(self, node_name: str, function_name: str | None = None) -> list[tuple[str, str]]:
+    def homes(self, node_name: str, function_name: str | None) -> list[tuple[str, str]]:
         """Return the functions that have a node, and the type of its operation there.
 
         The arguments are those of :meth:`find`, which takes longer as it reads lines as well.

@@ -105,7 +105,7 @@ def ledgers_of(table: TensorTable, torch: Any, devices: Any) -> dict[str, Ledger
     """
     storages = _storages(table, devices)
     # of all devices of a backend, read once
-    segments = functools.cache(functools.partial(_segments, torch, devices))
+    segments = functools.cache(lambda kind: devices.backends[kind].segments())
     names = dict.fromkeys((*devices.used_devices(), *storages))
     return {
         name: _Device(torch, devices, name, storages.get(name, []), segments).ledger()
@@ -136,18 +136,6 @@ def _spelled(devices: Any, name: str) -> str:
         return str(devices.canonical(name))
     except Exception:  # a backend from outside torch
         return name
-
-
-def _segments(torch: Any, devices: Any, kind: str) -> Any:
-    """Return the segments of all devices of a backend.
-
-    Raises:
-        LookupError: the backend's allocator does not tell its blocks.
-        Exception: whatever torch raises.
-    """
-    if kind == "cuda" and torch.cuda.get_allocator_backend() != "native":
-        raise LookupError("this allocator does not tell its blocks")
-    return devices.backends[kind].segments()
 
 
 class _Device:

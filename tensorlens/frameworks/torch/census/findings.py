@@ -19,7 +19,7 @@ from tensorlens.frameworks.census.table import (
     choose_counted,
     name_the_rest,
 )
-from tensorlens.frameworks.host.naming import ModulePath
+from tensorlens.frameworks.host.moment_censuses import ModulePath
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed

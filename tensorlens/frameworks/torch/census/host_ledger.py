@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import starmap
 from pathlib import Path
 from typing import cast
 
@@ -15,12 +16,13 @@ from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.foreign_memory import note_foreign
 from tensorlens.frameworks.census.host_ledger import (
     AllocatorFigures,
+    cpu_rows,
     host_ledger,
     ledger_of_process,
 )
 from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.torch.cpu import CpuCounter
-from tensorlens.records.ledger import Ledger, UnnamedBlock
+from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable
 
 
@@ -54,7 +56,7 @@ _MINUS_ONE = array("q", [-1]).tobytes()
 
 def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     """Return the CPU's ledger, and note in ``table`` whose memory torch did not allocate."""
-    rows = _cpu_rows(table)
+    rows = cpu_rows(table)
     if not isinstance(counter, CpuCounter):
         return ledger_of_process(table, rows, counter)
     everything = len(rows) == len(table)
@@ -64,7 +66,6 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     if _MINUS_ONE in balance.sizes.tobytes():
         foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
         note_foreign(table, foreign, "torch")
-    blocks = _blocks(balance.unmatched, births)
     kernels, reason = kernel_caches()
     return host_ledger(
         AllocatorFigures(
@@ -72,24 +73,9 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
             precision=counter.precision,
             named=balance.named,
             allocated=balance.allocated,
-            blocks=blocks,
+            blocks=tuple(starmap(births.block, balance.unmatched)),
             block_count=balance.unmatched_count,
             kernels=kernels,
             kernels_reason=reason,
         )
     )
-
-
-def _blocks(blocks: Sequence[tuple[int, int, int]], births: Births) -> tuple[UnnamedBlock, ...]:
-    """Return the blocks of no tensor with the line that made each."""
-    return tuple(
-        UnnamedBlock(address, size, births.line(birth) if birth >= 0 else None)
-        for address, size, birth in blocks
-    )
-
-
-def _cpu_rows(table: TensorTable) -> range | list[int]:
-    cpu = table.devices.index("cpu") if "cpu" in table.devices else -1
-    if cpu >= 0 and len(table.devices) == 1:
-        return range(len(table))
-    return [row for row, device in enumerate(table.device) if device == cpu]

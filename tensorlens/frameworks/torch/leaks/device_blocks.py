@@ -36,7 +36,7 @@ _SIGNATURES: Signatures = {
 
 
 @dataclass(frozen=True, slots=True)
-class LiveBlocks:
+class LiveDeviceBlocks:
     """Blocks in columns."""
 
     address: array[int]
@@ -100,13 +100,13 @@ class DeviceBlocks:
             start(addresses), start(sizes), len(addresses), number_of(device)
         )
 
-    def living(self, since: int = 0) -> LiveBlocks:
+    def living(self, since: int = 0) -> LiveDeviceBlocks:
         """Return all blocks that live, of the era ``since`` or later.
 
         Raises:
             MemoryError: there is none for the list.
         """
-        return LiveBlocks(*listed(self._library, "tl_devices_living", "Qqiiq", since))
+        return LiveDeviceBlocks(*listed(self._library, "tl_devices_living", "Qqiiq", since))
 
     def made(self, device: str) -> int:
         """Return how many blocks of a device were seen to be made."""

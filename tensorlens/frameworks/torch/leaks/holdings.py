@@ -30,14 +30,6 @@ MOST_ROOTS = 5
 _KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
 
 
-def survivors(addresses: Sequence[int]) -> list[Survivor]:
-    """Return who keeps each of the blocks at ``addresses`` alive, in order.
-
-    An address is that of a storage's first byte, on any device.
-    """
-    return Holdings(addresses).survivors
-
-
 class Holdings:
     """Result of one look; only :attr:`survivors` refers to the program's objects.
 
@@ -45,7 +37,10 @@ class Holdings:
     """
 
     def __init__(self, addresses: Sequence[int]) -> None:
-        """Look for what keeps the blocks at ``addresses`` alive."""
+        """Look for what keeps the blocks at ``addresses`` alive.
+
+        An address is that of a storage's first byte, on any device.
+        """
         with undisturbed() as can_read:
             look = _HeapView(addresses, can_read)
             self._graph = look.graph

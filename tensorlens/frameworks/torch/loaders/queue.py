@@ -71,7 +71,7 @@ def iterators_of(loader: Any) -> list[Any]:
     return found
 
 
-def look_at_loader(loader: Any, example: Any = None) -> Queue:
+def look_at_loader(loader: Any, example: Any) -> Queue:
     """Return what the iterators over a DataLoader hold now, and what one can hold."""
     given = content_of(loader)
     workers, prefetch = number(given, "num_workers"), number(given, "prefetch_factor")

@@ -40,7 +40,7 @@ class _Recorders:
     """The recorders of the CPU and of CUDA, read as one log."""
 
     def __init__(
-        self, host: HostRecorder | None, accelerator: cuda.CudaRecorder, note: str | None = None
+        self, host: HostRecorder | None, accelerator: cuda.CudaRecorder, note: str | None
     ) -> None:
         self._host = host
         self._accelerator = accelerator

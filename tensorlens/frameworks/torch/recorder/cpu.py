@@ -11,7 +11,7 @@ import torch
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.naming import ModulePath, Moment, MomentCensus, NameSources
+from tensorlens.frameworks.host.moment_censuses import ModulePath, Moment, MomentCensus, NameSources
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.exclusive_use import others_run

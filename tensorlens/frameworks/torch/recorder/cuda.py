@@ -14,7 +14,7 @@ import torch
 
 from tensorlens import locks
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
-from tensorlens.frameworks.host.labels import Names, label, unfreed
+from tensorlens.frameworks.host.labels import AddressNames, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.findings import look, take
 from tensorlens.heap.attributes import class_name
@@ -80,7 +80,7 @@ class CudaRecorder:
         censuses = ((self._before, early), (self._census(), unfreed(log)))
         for number, device in enumerate(log.devices):
             found = [
-                (Names(table, device, MIN_BLOCK), rows)
+                (AddressNames(table, device, MIN_BLOCK), rows)
                 for table, rows in censuses
                 if table is not None
             ]

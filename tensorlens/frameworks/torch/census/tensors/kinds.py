@@ -11,6 +11,7 @@ import torch
 
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.heap.attributes import class_name
+from tensorlens.heap.rows import mro, vars_of_type
 
 _base = torch._C.TensorBase
 
@@ -61,10 +62,10 @@ def _inner(tensor: Any) -> list[TensorPart]:
 
 def _slots(tensor: Any) -> Iterator[tuple[str, Any]]:
     """Give the ``__slots__`` that are filled: a DTensor keeps its local part in one."""
-    for kind in type.__dict__["__mro__"].__get__(type(tensor)):
+    for kind in mro(type(tensor)):
         if kind is torch.Tensor:
             return
-        for name, member in type.__dict__["__dict__"].__get__(kind).items():
+        for name, member in vars_of_type(kind).items():
             if type(member) is types.MemberDescriptorType:
                 try:
                     yield name, member.__get__(tensor)

@@ -10,7 +10,7 @@ from tensorlens.frameworks.torch.native.build import DEVICE_BLOCKS
 from tensorlens.native.build import NativeUnavailable, declare, load
 
 
-class DeviceLevels:
+class AllocatorLevels:
     """The levels of one backend's devices, from their allocator's own statistics.
 
     Peaks are kept from what the allocator reports of each block, so that torch's own peaks stay as

@@ -11,7 +11,7 @@ from typing import Literal
 
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.labels import AT_THE_END, Names, TimeSpan
+from tensorlens.frameworks.host.labels import AT_THE_END, AddressNames, TimeSpan
 from tensorlens.records.tensors import TensorTable
 
 ModulePath = Callable[[int, str], str | None]
@@ -56,17 +56,17 @@ class FoundNames:
     paths: Sequence[ModulePath]
     """Those that were taken later come first."""
 
-    def names(self) -> list[tuple[Names, TimeSpan]]:
+    def names(self) -> list[tuple[AddressNames, TimeSpan]]:
         """Return names by address."""
-        return [(Names(table), span) for table, span in self.tensors]
+        return [(AddressNames(table), span) for table, span in self.tensors]
 
     def path(self, address: int, kind: str) -> str:
         """Return the path of a module; of one that nothing named, its type's name."""
         return next(filter(None, (path(address, kind) for path in self.paths)), kind)
 
 
-class Naming:
-    """The looks of one recording; none where the options want no names.
+class MomentCensuses:
+    """The censuses of one recording; none where the options want no names.
 
     Args:
         options: of the recording.
@@ -127,11 +127,11 @@ class Naming:
         return self._sources.look(self._options.roots(), moment)
 
 
-_running: weakref.WeakSet[Naming] = weakref.WeakSet()
+_running: weakref.WeakSet[MomentCensuses] = weakref.WeakSet()
 
 
 def _name() -> None:
     """Find names for all recordings that are on; called in the middle of the program."""
-    for naming in [*_running]:
+    for censuses in [*_running]:
         with contextlib.suppress(Exception):
-            naming.look()
+            censuses.look()
