@@ -37,7 +37,9 @@ def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
             del known, parameter
             act()
 
-    return register_optimizer_step_post_hook(stepped).remove
+    handle = register_optimizer_step_post_hook(stepped)
+    undo: Callable[[], None] = handle.remove
+    return undo
 
 
 def when_backward(act: Callable[[], None]) -> Callable[[], None]:
