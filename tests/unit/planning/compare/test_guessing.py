@@ -46,12 +46,12 @@ PLAIN = "def make_step():\n    return lambda: None"
 )
 def test_a_function_is_of_what_it_names(source, given, framework, monkeypatch):
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
-    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.delitem(sys.modules, "keras.src.backend.config", raising=False)
     assert framework_of(made(source, **given), Program("p", parcel=b"")) == framework
 
 
 def test_keras_on_torch_is_of_torch(monkeypatch):
-    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.delitem(sys.modules, "keras.src.backend.config", raising=False)
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     source = "def make_step():\n    import keras"
     assert framework_of(made(source), Program("p", parcel=b"")) == "torch"
@@ -59,7 +59,7 @@ def test_keras_on_torch_is_of_torch(monkeypatch):
 
 @pytest.mark.parametrize("backend", ["jax", None])
 def test_what_computes_with_jax_is_refused_in_one_line(backend, monkeypatch):
-    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.delitem(sys.modules, "keras.src.backend.config", raising=False)
     monkeypatch.setenv("KERAS_BACKEND", backend or "tensorflow")
     # beside Keras, TensorFlow may be there for the input alone
     given = {"keras": MODULES["keras"], "tf": MODULES["tensorflow"]} if backend else {}
