@@ -27,4 +27,4 @@ def test_a_recording_alone(tmp_path, capsys, monkeypatch):
     recording.save(tmp_path / "steps.tlens")
     assert main(["suggest", str(tmp_path / "steps.tlens"), "--top", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "checkpoint 6 blocks" in shown and "less than these: SGD" in shown
+    assert f"checkpoint {programs.BLOCKS} blocks" in shown and "less than these: SGD" in shown
