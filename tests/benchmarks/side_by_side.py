@@ -10,11 +10,13 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Timing:
-    """Nanoseconds of one variant, and its ratio to the first variant, round by round."""
+    """Nanoseconds of one variant, and its ratio to the first variant."""
 
     median_ns: float
     ratio: float
+    """Of the fastest rounds: what others on the machine add to a round is in neither."""
     low: float
+    """The quartiles of the ratios, round by round."""
     high: float
 
 
@@ -36,7 +38,7 @@ def in_turn(variants: Mapping[str, Work], rounds: int) -> dict[str, Timing]:
 def _timing(times: list[int], base: list[int]) -> Timing:
     ratios = [own / first for own, first in zip(times, base, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
-    return Timing(statistics.median(times), statistics.median(ratios), low, high)
+    return Timing(statistics.median(times), min(times) / min(base), low, high)
 
 
 def show(title: str, timings: Mapping[str, Timing], per: int = 1) -> None:
