@@ -215,7 +215,7 @@ def measured() -> Rows:
 
 def _show_recordings(title: str, shape: Callable[[], Made]) -> dict[str, Timing]:
     found = {}
-    for steps, rounds in ((LONG, 5), (SHORT, 9)):
+    for steps, rounds in ((LONG, 15), (SHORT, 9)):
         timings = recordings(shape, steps, rounds)
         show(f"{title}: {steps} steps recorded, begin and end included, a step", timings, per=steps)
         found.update({f"`{name}`, {steps} steps": timings[name] for name in [*timings][1:]})
