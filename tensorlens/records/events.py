@@ -255,7 +255,7 @@ class InternTable(list[_T]):
     def number(self, item: _T) -> int:
         """Return the number of an item, a new one if need be."""
         for number in range(self._indexed, len(self)):
-            # a list grows by other means as well
+            # one that is read from a file is extended as a list
             self._numbers.setdefault(self[number], number)
         number = self._numbers.setdefault(item, len(self))
         if number == len(self):

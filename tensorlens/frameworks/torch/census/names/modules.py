@@ -178,9 +178,9 @@ def _reader() -> Callable[[Any], dict[str, Any]]:
 
 
 def _plain(registry: Any) -> dict[str, Any]:
-    """Return one of a module's registries as a plain dict.
+    """Return a registry of a module that is no plain dict as one.
 
-    It is one already, or of a class of its own, which is read as a dict, or a scripted module's.
+    It is of a class of its own, which is read as a dict, or a scripted module's.
     """
     if issubclass(type(registry), dict):
         return dict(dict.items(registry))
