@@ -19,7 +19,7 @@ from tensorlens.units import format_bytes
 _FEWEST = 4
 """Samples without which nothing is said."""
 _MOST = 64
-_SHARE = 20
+_SHARE = 1000
 """A sample is taken when as many times its cost has gone by since the last one,"""
 _FIRST, _CHEAP = 16, 0.0005
 """and of the first ones each that takes no longer than some seconds: steps may be short."""

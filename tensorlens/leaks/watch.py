@@ -23,7 +23,7 @@ from tensorlens.leaks.verdict import verdict
 
 _T = TypeVar("_T")
 
-_MOST_FIGURES = 256
+_MOST_FIGURES = 64
 """Moments whose figures are kept: at so many, every second one goes, and each two steps are one."""
 
 
