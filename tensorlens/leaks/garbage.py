@@ -16,7 +16,7 @@ _FREEZE = "call gc.freeze() once, before the loop: what is frozen is never colle
 
 
 class Collections:
-    """Asks after each step whether cycles are collected, at a few microseconds.
+    """Asks after steps whether cycles are collected, at a few microseconds.
 
     Args:
         warmup: how many steps at the beginning do not count.
@@ -36,7 +36,7 @@ class Collections:
         if runs != self._runs or (gc.isenabled() and gc.get_threshold()[0] > 0):
             self._last = step
         self._runs = runs
-        if step == self._warmup:
+        if step <= self._warmup:
             self._frozen = gc.get_freeze_count()
 
     @property

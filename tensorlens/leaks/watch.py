@@ -23,7 +23,7 @@ from tensorlens.leaks.verdict import verdict
 
 _T = TypeVar("_T")
 
-_MOST_FIGURES = 64
+_MOST_FIGURES = 32
 """Moments whose figures are kept: at so many, every second one goes, and each two steps are one."""
 
 
@@ -93,9 +93,9 @@ class LeakWatch:
             self._made += 1
 
     def _look(self, steps: Steps, made: int) -> None:
-        self._collections.step_ended(made)
         if made % self._stride:
             return
+        self._collections.step_ended(made)
         figures = steps.figures()
         self._figures.append(figures)
         self._host.step_ended(made, figures.allocated.get("cpu", 0))

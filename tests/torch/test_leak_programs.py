@@ -39,7 +39,7 @@ def check_balance(report):
         assert min(parts) >= 0
         assert each.growth == sum(parts) - 2 * each.freed
         levels = report.allocated[device]
-        assert each.growth == levels[-2] - levels[report.warmup - 1]
+        assert each.growth == levels[-2] - levels[-(-report.warmup // report.stride) - 1]
         leaks = (leak.bytes_per_step for leak in report.leaks if leak.device == device)
         assert each.leaks == round(each.steps * sum(leaks))
         for kind, nbytes in (("garbage", each.garbage), ("filling", each.filling)):
