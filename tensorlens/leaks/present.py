@@ -44,10 +44,7 @@ _COLUMNS = (
 several paths are joined by `` | ``."""
 _WHOLE = ("nbytes", "storage_nbytes", "age", "below", "below_tensors")
 
-
-def title(report: LeakReport) -> str:
-    """Return the title of a page."""
-    return "memory leaks"
+TITLE = "memory leaks"
 
 
 def blocks(report: LeakReport, view: View) -> Sequence[Block]:

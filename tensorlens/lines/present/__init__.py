@@ -31,10 +31,7 @@ COLUMNS = (
 )
 """The columns in order; ``time_ns`` is nanoseconds and the figures after ``device`` are bytes."""
 
-
-def title(report: LineReport) -> str:
-    """Return the title of a page."""
-    return "memory per line"
+TITLE = "memory per line"
 
 
 def blocks(report: LineReport, view: View) -> Sequence[Block]:

@@ -64,10 +64,7 @@ from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import LeftOut
 from tensorlens.tensors.present.tables import share_table, size_cell
 
-
-def title(recording: Recording) -> str:
-    """Return the title of a page."""
-    return "memory over time"
+TITLE = "memory over time"
 
 
 def rows(recording: Recording) -> Rows:
