@@ -9,13 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from tensorlens.heap import live_objects
-from tensorlens.heap.paths import reference_paths
-from tensorlens.heap.untracked_arrays import (
-    OwnedArray,
-    item_text,
-    owned_arrays,
-    untracked_path,
-)
+from tensorlens.heap.paths import describe_reference, reference_paths
+from tensorlens.heap.untracked_arrays import OwnedArray, owned_arrays, untracked_path
 from tensorlens.units import format_bytes
 
 _TOLERANCE = 0.08
@@ -106,5 +101,5 @@ def _path(array: Any, objects: list[Any], skip: Collection[int]) -> str:
     if not inner:
         return ""
     above = reference_paths(inner[:1], skip={*skip, id(inner)})[0]
-    inside = [item_text(holder, item) for holder, item in pairwise([*inner, array])]
+    inside = [describe_reference(holder, item) for holder, item in pairwise([*inner, array])]
     return " -> ".join([*(str(path) for path in above[:1]), *inside])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tensorlens.heap import reference_names
 from tensorlens.heap.paths import inspection
 from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import (
     CLASS,
-    CONTEXT,
     CUT,
     GLOBAL,
     LOCAL,
@@ -41,6 +41,12 @@ def write_cycle(circle: tuple[PathNode, ...]) -> ReferencePath:
     return ReferencePath((*references, Reference("cycle", name, name)))
 
 
+def describe_reference(holder: Any, item: Any) -> str:
+    """Return how one object refers to another: ``dict['obs']``, ``list[3]``."""
+    step = next_step([PathNode(id(each), each) for each in (holder, item)], None)
+    return step.reference.text if step.reference is not None else inspection.callable_name(holder)
+
+
 @dataclass(slots=True)
 class _Writer:
     nodes: tuple[PathNode, ...]
@@ -61,8 +67,6 @@ class _Writer:
             self._take(PathStep(Reference("local", f"{root.name} (local)"), int(_is_cell(first))))
         elif root.kind == UNKNOWN:
             self._take(PathStep(Reference("unknown", root.name), 0))
-            self.is_bare = False
-        elif root.kind == CONTEXT:
             self.is_bare = False
         name = self.references[0].text if self.references else ""
         # a closure may refer to the same cell
