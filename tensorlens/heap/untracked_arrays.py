@@ -102,9 +102,6 @@ def _fresh(tuples: list[Any], dicts: list[Any], known: dict[int, Any]) -> list[A
     return fresh
 
 
-_UNTRACKED = (tuple, dict)
-"""Objects that the heap does not show although they may hold an array."""
-_DEEPEST = 4
 _PLAIN = (list, deque)
 
 
@@ -144,46 +141,3 @@ def _held_in(kind: type, holders: list[Any]) -> dict[int, int]:
                 is_plain = any(type(holder) is plain for plain in _PLAIN)
                 found[id(each)] = id(holder) if is_plain else id(type(holder))
     return found
-
-
-def untracked_path(target: Any, objects: list[Any]) -> list[Any]:
-    """Return what holds an object that only containers the collector does not track refer to.
-
-    First the object of the heap that leads there, then the containers; nothing where there is
-    none.
-    """
-    path: list[Any] = []
-    for _ in range(_DEEPEST):
-        inner = path[0] if path else target
-        holder = _holder(inner, objects)
-        if holder is None:
-            return []
-        path.insert(0, holder)
-        if gc.is_tracked(holder):
-            return path
-    return []
-
-
-def _holder(target: Any, objects: list[Any]) -> Any:
-    """Return what refers to an object: one of the heap, or an untracked container in one."""
-    for start in range(0, len(objects), _AT_ONCE):
-        chunk = [each for each in objects[start : start + _AT_ONCE] if type(each) is not MODULES]
-        found = _referrer(target, chunk)
-        if found is not None:
-            return found
-        inner = select(gc.get_referents(*chunk), (), _UNTRACKED)[-1]
-        found = _referrer(target, [each for each in inner if not gc.is_tracked(each)])
-        if found is not None:
-            return found
-    return None
-
-
-def _referrer(target: Any, objects: list[Any]) -> Any:
-    """Return the one of some objects that refers to the target, by halves."""
-    if not objects or not any(each is target for each in gc.get_referents(*objects)):
-        return None
-    while len(objects) > 1:
-        half = objects[: len(objects) // 2]
-        is_here = any(each is target for each in gc.get_referents(*half))
-        objects = half if is_here else objects[len(half) :]
-    return objects[0]

@@ -6,7 +6,6 @@ track: C++, and NumPy's arrays (an object's count of references tells that there
 what ``gc.freeze()`` hid.
 """
 
-from tensorlens.heap.paths.path_text import describe_reference
 from tensorlens.heap.paths.selection import cycle, reference_paths
 
-__all__ = ["cycle", "describe_reference", "reference_paths"]
+__all__ = ["cycle", "reference_paths"]

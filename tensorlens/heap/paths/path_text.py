@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tensorlens.heap import reference_names
 from tensorlens.heap.paths import inspection
@@ -39,12 +38,6 @@ def write_cycle(circle: tuple[PathNode, ...]) -> ReferencePath:
     name = inspection.kind_name(circle[0])
     references = map(_plainly, writer.references)
     return ReferencePath((*references, Reference("cycle", name, name)))
-
-
-def describe_reference(holder: Any, item: Any) -> str:
-    """Return how one object refers to another: ``dict['obs']``, ``list[3]``."""
-    step = next_step([PathNode(id(each), each) for each in (holder, item)], None)
-    return step.reference.text if step.reference is not None else inspection.callable_name(holder)
 
 
 @dataclass(slots=True)
