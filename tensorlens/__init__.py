@@ -12,115 +12,80 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+_PUBLIC = {
+    "errors": ("TensorlensError",),
+    "jobs.gather": ("gather",),
+    "jobs.report": ("JobReport",),
+    "leaks.report": ("LeakReport",),
+    "leaks.watch": ("LeakWatch", "find_leaks"),
+    "lines.profile": ("clear_global_line_profiler", "profile", "profile_every", "set_target_gpu"),
+    "lines.profiler": ("LineProfiler",),
+    "lines.report": ("LineReport",),
+    "loading": ("load",),
+    "planning.card": ("Card",),
+    "planning.compare.api": ("compare",),
+    "planning.compare.result": ("Comparison",),
+    "planning.estimate.api": ("estimate", "estimate_cards"),
+    "planning.estimate.batches": ("MaxBatch", "max_batch"),
+    "planning.estimate.result": ("Estimate",),
+    "planning.estimate.scaling": ("Scaling", "scaling"),
+    "planning.inputs.api": ("inputs",),
+    "planning.inputs.plan": ("Plan",),
+    "planning.suggest.api": ("suggest",),
+    "planning.suggest.result": ("Suggestions",),
+    "recording.oom.hooks": ("explain_oom",),
+    "recording.record": ("record",),
+    "recording.recordings": ("Recording",),
+    "records.queues": ("Queue",),
+    "tensors.difference": ("Difference",),
+    "tensors.reporter": ("MemReporter",),
+    "tensors.snapshot": ("Snapshot",),
+}
+"""Module to what is public of it."""
+_EXTENSION = ("load_ipython_extension", "unload_ipython_extension")
+"""Names that IPython alone asks for."""
 _HOME = {
-    "profile": "tensorlens.lines.profile",
-    "profile_every": "tensorlens.lines.profile",
-    "set_target_gpu": "tensorlens.lines.profile",
-    "clear_global_line_profiler": "tensorlens.lines.profile",
-    "LineProfiler": "tensorlens.lines.profiler",
-    "LineReport": "tensorlens.lines.report",
-    "LeakReport": "tensorlens.leaks.report",
-    "LeakWatch": "tensorlens.leaks.watch",
-    "find_leaks": "tensorlens.leaks.watch",
-    "Plan": "tensorlens.planning.inputs.plan",
-    "Queue": "tensorlens.records.queues",
-    "inputs": "tensorlens.planning.inputs.api",
-    "MemReporter": "tensorlens.tensors.reporter",
-    "Snapshot": "tensorlens.tensors.snapshot",
-    "Difference": "tensorlens.tensors.difference",
-    "Recording": "tensorlens.recording.recordings",
-    "record": "tensorlens.recording.record",
-    "explain_oom": "tensorlens.recording.oom.hooks",
-    "Estimate": "tensorlens.planning.estimate.result",
-    "Comparison": "tensorlens.planning.compare.result",
-    "compare": "tensorlens.planning.compare.api",
-    "Suggestions": "tensorlens.planning.suggest.result",
-    "suggest": "tensorlens.planning.suggest.api",
-    "Card": "tensorlens.planning.card",
-    "MaxBatch": "tensorlens.planning.estimate.batches",
-    "Scaling": "tensorlens.planning.estimate.scaling",
-    "estimate": "tensorlens.planning.estimate.api",
-    "estimate_cards": "tensorlens.planning.estimate.api",
-    "JobReport": "tensorlens.jobs.report",
-    "gather": "tensorlens.jobs.gather",
-    "max_batch": "tensorlens.planning.estimate.batches",
-    "scaling": "tensorlens.planning.estimate.scaling",
-    "TensorlensError": "tensorlens.errors",
-    "load": "tensorlens.loading",
-    "load_ipython_extension": "tensorlens.integrations.ipython",
-    "unload_ipython_extension": "tensorlens.integrations.ipython",
+    **{name: f"tensorlens.{module}" for module, names in _PUBLIC.items() for name in names},
+    **dict.fromkeys(_EXTENSION, "tensorlens.integrations.ipython"),
 }
 
-__all__ = [
-    "Card",
-    "Comparison",
-    "Difference",
-    "Estimate",
-    "JobReport",
-    "LeakReport",
-    "LeakWatch",
-    "LineProfiler",
-    "LineReport",
-    "MaxBatch",
-    "MemReporter",
-    "Plan",
-    "Queue",
-    "Recording",
-    "Scaling",
-    "Snapshot",
-    "Suggestions",
-    "TensorlensError",
-    "clear_global_line_profiler",
-    "compare",
-    "estimate",
-    "estimate_cards",
-    "explain_oom",
-    "find_leaks",
-    "gather",
-    "inputs",
-    "load",
-    "max_batch",
-    "profile",
-    "profile_every",
-    "record",
-    "scaling",
-    "set_target_gpu",
-    "suggest",
-]
+__all__ = sorted(name for names in _PUBLIC.values() for name in names)
 
 if TYPE_CHECKING:
-    from tensorlens.errors import TensorlensError
-    from tensorlens.jobs.gather import gather
-    from tensorlens.jobs.report import JobReport
-    from tensorlens.leaks.report import LeakReport
-    from tensorlens.leaks.watch import LeakWatch, find_leaks
-    from tensorlens.lines.profile import (
-        clear_global_line_profiler,
-        profile,
-        profile_every,
-        set_target_gpu,
-    )
-    from tensorlens.lines.profiler import LineProfiler
-    from tensorlens.lines.report import LineReport
-    from tensorlens.loading import load
-    from tensorlens.planning.card import Card
-    from tensorlens.planning.compare.api import compare
-    from tensorlens.planning.compare.result import Comparison
-    from tensorlens.planning.estimate.api import estimate, estimate_cards
-    from tensorlens.planning.estimate.batches import MaxBatch, max_batch
-    from tensorlens.planning.estimate.result import Estimate
-    from tensorlens.planning.estimate.scaling import Scaling, scaling
-    from tensorlens.planning.inputs.api import inputs
-    from tensorlens.planning.inputs.plan import Plan
-    from tensorlens.planning.suggest.api import suggest
-    from tensorlens.planning.suggest.result import Suggestions
-    from tensorlens.recording.oom.hooks import explain_oom
-    from tensorlens.recording.record import record
-    from tensorlens.recording.recordings import Recording
-    from tensorlens.records.queues import Queue
-    from tensorlens.tensors.difference import Difference
-    from tensorlens.tensors.reporter import MemReporter
-    from tensorlens.tensors.snapshot import Snapshot
+    from tensorlens.errors import TensorlensError as TensorlensError
+    from tensorlens.jobs.gather import gather as gather
+    from tensorlens.jobs.report import JobReport as JobReport
+    from tensorlens.leaks.report import LeakReport as LeakReport
+    from tensorlens.leaks.watch import LeakWatch as LeakWatch
+    from tensorlens.leaks.watch import find_leaks as find_leaks
+    from tensorlens.lines.profile import clear_global_line_profiler as clear_global_line_profiler
+    from tensorlens.lines.profile import profile as profile
+    from tensorlens.lines.profile import profile_every as profile_every
+    from tensorlens.lines.profile import set_target_gpu as set_target_gpu
+    from tensorlens.lines.profiler import LineProfiler as LineProfiler
+    from tensorlens.lines.report import LineReport as LineReport
+    from tensorlens.loading import load as load
+    from tensorlens.planning.card import Card as Card
+    from tensorlens.planning.compare.api import compare as compare
+    from tensorlens.planning.compare.result import Comparison as Comparison
+    from tensorlens.planning.estimate.api import estimate as estimate
+    from tensorlens.planning.estimate.api import estimate_cards as estimate_cards
+    from tensorlens.planning.estimate.batches import MaxBatch as MaxBatch
+    from tensorlens.planning.estimate.batches import max_batch as max_batch
+    from tensorlens.planning.estimate.result import Estimate as Estimate
+    from tensorlens.planning.estimate.scaling import Scaling as Scaling
+    from tensorlens.planning.estimate.scaling import scaling as scaling
+    from tensorlens.planning.inputs.api import inputs as inputs
+    from tensorlens.planning.inputs.plan import Plan as Plan
+    from tensorlens.planning.suggest.api import suggest as suggest
+    from tensorlens.planning.suggest.result import Suggestions as Suggestions
+    from tensorlens.recording.oom.hooks import explain_oom as explain_oom
+    from tensorlens.recording.record import record as record
+    from tensorlens.recording.recordings import Recording as Recording
+    from tensorlens.records.queues import Queue as Queue
+    from tensorlens.tensors.difference import Difference as Difference
+    from tensorlens.tensors.reporter import MemReporter as MemReporter
+    from tensorlens.tensors.snapshot import Snapshot as Snapshot
 
 
 _MODULES = ("keras",)

@@ -19,6 +19,7 @@ from tensorlens.cli.output import show
 from tensorlens.errors import TensorlensError
 from tensorlens.render import text_of_blocks
 from tensorlens.render.blocks import Block, Column, Heading, Section, Table
+from tensorlens.render.figures import counted
 
 _EXTRAS = (
     ("pandas", "pandas", "pandas", "report.to_pandas()"),
@@ -155,7 +156,7 @@ def _source(source: Any) -> Finding:
 def _devices(count: int | None) -> str:
     if count is None:
         return "number of devices unknown until it is initialised"
-    return "1 device" if count == 1 else f"{count} devices"
+    return counted(count, "device")
 
 
 def _process(why: str) -> Finding:

@@ -8,14 +8,12 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress, filterfalse, repeat
+from itertools import chain, compress, filterfalse, repeat
 from operator import is_not
 from typing import Any
 
 from tensorlens.heap import select
-from tensorlens.heap.reference_names import type_name
 from tensorlens.heap.rows import MODULES, is_subtype
-from tensorlens.records.names import key_text
 
 _AT_ONCE = 20_000
 """Objects that are asked for their referents in one go."""
@@ -37,7 +35,7 @@ def arrays_in(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> dict[int
         return found
     ordered = sorted(blocks)
     starts = [address for address, _ in ordered]
-    for array in _arrays_below(kind, objects):
+    for array in chain.from_iterable(arrays for _, arrays in _arrays(kind, objects)):
         data = _memory_of(array)
         if data is None:
             continue
@@ -75,37 +73,35 @@ def bases_of(arrays: Iterable[Any]) -> list[Any]:
     return [*owners.values()]
 
 
-def _arrays_below(kind: type, objects: list[Any]) -> Iterator[Any]:
+def _arrays(kind: type, objects: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Give the arrays that the heap refers to, each once, with the objects they were found in."""
     wanted = (kind, tuple)
     seen: set[int] = set()
     for start in range(0, len(objects), _AT_ONCE):
         some = objects[start : start + _AT_ONCE]
         # _asyncio of Python 3.12 shows freed objects, and a module's dict is an object by itself
-        objects_of_some = compress(some, map(is_not, map(type, some), repeat(MODULES)))
-        found, tuples, dicts = select(gc.get_referents(*objects_of_some), wanted, (dict,))
+        holders = [*compress(some, map(is_not, map(type, some), repeat(MODULES)))]
+        found, tuples, dicts = select(gc.get_referents(*holders), wanted, (dict,))
         # tuples may share tuples many times over
         known: dict[int, Any] = {}
         while inside := _fresh(tuples, dicts, known):
             inner, tuples, dicts = select(gc.get_referents(*inside), wanted, (dict,))
             found += inner
-        for array in found:
-            if id(array) not in seen:
-                seen.add(id(array))
-                yield array
+            holders += inside
+        fresh = {id(array): array for array in found if id(array) not in seen}
+        seen.update(fresh)
+        yield holders, [*fresh.values()]
 
 
 def _fresh(tuples: list[Any], dicts: list[Any], known: dict[int, Any]) -> list[Any]:
     """Return, once each, those that the heap does not show and that were not there before."""
     inside = [*tuples, *filterfalse(gc.is_tracked, dicts)]
     met = dict(zip(map(id, inside), inside, strict=True))
-    fresh = [met[place] for place in met.keys() - known.keys()]
+    fresh = [each for place, each in met.items() if place not in known]
     known.update(met)
     return fresh
 
 
-_UNTRACKED = (tuple, dict)
-"""Objects that the heap does not show although they may hold an array."""
-_DEEPEST = 4
 _PLAIN = (list, deque)
 
 
@@ -128,28 +124,12 @@ def owned_arrays(objects: list[Any]) -> list[OwnedArray]:
     if not isinstance(kind, type):
         return []
     base, size = kind.__dict__["base"].__get__, kind.__dict__["nbytes"].__get__
-    return [
-        OwnedArray(array, size(array), held_in)
-        for array, held_in in _arrays(kind, objects)
-        if base(array) is None
-    ]
-
-
-def _arrays(kind: type, objects: list[Any]) -> Iterator[tuple[Any, int]]:
-    seen: set[int] = set()
-    for start in range(0, len(objects), _AT_ONCE):
-        # a module's dict is an object by itself
-        holders = [each for each in objects[start : start + _AT_ONCE] if type(each) is not MODULES]
-        referents = gc.get_referents(*holders)
-        arrays, others = select(referents, (kind,), _UNTRACKED)
-        inner, _ = select(gc.get_referents(*others), (kind,), _UNTRACKED) if others else ([], [])
-        if not arrays and not inner:
-            continue
-        held_in = _held_in(kind, [*holders, *others])
-        for array in (*arrays, *inner):
-            if type(array) is kind and id(array) not in seen:
-                seen.add(id(array))
-                yield array, held_in.get(id(array), 0)
+    found = []
+    for holders, arrays in _arrays(kind, objects):
+        owned = [each for each in arrays if type(each) is kind and base(each) is None]
+        held_in = _held_in(kind, holders) if owned else {}
+        found += [OwnedArray(each, size(each), held_in.get(id(each), 0)) for each in owned]
+    return found
 
 
 def _held_in(kind: type, holders: list[Any]) -> dict[int, int]:
@@ -161,62 +141,3 @@ def _held_in(kind: type, holders: list[Any]) -> dict[int, int]:
                 is_plain = any(type(holder) is plain for plain in _PLAIN)
                 found[id(each)] = id(holder) if is_plain else id(type(holder))
     return found
-
-
-def untracked_path(target: Any, objects: list[Any]) -> list[Any]:
-    """Return what holds an object that only containers the collector does not track refer to.
-
-    First the object of the heap that leads there, then the containers; nothing where there is
-    none.
-    """
-    path: list[Any] = []
-    for _ in range(_DEEPEST):
-        inner = path[0] if path else target
-        holder = _holder(inner, objects)
-        if holder is None:
-            return []
-        path.insert(0, holder)
-        if gc.is_tracked(holder):
-            return path
-    return []
-
-
-def _holder(target: Any, objects: list[Any]) -> Any:
-    """Return what refers to an object: one of the heap, or an untracked container in one."""
-    for start in range(0, len(objects), _AT_ONCE):
-        chunk = [each for each in objects[start : start + _AT_ONCE] if type(each) is not MODULES]
-        found = _referrer(target, chunk)
-        if found is not None:
-            return found
-        inner = select(gc.get_referents(*chunk), (), _UNTRACKED)[-1]
-        found = _referrer(target, [each for each in inner if not gc.is_tracked(each)])
-        if found is not None:
-            return found
-    return None
-
-
-def _referrer(target: Any, objects: list[Any]) -> Any:
-    """Return the one of some objects that refers to the target, by halves."""
-    if not objects or not any(each is target for each in gc.get_referents(*objects)):
-        return None
-    while len(objects) > 1:
-        half = objects[: len(objects) // 2]
-        is_here = any(each is target for each in gc.get_referents(*half))
-        objects = half if is_here else objects[len(half) :]
-    return objects[0]
-
-
-def item_text(holder: Any, item: Any) -> str:
-    """Return how a plain container refers to an item: ``dict['obs']``, ``list[3]``."""
-    if type(holder) is dict:
-        keys = (key for key, value in [*dict.items(holder)] if value is item)
-        for key in keys:
-            return f"dict[{key_text(key)}]"
-    for kind in (list, tuple, deque):
-        if type(holder) is kind:
-            return f"{kind.__name__}[{_index(kind.__iter__(holder), item)}]"
-    return type_name(holder)
-
-
-def _index(items: Iterator[Any], item: Any) -> int | str:
-    return next((place for place, each in enumerate(items) if each is item), "?")

@@ -20,7 +20,7 @@ from tensorlens.jobs.merge import merged
 from tensorlens.live.client import Job, only_one
 from tensorlens.live.view import JobView
 from tensorlens.loading import load
-from tensorlens.render.blocks import Presentable
+from tensorlens.render.shown import Shown
 from tensorlens.render.text import TextRenderer
 from tensorlens.render.view import View
 from tensorlens.tensors.snapshot import Snapshot
@@ -124,7 +124,7 @@ def job(pid: int = 0, seconds: float = 1.0) -> str:
         running.close()
 
 
-def _text(record: Presentable, view: View) -> str:
+def _text(record: Shown, view: View) -> str:
     """Return a report within the bound."""
     return _bounded(TextRenderer(_WIDTH, "utf-8", view, tells_run=True).render(record))
 

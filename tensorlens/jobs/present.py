@@ -10,10 +10,7 @@ from tensorlens.render.blocks import Block, Cell, Column, Heading, Note, Row, Ro
 from tensorlens.render.figures import size
 from tensorlens.render.view import View
 
-
-def title(report: JobReport) -> str:
-    """Return the title of a page."""
-    return "the ranks of a job"
+TITLE = "the ranks of a job"
 
 
 def blocks(report: JobReport, view: View) -> Sequence[Block]:

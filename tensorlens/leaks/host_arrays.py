@@ -5,17 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from tensorlens.heap import live_objects
 from tensorlens.heap.paths import reference_paths
-from tensorlens.heap.untracked_arrays import (
-    OwnedArray,
-    item_text,
-    owned_arrays,
-    untracked_path,
-)
+from tensorlens.heap.untracked_arrays import OwnedArray, owned_arrays
 from tensorlens.units import format_bytes
 
 _TOLERANCE = 0.08
@@ -63,7 +57,7 @@ def growing_arrays(grown: HostGrowth) -> tuple[str, str] | None:
     if not chosen:
         return None
     skip = {id(arrays), id(objects), id(chosen), *map(id, arrays), *map(id, chosen)}
-    return _text(chosen), _path(chosen[0].array, objects, skip)
+    return _text(chosen), _path(chosen[0].array, skip)
 
 
 def _chosen(arrays: Sequence[OwnedArray], grown: HostGrowth) -> list[OwnedArray]:
@@ -93,18 +87,7 @@ def _text(chosen: Sequence[OwnedArray]) -> str:
     return f"{len(chosen):,} with {format_bytes(total)} in all"
 
 
-def _path(array: Any, objects: list[Any], skip: Collection[int]) -> str:
-    found = [
-        path
-        for path in reference_paths([array], skip=skip)[0]
-        if path.references[0].kind != "unknown"
-    ]
-    if found:
-        return str(found[0])
-    # the collector does not track a dict or a tuple that holds nothing but numbers and arrays
-    inner = untracked_path(array, objects)
-    if not inner:
-        return ""
-    above = reference_paths(inner[:1], skip={*skip, id(inner)})[0]
-    inside = [item_text(holder, item) for holder, item in pairwise([*inner, array])]
-    return " -> ".join([*(str(path) for path in above[:1]), *inside])
+def _path(array: Any, skip: Collection[int]) -> str:
+    """Return the shortest path; nothing where none is seen, as in a dict of arrays alone."""
+    paths = reference_paths([array], skip=skip)[0]
+    return next((str(each) for each in paths if each.references[0].kind != "unknown"), "")

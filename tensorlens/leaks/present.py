@@ -44,10 +44,7 @@ _COLUMNS = (
 several paths are joined by `` | ``."""
 _WHOLE = ("nbytes", "storage_nbytes", "age", "below", "below_tensors")
 
-
-def title(report: LeakReport) -> str:
-    """Return the title of a page."""
-    return "memory leaks"
+TITLE = "memory leaks"
 
 
 def blocks(report: LeakReport, view: View) -> Sequence[Block]:
@@ -163,8 +160,7 @@ def _below(lines: Sequence[BelowLine]) -> Iterator[Fact]:
     rest = lines[_MOST_BELOW:]
     if rest:
         nbytes = size(round(sum(each.bytes_per_step for each in rest)))
-        lines_text = "1 more line" if len(rest) == 1 else f"{len(rest)} more lines"
-        yield Fact("", f"{nbytes} a step, made at {lines_text}")
+        yield Fact("", f"{nbytes} a step, made at {counted(len(rest), 'more line')}")
 
 
 def _graph(leak: Leak) -> Iterator[Fact]:

@@ -42,7 +42,7 @@ from tensorlens.leaks.report import (
 )
 from tensorlens.leaks.runtime_models import with_models_as_one
 from tensorlens.records.references import ReferencePath
-from tensorlens.render.figures import counted_about
+from tensorlens.render.figures import counted, counted_about
 from tensorlens.units import format_bytes
 
 _MANY = 24
@@ -94,8 +94,8 @@ def _left_out(seen: Inspection) -> tuple[str, ...]:
     """Return the note on what grew but was not looked at."""
     if not seen.unseen:
         return ()
-    groups = "1 smaller group" if seen.unseen == 1 else f"{seen.unseen} smaller groups"
     nbytes = format_bytes(round(seen.unseen_bytes_per_step))
+    groups = counted(seen.unseen, "smaller group")
     return (f"{groups} left something behind too, {nbytes} a step: not looked at",)
 
 

@@ -56,11 +56,6 @@ class Counters:
         found = ask_owners(self.adapters, lambda each: each.device_counter(name))
         return _summed(found, is_host=False)
 
-    def used_devices(self) -> list[str]:
-        """Return the names of the accelerators in use so far in any framework."""
-        used = (name for each in self.adapters for name in each.used_devices())
-        return [*dict.fromkeys(used)]
-
     def notes(self) -> list[str]:
         """Return lines for the report, each once: the frameworks', and what is not counted."""
         notes = [note for each in self.adapters for note in each.notes()]

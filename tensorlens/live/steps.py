@@ -10,6 +10,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.guards import reason
 from tensorlens.recording.record import record
+from tensorlens.render.figures import counted
 from tensorlens.signals import is_from_a_handler
 
 _WRITE_SECONDS = 60.0
@@ -143,8 +144,7 @@ class StepRecording:
             if not self._seen:
                 raise TensorlensError("no step was recorded")
             render.save(self._recording, self._path)
-            count = f"{self._seen} step" if self._seen == 1 else f"{self._seen} steps"
-            self.state = f"wrote {self._path}: {count}"
+            self.state = f"wrote {self._path}: {counted(self._seen, 'step')}"
         except Exception as error:
             self.state = reason(error)
         self.is_on = False

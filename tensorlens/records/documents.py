@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tensorlens.errors import FileFormatError
+from tensorlens.render.shown import Shown
 
 if TYPE_CHECKING:
     import pandas
@@ -83,53 +83,6 @@ def _maker(hint: Any) -> Callable[[Any], Any]:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return hint
     return lambda value: value
-
-
-class Shown:
-    """Base of every record that is printed."""
-
-    __slots__ = ()
-
-    PRESENTER: ClassVar[str]
-    """The module that says what is shown of it: a presenter of :mod:`tensorlens.render.blocks`."""
-    SHOWS_SOURCE: ClassVar[bool] = True
-    """Whether pages and texts show the lines of source code that it holds."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        # IPython asks a class for its own __repr__ before it asks those above for this
-        cls._repr_pretty_ = cls._repr_pretty_  # type: ignore[method-assign]
-
-    def __str__(self) -> str:
-        from tensorlens.render.text import TextRenderer
-
-        return TextRenderer().render(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
-
-    def _as_text(self, blocks: Any) -> str:
-        """Return blocks as wide as the terminal."""
-        from tensorlens import render
-
-        return render.text_of_blocks(blocks)
-
-    def without_source(self) -> Self:
-        """Return it without the lines of source code that it holds: itself where there are none."""
-        return self
-
-    @property
-    def contains_source(self) -> bool:
-        """Whether it holds lines of source code."""
-        return self.without_source() is not self
-
-    def presenter(self) -> Any:
-        """Return the module that says what is shown of it."""
-        return import_module(self.PRESENTER)
-
-    def still(self) -> Self:
-        """Return it as of now: itself, unless it is of what goes on."""
-        return self
 
 
 class Document(Shown):

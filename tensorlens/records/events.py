@@ -8,9 +8,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar, get_args
+from typing import ClassVar, Literal, TypeVar, get_args
 
-from tensorlens.records.row_sequence import RowSequence
+from tensorlens.records.row_sequence import RowSequence, array_column, columns_of
 from tensorlens.records.tensors import SourceLine
 
 _T = TypeVar("_T")
@@ -264,6 +264,7 @@ class InternTable(list[_T]):
         return number
 
 
+@dataclass(eq=False, repr=False)
 class EventLog(RowSequence[Event]):
     """Events in columns, and what they refer to by number; behaves as a sequence of events.
 
@@ -274,47 +275,33 @@ class EventLog(RowSequence[Event]):
     is more than ``size`` (a remainder too small to split off).
     """
 
-    COLUMNS: Mapping[str, str] = {
-        "kind": "b",
-        "device": "b",
-        "address": "Q",
-        "size": "q",
-        "time": "q",
-        "stack": "i",
-        "context": "i",
-        "label": "i",
-        "pair": "i",
-    }
+    COLUMNS: ClassVar[Mapping[str, str]]
     """Column to its type code, as :mod:`array` spells them; -1 stands for none."""
 
-    kind: array[int]
-    device: array[int]
-    address: array[int]
-    size: array[int]
-    time: array[int]
-    stack: array[int]
-    context: array[int]
-    label: array[int]
-    pair: array[int]
-
-    def __init__(self) -> None:
-        for column, code in self.COLUMNS.items():
-            setattr(self, column, array(code))
-        self.devices: list[str] = []
-        self.stacks = Stacks()
-        self.contexts: InternTable[Context] = InternTable()
-        self.labels: InternTable[Label] = InternTable()
-        self.held: dict[int, int] = {}
-        """Row of an allocation to the bytes set aside for it, where they are more than ``size``."""
-        self.marks: list[Mark] = []
-        self.dropped_marks: list[str] = []
-        """Names of the marks before which all events were dropped."""
-        self.segments: list[Segment] = []
-        """Segments of the allocator at the end, where they are known."""
-        self.segments_known = False
-        self.sources: dict[str, list[str]] = {}
-        """File name to its lines, for the files of the user that have events."""
-        self._open: dict[tuple[int, int], int] = {}
+    kind: array[int] = array_column("b")
+    device: array[int] = array_column("b")
+    address: array[int] = array_column("Q")
+    size: array[int] = array_column("q")
+    time: array[int] = array_column("q")
+    stack: array[int] = array_column("i")
+    context: array[int] = array_column("i")
+    label: array[int] = array_column("i")
+    pair: array[int] = array_column("i")
+    devices: list[str] = field(default_factory=list)
+    stacks: Stacks = field(default_factory=Stacks)
+    contexts: InternTable[Context] = field(default_factory=InternTable)
+    labels: InternTable[Label] = field(default_factory=InternTable)
+    held: dict[int, int] = field(default_factory=dict)
+    """Row of an allocation to the bytes set aside for it, where they are more than ``size``."""
+    marks: list[Mark] = field(default_factory=list)
+    dropped_marks: list[str] = field(default_factory=list)
+    """Names of the marks before which all events were dropped."""
+    segments: list[Segment] = field(default_factory=list)
+    """Segments of the allocator at the end, where they are known."""
+    segments_known: bool = field(default_factory=bool)
+    sources: dict[str, list[str]] = field(default_factory=dict)
+    """File name to its lines, for the files of the user that have events."""
+    _open: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def device_number(self, device: str) -> int:
         """Return the number of a device, a new one if need be."""
@@ -434,3 +421,6 @@ class EventLog(RowSequence[Event]):
             label=None if label < 0 else self.labels[label],
             pair=self.pair[row],
         )
+
+
+EventLog.COLUMNS = columns_of(EventLog)

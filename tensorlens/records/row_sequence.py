@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar, overload
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, fields
+from typing import Any, Generic, TypeVar, overload
 
 _T = TypeVar("_T")
 
@@ -37,3 +39,13 @@ class RowSequence(Sequence[_T], Generic[_T]):
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def array_column(code: str) -> Any:
+    """Return a field of a dataclass: a column of a type that :mod:`array` knows by this code."""
+    return field(default_factory=lambda: array(code), metadata={"code": code})
+
+
+def columns_of(kind: Any) -> Mapping[str, str]:
+    """Return the columns of a dataclass, each with its type code."""
+    return {each.name: each.metadata["code"] for each in fields(kind) if each.metadata}

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 from tensorlens.records.names import INDEX, Names
-from tensorlens.records.row_sequence import RowSequence
+from tensorlens.records.row_sequence import RowSequence, array_column, columns_of
 from tensorlens.roles import ROLES, Role
 
 
@@ -66,6 +66,7 @@ class TensorRecord:
     that ``born`` calls."""
 
 
+@dataclass(eq=False, repr=False)
 class TensorTable(RowSequence[TensorRecord]):
     """Tensors in columns; behaves as a sequence of :class:`TensorRecord`.
 
@@ -74,61 +75,34 @@ class TensorTable(RowSequence[TensorRecord]):
     plural; ``born`` and ``model_line`` number ``lines``. -1 stands for None.
     """
 
-    __slots__ = (
-        *("nbytes", "storage", "storage_nbytes", "offset", "role", "device", "dtype", "shape"),
-        *("stride", "name", "alias", "held_by", "born", "model_line", "module", "note"),
-        *("names", "devices", "dtypes", "shapes", "holders", "lines", "notes", "more_names"),
-    )
-
-    COLUMNS: Mapping[str, str] = {
-        "nbytes": "q",
-        "storage": "Q",
-        "storage_nbytes": "q",
-        "offset": "q",
-        "role": "b",
-        "device": "h",
-        "dtype": "h",
-        "shape": "i",
-        "stride": "i",
-        "name": "i",
-        "alias": "i",
-        "held_by": "i",
-        "born": "i",
-        "model_line": "i",
-        "module": "i",
-        "note": "i",
-    }
+    COLUMNS: ClassVar[Mapping[str, str]]
     """Column to its type code, as :mod:`array` spells them."""
 
-    def __init__(self) -> None:
-        for column, code in self.COLUMNS.items():
-            setattr(self, column, array(code))
-        self.names = Names()
-        self.devices: list[str] = []
-        self.dtypes: list[str] = []
-        self.shapes: list[tuple[int, ...]] = []
-        self.holders: list[str] = []
-        self.lines: list[SourceLine] = []
-        self.notes: list[str] = []
-        self.more_names: dict[int, tuple[str, ...]] = {}
-        """Row to all names, for rows with more than one."""
-
-    nbytes: array[int]
-    storage: array[int]
-    storage_nbytes: array[int]
-    offset: array[int]
-    role: array[int]
-    device: array[int]
-    dtype: array[int]
-    shape: array[int]
-    stride: array[int]
-    name: array[int]
-    alias: array[int]
-    held_by: array[int]
-    born: array[int]
-    model_line: array[int]
-    module: array[int]
-    note: array[int]
+    nbytes: array[int] = array_column("q")
+    storage: array[int] = array_column("Q")
+    storage_nbytes: array[int] = array_column("q")
+    offset: array[int] = array_column("q")
+    role: array[int] = array_column("b")
+    device: array[int] = array_column("h")
+    dtype: array[int] = array_column("h")
+    shape: array[int] = array_column("i")
+    stride: array[int] = array_column("i")
+    name: array[int] = array_column("i")
+    alias: array[int] = array_column("i")
+    held_by: array[int] = array_column("i")
+    born: array[int] = array_column("i")
+    model_line: array[int] = array_column("i")
+    module: array[int] = array_column("i")
+    note: array[int] = array_column("i")
+    names: Names = field(default_factory=Names)
+    devices: list[str] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    holders: list[str] = field(default_factory=list)
+    lines: list[SourceLine] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    more_names: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Row to all names, for rows with more than one."""
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -218,6 +192,7 @@ class TensorTable(RowSequence[TensorRecord]):
         return table
 
 
+TensorTable.COLUMNS = columns_of(TensorTable)
 _TEXTS = ("devices", "dtypes", "holders", "notes")
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tensorlens.errors import TensorlensError, UsageError
 
 if TYPE_CHECKING:
-    from tensorlens.render.blocks import Block, Presentable
+    from tensorlens.render.blocks import Block
+    from tensorlens.render.shown import Shown
     from tensorlens.render.view import View
 
 _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -74,7 +75,7 @@ class ExportRenderer:
     def __init__(self, extension: str) -> None:
         self.extension = extension
 
-    def render(self, record: Presentable) -> str | bytes:
+    def render(self, record: Shown) -> str | bytes:
         """Return the content of the file.
 
         Raises:
@@ -136,7 +137,7 @@ def tagged(name: str, tag: str) -> str:
 
 
 def save(
-    record: Presentable,
+    record: Shown,
     path: str | os.PathLike[str],
     *,
     overwrite: bool = False,

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
-
-if TYPE_CHECKING:
-    from tensorlens.render.view import View
+from typing import Any, Literal, TypeAlias
 
 from tensorlens.render.pictures import Picture
 
@@ -366,36 +363,3 @@ class Rows:
     """The columns of numbers that are no whole ones."""
     unsigned: Sequence[str] = ()
     """The columns of addresses."""
-
-
-class Presenter(Protocol):
-    """Says what is shown of one kind of record."""
-
-    def title(self, record: Any, /) -> str:
-        """Return the title of a page."""
-
-    def blocks(self, record: Any, view: View, /) -> Sequence[Block]:
-        """Return what is shown of a record."""
-
-    def rows(self, record: Any, /) -> Rows:
-        """Return the record as a flat table."""
-
-
-class Presentable(Protocol):
-    """A record that has a presenter."""
-
-    SHOWS_SOURCE: ClassVar[bool]
-    """Whether pages and texts show the lines of source code that it holds."""
-
-    def still(self) -> Presentable:
-        """Return it as of now: itself, unless it is of what goes on."""
-
-    @property
-    def contains_source(self) -> bool:
-        """Whether it holds lines of source code."""
-
-    def without_source(self) -> Presentable:
-        """Return it without these; itself where there are none."""
-
-    def presenter(self) -> Any:
-        """Return its :class:`Presenter`."""

@@ -12,7 +12,7 @@ from tensorlens.render.source_lines import permitted
 if TYPE_CHECKING:
     import pandas
 
-    from tensorlens.render.blocks import Presentable
+    from tensorlens.render.shown import Shown
 
 
 class CsvRenderer:
@@ -28,7 +28,7 @@ class CsvRenderer:
 
     extension = "csv"
 
-    def render(self, record: Presentable) -> str:
+    def render(self, record: Shown) -> str:
         """Return the table with its header row; rows end in CR LF."""
         record = permitted(record)
         table = record.presenter().rows(record)
@@ -51,7 +51,7 @@ def _cell(value: Any, cells: dict[str, str]) -> Any:
     return found
 
 
-def to_pandas(record: Presentable) -> pandas.DataFrame:
+def to_pandas(record: Shown) -> pandas.DataFrame:
     """Return the same rows as a DataFrame: whole numbers and strings, ``<NA>`` for blanks.
 
     Raises:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 from tensorlens import config
 
 if TYPE_CHECKING:
-    from tensorlens.render.blocks import Presentable
+    from tensorlens.render.shown import Shown
 
 NOTICE = "contains source lines; --no-source leaves them out"
 
 
-def permitted(record: Presentable) -> Any:
+def permitted(record: Shown) -> Any:
     """Return a record as of now, without its source lines where the settings leave them out."""
     record = record.still()
     return record if config.current().source else record.without_source()
 
 
-def provenance(record: Presentable) -> tuple[str, ...]:
+def provenance(record: Shown) -> tuple[str, ...]:
     """Return the end of a page: the run that a record is of, and whether it has source lines."""
     run = getattr(record, "run", None)
     texts: tuple[str, ...] = () if run is None else run.texts

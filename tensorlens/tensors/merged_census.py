@@ -124,7 +124,8 @@ def _merged_ledger(own: Sequence[Owned]) -> Ledger:
         driver_used=used,
         driver_total=total,
         missing=missing,
-        parts=fitted(_host_parts(ledgers, cached), cached) if is_host else _device_parts(own),
+        # of a device that several share, what is outside of their pools is not told apart
+        parts=fitted(_host_parts(ledgers, cached), cached) if is_host else (),
         explanations={**ledgers[-1].explanations, **first.explanations},
         blocks=tuple(blocks),
         block_count=sum(each.block_count for each in ledgers),
@@ -161,24 +162,3 @@ def _host_parts(ledgers: Sequence[Ledger], cached: int | None) -> list[Term]:
     if rest is not None and rest.nbytes is not None:
         own[rest.key] = replace(rest, nbytes=rest.nbytes - others)
     return [*own.values(), *parts]
-
-
-def _device_parts(own: Sequence[Owned]) -> tuple[Term, ...]:
-    """Return each pool's parts, with whose they are; what is outside of all pools once."""
-    found: list[Term] = []
-    outside = next((ledger for _, ledger in own if any(_is_outside(t) for t in ledger.parts)), None)
-    for name, ledger in own:
-        for term in ledger.parts:
-            if not _is_outside(term):
-                found.append(replace(term, key=f"{name}_{term.key}", label=f"{name}: {term.label}"))
-            elif ledger is outside:
-                # what the process has, less what one framework reserved: the others' is in it
-                more = sum(each.reserved or 0 for _, each in own if each is not ledger)
-                is_own = term.key == "context" and term.nbytes is not None
-                left = (term.nbytes or 0) - more if is_own else term.nbytes
-                found.append(replace(term, nbytes=left))
-    return tuple(found)
-
-
-def _is_outside(term: Term) -> bool:
-    return term.of == "other"

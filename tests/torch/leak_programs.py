@@ -1,9 +1,7 @@
 """Small programs that leave something behind in every step, with the truth about each."""
 
-import asyncio
 import collections
 import concurrent.futures
-import contextvars
 import copy
 import ctypes
 import dataclasses
@@ -348,22 +346,6 @@ def futures():
     def step():
         results.append(pool.submit(work))
         results[-1].result()
-
-    return step
-
-
-@leak("futures (closure)", 1, 64)
-def asyncio_futures():
-    loop = asyncio.new_event_loop()
-    futures = []
-
-    async def work():
-        return torch.ones(16)  # LEAK
-
-    def step():
-        task = loop.create_task(work())
-        loop.run_until_complete(task)
-        futures.append(task)
 
     return step
 
@@ -742,19 +724,6 @@ def small_view_of_large_storage():
 
     def step():
         first.append(torch.zeros(1000)[:1])  # LEAK
-
-    return step
-
-
-VALUES: contextvars.ContextVar = contextvars.ContextVar("VALUES")
-
-
-@leak("VALUES", 1, 112)
-def context_variable():
-    VALUES.set([])
-
-    def step():
-        VALUES.get().append(torch.zeros(28))  # LEAK
 
     return step
 

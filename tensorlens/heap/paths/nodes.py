@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
-GLOBAL, CLASS, LOCAL, CONTEXT, HELD, UNKNOWN, CUT = range(7)
+GLOBAL, CLASS, LOCAL, HELD, UNKNOWN, CUT = range(6)
 """Where a path begins.
 
-In the globals of a module, a class, a variable of a running function, the context variables, what
-only the profiler was given, a holder that cannot be seen, where the search stopped.
+In the globals of a module, a class, a variable of a running function, what only the profiler was
+given, a holder that cannot be seen, where the search stopped.
 """
 
-NO_MORE = (GLOBAL, CLASS, CONTEXT)
+NO_MORE = (GLOBAL, CLASS)
 """Of these nobody asks who holds them."""
 
 

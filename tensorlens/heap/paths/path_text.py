@@ -9,7 +9,6 @@ from tensorlens.heap.paths import inspection
 from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import (
     CLASS,
-    CONTEXT,
     CUT,
     GLOBAL,
     LOCAL,
@@ -61,8 +60,6 @@ class _Writer:
             self._take(PathStep(Reference("local", f"{root.name} (local)"), int(_is_cell(first))))
         elif root.kind == UNKNOWN:
             self._take(PathStep(Reference("unknown", root.name), 0))
-            self.is_bare = False
-        elif root.kind == CONTEXT:
             self.is_bare = False
         name = self.references[0].text if self.references else ""
         # a closure may refer to the same cell

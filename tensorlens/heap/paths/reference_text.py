@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
+import queue
 from collections.abc import Callable, Sequence
 from types import (
     AsyncGeneratorType,
@@ -12,11 +14,13 @@ from types import (
     FrameType,
     FunctionType,
     GeneratorType,
+    MethodType,
     TracebackType,
 )
+from typing import Any
 
 from tensorlens.heap.frames import SUSPENDED, function_name, locals_of
-from tensorlens.heap.paths import inspection, library_holders
+from tensorlens.heap.paths import inspection
 from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import PathNode
 from tensorlens.heap.rows import TRANSPARENT, mro, name_of_type
@@ -24,6 +28,8 @@ from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference
 
 _Rule = Callable[[Sequence[PathNode]], PathStep | None]
+
+_LRU: Any = functools._lru_cache_wrapper
 
 _WORDS = {
     GeneratorType: "generator",
@@ -156,6 +162,60 @@ def _variables_dict(nodes: Sequence[PathNode], frame: FrameType) -> PathNode | N
     return nodes[1] if any(held is nodes[1].object for held in gc.get_referents(frame)) else None
 
 
+def _of_lru_cache(nodes: Sequence[PathNode]) -> PathStep | None:
+    wrapper, child = nodes[:2]
+    attributes = inspection.attributes_of(wrapper)
+    name = inspection.entry(attributes, "__qualname__")
+    name = inspection.short_name(name) if type(name) is str else "?"
+    if inspection.is_dict_of(wrapper, child) and len(nodes) > 2:
+        key = inspection.key_of(child, nodes[2])
+        if type(key) is str and key == "__wrapped__":
+            return PathStep(None, 2)
+        text = f"{name}.{key if type(key) is str else '?'} (function attribute)"
+        return PathStep(Reference("function attribute", text), 2, True)
+    if child.object is inspection.entry(attributes, "__wrapped__"):
+        return PathStep(None)
+    size = limit = None
+    if any(held is vars(functools)["_CacheInfo"] for held in gc.get_referents(wrapper.object)):
+        _, _, limit, size = _LRU.cache_info(wrapper.object)
+    reference = Reference("cache", f"{name} (lru_cache, maxsize={limit})", "", size, limit)
+    # the cache itself is a dict of its own
+    is_inside = type(child.object) is dict and len(nodes) > 2
+    return PathStep(reference, 1 + is_inside, True)
+
+
+def _of_method(nodes: Sequence[PathNode]) -> PathStep:
+    method, child = nodes[0].object, nodes[1]
+    if child.object is method.__func__:
+        return PathStep(None)
+    return PathStep(
+        Reference("bound method", f"{inspection.callable_name(method.__func__)} (bound method)")
+    )
+
+
+def _of_simple_queue(nodes: Sequence[PathNode]) -> PathStep:
+    holder, child = nodes[:2]
+    length = queue.SimpleQueue.qsize(holder.object)
+    is_inside = type(child.object) is list and len(nodes) > 2
+    return PathStep(Reference("queue", "SimpleQueue", "", length), 1 + is_inside)
+
+
+def _of_queue(nodes: Sequence[PathNode]) -> PathStep | None:
+    """Return the item of a queue, which is an instance with a deque, a list or a heap."""
+    taken = 1 + inspection.is_dict_of(nodes[0], nodes[1])
+    if len(nodes) <= taken + 1:
+        return None
+    attributes = inspection.attributes_of(nodes[0])
+    items = nodes[taken]
+    if inspection.entry(attributes, "queue") is not items.object:
+        return None
+    place = inspection.index_of(items, nodes[taken + 1])
+    limit = inspection.entry(attributes, "maxsize")
+    limit = limit if type(limit) is int and limit > 0 else None
+    text = f"{inspection.owner_name(nodes[0])}[{'…' if place is None else place}]"
+    return PathStep(Reference("queue", text, "", inspection.length(items), limit), taken + 1)
+
+
 def _of_instance(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
     """Return which attribute refers to the next."""
     holder, child = nodes[:2]
@@ -171,9 +231,9 @@ def _of_instance(nodes: Sequence[PathNode], before: Reference | None) -> PathSte
         name = inspection.attribute_of(holder, child)
     rest = nodes[taken:]
     if len(rest) > 1 and inspection.is_of(rest[0], dict):
-        library_holders = _of_registry(name, owner, rest, before)
-        if library_holders is not None:
-            return PathStep(library_holders, taken + 1)
+        registered = _of_registry(name, owner, rest, before)
+        if registered is not None:
+            return PathStep(registered, taken + 1)
     if inspection.is_of(holder, BaseException):
         if name == "__traceback__":
             return PathStep(Reference("traceback", "traceback"), taken)
@@ -236,12 +296,14 @@ _RULES: dict[int, _Rule] = {
         (FrameType, _of_frame),
         (FunctionType, _of_function),
         *((kind, _of_suspended) for kind in SUSPENDED),
-        *library_holders.RULES,
+        (_LRU, _of_lru_cache),
+        (MethodType, _of_method),
+        (queue.SimpleQueue, _of_simple_queue),
     )
 }
 
 _DERIVED: tuple[tuple[type, _Rule], ...] = (
-    *library_holders.DERIVED,
+    (queue.Queue, _of_queue),
     (list, _of_items),
     (tuple, _of_items),
     (collections.deque, _of_items),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import gc
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -11,10 +10,8 @@ from operator import is_, is_not, itemgetter
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tensorlens.heap import live_objects, select
 from tensorlens.heap.paths.nodes import (
     CLASS,
-    CONTEXT,
     CUT,
     GLOBAL,
     HELD,
@@ -119,9 +116,8 @@ class Search:
 
     def run(self, is_enough: Callable[[PathNode], bool]) -> None:
         """Ask on until enough is known of each target, or all of it."""
-        self._ask_on(is_enough)
-        if self._add_tasks():
-            self._ask_on(is_enough)
+        while frontier := self._frontier(is_enough):
+            self._ask(frontier)
         self._begin_given()
         self._begin_unseen()
 
@@ -138,9 +134,7 @@ class Search:
         if node is None:
             node = self.nodes[id(found)] = PathNode(id(found), found)
             known = self.known.roots.get(id(found), ())
-            if type(found) is contextvars.Context:
-                node.add_root(PathRoot(CONTEXT))
-            elif is_atomic(found):
+            if is_atomic(found):
                 pass
             elif is_subtype(type(found), type):
                 node.add_root(PathRoot(CLASS, class_text(found)))
@@ -157,10 +151,6 @@ class Search:
             node.roots += self.known.roots.get(address, ())
             self._skip.add(id(items))
         return node
-
-    def _ask_on(self, is_enough: Callable[[PathNode], bool]) -> None:
-        while frontier := self._frontier(is_enough):
-            self._ask(frontier)
 
     def _frontier(self, is_enough: Callable[[PathNode], bool]) -> list[PathNode]:
         found: dict[int, PathNode] = {}
@@ -240,26 +230,6 @@ class Search:
                 child.add_root(PathRoot(CLASS, class_text(holder)))
             else:
                 self._link(self._node(holder), child)
-
-    def _add_tasks(self) -> bool:
-        """Add the tasks that hold targets: they tell what they refer to, but not when asked who."""
-        kind = getattr(sys.modules.get("_asyncio"), "Task", None)
-        left = {
-            node.address: node for node in self.targets if node.asked and self._unseen(node) > 0
-        }
-        if kind is None or not left:
-            return False
-        tasks, _ = select(live_objects(), (kind,), ())
-        found = False
-        for task in tasks:
-            known = self.nodes.get(id(task))
-            hits = [left[place] for place in map(id, gc.get_referents(task)) if place in left]
-            for child in hits:
-                if known is None or all(holder is not known for holder in child.holders):
-                    child.references += 1
-                    self._link(self._node(task), child)
-                    found = True
-        return found
 
     def _link(self, holder: PathNode, child: PathNode) -> None:
         if not holder.distance and not any(holder is target for target in self.targets):

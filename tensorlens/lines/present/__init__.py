@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.lines.present.function_tables import report as line_blocks
+from tensorlens.lines.present import function_tables
 from tensorlens.lines.report import FunctionLines, Line, LineReport
-from tensorlens.render.blocks import Block, Rows
-from tensorlens.render.view import View
+from tensorlens.render.blocks import Rows
 
 TEXT = ("function", "module", "filename", "source", "device", "raised", "execution")
 """The columns of :data:`COLUMNS` that are text."""
@@ -31,15 +30,8 @@ COLUMNS = (
 )
 """The columns in order; ``time_ns`` is nanoseconds and the figures after ``device`` are bytes."""
 
-
-def title(report: LineReport) -> str:
-    """Return the title of a page."""
-    return "memory per line"
-
-
-def blocks(report: LineReport, view: View) -> Sequence[Block]:
-    """Return the lines that matter, and the table of each function."""
-    return line_blocks(report, view)
+TITLE = "memory per line"
+blocks = function_tables.report
 
 
 def rows(report: LineReport) -> Rows:

@@ -51,10 +51,7 @@ _COLUMNS = (
 _TEXTS = ("option", "settings", "status", "why", "time", "loss")
 _FRACTIONS = ("time_ratio", "time_low", "time_high")
 
-
-def title(found: Comparison) -> str:
-    """Return the title of a page."""
-    return "memory options compared"
+TITLE = "memory options compared"
 
 
 def blocks(found: Comparison, view: View) -> Sequence[Block]:

@@ -16,6 +16,7 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.documents import Document, restored
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render import text_of_blocks
 from tensorlens.render.source_lines import permitted
 from tensorlens.units import parse_bytes
 
@@ -300,7 +301,7 @@ class Estimate(Document):
     def explain(self) -> str:
         """Return the answer in words and figures: what takes how much, and why."""
         shown = permitted(self)
-        return self._as_text(shown.presenter().explanation(shown))
+        return text_of_blocks(shown.presenter().explanation(shown))
 
     def without_source(self) -> Estimate:
         """Return it without the text of files, and without expressions as names."""

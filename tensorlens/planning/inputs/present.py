@@ -43,10 +43,7 @@ _COLUMNS = (
 """``kind`` is ``queue`` for the whole, ``part``, ``worker``, and ``objects``."""
 _TEXT_COLUMNS = ("kind", "name", "where", "unit", "why")
 
-
-def title(queue: Queue) -> str:
-    """Return the title of a page."""
-    return "input queue"
+TITLE = "input queue"
 
 
 def blocks(queue: Queue, view: View) -> Sequence[Block]:

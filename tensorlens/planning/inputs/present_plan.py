@@ -12,10 +12,7 @@ from tensorlens.render.view import View
 _COLUMNS = ("batch", "shape", "dtype", "nbytes", "factor", "held")
 """``nbytes`` is one batch, ``held`` the full queue and the batch in use."""
 
-
-def title(plan: Plan) -> str:
-    """Return the title of a page."""
-    return "memory of batches"
+TITLE = "memory of batches"
 
 
 def blocks(plan: Plan, view: View) -> Sequence[Block]:

@@ -41,10 +41,7 @@ _COLUMNS = (
 )
 _TEXTS = ("kind", "change", "what", "code", "cost", "settings", "how", "memory", "missing")
 
-
-def title(found: Suggestions) -> str:
-    """Return the title of a page."""
-    return "biggest savings"
+TITLE = "biggest savings"
 
 
 def blocks(found: Suggestions, view: View) -> Sequence[Block]:

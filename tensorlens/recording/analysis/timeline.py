@@ -44,7 +44,7 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
     own = _events(log, number)
     rows = [-1, *_thinned(own, levels, points)]
     start, begun = log.starts, beginning(recording)
-    at = _counted_at(recording, rows)
+    at = counted_at(log, rows)
     totals = [levels[row] if row >= 0 else 0 for row in at]
     reserved = reserved_levels(log, device)
     return Timeline(
@@ -67,7 +67,7 @@ def key_levels(
     ``rows`` are those of the timeline; ``keys`` has one for each event: that of the block which it
     hands out.
     """
-    log, at = recording.log, _counted_at(recording, rows)
+    log, at = recording.log, counted_at(recording.log, rows)
     number, reached, last = log.devices.index(device), _first_point(at, len(log)), len(at)
     found: dict[_K, dict[int, int]] = {}
     columns = zip(log.kind, log.device, log.pair, log.size, keys, reached, strict=True)
@@ -92,9 +92,10 @@ def summed_levels(several: Sequence[Levels]) -> Levels:
     return _levels(changes, max(changes, default=0) + 1)
 
 
-def _counted_at(recording: Recording, rows: Sequence[int]) -> list[int]:
+def counted_at(log: EventLog, rows: Sequence[int]) -> list[int]:
     """Return the last event that counts at each point: at the start, all that was there before."""
-    return [max(row, recording.log.starts - 1) for row in rows]
+    before = log.starts - 1
+    return [max(row, before) for row in rows]
 
 
 def _levels(changes: Mapping[int, int], last: int) -> Levels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from tensorlens.recording.analysis.instants import roles_of
@@ -117,7 +118,8 @@ class _Snapshot:
         self._recording = recording
         self._log = recording.log
         self._numbers = _numbers(self._log)
-        self._frames = _Frames(self._log)
+        # equal stacks and frames are one object, which a pickle writes once
+        self._frames, self._frame = cache(self._stack), cache(_frame)
         started = recording.origin.started
         self._started = 0 if started is None else round(started * _US)
 
@@ -136,6 +138,10 @@ class _Snapshot:
             },
         }
 
+    def _stack(self, stack: int) -> list[dict[str, Any]]:
+        frames = of_program(self._log.stacks.of(stack)[::-1])
+        return [self._frame(each) for each in reversed(frames)]
+
     def _fill(self, traces: list[list[dict[str, Any]]]) -> None:
         log, roles = self._log, roles_of(self._recording)
         mapped = {each.device for each in log.segments if each.expandable}
@@ -149,7 +155,7 @@ class _Snapshot:
                 "size": log.size[row],
                 "stream": 0,
                 "time_us": self._started + log.time[row] // 1000,
-                "frames": self._frames.of(log.stack[row]),
+                "frames": self._frames(log.stack[row]),
             }
             trace = traces[self._numbers[device]]
             if kind == ALLOC:
@@ -189,43 +195,22 @@ class _Snapshot:
             "segment_type": segment.kind,
             "segment_pool_id": _pool(segment.pool),
             "is_expandable": segment.expandable,
-            "frames": self._frames.of(segment.stack),
+            "frames": self._frames(segment.stack),
             "blocks": [
                 {
                     "address": each.address,
                     "size": each.size,
                     "requested_size": each.requested,
                     "state": each.state,
-                    "frames": self._frames.of(each.stack),
+                    "frames": self._frames(each.stack),
                 }
                 for each in segment.blocks
             ],
         }
 
 
-class _Frames:
-    """Stacks as lists of frames; equal ones are one list, which a pickle writes once."""
-
-    def __init__(self, log: EventLog) -> None:
-        self._stacks = log.stacks
-        self._made: dict[int, list[dict[str, Any]]] = {-1: []}
-        self._written: dict[Frame, dict[str, Any]] = {}
-
-    def of(self, stack: int) -> list[dict[str, Any]]:
-        made = self._made.get(stack)
-        if made is None:
-            frames = of_program(self._stacks.of(stack)[::-1])
-            made = self._made[stack] = [self._frame(each) for each in reversed(frames)]
-        return made
-
-    def _frame(self, frame: Frame) -> dict[str, Any]:
-        if frame not in self._written:
-            self._written[frame] = {
-                "filename": frame.filename,
-                "line": frame.lineno,
-                "name": frame.function,
-            }
-        return self._written[frame]
+def _frame(frame: Frame) -> dict[str, Any]:
+    return {"filename": frame.filename, "line": frame.lineno, "name": frame.function}
 
 
 def _numbers(log: EventLog) -> list[int]:

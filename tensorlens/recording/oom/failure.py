@@ -12,9 +12,9 @@ from tensorlens.recording.analysis.lines import Lines
 from tensorlens.recording.analysis.phases import Phases
 from tensorlens.recording.record import running
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.documents import Shown
 from tensorlens.records.events import OOM, EventLog, Frame, Stacks
 from tensorlens.records.failures import Request
+from tensorlens.render.shown import Shown
 from tensorlens.tensors.snapshot import Snapshot
 from tensorlens.user_code import is_foreign
 

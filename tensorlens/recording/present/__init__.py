@@ -35,7 +35,6 @@ from tensorlens.recording.present.tables import (
     line_table,
     module_rows,
     module_table,
-    more_rows,
     resident_table,
 )
 from tensorlens.recording.recordings import Recording
@@ -62,12 +61,9 @@ from tensorlens.render.figures import counted, size
 from tensorlens.render.html.templates import markup
 from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import LeftOut
-from tensorlens.tensors.present.tables import share_table, size_cell
+from tensorlens.tensors.present.tables import more_rows, share_table, size_cell
 
-
-def title(recording: Recording) -> str:
-    """Return the title of a page."""
-    return "memory over time"
+TITLE = "memory over time"
 
 
 def rows(recording: Recording) -> Rows:
@@ -75,15 +71,7 @@ def rows(recording: Recording) -> Rows:
     return Rows(data.COLUMNS, data.rows(recording), data.TEXT, (), ("address",))
 
 
-def exported(recording: Recording, ending: str) -> str | bytes:
-    """Return the content of a file that keeps recordings alone."""
-    return export.exported(recording, ending)
-
-
-def summary(recording: Recording) -> dict[str, Any]:
-    """Return what it tells as plain data."""
-    return data.summary(recording)
-
+exported, summary = export.exported, data.summary
 
 _LINES_OF_A_PAGE = 30
 _NODES = 4

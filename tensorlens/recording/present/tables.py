@@ -12,11 +12,11 @@ from tensorlens.recording.present.instants import BlockRow, Instant, LineRow
 from tensorlens.records.names import common_name
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Cell, Column, Medium, Row, Table
-from tensorlens.render.figures import counted, duration, size
+from tensorlens.render.figures import duration, size
 from tensorlens.render.source import place, printable
 from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import LeftOut
-from tensorlens.tensors.present.tables import share, size_cell
+from tensorlens.tensors.present.tables import more_rows, share, size_cell
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _NUMBER_ABOVE = re.compile(r"(?<![^.])\d+(?=\.)")
@@ -93,14 +93,6 @@ def _blanked(above: Collection[str], number: re.Match[str]) -> str:
 _OF_THE_MODEL = "A line of the model that the line above calls"
 
 
-def more_rows(hidden: LeftOut | None, what: str) -> tuple[str, ...]:
-    """Return how many rows of a kind are not shown; nothing where all are."""
-    if hidden is None:
-        return ()
-    why = f" ({hidden.why})" if hidden.why else ""
-    return (f"{counted(hidden.count, f'more {what}')}, {size(hidden.nbytes)}{why}",)
-
-
 def line_cells(row: LineRow) -> tuple[Cell, str]:
     """Return a line and its source; one of a model stands below the user's."""
     tip = _OF_THE_MODEL if row.is_model else ""
@@ -115,36 +107,28 @@ def line_columns(has_source: bool) -> tuple[Column, ...]:
 
 def line_table(rows: Sequence[LineRow], hidden: LeftOut | None, whole: int, tip: str = "") -> Table:
     """Return what each line has of ``whole`` bytes."""
-    columns = (
-        Column("Size", tip=tip),
-        Column("Share"),
-        *line_columns(any(row.source for row in rows)),
-    )
-    cells = (
-        (size_cell(row.nbytes, whole), share(row.nbytes, whole), *line_cells(row))[: len(columns)]
-        for row in rows
-    )
-    return Table(columns, tuple(map(Row, cells)), rest=more_rows(hidden, "line"))
+    columns = line_columns(any(row.source for row in rows))
+    parts = ((row.nbytes, line_cells(row)[: len(columns)]) for row in rows)
+    return _shares(parts, columns, whole, tip, more_rows(hidden, "line"))
 
 
 def module_table(
     rows: Sequence[ModuleRow], hidden: LeftOut | None, whole: int, tip: str = ""
 ) -> Table:
     """Return what each module has of ``whole`` bytes."""
-    return Table(
-        (Column("Size", tip=tip), Column("Share"), Column("Module", "name")),
-        tuple(
-            Row(
-                (
-                    size_cell(row.nbytes, whole),
-                    share(row.nbytes, whole),
-                    Cell(row.path, count=row.count),
-                )
-            )
-            for row in rows
-        ),
-        rest=more_rows(hidden, "module"),
-    )
+    parts = ((row.nbytes, (Cell(row.path, count=row.count),)) for row in rows)
+    return _shares(parts, (Column("Module", "name"),), whole, tip, more_rows(hidden, "module"))
+
+
+def _shares(
+    parts: Iterable[tuple[int, tuple[Cell | str, ...]]],
+    columns: Sequence[Column],
+    whole: int,
+    tip: str,
+    rest: tuple[str, ...],
+) -> Table:
+    rows = (Row((size_cell(nbytes, whole), share(nbytes, whole), *more)) for nbytes, more in parts)
+    return Table((Column("Size", tip=tip), Column("Share"), *columns), tuple(rows), rest=rest)
 
 
 _ON_PAGES: tuple[Medium, ...] = ("cell", "page")

@@ -19,7 +19,7 @@ from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
 from tensorlens.recording.tlens.tables import add_rows
 from tensorlens.records.documents import Document, check_schema, restored
-from tensorlens.records.events import Context, EventLog, Label, Segment
+from tensorlens.records.events import Context, EventLog, Label, Mark, Segment
 from tensorlens.records.origin import Origin
 
 _GZIP = b"\x1f\x8b"
@@ -114,7 +114,7 @@ class _Reader:
             "stacks": lambda data: tables.add_stacks(self._log.stacks, data),
             "contexts": self._into(self._log.contexts, partial(restored, Context)),
             "labels": self._into(self._log.labels, partial(restored, Label)),
-            "marks": self._into(self._log.marks, tables.mark_from_list),
+            "marks": self._into(self._log.marks, lambda data: Mark(*data[:3])),
             "dropped_marks": self._log.dropped_marks.extend,
             "segments": self._into(self._log.segments, partial(restored, Segment)),
             "sources": self._log.sources.update,

@@ -12,13 +12,13 @@ from tensorlens.records.events import (
     FREE,
     EventLog,
     Frame,
-    Mark,
     Stacks,
 )
 
 ROWS = 50_000
 """How many rows a line of events has."""
 
+_OF_STACKS = ("parent", "frame", "module")
 _PLAIN = ("kind", "device", "address", "size", "stack", "context", "label")
 
 
@@ -33,29 +33,14 @@ def frame_from_list(data: Any) -> Frame:
     return Frame(filename, lineno, function, bool(user))
 
 
-def mark_to_list(mark: Mark) -> list[Any]:
-    """Return ``[name, row, time]``."""
-    return [mark.name, mark.row, mark.time_ns]
-
-
-def mark_from_list(data: Any) -> Mark:
-    """Return the mark of :func:`mark_to_list`."""
-    return Mark(*data[:3])
-
-
 def stacks_to_dict(stacks: Stacks, first: int, last: int) -> dict[str, Any]:
     """Return the nodes from ``first`` up to ``last`` in columns."""
-    rows = slice(first, last)
-    return {
-        "parent": list(stacks.parent[rows]),
-        "frame": list(stacks.frame[rows]),
-        "module": list(stacks.module[rows]),
-    }
+    return {column: list(getattr(stacks, column)[first:last]) for column in _OF_STACKS}
 
 
 def add_stacks(stacks: Stacks, data: Any) -> None:
     """Add the nodes of :func:`stacks_to_dict`."""
-    for column in ("parent", "frame", "module"):
+    for column in _OF_STACKS:
         getattr(stacks, column).extend(array("i", data[column]))
 
 

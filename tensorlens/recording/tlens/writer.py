@@ -7,7 +7,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple, fields
 from typing import Any, TypeVar
 
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
@@ -51,7 +51,7 @@ def _lines(recording: Recording) -> Iterator[bytes]:
         yield _line(stacks=tables.stacks_to_dict(log.stacks, first, first + _PART))
     yield from _parts("contexts", log.contexts, asdict)
     yield from _parts("labels", log.labels, asdict)
-    yield from _parts("marks", log.marks, tables.mark_to_list)
+    yield from _parts("marks", log.marks, astuple)
     yield from _parts("dropped_marks", log.dropped_marks, str)
     yield from _parts("segments", log.segments, asdict)
     for file, source in log.sources.items():

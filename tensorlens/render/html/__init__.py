@@ -10,7 +10,7 @@ from tensorlens.render.source_lines import permitted, provenance
 from tensorlens.render.view import View
 
 if TYPE_CHECKING:
-    from tensorlens.render.blocks import Presentable
+    from tensorlens.render.shown import Shown
 
 _ROWS_OF_A_PAGE = 500
 
@@ -32,16 +32,16 @@ class HtmlRenderer:
     def __init__(self, view: View | None = None) -> None:
         self.view = view or View(top=_ROWS_OF_A_PAGE)
 
-    def render(self, record: Presentable) -> str:
+    def render(self, record: Shown) -> str:
         """Return the page as text, to be written as UTF-8."""
         record = permitted(record)
         own = record.presenter()
         body = markup(own.blocks(record, self.view), "page")
         template = environment().get_template("page.html")
-        return template.render(title=own.title(record), body=body, run=provenance(record))
+        return template.render(title=own.TITLE, body=body, run=provenance(record))
 
 
-def fragment(record: Presentable) -> str:
+def fragment(record: Shown) -> str:
     """Return the record as one ``<div>`` for a notebook cell, without any script.
 
     Every style is scoped to its class, and it stays readable where styles are taken away.

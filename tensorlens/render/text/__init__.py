@@ -13,7 +13,8 @@ from tensorlens.render.text.page import Page, output_width
 from tensorlens.render.view import View
 
 if TYPE_CHECKING:
-    from tensorlens.render.blocks import Block, Presentable
+    from tensorlens.render.blocks import Block
+    from tensorlens.render.shown import Shown
 
 _NARROWEST = 40
 
@@ -48,7 +49,7 @@ class TextRenderer:
         self.view = view or View()
         self.tells_run = tells_run
 
-    def render(self, record: Presentable) -> str:
+    def render(self, record: Shown) -> str:
         """Return the record as text that ends in a newline."""
         record = permitted(record)
         blocks = [*record.presenter().blocks(record, self.view)]

@@ -38,10 +38,7 @@ _TEXT = tuple(
     name for name in FIELDS if name not in ("nbytes", "storage", "storage_nbytes", "offset")
 )
 
-
-def title(snapshot: Snapshot) -> str:
-    """Return the title of a page."""
-    return "tensors in memory"
+TITLE = "tensors in memory"
 
 
 def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:

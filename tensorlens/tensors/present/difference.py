@@ -36,10 +36,7 @@ the storage, and everything else is of the later tensor where there is one."""
 
 _TEXT = tuple(name for name in _COLUMNS if name not in _BYTES)
 
-
-def title(difference: Difference) -> str:
-    """Return the title of a page."""
-    return "changes in memory"
+TITLE = "changes in memory"
 
 
 def blocks(difference: Difference, view: View) -> Sequence[Block]:

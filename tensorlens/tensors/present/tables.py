@@ -43,6 +43,14 @@ def _bar(nbytes: int, whole: int) -> tuple[float, float]:
     return (0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0)
 
 
+def more_rows(hidden: LeftOut | None, what: str, *, signed: bool = False) -> tuple[str, ...]:
+    """Return how many rows of a kind are not shown; nothing where all are."""
+    if hidden is None:
+        return ()
+    why = f" ({hidden.why})" if hidden.why else ""
+    return (f"{counted(hidden.count, f'more {what}')}, {size(hidden.nbytes, signed=signed)}{why}",)
+
+
 def share_table(title: str, parts: Iterable[tuple[str, int, str]], whole: int) -> Table:
     """Return what each part, with the colour of its kind, has of ``whole`` bytes."""
     rows = (
@@ -126,7 +134,9 @@ def tensor_table(
     return Table(
         tuple(columns),
         tuple(Row(each, tuple(_remarks(row, view))) for each, row in zip(cells, rows, strict=True)),
-        rest=tuple(_rest(each, is_change=bool(kind)) for each in hidden),
+        rest=tuple(
+            text for each in hidden for text in more_rows(each, "tensor", signed=bool(kind))
+        ),
         opening=_OPENING if len(rows) > _OPENING else 0,
     )
 
@@ -190,8 +200,3 @@ def _everything(row: TensorRow) -> Iterator[str]:
 def _layout(tensor: TensorRecord) -> str:
     stride = f", stride {tensor.stride}" if tensor.stride is not None else ""
     return stride + (f", from element {tensor.offset:,}" if tensor.offset else "")
-
-
-def _rest(hidden: LeftOut, *, is_change: bool) -> str:
-    nbytes = size(hidden.nbytes, signed=is_change)
-    return f"{counted(hidden.count, 'more tensor')}, {nbytes} ({hidden.why})"

@@ -142,15 +142,6 @@ class TestAccelerators:
         )
         return first, second, Counters([first, second])
 
-    def test_those_in_use_in_any_each_once(self):
-        first, second, both = self.both()
-        assert both.used_devices() == []
-        second.used.append("cuda:1")
-        assert both.used_devices() == ["cuda:1"]
-        first.used.append("cuda:0")
-        second.used.append("cuda:0")
-        assert both.used_devices() == ["cuda:0", "cuda:1"]
-
     def test_pools_on_one_device_are_added_up(self):
         _first, second, both = self.both()
         counter = both.device("cuda:0")

@@ -146,7 +146,7 @@ class TestCensus:
         assert found.notes == ("two: what it took on the cpu is not in the ledger: no compiler",)
 
     def test_the_ledger_of_a_device_has_both_pools(self):
-        def pool(source, allocated, named, reserved, *parts):
+        def pool(source, allocated, named, reserved):
             return Ledger(
                 device="cuda:0",
                 source=source,
@@ -159,25 +159,18 @@ class TestCensus:
                 other=1000 - reserved,
                 driver_used=1000,
                 driver_total=4000,
-                parts=(*parts, Term("cached", "largest_free", "largest free block", 9, "")),
+                parts=(Term("cached", "largest_free", "largest free block", 9, ""),),
             )
 
-        context = Term("other", "context", "context", 300, "")
-        rest = Term("other", "other_processes", "others", 500, "")
         found = self.found(
-            Findings(table(), {"cuda:0": pool("A", 100, 60, 200, context, rest)}, ()),
+            Findings(table(), {"cuda:0": pool("A", 100, 60, 200)}, ()),
             Findings(table(), {"cuda:0": pool("B", 30, 10, 70)}, ()),
         )
         ledger = found.ledger["cuda:0"]
         assert (ledger.allocated, ledger.named, ledger.unnamed) == (130, 70, 60)
         assert (ledger.reserved, ledger.cached, ledger.other) == (270, 140, 730)
         assert ledger.driver_used == 1000
-        assert {term.key: term.nbytes for term in ledger.parts} == {
-            "context": 300 - 70,
-            "other_processes": 500,
-            "one_largest_free": 9,
-            "two_largest_free": 9,
-        }
+        assert ledger.parts == ()
 
     def test_one_that_fails_does_not_take_the_other_with_it(self):
         first, second = FakeFramework("one"), FakeFramework("two")

@@ -2,7 +2,6 @@
 
 import collections
 import concurrent.futures
-import contextvars
 import functools
 import gc
 import queue
@@ -374,12 +373,6 @@ def test_futures() -> None:
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     ref = put(future.set_result)
     assert told(ref) == ["test_futures(): future (local) -> Future._result (future)"]
-
-
-def test_a_context_variable() -> None:
-    variable: contextvars.ContextVar[Any] = contextvars.ContextVar("current")
-    ref = put(lambda thing: variable.set([thing]))
-    assert told(ref) == ["current (context variable) -> list[0]"]
 
 
 def test_partials_and_bound_methods() -> None:

@@ -9,10 +9,7 @@ from tensorlens.recording import export
 
 __all__ = ["blocks", "cards", "explanation", "exported", "rows", "summary", "title"]
 
-
-def title(estimate: Estimate) -> str:
-    """Return the title of a page."""
-    return "memory estimate"
+TITLE = "memory estimate"
 
 
 def exported(estimate: Estimate, ending: str) -> str | bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tensorlens.recording.analysis.event_index import PlaceTable, event_index
 from tensorlens.recording.analysis.instants import roles_of
-from tensorlens.recording.analysis.timeline import Levels, key_levels, summed_levels
+from tensorlens.recording.analysis.timeline import Levels, counted_at, key_levels, summed_levels
 from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.instants import LineRow, nowhere, source_of, start_text
 from tensorlens.recording.present.tables import module_families
@@ -51,42 +51,28 @@ def chosen_blocks(
         few: how many of the other points.
         many: how many of those points.
     """
-    points, sizes, pairs = _last_rows(log, timeline), log.size, log.pair
-    room = [few] * len(points)
-    for point in whole:
-        room[point] = many
-    # the next point from each that has room still, found in ever fewer steps
-    following = list(range(len(points) + 1))
-    full = len(points)
-    chosen = []
-    for row in sorted(made, key=sizes.__getitem__, reverse=True):
-        first = bisect_left(points, row)
-        end = full if pairs[row] < 0 else bisect_left(points, pairs[row])
-        point = _next(following, first)
-        if point >= end:
-            continue
-        chosen.append(row)
-        while point < end:
-            room[point] -= 1
-            if not room[point]:
-                following[point] = point + 1
-            point = _next(following, point + 1)
-        if _next(following, 0) == full:
-            break
+    sizes, pairs, allocated = log.size, log.pair, {*made}
+    resident: list[tuple[int, int]] = []
+    chosen: set[int] = set()
+    begin = 0
+    for point, last in enumerate(counted_at(log, timeline.rows)):
+        for row in range(begin, last + 1):
+            pair = pairs[row]
+            # the largest first, of equal ones the earliest
+            if row in allocated:
+                insort(resident, (-sizes[row], row))
+            elif pair in allocated:
+                del resident[bisect_left(resident, (-sizes[pair], pair))]
+        begin = last + 1
+        chosen.update(row for _, row in resident[: many if point in whole else few])
     return sorted(chosen)
 
 
 def counts(log: EventLog, timeline: Timeline, made: Sequence[int]) -> list[int]:
     """Return how many of the blocks that were handed out were resident at each point."""
     freed = sorted(pair for pair in map(log.pair.__getitem__, made) if pair >= 0)
-    rows = _last_rows(log, timeline)
+    rows = counted_at(log, timeline.rows)
     return [bisect_right(made, row) - bisect_right(freed, row) for row in rows]
-
-
-def _last_rows(log: EventLog, timeline: Timeline) -> list[int]:
-    """Return the last event that counts at each point: at the start, all that was there before."""
-    before = log.starts - 1
-    return [max(row, before) for row in timeline.rows]
 
 
 def allocations(log: EventLog, device: str) -> list[int]:
@@ -97,15 +83,6 @@ def allocations(log: EventLog, device: str) -> list[int]:
         for row, (kind, each) in enumerate(zip(log.kind, log.device, strict=True))
         if each == number and kind in (START, ALLOC)
     ]
-
-
-def _next(following: list[int], point: int) -> int:
-    end = point
-    while following[end] != end:
-        end = following[end]
-    while following[point] != end:
-        following[point], point = end, following[point]
-    return end
 
 
 _TEXTS: dict[str, Callable[[Resident], str]] = {
