@@ -19,10 +19,10 @@ from tensorlens.units import format_bytes
 _FEWEST = 4
 """Samples without which nothing is said."""
 _MOST = 64
-_SHARE = 1000
-"""A sample is taken when as many times its cost has gone by since the last one,"""
 _FIRST, _CHEAP = 16, 0.0005
-"""and of the first ones each that takes no longer than some seconds: steps may be short."""
+"""The first ones are all taken, where each takes no more than some seconds: steps may be short;"""
+_SHARE_OF_FIRST, _SHARE = 20, 1000
+"""else when as many times its cost has gone by since the last: of the first ones, of others."""
 _SMALLEST = 4096
 """Bytes a step below which growth of the heap is noise."""
 _OF_A_TENSOR = 4096
@@ -94,8 +94,10 @@ class HostSampler:
             step: how many steps have ended.
             tensors: bytes that the framework's allocator of host memory has handed out.
         """
-        is_short = len(self._samples) < _FIRST and self._cost < _CHEAP
-        if is_short or self._clock() - self._last >= _SHARE * self._cost:
+        is_first = len(self._samples) < _FIRST
+        share = _SHARE_OF_FIRST if is_first else _SHARE
+        is_cheap = is_first and self._cost < _CHEAP
+        if is_cheap or self._clock() - self._last >= share * self._cost:
             if step % self._every == 0:
                 self._take(step, tensors)
 

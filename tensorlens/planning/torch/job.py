@@ -15,7 +15,7 @@ from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, tra
 from tensorlens.planning.torch.device.readiness import Readiness, prepare
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.jobs import Job, Program
-from tensorlens.planning.trials.steps import forget, forget_modules
+from tensorlens.planning.trials.steps import forget
 
 _PASSING = (
     *(f"{folder}{os.sep}" for folder in (temporary_folder(),) if folder),
@@ -49,20 +49,19 @@ def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
     return trace
 
 
-def settle(program: Program) -> None:
+def settle(program: Program) -> bool:
     """Free what a job has left, and set aside what stays, as each look takes as long as it is.
 
-    Models and tensors of a module are of one job, and mean nothing to the next: it imports anew.
+    Returns whether another job may come: models and tensors that a module keeps are of one job.
     """
     from tensorlens.planning.torch.names import has_tensors
 
     forget(program)
     gc.collect()
     if has_tensors():
-        forget_modules()
-        gc.collect()
-    if not has_tensors():
-        gc.freeze()
+        return False
+    gc.freeze()
+    return True
 
 
 def _readiness(job: Job) -> Readiness:

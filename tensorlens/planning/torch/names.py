@@ -97,8 +97,8 @@ _STEPS = 4
 
 
 def has_tensors() -> bool:
-    """Tell whether there is a fake tensor, a model or an optimizer, of torch or of Keras."""
-    wanted = (*_KINDS, FakeTensor, kinds.variable())
+    """Tell whether there is a fake tensor, or a variable of Keras."""
+    wanted = (FakeTensor, kinds.variable())
     return any(issubclass(type(each), wanted) for each in without_tuples())
 
 

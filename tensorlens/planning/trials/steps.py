@@ -17,7 +17,6 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.trials.jobs import Job, Program
 from tensorlens.planning.trials.pickling import unpack
-from tensorlens.user_code import is_foreign
 
 
 def beginning(job: Job) -> Any:
@@ -108,18 +107,6 @@ def forget(program: Program) -> None:
         name = _module_name(program.file)
         if getattr(sys.modules.get(name), "__file__", None) == program.file:
             del sys.modules[name]
-
-
-def modules_of_programs() -> dict[str, str]:
-    """Return the names of the modules that are no library's, and their files."""
-    files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
-    return {name: file for name, file in files.items() if file and not is_foreign(file)}
-
-
-def forget_modules() -> None:
-    """Let go of all modules that are no library's."""
-    for name in modules_of_programs():
-        del sys.modules[name]
 
 
 def _run_script(program: Program) -> None:
