@@ -211,7 +211,7 @@ if not readiness.is_ready:
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.planning.torch.memory.attention import FusedAttention
+from tensorlens.planning.torch.memory.attention import fused_attention
 from tensorlens.planning.torch.cautions import caution_scope
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.memory.temporaries import Temporaries
@@ -230,7 +230,7 @@ def track(program):
     hidden = lambda *asked: [each for part in parts for each in part(*asked)]
     with (
         caution_scope(told.append),
-        FusedAttention(card),
+        fused_attention(card),
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         node_stacks(stacks),

@@ -25,7 +25,7 @@ from tensorlens.planning.tensorflow.keras_training import (
 from tensorlens.planning.torch.cautions import Cautions, caution_scope
 from tensorlens.planning.torch.device.mode import on_host
 from tensorlens.planning.torch.device.readiness import Readiness, measure_with
-from tensorlens.planning.torch.memory.attention import FusedAttention
+from tensorlens.planning.torch.memory.attention import fused_attention
 from tensorlens.planning.torch.memory.host_kernels import HostKernels
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
@@ -147,7 +147,7 @@ def _enter_device(
     elif job.device == "cuda":
         card = job.card or H100
         hidden = _scratch_on(card)
-        enter(FusedAttention(card))
+        enter(fused_attention(card))
     patches: tuple[Setting, ...] = (
         *(value_patches, loader_patches, compiler_patches, copy_patches),
         *(random_states, tracer_patches, thread_modes),

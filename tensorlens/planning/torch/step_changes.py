@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from tensorlens.heap import instances
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import all_wrapped
 from tensorlens.planning.step_facts import UnusedVariable
 from tensorlens.planning.trials.jobs import CannotApply
 
@@ -45,9 +44,8 @@ def freed_before_backward(
         return backward
 
     def run() -> Any:
-        with contextlib.ExitStack() as stack:
-            for owner in (torch.Tensor, torch.autograd):
-                stack.enter_context(wrapped(owner, "backward", freeing))
+        owners = torch.Tensor, torch.autograd
+        with all_wrapped(((owner, "backward") for owner in owners), freeing):
             result = step()
         if not freed:
             raise CannotApply(f"backward() was not called from line {waiting.lineno} of the step")

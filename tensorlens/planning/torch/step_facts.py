@@ -17,7 +17,7 @@ from tensorlens.frameworks.torch.census.findings import look
 from tensorlens.frameworks.torch.census.tensors.graph import walk
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import all_wrapped
 from tensorlens.planning.step_facts import (
     BACKWARD,
     OptimizerFacts,
@@ -54,12 +54,12 @@ class StepWatch:
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Note what steps call."""
-        with contextlib.ExitStack() as stack:
-            for owner in (torch.optim.Optimizer, torch.nn.Module):
-                stack.enter_context(wrapped(owner, "zero_grad", self._zero_grad))
-            for owner in (torch.Tensor, torch.autograd):
-                stack.enter_context(wrapped(owner, "backward", self._backward))
-            stack.enter_context(self._loaders.on())
+        zeroing, passing = (torch.optim.Optimizer, torch.nn.Module), (torch.Tensor, torch.autograd)
+        with (
+            all_wrapped(((owner, "zero_grad") for owner in zeroing), self._zero_grad),
+            all_wrapped(((owner, "backward") for owner in passing), self._backward),
+            self._loaders.on(),
+        ):
             yield
 
     def facts(self, is_whole: bool) -> StepFacts:

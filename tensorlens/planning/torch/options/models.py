@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import checkpoint as checkpoints
 
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import all_wrapped
 from tensorlens.planning.torch.options.stage import (
     Option,
     Stage,
@@ -41,14 +41,13 @@ class Autocast(Option):
         """Enter it, and leave it while backward and optimizers run."""
         self._enter()
         try:
-            with contextlib.ExitStack() as stack:
-                for owner, name in (
-                    (torch.autograd, "backward"),
-                    (torch.autograd, "grad"),
-                    (torch.Tensor, "backward"),
-                    *((kind, "step") for kind in stepping_classes()),
-                ):
-                    stack.enter_context(wrapped(owner, name, self._outside))
+            passes = (
+                (torch.autograd, "backward"),
+                (torch.autograd, "grad"),
+                (torch.Tensor, "backward"),
+            )
+            steps = ((kind, "step") for kind in stepping_classes())
+            with all_wrapped((*passes, *steps), self._outside):
                 yield
         finally:
             self._leave()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tensorlens.guards import one_line
-from tensorlens.planning.patches import accepted, exchanging, wrapped
+from tensorlens.planning.patches import accepted, all_wrapped, exchanging, wrapped
 from tensorlens.planning.torch.options.stage import Option, Stage, stepping_classes
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.losses import loss_of
@@ -107,10 +107,8 @@ class SetToNone(Option):
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
         """Exchange ``zero_grad`` of both classes."""
-        with (
-            wrapped(torch.optim.Optimizer, "zero_grad", self._forced),
-            wrapped(torch.nn.Module, "zero_grad", self._forced),
-        ):
+        owners = torch.optim.Optimizer, torch.nn.Module
+        with all_wrapped(((owner, "zero_grad") for owner in owners), self._forced):
             yield
 
     def _forced(self, function: Any) -> Any:
@@ -149,9 +147,10 @@ class Accumulate(Option):
 
         def in_parts() -> Any:
             values = []
+            steps = ((kind, "step") for kind in stepping_classes())
             with (
                 wrapped(torch.optim.Optimizer, "zero_grad", self._only_once),
-                _optimizer_steps(self),
+                all_wrapped(steps, self._only_last),
             ):
                 for part in range(self.value):
                     self._part, self._stepped = part, False
@@ -171,7 +170,14 @@ class Accumulate(Option):
 
         return zero_grad
 
-    def may_step(self, optimizer: Any) -> bool:
+    def _only_last(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(optimizer, *args, **kwargs) if self._may_step(optimizer) else None
+
+        return step
+
+    def _may_step(self, optimizer: Any) -> bool:
         """Tell whether the optimizer is to step now, with its gradients made their mean."""
         self._stepped = True
         self._optimizer_steps += 1
@@ -188,20 +194,3 @@ class Accumulate(Option):
         """Say so where no optimizer stepped: nothing was accumulated."""
         if not self._optimizer_steps:
             raise CannotApply("accumulate changes nothing: the step calls no optimizer")
-
-
-@contextlib.contextmanager
-def _optimizer_steps(option: Accumulate) -> Iterator[None]:
-    """Let every class of optimizers ask before it steps."""
-
-    def asking(function: Any) -> Any:
-        @functools.wraps(function)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            return function(optimizer, *args, **kwargs) if option.may_step(optimizer) else None
-
-        return step
-
-    with contextlib.ExitStack() as stack:
-        for kind in stepping_classes():
-            stack.enter_context(wrapped(kind, "step", asking))
-        yield
