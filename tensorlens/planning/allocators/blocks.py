@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tensorlens.planning.allocators.settings import Settings
+from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.records.events import SEGMENT_ALLOC, SEGMENT_FREE, EventLog
 
 FREE, ALLOCATED, UNMAPPED = range(3)
@@ -153,7 +153,7 @@ class Memory:
         if limit is not None:
             if size < limit <= block.size:
                 return None
-            if size >= limit and block.size >= size + settings.max_non_split_rounding:
+            if size >= limit and block.size >= size + LARGE_SEGMENT:
                 return None
         del keys[index]
         return block

@@ -19,7 +19,7 @@ from tensorlens.planning.allocators.blocks import (
     Pool,
     Reservation,
 )
-from tensorlens.planning.allocators.settings import Settings
+from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.planning.allocators.simulated import NoRoom, SimulatedAllocator
 from tensorlens.records.events import EventLog
 from tensorlens.records.torch_files.sizes import SMALL, SMALL_SEGMENT
@@ -132,7 +132,7 @@ def _shrink(memory: Memory, block: Block) -> None:
 
 def _reserve(memory: Memory, pool: Pool, size: int) -> Block:
     """Reserve address space for an eighth more than the card has, all of it unmapped."""
-    unit = SMALL_SEGMENT if pool.small else memory.settings.large_segment_size
+    unit = SMALL_SEGMENT if pool.small else LARGE_SEGMENT
     total = max(_UNLIMITED, size) if memory.total is None else memory.total + memory.total // 8
     extent = -(-total // unit) * unit
     address = memory.address_space(extent)

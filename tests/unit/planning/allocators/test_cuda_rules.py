@@ -182,13 +182,6 @@ def test_four_parts_between_powers_of_two(nbytes, held):
     assert allocator.figures.allocated.current == held
 
 
-def test_a_larger_segment_for_middling_requests():
-    allocator = CachingAllocator(Settings.parse("large_segment_size_mb:40"))
-    allocator.malloc(2 * MIB)
-    allocator.malloc(9 * MIB)
-    assert blocks(allocator) == [[2 * MIB, 9 * MIB, -29 * MIB]]
-
-
 def test_expandable_segments_grow_unit_by_unit():
     allocator = CachingAllocator(Settings(expandable_segments=True), total=160 * MIB)
     first = allocator.malloc(15 * MIB)
