@@ -39,7 +39,7 @@ from tensorlens.planning.torch.patches.data_loaders import (
 )
 from tensorlens.planning.torch.patches.distributed import distributed
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
-from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker
+from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker, no_scratch
 from tensorlens.planning.torch.values.data_dependent import value_patches
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.planning.trials.global_settings import SEED, applied
@@ -110,11 +110,13 @@ def _run(
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(tracker)
         steps = StepRunner(job.steps, tracker, tell, when_stepped)
-        steps.run(
-            job.program,
-            lambda: names.name_models_of(stacks.call_program(_begun, job, trace, enter)),
-            stacks.call_program,
-        )
+
+        def begin() -> Any:
+            step = stacks.call_program(_begun, job, trace, enter)
+            names.look()
+            return step
+
+        steps.run(job.program, begin, stacks.call_program)
         names.look()
     if needed is not None and _keeps_off(needed, tracker.held_at_marks):
         raise UsageError(
@@ -135,14 +137,13 @@ def _run(
     return trace
 
 
-def _enter_device(
-    job: Job, enter: Callable[[AbstractContextManager[Any]], Any]
-) -> ScratchRule | None:
+def _enter_device(job: Job, enter: Callable[[AbstractContextManager[Any]], Any]) -> ScratchRule:
     """Put what stands in for the device and for data on stage; return the rule of scratch."""
-    hidden: ScratchRule | None = None
+    hidden: ScratchRule = no_scratch
     if job.device == "cpu":
-        hidden = host = HostKernels.here()
+        host = HostKernels.here()
         if host is not None:
+            hidden = host
             enter(host.rnn_workspaces())
     elif job.device == "cuda":
         card = job.card or H100

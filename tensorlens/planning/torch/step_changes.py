@@ -1,4 +1,7 @@
-"""Steps changed from outside: a variable freed before backward, gradients gone before the step."""
+"""Steps changed from outside: a variable freed before backward, gradients gone before the step.
+
+torch is imported where a step is changed, in the process of the program.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import torch
-
 from tensorlens.heap import instances
 from tensorlens.planning.patches import all_wrapped
 from tensorlens.planning.step_facts import UnusedVariable
@@ -18,16 +19,18 @@ from tensorlens.planning.trials.jobs import CannotApply
 
 
 def freed_before_backward(
-    make_step: Callable[[], Callable[[], Any]], waiting: UnusedVariable
+    waiting: UnusedVariable, make_step: Callable[[], Callable[[], Any]]
 ) -> Callable[[], Any]:
     """Make the step, and return it with a variable set to None where ``backward()`` is called.
 
     Args:
-        make_step: makes the step.
         waiting: the variable, of a function that does not look at it again.
+        make_step: makes the step.
 
     The step raises CannotApply where ``backward()`` is not called from that line of the function.
     """
+    import torch
+
     step, freed = make_step(), 0
 
     def freeing(function: Any) -> Any:
@@ -77,6 +80,8 @@ def _set_to_none(frame: FrameType, name: str) -> None:
 
 def gradients_first(make_step: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
     """Make the step, and return it with ``zero_grad()`` of all optimizers called before it."""
+    import torch
+
     step = make_step()
     optimizers = instances(torch.optim.Optimizer)
 

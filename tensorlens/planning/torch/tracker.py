@@ -53,6 +53,11 @@ ScratchRule = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[
 its results and the number of the thread; asked once the operator has run."""
 
 
+def no_scratch(*call: Any) -> Sequence[Scratch]:
+    """Return nothing for any operator."""
+    return ()
+
+
 _New = tuple[Any, Any, str]
 """A tensor, its storage and its device."""
 
@@ -63,7 +68,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     Args:
         trace: what requests are written into.
         stacks: of the program.
-        hidden: what operators take besides their results; None: nothing.
+        hidden: what operators take besides their results.
         backward_elsewhere: whether autograd would run the backward pass on threads of its own.
     """
 
@@ -71,7 +76,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self,
         trace: Trace,
         stacks: ProgramStacks,
-        hidden: ScratchRule | None = None,
+        hidden: ScratchRule = no_scratch,
         *,
         backward_elsewhere: bool = False,
     ) -> None:
@@ -166,7 +171,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             result = func(*args, **({} if kwargs is None else kwargs))
             _keep_elements(func, args, result)
             new = list(self._new(result))
-            hidden = () if self._hidden is None else self._hidden_of(func, args, kwargs, result)
+            hidden = self._hidden(func, args, kwargs or {}, result, self._thread())
             if new or hidden:
                 self._note(new, hidden)
             return result
@@ -188,10 +193,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         elif isinstance(result, (list, tuple)):
             for each in result:
                 yield from self._new(each)
-
-    def _hidden_of(self, func: Any, args: Any, kwargs: Any, result: Any) -> Sequence[Scratch]:
-        assert self._hidden is not None
-        return self._hidden(func, args, kwargs or {}, result, self._thread())
 
     def _note(self, new: Sequence[_New], hidden: Sequence[Scratch]) -> None:
         with self._lock:
@@ -228,9 +229,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     def _note_brought(self, row: int, tensor: Any) -> None:
         expression = self._expressions.of(self._here.frame)
         if expression is not None:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            shape = tuple(int(size) for size in tensor.shape)
-            self.brought[row] = Label(expression, "input", dtype, shape)
+            self.brought[row] = label_of(tensor, expression, "input")
 
     def _end(self, storage: _Storage) -> None:
         with self._lock:
@@ -328,6 +327,12 @@ class _Storage(weakref.ref[Any]):
     ) -> None:
         super().__init__(storage, end)  # type: ignore[call-arg]
         self.address, self.nbytes, self.row = address, nbytes, row
+
+
+def label_of(tensor: Any, name: str, role: str) -> Label:
+    """Return what is said of a tensor's block."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Label(name, role, dtype, tuple(int(size) for size in tensor.shape))
 
 
 def rounded(device: str, nbytes: int) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.utils import checkpoint as checkpoints
 
-from tensorlens.planning.patches import all_wrapped
+from tensorlens.planning.patches import all_wrapped, patched
 from tensorlens.planning.torch.options.stage import (
     Option,
     Stage,
@@ -142,10 +142,6 @@ class Compile(Option):
         for model in models:
             model.compile(**options)
 
-    def stepping(self) -> AbstractContextManager[Any]:
-        """Do nothing: the module itself is compiled."""
-        return nullcontext()
-
 
 class ChannelsLast(Option):
     """Parameters and inputs of four dimensions in ``channels_last``, in every model."""
@@ -177,18 +173,14 @@ class Shards(Option):
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Shard when the first optimizer is made, and give it the shards."""
-        kind = torch.optim.Optimizer
-        init = kind.__init__
+        init = torch.optim.Optimizer.__init__
 
         @functools.wraps(init)
         def with_shards(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
             init(optimizer, self._exchanged(list(params)), *args, **kwargs)
 
-        kind.__init__ = with_shards
-        try:
+        with patched(torch.optim.Optimizer, "__init__", with_shards):
             yield
-        finally:
-            kind.__init__ = init
 
     def built(self) -> None:
         """Shard where no optimizer was made."""

@@ -104,12 +104,10 @@ class SetToNone(Option):
         super().__init__(value, stage)
         self._calls = 0
 
-    @contextlib.contextmanager
-    def stepping(self) -> Iterator[None]:
+    def stepping(self) -> contextlib.AbstractContextManager[None]:
         """Exchange ``zero_grad`` of both classes."""
         owners = torch.optim.Optimizer, torch.nn.Module
-        with all_wrapped(((owner, "zero_grad") for owner in owners), self._forced):
-            yield
+        return all_wrapped([(owner, "zero_grad") for owner in owners], self._forced)
 
     def _forced(self, function: Any) -> Any:
         @functools.wraps(function)

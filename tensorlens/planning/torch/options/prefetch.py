@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,11 +26,9 @@ class LoaderWatch:
         self.most: tuple[PrefetchQueue, ...] = ()
         """Those that were at work together when most was asked for ahead."""
 
-    @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
+    def on(self) -> contextlib.AbstractContextManager[None]:
         """Look at each batch that a loop is given."""
-        with wrapped(dataloader._BaseDataLoaderIter, "__next__", self._next):
-            yield
+        return wrapped(dataloader._BaseDataLoaderIter, "__next__", self._next)
 
     def _next(self, function: Any) -> Any:
         @functools.wraps(function)
@@ -96,17 +93,10 @@ class PrefetchFactor(Option):
         self._with_workers = 0
 
     def building(self) -> contextlib.AbstractContextManager[Any]:
-        """Set it while the step is made."""
-        return self._setting()
+        """Set it while the step is made, and in steps that go through a loader."""
+        return wrapped(DataLoader, "__iter__", self._set)
 
-    def stepping(self) -> contextlib.AbstractContextManager[Any]:
-        """Set it in steps that go through a loader."""
-        return self._setting()
-
-    @contextlib.contextmanager
-    def _setting(self) -> Iterator[None]:
-        with wrapped(DataLoader, "__iter__", self._set):
-            yield
+    stepping = building
 
     def _set(self, function: Any) -> Any:
         @functools.wraps(function)

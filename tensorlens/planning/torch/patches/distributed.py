@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -83,7 +84,7 @@ class _Group:
             "scatter_object_list": _scatter_object_list,
             "monitored_barrier": _nothing,
             "Reducer": self._reducer,
-            "Logger": Logger,
+            "Logger": _Silent,
             "_register_comm_hook": self._no_hook,
             "_register_builtin_comm_hook": self._no_hook,
         }
@@ -205,28 +206,32 @@ def _scatter_object_list(
         output[0] = objects[dist.get_rank() % len(objects)]
 
 
-class Reducer:
+class _Silent:
+    """Does nothing, whatever it is told."""
+
+    def __init__(self, *args: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _nothing
+
+
+class Reducer(_Silent):
     """Stands for ``torch.distributed.Reducer``; the arguments are its own.
 
     torch's is in C++ and reads addresses, which tensors without data do not have; this one takes
     the same memory (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13). After the first step
     torch cuts the buckets anew, in the order in which gradients come: they take as much, which is
-    left out. Hooks for their communication are not run.
+    left out. Hooks for their communication are not run. What else it is told makes no difference to
+    memory.
     """
 
     def __init__(
-        self,
-        params: Sequence[Any],
-        bucket_indices: Sequence[Sequence[int]],
-        per_bucket_size_limits: Sequence[int],
-        process_group: Any,
-        expect_sparse_gradients: Sequence[bool] = (),
-        bucket_bytes_cap: int = 25 << 20,
-        find_unused_parameters: bool = False,
-        gradient_as_bucket_view: bool = False,
-        *others: Any,
-        **options: Any,
+        self, params: Sequence[Any], bucket_indices: Sequence[Sequence[int]], *others: Any
     ) -> None:
+        # after limits, group, sparseness, cap and what is unused
+        gradient_as_bucket_view = others[5]
         self._buffers: list[Any] = []
         for indices in bucket_indices:
             parameters = [params[each] for each in indices]
@@ -238,30 +243,10 @@ class Reducer:
                 view = buffer.as_strided(parameter.size(), parameter.stride(), offset)
                 offset += parameter.numel()
                 if gradient_as_bucket_view:
-                    parameter.register_post_accumulate_grad_hook(_placing(view))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        # what else it is told makes no difference to memory
-        return _nothing
+                    place = partial(_place, view=view)
+                    parameter.register_post_accumulate_grad_hook(place)
 
 
-def _placing(view: Any) -> Callable[[Any], None]:
-    """Return a hook that puts a parameter's gradient into its bucket."""
-
-    def place(parameter: Any) -> None:
-        parameter.grad = view
-
-    return place
-
-
-class Logger:
-    """Stands for ``torch.distributed.Logger``."""
-
-    def __init__(self, reducer: Any) -> None: ...
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _nothing
+def _place(parameter: Any, view: Any) -> None:
+    """Put a parameter's gradient into its bucket."""
+    parameter.grad = view

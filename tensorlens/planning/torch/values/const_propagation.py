@@ -180,16 +180,9 @@ def _run(func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> Any
 
 
 _EVEN = {
-    _aten.logical_not.default,
-    _aten.bitwise_not.default,
-    _aten.logical_and.default,
-    _aten.logical_or.default,
-    _aten.bitwise_and.Tensor,
-    _aten.bitwise_or.Tensor,
-    _aten.any.default,
-    _aten.any.dim,
-    _aten.all.default,
-    _aten.all.dim,
+    *(_aten.logical_not.default, _aten.logical_and.default, _aten.logical_or.default),
+    *(_aten.bitwise_not.default, _aten.bitwise_and.Tensor, _aten.bitwise_or.Tensor),
+    *(_aten.any.default, _aten.any.dim, _aten.all.default, _aten.all.dim),
 }
 """Give equal elements for equal elements, so that one is enough."""
 

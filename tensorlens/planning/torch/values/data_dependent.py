@@ -24,7 +24,7 @@ from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.patches.checkpoints import writer_patches
 from tensorlens.planning.torch.values.const_propagation import compute, known
 from tensorlens.planning.torch.values.initial_values import are_known, makers
-from tensorlens.planning.torch.values.selections import Selections, grouped_mm
+from tensorlens.planning.torch.values.selections import grouped_mm, selections
 
 MOST_ASKED = 100
 """Times one line may ask for a value until the answer changes, which ends a loop that waits."""
@@ -65,7 +65,7 @@ class DataDependentValues:
             _aten.equal.default: self._equal,
             _aten.allclose.default: self._equal,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
-            **Selections(original).table(),
+            **selections(original),
         }
         if hasattr(_aten, "_grouped_mm"):
             self._special[_aten._grouped_mm.default] = grouped_mm
