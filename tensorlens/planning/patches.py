@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -35,11 +35,22 @@ def wrapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def all_wrapped(places: Iterable[tuple[Any, str]], make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace attributes, by owner and name, as :func:`wrapped` does."""
+def intercepted(call: Callable[..., Any], *places: tuple[Any, str]) -> Iterator[None]:
+    """Let ``call`` stand before functions, by owner and name, while it is entered.
+
+    It is called with the function and its arguments, and returns what the caller gets.
+    """
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return call(original, *args, **kwargs)
+
+        return replacement
+
     with contextlib.ExitStack() as stack:
         for owner, name in places:
-            stack.enter_context(wrapped(owner, name, make))
+            stack.enter_context(patched(owner, name, make(getattr(owner, name))))
         yield
 
 

@@ -6,14 +6,13 @@ torch is imported where a step is changed, in the process of the program.
 from __future__ import annotations
 
 import ctypes
-import functools
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from tensorlens.heap import instances
-from tensorlens.planning.patches import all_wrapped
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import UnusedVariable
 from tensorlens.planning.trials.jobs import CannotApply
 
@@ -33,22 +32,17 @@ def freed_before_backward(
 
     step, freed = make_step(), 0
 
-    def freeing(function: Any) -> Any:
-        @functools.wraps(function)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            nonlocal freed
-            frame = _frame_of(waiting)
-            if frame is not None:
-                _set_to_none(frame, waiting.name)
-                freed += 1
-                del frame
-            return function(*args, **kwargs)
-
-        return backward
+    def freeing(backward: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal freed
+        frame = _frame_of(waiting)
+        if frame is not None:
+            _set_to_none(frame, waiting.name)
+            freed += 1
+            del frame
+        return backward(*args, **kwargs)
 
     def run() -> Any:
-        owners = torch.Tensor, torch.autograd
-        with all_wrapped(((owner, "backward") for owner in owners), freeing):
+        with intercepted(freeing, (torch.Tensor, "backward"), (torch.autograd, "backward")):
             result = step()
         if not freed:
             raise CannotApply(f"backward() was not called from line {waiting.lineno} of the step")

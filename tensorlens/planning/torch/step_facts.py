@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dis
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from tensorlens.frameworks.torch.census.findings import look
 from tensorlens.frameworks.torch.census.tensors.graph import walk
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name
-from tensorlens.planning.patches import all_wrapped
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import (
     BACKWARD,
     OptimizerFacts,
@@ -54,10 +53,11 @@ class StepWatch:
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Note what steps call."""
-        zeroing, passing = (torch.optim.Optimizer, torch.nn.Module), (torch.Tensor, torch.autograd)
+        zeroing = (torch.optim.Optimizer, "zero_grad"), (torch.nn.Module, "zero_grad")
+        passing = (torch.Tensor, "backward"), (torch.autograd, "backward")
         with (
-            all_wrapped(((owner, "zero_grad") for owner in zeroing), self._zero_grad),
-            all_wrapped(((owner, "backward") for owner in passing), self._backward),
+            intercepted(self._zero_grad, *zeroing),
+            intercepted(self._backward, *passing),
             self._loaders.on(),
         ):
             yield
@@ -86,34 +86,26 @@ class StepWatch:
             own_checkpoints=_own_checkpoints(models),
         )
 
-    def _zero_grad(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:
-            if self._inside:
-                return function(owner, set_to_none)
-            self._sets_to_none, self._inside = bool(set_to_none), True
-            try:
-                return function(owner, set_to_none)
-            finally:
-                self._inside = False
+    def _zero_grad(self, function: Any, owner: Any, set_to_none: bool = True) -> Any:
+        if self._inside:
+            return function(owner, set_to_none)
+        self._sets_to_none, self._inside = bool(set_to_none), True
+        try:
+            return function(owner, set_to_none)
+        finally:
+            self._inside = False
 
-        return zero_grad
-
-    def _backward(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._inside:
-                self._mark(BACKWARD)
-                # the program goes on whatever the graph has in it that is not understood
-                with contextlib.suppress(Exception):
-                    self._look(tensors)
-            before, self._inside = self._inside, True
-            try:
-                return function(tensors, *args, **kwargs)
-            finally:
-                self._inside = before
-
-        return backward
+    def _backward(self, function: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._inside:
+            self._mark(BACKWARD)
+            # the program goes on whatever the graph has in it that is not understood
+            with contextlib.suppress(Exception):
+                self._look(tensors)
+        before, self._inside = self._inside, True
+        try:
+            return function(tensors, *args, **kwargs)
+        finally:
+            self._inside = before
 
     def _look(self, tensors: Any) -> None:
         """Note which variables backward has no use for, and whether autocast is on."""

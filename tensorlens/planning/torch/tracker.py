@@ -13,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.steps import END
@@ -101,23 +102,21 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self._expressions = Expressions()
         self.brought: dict[int, Label] = {}
         """See :attr:`tensorlens.planning.trace.Trace.brought`."""
-        self._resize = torch.UntypedStorage.resize_
+        self._resizing = intercepted(self._resize, (torch.UntypedStorage, "resize_"))
 
     def __enter__(self) -> Tracker:
-        tracker, original = self, self._resize
-
-        def resize_(storage: Any, size: int) -> Any:
-            result = original(storage, size)
-            tracker._resized(storage)
-            return result
-
-        torch.UntypedStorage.resize_ = resize_
+        self._resizing.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        torch.UntypedStorage.resize_ = self._resize
+        self._resizing.__exit__(None, None, None)
+
+    def _resize(self, resize_: Any, storage: Any, size: int) -> Any:
+        result = resize_(storage, size)
+        self._resized(storage)
+        return result
 
     def mark(self, name: str, row: int | None = None) -> None:
         """Give this moment a name, or the one after so many events."""

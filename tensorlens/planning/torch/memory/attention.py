@@ -19,7 +19,7 @@ from unittest import mock
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.patches import patched
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.memory.temporaries.rules import HALVES
 
@@ -225,7 +225,7 @@ def fused_attention(card: Card) -> Iterator[None]:
     order = torch._C._get_sdp_priority_order()
     with (
         mock.patch.dict(operator.py_kernels, {composite: attend_anywhere}),
-        patched(flex, "flex_attention", _flex(flex.flex_attention)),
+        intercepted(_flex, (flex, "flex_attention")),
     ):
         operator._dispatch_cache.clear()
         try:
@@ -269,19 +269,14 @@ def _attend(
     )[0]
 
 
-def _flex(original: Any) -> Any:
-    def flex_attention(
-        query: Any, key: Any, value: Any, *args: Any, return_lse: bool = False, **kwargs: Any
-    ) -> Any:
-        if query.device.type != "cuda":
-            return original(query, key, value, *args, return_lse=return_lse, **kwargs)
-        caution(_FLEX)
-        output = flash(query, key, value, 0.0, False, kwargs.get("scale"))
-        if not return_lse:
-            return output
-        return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
-
-    return flex_attention
+def _flex(original: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    if query.device.type != "cuda":
+        return original(query, key, value, *args, **kwargs)
+    caution(_FLEX)
+    output = flash(query, key, value, 0.0, False, kwargs.get("scale"))
+    if not kwargs.get("return_lse"):
+        return output
+    return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
 def flash(

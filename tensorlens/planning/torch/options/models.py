@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import checkpoint as checkpoints
 
-from tensorlens.planning.patches import all_wrapped, patched
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.torch.options.stage import (
     Option,
     Stage,
@@ -41,13 +41,9 @@ class Autocast(Option):
         """Enter it, and leave it while backward and optimizers run."""
         self._enter()
         try:
-            passes = (
-                (torch.autograd, "backward"),
-                (torch.autograd, "grad"),
-                (torch.Tensor, "backward"),
-            )
-            steps = ((kind, "step") for kind in stepping_classes())
-            with all_wrapped((*passes, *steps), self._outside):
+            places = [(torch.autograd, "backward"), (torch.autograd, "grad")]
+            places += [(torch.Tensor, "backward"), *((each, "step") for each in stepping_classes())]
+            with intercepted(self._outside, *places):
                 yield
         finally:
             self._leave()
@@ -62,18 +58,14 @@ class Autocast(Option):
         if context is not None:
             context.__exit__(None, None, None)
 
-    def _outside(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if self._context is None:
-                return function(*args, **kwargs)
-            self._leave()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._enter()
-
-        return run
+    def _outside(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._context is None:
+            return function(*args, **kwargs)
+        self._leave()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._enter()
 
 
 class Checkpoint(Option):
@@ -170,17 +162,12 @@ class Shards(Option):
         if not stage.estimated:
             raise CannotApply(f"shards={value} needs {value} processes: it can only be estimated")
 
-    @contextlib.contextmanager
-    def building(self) -> Iterator[None]:
+    def building(self) -> AbstractContextManager[None]:
         """Shard when the first optimizer is made, and give it the shards."""
-        init = torch.optim.Optimizer.__init__
+        return intercepted(self._with_shards, (torch.optim.Optimizer, "__init__"))
 
-        @functools.wraps(init)
-        def with_shards(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-            init(optimizer, self._exchanged(list(params)), *args, **kwargs)
-
-        with patched(torch.optim.Optimizer, "__init__", with_shards):
-            yield
+    def _with_shards(self, init: Any, optimizer: Any, params: Any, *args: Any, **kw: Any) -> None:
+        init(optimizer, self._exchanged(list(params)), *args, **kw)
 
     def built(self) -> None:
         """Shard where no optimizer was made."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import inspect
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from tensorlens.guards import one_line
-from tensorlens.planning.patches import accepted, all_wrapped, exchanging, wrapped
+from tensorlens.planning.patches import accepted, exchanging, intercepted
 from tensorlens.planning.torch.options.stage import Option, Stage, stepping_classes
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.losses import loss_of
@@ -107,15 +106,11 @@ class SetToNone(Option):
     def stepping(self) -> contextlib.AbstractContextManager[None]:
         """Exchange ``zero_grad`` of both classes."""
         owners = torch.optim.Optimizer, torch.nn.Module
-        return all_wrapped([(owner, "zero_grad") for owner in owners], self._forced)
+        return intercepted(self._forced, *((owner, "zero_grad") for owner in owners))
 
-    def _forced(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            self._calls += 1
-            return function(owner, set_to_none=self.value)
-
-        return zero_grad
+    def _forced(self, zero_grad: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        self._calls += 1
+        return zero_grad(owner, set_to_none=self.value)
 
     def finished(self) -> None:
         """Say so where nothing called it."""
@@ -147,8 +142,8 @@ class Accumulate(Option):
             values = []
             steps = ((kind, "step") for kind in stepping_classes())
             with (
-                wrapped(torch.optim.Optimizer, "zero_grad", self._only_once),
-                all_wrapped(steps, self._only_last),
+                intercepted(self._only_once, (torch.optim.Optimizer, "zero_grad")),
+                intercepted(self._only_last, *steps),
             ):
                 for part in range(self.value):
                     self._part, self._stepped = part, False
@@ -159,34 +154,23 @@ class Accumulate(Option):
 
         return in_parts
 
-    def _only_once(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            is_first = self._part == 0 and not self._stepped
-            is_last = self._part == self.value - 1 and self._stepped
-            return function(optimizer, *args, **kwargs) if is_first or is_last else None
+    def _only_once(self, zero_grad: Any, *args: Any, **kwargs: Any) -> Any:
+        is_first = self._part == 0 and not self._stepped
+        is_last = self._part == self.value - 1 and self._stepped
+        return zero_grad(*args, **kwargs) if is_first or is_last else None
 
-        return zero_grad
-
-    def _only_last(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            return function(optimizer, *args, **kwargs) if self._may_step(optimizer) else None
-
-        return step
-
-    def _may_step(self, optimizer: Any) -> bool:
-        """Tell whether the optimizer is to step now, with its gradients made their mean."""
+    def _only_last(self, step: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Let the optimizer step in the last part, with its gradients made their mean."""
         self._stepped = True
         self._optimizer_steps += 1
         if self._part < self.value - 1:
-            return False
+            return None
         with torch.no_grad():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
                         parameter.grad.div_(self.value)
-        return True
+        return step(optimizer, *args, **kwargs)
 
     def finished(self) -> None:
         """Say so where no optimizer stepped: nothing was accumulated."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,7 +11,7 @@ from torch.utils.data import DataLoader, dataloader
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes, holds_tensors
 from tensorlens.frameworks.torch.loaders.queue import named, number
 from tensorlens.heap.attributes import content_of
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.stage import Option, Stage
 from tensorlens.planning.trials.jobs import CannotApply
@@ -28,23 +27,19 @@ class LoaderWatch:
 
     def on(self) -> contextlib.AbstractContextManager[None]:
         """Look at each batch that a loop is given."""
-        return wrapped(dataloader._BaseDataLoaderIter, "__next__", self._next)
+        return intercepted(self._next, (dataloader._BaseDataLoaderIter, "__next__"))
 
-    def _next(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def __next__(iterator: Any) -> Any:
-            asked = _asked(iterator)
-            try:
-                batch = function(iterator)
-            except StopIteration:
-                self._now.pop(iterator, None)
-                raise
-            # the loop goes on whatever is strange about its batches
-            with contextlib.suppress(Exception):
-                self._look(iterator, asked, batch)
-            return batch
-
-        return __next__
+    def _next(self, function: Any, iterator: Any) -> Any:
+        asked = _asked(iterator)
+        try:
+            batch = function(iterator)
+        except StopIteration:
+            self._now.pop(iterator, None)
+            raise
+        # the loop goes on whatever is strange about its batches
+        with contextlib.suppress(Exception):
+            self._look(iterator, asked, batch)
+        return batch
 
     def _look(self, iterator: Any, asked: int, batch: Any) -> None:
         content, nbytes = content_of(iterator), batch_bytes(batch)
@@ -94,25 +89,21 @@ class PrefetchFactor(Option):
 
     def building(self) -> contextlib.AbstractContextManager[Any]:
         """Set it while the step is made, and in steps that go through a loader."""
-        return wrapped(DataLoader, "__iter__", self._set)
+        return intercepted(self._set, (DataLoader, "__iter__"))
 
     stepping = building
 
-    def _set(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def __iter__(loader: Any) -> Any:
-            self._loaders += 1
-            if not loader.num_workers:
-                return function(loader)
-            self._with_workers += 1
-            before = loader.prefetch_factor
-            loader.prefetch_factor = self.value
-            try:
-                return function(loader)
-            finally:
-                loader.prefetch_factor = before
-
-        return __iter__
+    def _set(self, function: Any, loader: Any) -> Any:
+        self._loaders += 1
+        if not loader.num_workers:
+            return function(loader)
+        self._with_workers += 1
+        before = loader.prefetch_factor
+        loader.prefetch_factor = self.value
+        try:
+            return function(loader)
+        finally:
+            loader.prefetch_factor = before
 
     def finished(self) -> None:
         """Say so where no loader has workers."""

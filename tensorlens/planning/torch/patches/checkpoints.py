@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens.planning.patches import on_import, patched
+from tensorlens.planning.patches import intercepted, on_import, patched
 from tensorlens.planning.torch.cautions import caution
 
 
@@ -36,21 +36,20 @@ def copy_patches() -> Iterator[None]:
     By itself it copies the mode that the tensor belongs to as well, and every operator then takes
     the copy for a real tensor, with memory of its own.
     """
-    original = torch.Tensor.__deepcopy__
-
-    def copied(tensor: Any, memo: Any) -> Any:
-        if not tensor.is_leaf or tensor.layout is not torch.strided:
-            return original(tensor, memo)
-        if id(tensor) not in memo:
-            with torch.no_grad():
-                memo[id(tensor)] = _copy(tensor, memo)
-        return memo[id(tensor)]
-
     with (
         patched(FakeTensorMode, "__deepcopy__", lambda mode, memo: mode),
-        patched(FakeTensor, "__deepcopy__", copied),
+        intercepted(_copied, (FakeTensor, "__deepcopy__")),
     ):
         yield
+
+
+def _copied(original: Any, tensor: Any, memo: Any) -> Any:
+    if not tensor.is_leaf or tensor.layout is not torch.strided:
+        return original(tensor, memo)
+    if id(tensor) not in memo:
+        with torch.no_grad():
+            memo[id(tensor)] = _copy(tensor, memo)
+    return memo[id(tensor)]
 
 
 def _copy(tensor: Any, memo: Any) -> Any:

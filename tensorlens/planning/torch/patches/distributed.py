@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as data_parallel
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens.planning.patches import on_import, patched
+from tensorlens.planning.patches import intercepted, on_import, patched
 from tensorlens.planning.torch.cautions import caution
 
 BACKEND = "fake"
@@ -144,15 +144,9 @@ def _sharding() -> Iterator[None]:
     from torch.distributed.tensor import _dispatch
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    learn = ShardingPropagator._propagate_tensor_meta_non_cached
-
-    def learn_aside(propagator: Any, op_schema: Any) -> Any:
-        with _disable_current_modes():
-            return learn(propagator, op_schema)
-
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
-        enter(patched(ShardingPropagator, "_propagate_tensor_meta_non_cached", learn_aside))
+        enter(intercepted(_aside, (ShardingPropagator, "_propagate_tensor_meta_non_cached")))
         if hasattr(_dispatch, "run_dtensor_rng_op"):
             enter(patched(_dispatch, "run_dtensor_rng_op", _run_random))
         for module in (_common_utils, _flat_param, _runtime_utils):
@@ -160,6 +154,11 @@ def _sharding() -> Iterator[None]:
                 if hasattr(module, name):
                     enter(patched(module, name, function))
         yield
+
+
+def _aside(function: Any, *args: Any) -> Any:
+    with _disable_current_modes():
+        return function(*args)
 
 
 def _run_random(start: Any, end: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
