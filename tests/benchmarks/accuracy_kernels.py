@@ -143,12 +143,14 @@ def simulated(trace: Trace, allocator: CachingAllocator) -> list[int]:
 
 def traced(row: Row) -> Trace:
     """Return what a row's program asks for, with a mark at each step."""
+    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from tensorlens.planning.torch.memory.temporaries import Temporaries
     from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
     from tensorlens.planning.torch.stacks import ProgramStacks
     from tensorlens.planning.torch.tracker import Scratch, Tracker
+    from tensorlens.planning.torch.values.data_dependent import value_patches
     from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
@@ -160,7 +162,13 @@ def traced(row: Row) -> Trace:
 
     trace = Trace()
     stacks = ProgramStacks(trace.log.stacks)
-    with FakeTensorMode(allow_non_fake_inputs=True), stacks, Tracker(trace, stacks, hidden) as on:
+    with (
+        value_patches(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        stacks,
+        torch.autograd.set_multithreading_enabled(False),
+        Tracker(trace, stacks, hidden, backward_elsewhere=True) as on,
+    ):
         if row.kernel in _AFTER_PRODUCTS:
             _multiply_and_back()
         step = PROGRAMS[row.kernel](row.x, row.config)

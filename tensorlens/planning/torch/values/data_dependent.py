@@ -33,6 +33,9 @@ MOST_DRAWN = 3
 """The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
 
 _aten = torch.ops.aten
+OVERRIDES: dict[Any, Callable[..., Any]] = {}
+"""Operator to what is asked for its result first, with the mode, the operator and its arguments; it
+gives ``NotImplemented`` where the result is torch's own."""
 
 
 @contextlib.contextmanager
@@ -66,6 +69,7 @@ class DataDependentValues:
             _aten.allclose.default: self._equal,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
             **selections(original),
+            **OVERRIDES,
         }
         if hasattr(_aten, "_grouped_mm"):
             self._special[_aten._grouped_mm.default] = grouped_mm
