@@ -147,19 +147,12 @@ def traced(row: Row) -> Trace:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from tensorlens.planning.torch.memory.temporaries import Temporaries
-    from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
     from tensorlens.planning.torch.stacks import ProgramStacks
-    from tensorlens.planning.torch.tracker import Scratch, Tracker
+    from tensorlens.planning.torch.tracker import Tracker
     from tensorlens.planning.torch.values.data_dependent import value_patches
     from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
-    temporaries, workspaces = Temporaries(card), Workspaces(card, {})
-
-    def hidden(func: Any, args: Any, kwargs: Any, result: Any, thread: int) -> Sequence[Scratch]:
-        asked = func, args, kwargs, result, thread
-        return [*temporaries(*asked), *workspaces(*asked)]
-
     trace = Trace()
     stacks = ProgramStacks(trace.log.stacks)
     with (
@@ -167,7 +160,7 @@ def traced(row: Row) -> Trace:
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         torch.autograd.set_multithreading_enabled(False),
-        Tracker(trace, stacks, hidden, backward_elsewhere=True) as on,
+        Tracker(trace, stacks, Temporaries(card, {}), backward_elsewhere=True) as on,
     ):
         if row.kernel in _AFTER_PRODUCTS:
             _multiply_and_back()

@@ -57,12 +57,10 @@ class Blocks:
 
     def __init__(self, record: RecordedSteps) -> None:
         self._record = record
-        facts, paths = record.facts, record.log.stacks.modules
-        self._blocks: Sequence[RepeatedBlock] = (
-            [RepeatedBlock(path, "") for path in repeated_paths(paths)]
-            if facts is None
-            else facts.blocks
-        )
+        self._blocks: Sequence[RepeatedBlock] = record.facts.blocks
+        if record.is_alone:
+            paths = repeated_paths(record.log.stacks.modules)
+            self._blocks = [RepeatedBlock(path, "") for path in paths]
         self._inside = _inside(record.log.stacks, self._blocks)
 
     def used(self, calls: Sequence[Call]) -> Sequence[RepeatedBlock]:
@@ -156,7 +154,7 @@ def block_checkpoints(record: RecordedSteps) -> Iterator[Suggestion]:
         _checkpoint(record, replay, where, call, inputs)
     used = where.used(found)
     cost = _cost_of(record, found)
-    if record.facts is not None and record.facts.has_cache:
+    if record.facts.has_cache:
         cost += "; use_cache=False: each block would fill its cache twice"
     yield record.suggestion(
         kind="checkpoint",
@@ -216,9 +214,9 @@ def _code(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
     models = list(dict.fromkeys(block.path.partition(".")[0] for block in blocks))
     facts = record.facts
     of_models = []
-    if facts is not None and facts.has_cache:
+    if facts.has_cache:
         of_models += [f"{model}.config.use_cache = False" for model in models]
-    if facts is not None and facts.own_checkpoints:
+    if facts.own_checkpoints:
         of_models += [f"{model}.{facts.own_checkpoints}" for model in models]
     else:
         of_models.append(_loop(blocks))
@@ -336,7 +334,7 @@ def block_recomputation(record: RecordedSteps) -> Iterator[Suggestion]:
     """
     where = Blocks(record)
     found = where.calls()
-    if not found or (record.facts is not None and record.facts.recomputes):
+    if not found or record.facts.recomputes:
         return
     replay = record.replay()
     inputs = _keep_inputs(record, replay, found)

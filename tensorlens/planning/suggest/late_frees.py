@@ -35,15 +35,11 @@ Act = Callable[[Callable[[], Any]], Any]
 
 def acts(record: RecordedSteps) -> dict[str, Act]:
     """Return what makes a change, by its text, where :func:`tensorlens.compare` has no setting."""
-    unused = _unused(record)
+    unused = record.facts.unused_variables
     return {
         _ZERO_FIRST: gradients_first,
         **{_release(each, unused): partial(freed_before_backward, each) for each in unused},
     }
-
-
-def _unused(record: RecordedSteps) -> Sequence[UnusedVariable]:
-    return () if record.facts is None else record.facts.unused_variables
 
 
 def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
@@ -82,7 +78,7 @@ def step_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
 def backward_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the variables that wait for backward to end, which backward has no use for."""
     begins = record.marks(BACKWARD)
-    waiting = _unused(record)
+    waiting = record.facts.unused_variables
     for each in waiting:
         place = record.at(each.address, begins[-1]) if begins else None
         if place is None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from tensorlens.planning.step_facts import OptimizerFacts, StepFacts
+from tensorlens.planning.step_facts import StepFacts
 from tensorlens.planning.suggest.replay import Replay
 from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.recording.analysis.event_index import event_index
@@ -54,7 +54,8 @@ class RecordedSteps:
         framework: str = "",
     ) -> None:
         self.recording = recording
-        self.facts = facts
+        self.is_alone = facts is None
+        self.facts = facts or StepFacts()
         self.framework = framework or _framework(recording)
         self.device = chosen(recording, device)
         self.log = recording.log
@@ -62,11 +63,6 @@ class RecordedSteps:
         self.index = event_index(recording)
         self.roles = roles_of(recording)
         self.peak, self.peak_row = device_peak(recording, self.device)
-
-    @property
-    def optimizers(self) -> Sequence[OptimizerFacts]:
-        """Those of the program, where it told of them."""
-        return () if self.facts is None else self.facts.optimizers
 
     @cached_property
     def host_peak(self) -> int:
