@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps
+from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps, stretches
 from tensorlens.planning.suggest.replay import Replay
 from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.records.events import ALLOC, FREE, Stacks
@@ -95,17 +95,10 @@ class Blocks:
 
     def _forward(self) -> list[tuple[int, EventRange]]:
         """Return the blocks in the order in which they were called, with the rows of each call."""
-        record, last = self._record, -1
-        found: list[tuple[int, EventRange]] = []
-        for row in range(record.log.starts, len(record.log)):
-            phase = record.phase(row)
-            block = self.of(row) if phase == "forward" else -1
-            if block >= 0:
-                begin = found.pop()[1].begin if block == last else row
-                found.append((block, EventRange(begin, row + 1)))
-            if phase != "other":
-                last = block
-        return found
+        log, phase = self._record.log, self._record.phase
+        rows = (row for row in range(log.starts, len(log)) if phase(row) != "other")
+        found = stretches(rows, lambda row: self.of(row) if phase(row) == "forward" else -1)
+        return [(block, span) for block, span in found if block >= 0]
 
 
 def _apart(calls: Sequence[Call]) -> Sequence[Call]:

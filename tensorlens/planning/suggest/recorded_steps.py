@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, TypeVar
 
 from tensorlens.planning.step_facts import StepFacts
 from tensorlens.planning.suggest.replay import Replay
@@ -31,6 +31,16 @@ class EventRange:
 
     def __contains__(self, row: int) -> bool:
         return self.begin <= row < self.end
+
+
+K = TypeVar("K")
+
+
+def stretches(rows: Iterable[int], key: Callable[[int], K]) -> Iterator[tuple[K, EventRange]]:
+    """Give the stretches of rows with one key, whatever lies between these rows."""
+    for value, group in groupby(rows, key):
+        found = list(group)
+        yield value, EventRange(found[0], found[-1] + 1)
 
 
 class RecordedSteps:
@@ -162,16 +172,8 @@ class RecordedSteps:
 
         Several optimizers that step with nothing computed between them are one.
         """
-        found: list[EventRange] = []
-        last = "other"
-        for row in range(len(self.log)):
-            phase = self.phase(row)
-            if phase == "optimizer":
-                begin = found.pop().begin if last == "optimizer" else row
-                found.append(EventRange(begin, row + 1))
-            if phase != "other":
-                last = phase
-        return found
+        rows = (row for row in range(len(self.log)) if self.phase(row) != "other")
+        return [span for phase, span in stretches(rows, self.phase) if phase == "optimizer"]
 
     @cached_property
     def forward_rows(self) -> Sequence[int]:

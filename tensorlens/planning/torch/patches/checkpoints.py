@@ -15,7 +15,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.planning.patches import intercepted, on_import, patched
 from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.trials.pickling import empty_tensor, without_data
 
 
 @contextlib.contextmanager
@@ -165,17 +166,6 @@ class _EarlierFiles:
                 path.unlink()
 
 
-@dataclass(frozen=True, slots=True)
-class _Description:
-    """A tensor that was saved, without its memory."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: Any
-    device: Any
-    parameter: bool
-
-
 def _with_native_reader() -> list[Any]:
     """Return the modules imported so far that have the reader by its name."""
     native = importlib.import_module("safetensors").safe_open
@@ -253,25 +243,18 @@ def _placed(tensor: Any, device: Any) -> Any:
 def _described(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
         return leaf
-    return _Description(
-        tuple(leaf.shape),
-        leaf.stride(),
-        leaf.dtype,
-        leaf.device,
-        isinstance(leaf, torch.nn.Parameter),
-    )
+    return without_data(leaf)
 
 
 def _made(leaf: Any, map_location: Any) -> Any:
-    if not isinstance(leaf, _Description):
+    if not isinstance(leaf, partial) or leaf.func is not empty_tensor:
         return leaf
-    device = leaf.device
+    device = leaf.keywords["device"]
     if isinstance(map_location, (str, torch.device, int)):
         device = torch.device(map_location)
     elif isinstance(map_location, dict):
         device = torch.device(map_location.get(str(device), device))
-    tensor = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=device)
-    return torch.nn.Parameter(tensor) if leaf.parameter else tensor
+    return leaf(device=device)
 
 
 def _place(file: Any) -> Any:
