@@ -218,12 +218,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     def _begin(self, tensor: Any, storage: Any, device: str) -> None:
         if device == "meta":
             return
-        address, nbytes = storage._cdata, storage.nbytes()
-        row = self._allocate(device, nbytes)
-        self._live[address] = _Storage(storage, self._end, address, nbytes, row)
+        known = self._live[storage._cdata] = _Storage(storage, self._end)
+        known.address, known.nbytes = storage._cdata, storage.nbytes()
+        known.row = self._allocate(device, known.nbytes)
         here = self._here
         if not here.grad and here.op is not None and here.op._schema.name in BRINGING:
-            self._note_brought(row, tensor)
+            self._note_brought(known.row, tensor)
 
     def _note_brought(self, row: int, tensor: Any) -> None:
         expression = self._expressions.of(self._here.frame)
@@ -316,16 +316,9 @@ class _Storage(weakref.ref[Any]):
 
     __slots__ = ("address", "nbytes", "row")
 
-    def __new__(
-        cls, storage: Any, end: Callable[[_Storage], None], address: int, nbytes: int, row: int
-    ) -> _Storage:
-        return super().__new__(cls, storage, end)
-
-    def __init__(
-        self, storage: Any, end: Callable[[_Storage], None], address: int, nbytes: int, row: int
-    ) -> None:
-        super().__init__(storage, end)  # type: ignore[call-arg]
-        self.address, self.nbytes, self.row = address, nbytes, row
+    address: int
+    nbytes: int
+    row: int
 
 
 def label_of(tensor: Any, name: str, role: str) -> Label:

@@ -7,6 +7,7 @@ else. Of the others a run on the CPU, on zeros, tells what they give.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -95,14 +96,12 @@ def _cudnn_rnn_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> tupl
         # one buffer, as the weights have one
         buffer = weight_buf.new_empty(weight_buf.shape)
         gradients = list(slices(buffer, weight))
-    return (
-        torch.empty_like(input, memory_format=torch.contiguous_format),
-        torch.empty_like(hx, memory_format=torch.contiguous_format) if wanted[1] else None,
-        torch.empty_like(cx, memory_format=torch.contiguous_format)
-        if wanted[2] and cx is not None
-        else None,
-        gradients if gradients is not None else [None] * len(weight),
+    like = partial(torch.empty_like, memory_format=torch.contiguous_format)
+    of_states = (
+        like(state) if is_wanted and state is not None else None
+        for state, is_wanted in ((hx, wanted[1]), (cx, wanted[2]))
     )
+    return like(input), *of_states, gradients or [None] * len(weight)
 
 
 def slices(buffer: Any, shapes_of: Iterable[Any]) -> Iterable[Any]:

@@ -19,6 +19,7 @@ from tensorlens.planning.trials.stage import Step
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
 """Arguments that the other optimizer is given as well, where it takes them."""
+_KINDS = ("SGD", "Adam", "AdamW")
 _REFUSED = ("fused", "foreach")
 
 
@@ -56,19 +57,15 @@ def _kind(name: str | None, stage: Stage) -> type | None:
     if name is None:
         return None
     if name != "adam8bit":
-        found: type = {
-            "sgd": torch.optim.SGD,
-            "adam": torch.optim.Adam,
-            "adamw": torch.optim.AdamW,
-        }[name]
-        return found
+        kinds: dict[str, type] = {each.lower(): getattr(torch.optim, each) for each in _KINDS}
+        return kinds[name]
     if importlib.util.find_spec("bitsandbytes") is None:
         raise CannotApply("adam8bit needs bitsandbytes, which is not installed")
     if stage.estimated:
         raise CannotApply("adam8bit runs kernels of bitsandbytes: it can only be measured")
     import bitsandbytes
 
-    found = bitsandbytes.optim.Adam8bit
+    found: type = bitsandbytes.optim.Adam8bit
     return found
 
 

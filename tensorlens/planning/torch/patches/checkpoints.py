@@ -14,7 +14,7 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -180,64 +180,56 @@ def _with_native_reader() -> list[Any]:
 _NATIVE = "safetensors._safetensors_rust"
 
 
-class _SafeOpen:
-    """``safetensors.safe_open``, whose tensors are made where there are no modes."""
+class _Slice:
+    """A part of a file that a tensor is made of, where there are no modes."""
+
+    def __init__(self, native: Any, device: Any) -> None:
+        self._native = native
+        self._device = torch.device(device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made(self._native.__getitem__, index)
+
+    def _made(self, make: Callable[[Any], Any], key: Any) -> Any:
+        with _disable_current_modes():
+            tensor = make(key)
+        return tensor if self._device.type == "cpu" else tensor.to(self._device)
+
+
+class _SafeOpen(_Slice):
+    """``safetensors.safe_open``, whose tensors are mapped from the file."""
 
     def __init__(
         self, filename: Any, framework: str = "pt", device: Any = "cpu", **options: Any
     ) -> None:
         native = importlib.import_module(_NATIVE)
-        self._device = device
-        self._file = native.safe_open(filename, framework=framework, device="cpu")
+        super().__init__(native.safe_open(filename, framework=framework, device="cpu"), device)
 
     def __enter__(self) -> _SafeOpen:
-        self._file.__enter__()
+        self._native.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._file.__exit__(*exception)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+        self._native.__exit__(*exception)
 
     def get_tensor(self, name: str) -> Any:
-        """Return a tensor, its bytes mapped from the file."""
-        with _disable_current_modes():
-            tensor = self._file.get_tensor(name)
-        return _placed(tensor, self._device)
+        """Return a tensor."""
+        return self._made(self._native.get_tensor, name)
 
     def get_tensors(self) -> dict[str, Any]:
         """Return all tensors."""
-        return {name: self.get_tensor(name) for name in self._file.keys()}
+        return {name: self.get_tensor(name) for name in self._native.keys()}
 
     def get_slice(self, name: str) -> _Slice:
         """Return what gives a part of a tensor."""
-        return _Slice(self._file.get_slice(name), self._device)
-
-
-class _Slice:
-    """A part of a file that a tensor is made of."""
-
-    def __init__(self, part: Any, device: Any) -> None:
-        self._part = part
-        self._device = device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._part, name)
-
-    def __getitem__(self, index: Any) -> Any:
-        with _disable_current_modes():
-            tensor = self._part[index]
-        return _placed(tensor, self._device)
+        return _Slice(self._native.get_slice(name), self._device)
 
 
 def _load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
     return _SafeOpen(filename, device=device).get_tensors()
-
-
-def _placed(tensor: Any, device: Any) -> Any:
-    device = torch.device(device)
-    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 def _described(leaf: Any) -> Any:

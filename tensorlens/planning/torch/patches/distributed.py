@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -174,28 +175,22 @@ def _same_storage(one: Any, other: Any) -> bool:
 _OF_FSDP1 = {"_no_dispatch_record_stream": _nothing, "_same_storage": _same_storage}
 
 
-@contextlib.contextmanager
-def _environment(world_size: int) -> Iterator[None]:
+def _environment(world_size: int) -> AbstractContextManager[Any]:
     """Set what ``torchrun`` would have set for the first rank of one machine."""
     variables = {
         **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
         **dict.fromkeys(("RANK", "LOCAL_RANK"), "0"),
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29500",
+        **{"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
     }
-    with mock.patch.dict(os.environ, variables):
-        yield
+    return mock.patch.dict(os.environ, variables)
 
 
 def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
     object_list[:] = [obj] * len(object_list)
 
 
-def _gather_object(
-    obj: Any, object_gather_list: list[Any] | None = None, *args: Any, **kwargs: Any
-) -> None:
-    if object_gather_list is not None:
-        object_gather_list[:] = [obj] * len(object_gather_list)
+def _gather_object(obj: Any, object_gather_list: Any = None, *args: Any, **kwargs: Any) -> None:
+    _all_gather_object(object_gather_list or [], obj)
 
 
 def _scatter_object_list(
