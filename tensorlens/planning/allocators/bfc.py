@@ -50,9 +50,6 @@ class BFCAllocator(SimulatedAllocator):
         """Bytes of the next region."""
         self._collects = collects
 
-    def empty_cache(self) -> None:
-        """Do nothing: TensorFlow keeps its regions."""
-
     def _obtain(self, nbytes: int) -> tuple[Block, int]:
         size = -(-nbytes // _GRAIN) * _GRAIN
         chunk = self._memory.find(self._pool, size) or self._extend(size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -52,13 +53,11 @@ def freed_before_backward(
 
 
 def _frame_of(waiting: UnusedVariable) -> FrameType | None:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == waiting.filename and frame.f_lineno == waiting.lineno:
-            return frame
-        frame = frame.f_back
-    return None
+    place = waiting.filename, waiting.lineno
+    frames = walk_stack(sys._getframe(2))
+    return next(
+        (frame for frame, line in frames if (frame.f_code.co_filename, line) == place), None
+    )
 
 
 def _set_to_none(frame: FrameType, name: str) -> None:

@@ -7,6 +7,7 @@ import dis
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any
 
@@ -118,12 +119,10 @@ class StepWatch:
         if not self.is_last:
             return
         self._unused_variables.clear()
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
+        for frame, _ in walk_stack(sys._getframe(2)):
             if not is_foreign(frame.f_code.co_filename):
                 for name in unused(frame):
                     self._add(frame, name, needed)
-            frame = frame.f_back
 
     def _add(self, frame: FrameType, name: str, needed: set[int]) -> None:
         code, tensor = frame.f_code, frame.f_locals.get(name)

@@ -8,7 +8,8 @@ not there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -21,26 +22,21 @@ _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 
 
-class Constant:
-    """The values of a tensor."""
-
-    __slots__ = ("origin", "tensor")
-
-    def __init__(self, tensor: Any, origin: SharedState) -> None:
-        self.tensor = tensor
-        self.origin = origin
-
-
+@dataclass(slots=True)
 class SharedState:
     """State that the views of one tensor share."""
 
-    __slots__ = ("assumed", "stale")
+    assumed: bool = False
+    """Whether the values stand for others that depend on what is not there."""
+    stale: bool = False
+    """Whether something was written over them that is not known."""
 
-    def __init__(self, assumed: bool = False) -> None:
-        self.assumed = assumed
-        """Whether the values stand for others that depend on what is not there."""
-        self.stale = False
-        """Whether something was written over them that is not known."""
+
+class Constant(NamedTuple):
+    """The values of a tensor."""
+
+    tensor: Any
+    origin: SharedState
 
 
 _fixed = SharedState()

@@ -13,8 +13,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import PurePath
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -111,12 +112,8 @@ def _holders(tensor: Any) -> _Holders:
 
 
 def _way() -> _Way:
-    way = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _ENGINE:
-        way.append(id(frame.f_code))
-        frame = frame.f_back
-    return tuple(way)
+    codes = (frame.f_code for frame, _ in walk_stack(sys._getframe(1)))
+    return tuple(map(id, takewhile(lambda code: code.co_filename != _ENGINE, codes)))
 
 
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm")
