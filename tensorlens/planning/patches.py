@@ -8,25 +8,16 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
-_absent = object()
 
-
-@contextlib.contextmanager
-def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Give an attribute of a class or module another value while it is entered."""
-    before = vars(owner).get(name, _absent)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if before is _absent:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
+def patched(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
+    """Give an attribute of a class or module, there or not, another value while it is entered."""
+    return mock.patch.object(owner, name, value, create=True)
 
 
 @contextlib.contextmanager
@@ -40,6 +31,26 @@ def wrapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]
     if inspect.isfunction(original) and inspect.isfunction(replacement):
         replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     with patched(owner, name, replacement):
+        yield
+
+
+@contextlib.contextmanager
+def intercepted(call: Callable[..., Any], *places: tuple[Any, str]) -> Iterator[None]:
+    """Let ``call`` stand before functions, by owner and name, while it is entered.
+
+    It is called with the function and its arguments, and returns what the caller gets.
+    """
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return call(original, *args, **kwargs)
+
+        return replacement
+
+    with contextlib.ExitStack() as stack:
+        for owner, name in places:
+            stack.enter_context(patched(owner, name, make(getattr(owner, name))))
         yield
 
 

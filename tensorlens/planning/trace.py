@@ -63,8 +63,6 @@ class Trace:
     what only a real device decides; the log has the likeliest."""
     hidden: dict[int, str] = field(default_factory=dict)
     """Row of an allocation to what it is, where no tensor has it: ``cuBLAS workspace``."""
-    streams: dict[int, int] = field(default_factory=dict)
-    """Row of an allocation to its stream, where that is not the default one."""
     handovers: list[Handover] = field(default_factory=list)
     """Blocks that are another thing from some event on, in the order of these."""
     brought: dict[int, Label] = field(default_factory=dict)

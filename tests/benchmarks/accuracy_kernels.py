@@ -143,24 +143,25 @@ def simulated(trace: Trace, allocator: CachingAllocator) -> list[int]:
 
 def traced(row: Row) -> Trace:
     """Return what a row's program asks for, with a mark at each step."""
+    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from tensorlens.planning.torch.memory.temporaries import Temporaries
-    from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
     from tensorlens.planning.torch.stacks import ProgramStacks
-    from tensorlens.planning.torch.tracker import Scratch, Tracker
+    from tensorlens.planning.torch.tracker import Tracker
+    from tensorlens.planning.torch.values.data_dependent import value_patches
     from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
-    temporaries, workspaces = Temporaries(card), Workspaces(card, {})
-
-    def hidden(func: Any, args: Any, kwargs: Any, result: Any, thread: int) -> Sequence[Scratch]:
-        asked = func, args, kwargs, result, thread
-        return [*temporaries(*asked), *workspaces(*asked)]
-
     trace = Trace()
     stacks = ProgramStacks(trace.log.stacks)
-    with FakeTensorMode(allow_non_fake_inputs=True), stacks, Tracker(trace, stacks, hidden) as on:
+    with (
+        value_patches(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        stacks,
+        torch.autograd.set_multithreading_enabled(False),
+        Tracker(trace, stacks, Temporaries(card, {}), backward_elsewhere=True) as on,
+    ):
         if row.kernel in _AFTER_PRODUCTS:
             _multiply_and_back()
         step = PROGRAMS[row.kernel](row.x, row.config)

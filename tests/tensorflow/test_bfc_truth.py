@@ -106,8 +106,9 @@ def test_every_address_and_figure(truth, case, direction):
     limit = CASES[case]
     failed = 0
     for seed in range(3):
-        place = None if direction > 0 else Downwards()
-        allocator = BFCAllocator(limit, place=place)
+        allocator = BFCAllocator(limit)
+        if direction < 0:
+            allocator._memory.address_space = Downwards()
         largest = 64 * MIB if limit > MIB else MIB // 4
         lines, answers = requests(seed, allocator, largest=largest)
         assert answers == ask(truth, lines, limit, direction)
@@ -166,7 +167,8 @@ def test_eager_tensors_on_the_cpu():
     assert len(told_of) == len(lines)
     # the number that tensors are filled with was there before
     place = told_of[0][0] - 256
-    allocator = BFCAllocator(ON_CPU, place=lambda nbytes: place)
+    allocator = BFCAllocator(ON_CPU)
+    allocator._memory.address_space = lambda nbytes: place
     addresses = {-1: allocator.malloc(1)}
     for (what, key, nbytes), answer in zip(asked, told_of, strict=True):
         place, address = answer[0], 0

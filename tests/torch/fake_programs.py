@@ -556,7 +556,12 @@ def operators():
 
 def run(name):
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        # recurrent layers tell by addresses whether two weights are one
+        recurrent = name in ("lstm", "gru_and_rnn", "packed_lstm")
+        with (
+            answers() if recurrent else contextlib.nullcontext(),
+            FakeTensorMode(allow_non_fake_inputs=True),
+        ):
             return {"found": globals()[name]()}
     except Exception:
         return {"failed": traceback.format_exc()}

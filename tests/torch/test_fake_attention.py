@@ -211,12 +211,11 @@ if not readiness.is_ready:
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.planning.torch.memory.attention import FusedAttention
+from tensorlens.planning.torch.memory.attention import fused_attention
 from tensorlens.planning.torch.cautions import caution_scope
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.planning.trace import Trace
 
@@ -226,15 +225,13 @@ F = torch.nn.functional
 def track(program):
     trace = Trace()
     stacks = ProgramStacks(trace.log.stacks)
-    parts = [Temporaries(card), Workspaces(card)]
-    hidden = lambda *asked: [each for part in parts for each in part(*asked)]
     with (
         caution_scope(told.append),
-        FusedAttention(card),
+        fused_attention(card),
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         node_stacks(stacks),
-        Tracker(trace, stacks, hidden) as tracker,
+        Tracker(trace, stacks, Temporaries(card)) as tracker,
     ):
         stacks.call_program(program)
     return trace, tracker

@@ -31,6 +31,7 @@ from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.memory.temporaries import kernel_overrides as otherwise
 from tensorlens.planning.torch.tracker import Tracker
+from tensorlens.planning.torch.values.data_dependent import value_patches
 from tensorlens.planning.trace import Trace
 otherwise.install()
 temporaries = Temporaries(card)
@@ -69,7 +70,13 @@ def cases():
 
 _TAIL = """
 stacks = ProgramStacks(trace.log.stacks)
-with FakeTensorMode(allow_non_fake_inputs=True), stacks, Tracker(trace, stacks, hidden):
+with (
+    value_patches(),
+    FakeTensorMode(allow_non_fake_inputs=True),
+    stacks,
+    torch.autograd.set_multithreading_enabled(False),
+    Tracker(trace, stacks, hidden),
+):
     cases()
 print(json.dumps({"found": found, "allocated": allocated}))
 """

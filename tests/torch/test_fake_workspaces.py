@@ -14,7 +14,6 @@ from tensorlens.frameworks.torch.release import parse_release  # noqa: E402
 from tensorlens.planning.estimate.cards import find_card  # noqa: E402
 from tensorlens.planning.torch.memory.temporaries import Temporaries  # noqa: E402
 from tensorlens.planning.torch.memory.temporaries.workspaces import (  # noqa: E402
-    Workspaces,
     cublas_workspace,
     rnn_reserve,
 )
@@ -47,7 +46,7 @@ def multiplied(workspaces, thread=0, func=None, **options):
 
 
 def test_each_thread_takes_one_workspace_and_keeps_it():
-    workspaces = Workspaces(A100, {})
+    workspaces = Temporaries(A100, {})
     assert SMALL == 8_519_680
     (hidden,) = workspaces(aten.mm.default, (on_card(2, 3), on_card(3, 4)), {}, on_card(2, 4), 0)
     assert (hidden.nbytes, hidden.stays, hidden.name) == (SMALL, True, "cuBLAS workspace")
@@ -86,7 +85,7 @@ def test_consumer_blackwell_before_torch_2_12_has_a_small_one():
 
 
 def test_workspace_of_h100_is_large_with_any_torch():
-    assert multiplied(Workspaces(H100, {})) == [(LARGE, LARGE, LARGE)]
+    assert multiplied(Temporaries(H100, {})) == [(LARGE, LARGE, LARGE)]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +93,12 @@ def test_workspace_of_h100_is_large_with_any_torch():
     [(":4096:8", LARGE), (":16:8", 16 * 8 * 1024), (":4096:2:16:8", SMALL), ("nonsense", SMALL)],
 )
 def test_the_variable_counts(text, nbytes):
-    workspaces = Workspaces(A100, {"CUBLAS_WORKSPACE_CONFIG": text})
+    workspaces = Temporaries(A100, {"CUBLAS_WORKSPACE_CONFIG": text})
     assert multiplied(workspaces) == [(nbytes, nbytes, nbytes)]
 
 
 def test_nothing_is_taken_where_cublas_is_not_called():
-    workspaces = Workspaces(A100, {})
+    workspaces = Temporaries(A100, {})
     assert multiplied(workspaces, dtype=torch.int64) == []
     empty, some = on_card(0, 5), on_card(5, 4)
     assert taken(workspaces, aten.mm.default, empty, some, result=on_card(0, 4)) == []

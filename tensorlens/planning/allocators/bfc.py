@@ -9,9 +9,7 @@ the GPU's allocator of TensorFlow does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tensorlens.planning.allocators.blocks import Block, Pool
+from tensorlens.planning.allocators.blocks import Block
 from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import NoRoom, SimulatedAllocator
 from tensorlens.records.events import EventLog
@@ -26,8 +24,7 @@ _MOST_SPARE = 128 << 20
 class BFCAllocator(SimulatedAllocator):
     """Hands out addresses as TensorFlow's BFC allocator does on one device.
 
-    A segment is what TensorFlow calls a region, a block what it calls a chunk. One pool serves all
-    streams.
+    A segment is what TensorFlow calls a region, a block what it calls a chunk.
 
     Args:
         limit: bytes that all regions together may have; None: no end, which TensorFlow never has
@@ -36,8 +33,6 @@ class BFCAllocator(SimulatedAllocator):
             unless ``TF_ENABLE_GPU_GARBAGE_COLLECTION=false``; the CPU's stay.
         log: where every event is written; None: nowhere.
         device: the device's name in the log, and in errors.
-        place: told a region's bytes, returns the address where it is put; by default each follows
-            the one before.
     """
 
     def __init__(
@@ -47,19 +42,15 @@ class BFCAllocator(SimulatedAllocator):
         collects: bool = False,
         log: EventLog | None = None,
         device: str = "cuda:0",
-        place: Callable[[int], int] | None = None,
     ) -> None:
-        super().__init__(Settings(), limit, None, log, device, place)
-        self._pool = Pool(0, small=False)
+        super().__init__(Settings(), limit, None, log, device)
+        self._pool = self._memory.large
         first = _FIRST_REGION if limit is None else min(limit, _FIRST_REGION)
         self._region = -(-first // _GRAIN) * _GRAIN
         """Bytes of the next region."""
         self._collects = collects
 
-    def empty_cache(self, *, stack: int = -1) -> None:
-        """Do nothing: TensorFlow keeps its regions."""
-
-    def _obtain(self, nbytes: int, stream: int) -> tuple[Block, int]:
+    def _obtain(self, nbytes: int) -> tuple[Block, int]:
         size = -(-nbytes // _GRAIN) * _GRAIN
         chunk = self._memory.find(self._pool, size) or self._extend(size)
         if chunk.size >= 2 * size or chunk.size - size >= _MOST_SPARE:

@@ -6,9 +6,10 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.13. Size
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tensorlens.planning.allocators.settings import Settings
+from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.records.events import SEGMENT_ALLOC, SEGMENT_FREE, EventLog
 
 FREE, ALLOCATED, UNMAPPED = range(3)
@@ -21,54 +22,39 @@ FIRST_ADDRESS = 1 << 44
 """Where a simulated device's memory begins."""
 
 
+@dataclass(slots=True, eq=False)
 class Pool:
-    """The free blocks of one stream, for small requests or for large ones."""
+    """Free blocks, for small requests or for large ones."""
 
-    __slots__ = ("keys", "small", "stream", "unmapped")
-
-    def __init__(self, stream: int, small: bool) -> None:
-        self.stream, self.small = stream, small
-        self.keys: list[int] = []
-        """Size and address of each free block in one number, in ascending order."""
-        self.unmapped: list[int] = []
-        """Addresses of unmapped blocks, in ascending order."""
+    small: bool
+    keys: list[int] = field(default_factory=list)
+    """Size and address of each free block in one number, in ascending order."""
+    unmapped: list[int] = field(default_factory=list)
+    """Addresses of unmapped blocks, in ascending order."""
 
 
-class Reservation:
+class Reservation(NamedTuple):
     """Address space of an expandable segment; memory is mapped into it unit by unit."""
 
-    __slots__ = ("address", "size", "unit")
-
-    def __init__(self, address: int, size: int, unit: int) -> None:
-        self.address, self.size, self.unit = address, size, unit
+    address: int
+    unit: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Block:
     """A piece of a segment; together with its neighbours it makes up the whole."""
 
-    __slots__ = (
-        "address",
-        "next",
-        "pool",
-        "prev",
-        "requested",
-        "reservation",
-        "row",
-        "segment_stack",
-        "size",
-        "stack",
-        "state",
-    )
-
-    def __init__(self, pool: Pool, address: int, size: int, state: int) -> None:
-        self.pool, self.address, self.size, self.state = pool, address, size, state
-        self.requested = 0
-        self.prev: Block | None = None
-        self.next: Block | None = None
-        self.reservation: Reservation | None = None
-        self.row = -1
-        self.stack = -1
-        self.segment_stack = -1
+    pool: Pool
+    address: int
+    size: int
+    state: int
+    requested: int = 0
+    prev: Block | None = None
+    next: Block | None = None
+    reservation: Reservation | None = None
+    row: int = -1
+    stack: int = -1
+    segment_stack: int = -1
 
     @property
     def split(self) -> bool:
@@ -92,7 +78,6 @@ class Memory:
         settings: Settings,
         capacity: int | None,
         total: int | None,
-        place: Callable[[int], int] | None,
         log: EventLog | None,
         device: str,
     ) -> None:
@@ -101,68 +86,59 @@ class Memory:
         self.total = total
         self.blocks: dict[int, Block] = {}
         """Every block by its address."""
-        self.small: dict[int, Pool] = {}
-        """By stream, as :attr:`large`."""
-        self.large: dict[int, Pool] = {}
+        self.small, self.large = Pool(small=True), Pool(small=False)
         self.reserved = self.peak_reserved = 0
         self.stack = -1
         """The stack of what is going on, for the events of segments."""
-        self._place = place
         self._log, self._device = log, device
         self.next_address = FIRST_ADDRESS
 
-    def pool(self, stream: int, small: bool) -> Pool:
-        """Return the pool of a stream, a new one if need be."""
-        pools = self.small if small else self.large
-        pool = pools.get(stream)
-        if pool is None:
-            pool = pools[stream] = Pool(stream, small)
-        return pool
-
-    def pools(self, *, small: bool) -> Iterator[Pool]:
-        """Give the pools of all streams in the order of their numbers."""
-        pools = self.small if small else self.large
-        yield from (pools[stream] for stream in sorted(pools))
-
     def insert(self, block: Block) -> None:
-        """Put a free block where searches find it."""
-        insort(block.pool.keys, block.size << SHIFT | block.address)
+        """Put a block that is not handed out where searches find it."""
+        insort(*_entry(block))
 
     def remove(self, block: Block) -> None:
-        """Take a free block out of its pool."""
-        keys = block.pool.keys
-        del keys[bisect_left(keys, block.size << SHIFT | block.address)]
+        """Take a block out of its pool."""
+        entries, entry = _entry(block)
+        del entries[bisect_left(entries, entry)]
+
+    def drop(self, block: Block) -> None:
+        """Forget a block that is in its pool."""
+        self.remove(block)
+        del self.blocks[block.address]
 
     def free_blocks(self, pool: Pool) -> list[Block]:
         """Return a pool's free blocks, smallest first."""
         return [self.blocks[key & ADDRESSES] for key in pool.keys]
 
     def split(self, block: Block, size: int) -> None:
-        """Make a free block of what a block has beyond so many bytes."""
-        rest = Block(block.pool, block.address + size, block.size - size, FREE)
+        """Make a block in its pool of what a block has beyond so many bytes."""
+        rest = Block(block.pool, block.address + size, block.size - size, block.state)
         self.blocks[rest.address] = rest
         rest.reservation = block.reservation
         rest.follow(block, block.next)
         block.size = size
         self.insert(rest)
 
-    def free(self, block: Block) -> None:
-        """Make a block free and one with its free neighbours (``free_block``)."""
-        block.state, block.requested = FREE, 0
-        before, after = block.prev, block.next
-        if before is not None and before.state == FREE:
-            self.remove(before)
-            self._join(before, block)
-            block = before
-        if after is not None and after.state == FREE:
-            self.remove(after)
-            self._join(block, after)
-        self.insert(block)
+    def merge(self, block: Block, state: int) -> None:
+        """Give a block that is in no pool a state, make it one with neighbours in the same one.
 
-    def _join(self, block: Block, after: Block) -> None:
-        block.size += after.size
-        block.follow(block.prev, after.next)
-        del self.blocks[after.address]
+        And put it into its pool (``free_block``, ``try_merge_blocks``).
+        """
+        before, after = block.prev, block.next
+        block.state, block.requested = state, 0
+        if before is not None and before.state == state:
+            self.drop(before)
+            del self.blocks[block.address]
+            block.address, block.size = before.address, before.size + block.size
+            self.blocks[block.address] = block
+            block.segment_stack = before.segment_stack
+            block.follow(before.prev, after)
+        if after is not None and after.state == state:
+            self.drop(after)
+            block.size += after.size
+            block.follow(block.prev, after.next)
+        self.insert(block)
 
     def find(self, pool: Pool, size: int) -> Block | None:
         """Take the smallest free block that fits out of its pool (``get_free_block``)."""
@@ -177,7 +153,7 @@ class Memory:
         if limit is not None:
             if size < limit <= block.size:
                 return None
-            if size >= limit and block.size >= size + settings.max_non_split_rounding:
+            if size >= limit and block.size >= size + LARGE_SEGMENT:
                 return None
         del keys[index]
         return block
@@ -193,8 +169,6 @@ class Memory:
 
     def address_space(self, size: int) -> int:
         """Return an address where a segment of so many bytes has room."""
-        if self._place is not None:
-            return self._place(size)
         address = self.next_address
         self.next_address += -(-size // (2 << 20)) * (2 << 20)
         return address
@@ -230,9 +204,15 @@ class Memory:
 
     def release(self, block: Block) -> None:
         """Give a segment back that is one free block (``release_block``)."""
-        self.remove(block)
-        del self.blocks[block.address]
+        self.drop(block)
         self.gave(block.address, block.size)
+
+
+def _entry(block: Block) -> tuple[list[int], int]:
+    """Return the list of its pool that a block is in, and what stands there for it."""
+    if block.state == UNMAPPED:
+        return block.pool.unmapped, block.address
+    return block.pool.keys, block.size << SHIFT | block.address
 
 
 def _room(block: Block) -> int:

@@ -3,14 +3,12 @@
 The rules are those of ``DeviceCachingAllocator`` in ``c10/cuda/CUDACachingAllocator.cpp`` of torch
 2.13: of expandable segments ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``, of
 what goes back ``release_available_cached_blocks`` and ``release_blocks``. Private pools (CUDA
-graphs, ``torch.cuda.MemPool``) are left out, and blocks that wait for another stream
-(``Tensor.record_stream``).
+graphs, ``torch.cuda.MemPool``) are left out, and streams: all blocks are of the default one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable
+from bisect import bisect_left
 
 from tensorlens.planning.allocators.blocks import (
     FREE,
@@ -21,7 +19,7 @@ from tensorlens.planning.allocators.blocks import (
     Pool,
     Reservation,
 )
-from tensorlens.planning.allocators.settings import Settings
+from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.planning.allocators.simulated import NoRoom, SimulatedAllocator
 from tensorlens.records.events import EventLog
 from tensorlens.records.torch_files.sizes import SMALL, SMALL_SEGMENT
@@ -41,8 +39,6 @@ class CachingAllocator(SimulatedAllocator):
             segments; by default the capacity.
         log: where every event is written; None: nowhere.
         device: the device's name in the log, and in errors.
-        place: told a segment's bytes, returns the address where the driver puts it; by default
-            each follows the one before.
     """
 
     def __init__(
@@ -53,24 +49,23 @@ class CachingAllocator(SimulatedAllocator):
         total: int | None = None,
         log: EventLog | None = None,
         device: str = "cuda:0",
-        place: Callable[[int], int] | None = None,
     ) -> None:
         settings = Settings() if settings is None else settings
         total = capacity if total is None else total
-        super().__init__(settings, capacity, total, log, device, place)
+        super().__init__(settings, capacity, total, log, device)
         self._rules = settings.rules
         self._expandable = settings.expandable_segments
 
-    def empty_cache(self, *, stack: int = -1) -> None:
+    def empty_cache(self) -> None:
         """Give all segments that are not in use back to the driver."""
-        self._memory.stack = stack
+        self._memory.stack = -1
         _release_cached(self._memory)
 
-    def _obtain(self, nbytes: int, stream: int) -> tuple[Block, int]:
+    def _obtain(self, nbytes: int) -> tuple[Block, int]:
         memory, rules = self._memory, self._rules
         size = rules.rounded(nbytes)
         small = size <= SMALL
-        pool = memory.pool(stream, small)
+        pool = memory.small if small else memory.large
         block = memory.find(pool, size) or self._new(pool, size)
         if rules.splits(size, block.size - size, small=small):
             memory.split(block, size)
@@ -122,36 +117,28 @@ def _shrink(memory: Memory, block: Block) -> None:
     if begin >= end:
         return
     memory.remove(block)
-    del memory.blocks[block.address]
     if block.address < begin:
-        before = _piece(memory, block, block.address, begin - block.address, FREE)
-        before.segment_stack = block.segment_stack
-        before.follow(block.prev, block)
-        memory.insert(before)
+        memory.split(block, begin - block.address)
+        memory.insert(block)
+        block = memory.blocks[begin]
+        memory.remove(block)
     if end < block.address + block.size:
-        after = _piece(memory, block, end, block.address + block.size - end, FREE)
-        after.follow(block, block.next)
-        memory.insert(after)
+        memory.split(block, end - begin)
     memory.gave(begin, end - begin)
-    block.address, block.size, block.state = begin, end - begin, UNMAPPED
-    _absorb(memory, block)
-    memory.blocks[block.address] = block
-    if block.split:
-        insort(block.pool.unmapped, block.address)
-    else:
-        del memory.blocks[block.address]
+    memory.merge(block, UNMAPPED)
+    if not block.split:
+        memory.drop(block)
 
 
 def _reserve(memory: Memory, pool: Pool, size: int) -> Block:
     """Reserve address space for an eighth more than the card has, all of it unmapped."""
-    unit = SMALL_SEGMENT if pool.small else memory.settings.large_segment_size
+    unit = SMALL_SEGMENT if pool.small else LARGE_SEGMENT
     total = max(_UNLIMITED, size) if memory.total is None else memory.total + memory.total // 8
     extent = -(-total // unit) * unit
-    reservation = Reservation(memory.address_space(extent), extent, unit)
-    block = Block(pool, reservation.address, extent, UNMAPPED)
-    block.reservation = reservation
-    memory.blocks[block.address] = block
-    insort(pool.unmapped, block.address)
+    address = memory.address_space(extent)
+    block = memory.blocks[address] = Block(pool, address, extent, UNMAPPED)
+    block.reservation = Reservation(address, unit)
+    memory.insert(block)
     return block
 
 
@@ -180,53 +167,14 @@ def _map(memory: Memory, block: Block, size: int) -> bool:
     mapped = -(-size // reservation.unit) * reservation.unit
     if not memory.has(mapped):
         return False
-    unmapped = block.pool.unmapped
-    del unmapped[bisect_left(unmapped, block.address)]
+    memory.remove(block)
     if mapped < block.size:
-        address = block.address + mapped
-        rest = _piece(memory, block, address, block.size - mapped, UNMAPPED)
-        rest.follow(block, block.next)
-        insort(unmapped, address)
-        block.size = mapped
+        memory.split(block, mapped)
     memory.took(block.address, mapped)
-    block.state = FREE
-    del memory.blocks[block.address]
-    _absorb(memory, block)
-    memory.blocks[block.address] = block
+    memory.merge(block, FREE)
     if block.prev is None and block.segment_stack < 0:
         block.segment_stack = memory.stack
-    memory.insert(block)
     return True
-
-
-def _piece(memory: Memory, block: Block, address: int, size: int, state: int) -> Block:
-    made = Block(block.pool, address, size, state)
-    made.reservation = block.reservation
-    memory.blocks[address] = made
-    return made
-
-
-def _absorb(memory: Memory, block: Block) -> None:
-    """Make one block of a block, which is in no pool, and its neighbours in the same state."""
-    before, after = block.prev, block.next
-    if before is not None and before.state == block.state:
-        _drop(memory, before)
-        block.address, block.size = before.address, before.size + block.size
-        block.segment_stack = before.segment_stack
-        block.follow(before.prev, after)
-    if after is not None and after.state == block.state:
-        _drop(memory, after)
-        block.size += after.size
-        block.follow(block.prev, after.next)
-
-
-def _drop(memory: Memory, block: Block) -> None:
-    if block.state == FREE:
-        memory.remove(block)
-    else:
-        unmapped = block.pool.unmapped
-        del unmapped[bisect_left(unmapped, block.address)]
-    del memory.blocks[block.address]
 
 
 def _release_oversize(memory: Memory, pool: Pool, size: int) -> bool:
@@ -258,13 +206,12 @@ def _release_cached(memory: Memory) -> None:
 
     Of the large pools first.
     """
-    for small in (False, True):
+    for pool in (memory.large, memory.small):
         expandable = []
-        for pool in memory.pools(small=small):
-            for block in memory.free_blocks(pool):
-                if block.reservation is not None:
-                    expandable.append(block)
-                elif not block.split:
-                    memory.release(block)
+        for block in memory.free_blocks(pool):
+            if block.reservation is not None:
+                expandable.append(block)
+            elif not block.split:
+                memory.release(block)
         for block in expandable:
             _shrink(memory, block)

@@ -17,7 +17,8 @@ MIB = 1 << 20
 LARGE_REQUEST = 10 << 20
 """Requests of so many bytes and more get a segment of their own size (``kMinLargeAlloc``)."""
 LARGE_SEGMENT = 20 << 20
-"""Bytes of a segment for requests above 1 MiB and below 10 MiB, if nothing else is set."""
+"""Bytes of a segment for requests above 1 MiB and below 10 MiB; and a request that is too large for
+its block to be split takes one that is less than so much larger."""
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Environment variables that hold the settings; the first that is there counts."""
 
@@ -33,13 +34,10 @@ _NO_EFFECT = {
 }
 """Options that change no size on a device. The threshold acts where a process may take a share of
 the card, which is not simulated."""
-_SIZES = {
-    "max_split_size_mb": "max_split_size",
-    "max_non_split_rounding_mb": "max_non_split_rounding",
-}
+_UNSIMULATED = ("large_segment_size_mb", "max_non_split_rounding_mb")
 _KNOWN = {
-    *("expandable_segments", "roundup_power2_divisions", "large_segment_size_mb", "backend"),
-    *("per_process_memory_fraction", *_SIZES, *_NO_EFFECT),
+    *("expandable_segments", "max_split_size_mb", "roundup_power2_divisions", "backend"),
+    *("per_process_memory_fraction", *_UNSIMULATED, *_NO_EFFECT),
 }
 
 
@@ -55,12 +53,9 @@ class Settings:
     expandable_segments: bool = False
     max_split_size: int | None = None
     """Blocks of at least so many bytes are never split, nor given to smaller requests."""
-    max_non_split_rounding: int = LARGE_SEGMENT
-    """A request for at least ``max_split_size`` takes a block that is less than so much larger."""
     roundup_power2_divisions: Sequence[int] = ()
     """Parts between powers of two that requests are rounded up to: sixteen numbers, for requests
     below 2 MiB, below 4 MiB and so on, the last for all from 32 GiB on; empty for none."""
-    large_segment_size: int = LARGE_SEGMENT
 
     @classmethod
     def parse(cls, text: str) -> Settings:
@@ -72,14 +67,8 @@ class Settings:
             UsageError: an option is unknown or its value malformed, or the text asks for an
                 allocator other than torch's own.
         """
-        options = list(_options(text))
         settings = cls()
-        # torch looks for this one first, since others are checked against it
-        for name, value in options:
-            if name == "large_segment_size_mb":
-                size = _mebibytes(name, value, LARGE_REQUEST + MIB)
-                settings = replace(settings, large_segment_size=size, max_non_split_rounding=size)
-        for name, value in options:
+        for name, value in _options(text):
             settings = settings._with(name, value)
         return settings
 
@@ -88,11 +77,13 @@ class Settings:
             if value not in ("True", "False"):
                 raise _malformed(name, value, "True or False")
             return replace(self, expandable_segments=value == "True")
-        if name in _SIZES:
-            size = _mebibytes(name, value, self.large_segment_size)
-            if name == "max_split_size_mb":
-                return replace(self, max_split_size=size)
-            return replace(self, max_non_split_rounding=size)
+        if name == "max_split_size_mb":
+            if not value.isdecimal() or int(value) * MIB < LARGE_SEGMENT:
+                least = LARGE_SEGMENT // MIB
+                raise _malformed(name, value, f"a whole number, at least {least}")
+            return replace(self, max_split_size=int(value) * MIB)
+        if name in _UNSIMULATED:
+            raise UsageError(f"{name} cannot be simulated: leave it out")
         if name == "roundup_power2_divisions":
             if value.startswith("["):
                 raise UsageError(
@@ -119,7 +110,7 @@ class Settings:
         if size <= MIB:
             return 2 * MIB
         if size < LARGE_REQUEST:
-            return self.large_segment_size
+            return LARGE_SEGMENT
         return -(-size // (2 * MIB)) * 2 * MIB
 
 
@@ -141,12 +132,6 @@ def _options(text: str) -> Iterator[tuple[str, str]]:
 
 def _malformed(name: str, value: str, wanted: str) -> UsageError:
     return UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {name}:{value}: {wanted} is wanted")
-
-
-def _mebibytes(name: str, value: str, least: int) -> int:
-    if not value.isdecimal() or int(value) * MIB < least:
-        raise _malformed(name, value, f"a whole number, at least {least // MIB}")
-    return int(value) * MIB
 
 
 def _power(name: str, value: str) -> int:

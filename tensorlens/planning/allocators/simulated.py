@@ -5,7 +5,7 @@ Where a block comes from and what goes back to the driver is each one's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -63,23 +63,19 @@ class SimulatedAllocator:
         total: int | None,
         log: EventLog | None,
         device: str,
-        place: Callable[[int], int] | None,
     ) -> None:
         self.settings = settings
         self.device = device
         self.log = log
-        self._memory = Memory(settings, capacity, total, place, log, device)
+        self._memory = Memory(settings, capacity, total, log, device)
         self._allocated = self._peak_allocated = 0
         self._requested = self._peak_requested = 0
 
-    def malloc(
-        self, nbytes: int, stream: int = 0, *, stack: int = -1, context: Context | None = None
-    ) -> int:
+    def malloc(self, nbytes: int, *, stack: int = -1, context: Context | None = None) -> int:
         """Hand out a block and return its address; 0 for a request of 0 bytes.
 
         Args:
             nbytes: bytes asked for.
-            stream: number of the stream that the block is for; 0 is the default one.
             stack: number of the stack in the log.
             context: what else the log says of it.
 
@@ -92,7 +88,7 @@ class SimulatedAllocator:
                 raise UsageError(f"cannot allocate {nbytes} bytes")
             return 0
         self._memory.stack = stack
-        block, size = self._obtain(nbytes, stream)
+        block, size = self._obtain(nbytes)
         block.state, block.requested = ALLOCATED, nbytes
         self._allocated = allocated = self._allocated + block.size
         if allocated > self._peak_allocated:
@@ -122,13 +118,12 @@ class SimulatedAllocator:
         log = self.log
         if log is not None:
             log.append(events.FREE, self.device, address, log.size[block.row], 0, stack, context)
-        self._memory.free(block)
+        self._memory.merge(block, FREE)
 
-    def empty_cache(self, *, stack: int = -1) -> None:
-        """Give what is not in use back to the driver."""
-        raise NotImplementedError
+    def empty_cache(self) -> None:
+        """Give what is not in use back to the driver; TensorFlow keeps its regions."""
 
-    def _obtain(self, nbytes: int, stream: int) -> tuple[Block, int]:
+    def _obtain(self, nbytes: int) -> tuple[Block, int]:
         """Return a block that is in no pool, split, and the rounded bytes of the request."""
         raise NotImplementedError
 
@@ -168,7 +163,6 @@ def _segment(device: str, blocks: list[Block]) -> Segment:
         device=device,
         address=first.address,
         size=sum(block.size for block in blocks),
-        stream=first.pool.stream,
         kind="small" if first.pool.small else "large",
         expandable=first.reservation is not None,
         blocks=tuple(

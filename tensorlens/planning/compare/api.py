@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -21,14 +20,14 @@ from tensorlens.planning.compare.outcomes import (
     Estimation,
     failed_outcome,
     measured_outcome,
-    option_request,
     run_estimate,
     run_search,
 )
 from tensorlens.planning.compare.result import Comparison, Outcome
+from tensorlens.planning.estimate.api import allocator_settings
 from tensorlens.planning.estimate.cards import DeviceSpec, device_spec
-from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search_path
-from tensorlens.planning.processes import Runner, progress, shared_runner
+from tensorlens.planning.estimate.target import STEPS, MakeStep, StepsRequest, program, search_path
+from tensorlens.planning.processes import progress, shared_runner
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack
@@ -37,14 +36,13 @@ from tensorlens.records.run import current_run
 Work = Job | BatchSearch | Estimation
 
 
-def run_work(work: Work, runner: Runner | None = None) -> Any:
+def run_work(work: Work) -> Any:
     """Return what a run, a search or an estimate comes to; an executor calls it anywhere."""
     if isinstance(work, BatchSearch):
-        # in processes from a fresh one: what is mapped before a limit is to be the same
         return run_search(work)
     if isinstance(work, Estimation):
-        return run_estimate(work, runner)
-    with nullcontext(runner) if runner is not None else Runner() as processes:
+        return run_estimate(work)
+    with shared_runner() as processes:
         return processes.run(work)
 
 
@@ -84,10 +82,10 @@ def _results(works: Sequence[Work], executor: Executor | None) -> list[Any]:
                 found[number] = result
                 done(count, works[number].name)
             return found
-        with shared_runner() as runner:
+        with shared_runner():
             for number, work in enumerate(works):
                 done(number, work.name)
-                found[number] = failed.get(work.name) or run_work(work, runner)
+                found[number] = failed.get(work.name) or run_work(work)
                 if isinstance(found[number], Trouble):
                     failed[work.name] = found[number]
     return found
@@ -214,12 +212,15 @@ class _Limits:
 
 def _estimation(job: Job, option: Option, limits: _Limits) -> Estimation:
     """Return the estimate of an option."""
-    request = option_request(
-        job.program,
-        option.choice,
-        job.framework,
-        limits.spec,
+    settings = option.choice.settings
+    request = StepsRequest(
+        program=job.program,
+        spec=limits.spec,
         steps=STEPS,
+        settings=allocator_settings(settings.get("alloc_conf")),
+        choice=option.choice,
+        framework=job.framework,
+        world_size=settings.get("shards", 1),
         batch=job.batch,
     )
     return Estimation(option, request, limits.lowest, limits.highest)

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
-from tensorlens.planning.estimate.api import allocator_settings
 from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
-from tensorlens.planning.estimate.cards import DeviceSpec
 from tensorlens.planning.estimate.present.peak import culprits
 from tensorlens.planning.estimate.target import STEPS, StepsRequest
-from tensorlens.planning.processes import ProgramFailed, Runner
-from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import (
-    Choice,
-    Job,
-    Measured,
-    Program,
-    Reason,
-    Result,
-    Trouble,
-)
+from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
+from tensorlens.planning.trials.jobs import Job, Measured, Reason, Result, Trouble
 from tensorlens.units import format_bytes
 
 _LIMIT = "the largest that was to be tried"
@@ -57,7 +45,7 @@ class SearchResult:
     """Result of the next larger one; or why it cannot be told."""
 
 
-def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResult:
+def run_search(search: BatchSearch) -> SearchResult:
     """Find the largest batch that runs under the capacity, when the next one does not."""
     refused: dict[int, Trouble] = {}
 
@@ -78,7 +66,8 @@ def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResul
         refused[batch] = result
         return None
 
-    with nullcontext(runner) if runner is not None else Runner() as processes:
+    # from a fresh process: what is mapped before a limit is to be the same
+    with Runner() as processes:
         fitting, too_large = largest_that_fits(
             needed, search.capacity, search.lowest, search.highest, search.multiple
         )
@@ -123,37 +112,14 @@ class Estimated:
     card: str
 
 
-def option_request(
-    program: Program,
-    choice: Choice,
-    framework: Framework,
-    spec: DeviceSpec,
-    *,
-    steps: int,
-    batch: int | None,
-) -> StepsRequest:
-    """Return what is estimated of a program with an option; the option may set the allocator."""
-    return StepsRequest(
-        program=program,
-        spec=spec,
-        steps=steps,
-        settings=allocator_settings(choice.settings.get("alloc_conf")),
-        choice=choice,
-        framework=framework,
-        world_size=choice.settings.get("shards", 1),
-        batch=batch,
-    )
-
-
-def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated | Trouble:
+def run_estimate(asked: Estimation) -> Estimated | Trouble:
     """Estimate one option; whatever becomes of it, an answer says so."""
     request = asked.request
     if "alloc_conf" in request.choice.settings and request.spec.card is None:
         return Trouble(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
-    # what an option leaves behind in a process of fake tensors must not meet the next one
-    shared = runner if request.framework != "torch" else None
     try:
-        with nullcontext(shared) if shared is not None else Runner() as processes:
+        # what an option leaves behind in a process of fake tensors must not meet the next one
+        with Runner() if request.framework == "torch" else shared_runner() as processes:
             batch = _largest_batch(asked, processes)
             answer = request.ask(processes)
     except ProgramFailed as error:

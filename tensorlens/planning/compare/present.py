@@ -42,9 +42,12 @@ _WINNERS = ("question", "option", "answer")
 _NOTHING = "-"
 _NOISY = "too noisy"
 
-_COLUMNS = (
-    *("option", "settings", "status", "why", "peak_allocated", "peak_reserved"),
+_FIGURES = (
+    *("peak_allocated", "peak_reserved"),
     *("setup_allocated", "least_capacity", "largest_batch", "held_ahead"),
+)
+_COLUMNS = (
+    *("option", "settings", "status", "why", *_FIGURES),
     *("time_ratio", "time_low", "time_high", "time", "loss"),
 )
 """``time`` and ``loss`` are verdicts, ``time_low`` to ``time_high`` the interval."""
@@ -269,17 +272,6 @@ def _rows(found: Comparison) -> Iterator[tuple[str | int | float | None, ...]]:
         if ratio is not None:
             point = None if ratio.low is None else ratio.point
             times = (point, ratio.low, ratio.high, ratio.verdict)
-        yield (
-            each.name,
-            ", ".join(each.settings) or None,
-            each.status,
-            each.why or None,
-            each.peak_allocated,
-            each.peak_reserved,
-            each.setup_allocated,
-            each.least_capacity,
-            each.largest_batch,
-            each.held_ahead,
-            *times,
-            None if check is None else check.verdict,
-        )
+        figures = (getattr(each, name) for name in _FIGURES)
+        texts = (each.name, ", ".join(each.settings) or None, each.status, each.why or None)
+        yield *texts, *figures, *times, None if check is None else check.verdict

@@ -7,15 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.allocators.settings import Settings, settings_text
 from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.cards import device_spec
-from tensorlens.planning.estimate.keras import (
-    KerasRequest,
-    check_options,
-    is_keras_model,
-    keras_request,
-)
+from tensorlens.planning.estimate.keras import KerasRequest, check_options, keras_request
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import STEPS, MakeStep, StepsRequest, program
 from tensorlens.planning.processes import Runner, shared_runner
@@ -120,7 +116,7 @@ def request(
     for name, number in {"steps": steps, "world_size": world_size}.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise UsageError(f"{name}={number!r}: it is a number, at least 1")
-    if is_keras_model(target):
+    if isinstance(target, kinds.model()):
         if arguments or script_args or world_size > 1:
             raise UsageError(
                 "arguments, script_args and world_size are for a make_step, and this is a Keras"

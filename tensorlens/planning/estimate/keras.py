@@ -24,11 +24,6 @@ _ON_TORCH = (
 )
 
 
-def is_keras_model(thing: Any) -> bool:
-    """Tell whether it is a Keras model; Keras is not imported for it."""
-    return isinstance(thing, kinds.model())
-
-
 def check_options(options: Mapping[str, Any]) -> None:
     """Check what is asked of a Keras model."""
     for name in options.keys() - set(_ALL):

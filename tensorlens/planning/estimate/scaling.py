@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -148,14 +149,11 @@ class Scaling:
         """The value from which :attr:`place` is the peak."""
         last = self.pieces[self.place]
         others = [piece for piece in self.pieces.values() if piece is not last]
-        low, high = 0, _FAR_END
-        while high - low > 1:
-            middle = (low + high) // 2
-            if all(last.at(middle) >= other.at(middle) for other in others):
-                high = middle
-            else:
-                low = middle
-        return high
+        return 1 + bisect_left(
+            range(1, _FAR_END),
+            True,
+            key=lambda value: all(last.at(value) >= other.at(value) for other in others),
+        )
 
     @property
     def formula(self) -> str:

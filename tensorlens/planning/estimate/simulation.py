@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ class Simulation:
 
     def run(self) -> Simulated:
         """Make all requests and return what came of them."""
-        trace, log = self._trace, self._trace.log
+        log = self._trace.log
         addresses = self._addresses
         stops = self._stops()
         for row in range(len(log.kind)):
@@ -97,10 +98,7 @@ class Simulation:
             number = log.context[row]
             context = None if number < 0 else log.contexts[number]
             if log.kind[row] == ALLOC:
-                stream = trace.streams.get(row, 0)
-                address = counter.malloc(
-                    self._size(row), stream, stack=log.stack[row], context=context
-                )
+                address = counter.malloc(self._size(row), stack=log.stack[row], context=context)
                 addresses[log.address[row]] = address
                 if address:
                     made = len(self._log.kind) - 1
@@ -179,7 +177,7 @@ class _HostCounter:
         self._sizes: dict[int, int] = {}
         self._requests = self._now = self._peak = 0
 
-    def malloc(self, nbytes: int, stream: int, *, stack: int, context: Context | None) -> int:
+    def malloc(self, nbytes: int, *, stack: int, context: Context | None) -> int:
         self._requests += 1
         address = self._requests << 12
         self._sizes[address] = nbytes
@@ -201,11 +199,10 @@ class _HostCounter:
     def reset_peaks(self) -> None:
         self._peak = self._now
 
-    def write_segments(self) -> None:
-        pass
-
     def empty_cache(self) -> None:
         pass
+
+    write_segments = empty_cache
 
 
 def least_capacity(
@@ -245,37 +242,33 @@ def least_capacity(
     else:
         too_little = figures.allocated.peak // step - 1
         enough = -(-figures.reserved.peak // step)
-    while enough - too_little > 1:
-        middle = (too_little + enough) // 2
-        if fits(middle) is None:
-            too_little = middle
-        else:
-            enough = middle
+    between = range(too_little + 1, enough)
+    enough = too_little + 1 + bisect_left(between, True, key=lambda steps: fits(steps) is not None)
     return min(enough * step, reserved)
 
 
-def _requests(trace: Trace, device: str, size: SizeOf) -> Sequence[tuple[int, int, int]]:
-    """Return a device's requests: bytes, the address in the trace, and the stream."""
+def _requests(trace: Trace, device: str, size: SizeOf) -> Sequence[tuple[int, int]]:
+    """Return a device's requests: bytes, and the address in the trace."""
     log = trace.log
     number = log.devices.index(device)
     emptied = [row for row, name in trace.emptied if name == device]
-    found: list[tuple[int, int, int]] = []
+    found: list[tuple[int, int]] = []
     for row, (kind, on) in enumerate(zip(log.kind, log.device, strict=True)):
         while emptied and emptied[0] <= row:
             emptied.pop(0)
-            found.append((_EMPTY, 0, 0))
+            found.append((_EMPTY, 0))
         if on == number and kind == ALLOC:
-            found.append((size(row), log.address[row], trace.streams.get(row, 0)))
+            found.append((size(row), log.address[row]))
         elif on == number and kind == FREE:
-            found.append((_GIVE_BACK, log.address[row], 0))
+            found.append((_GIVE_BACK, log.address[row]))
     return found
 
 
-def _replay(requests: Sequence[tuple[int, int, int]], allocator: SimulatedAllocator) -> None:
+def _replay(requests: Sequence[tuple[int, int]], allocator: SimulatedAllocator) -> None:
     addresses: dict[int, int] = {}
-    for nbytes, place, stream in requests:
+    for nbytes, place in requests:
         if nbytes >= 0:
-            addresses[place] = allocator.malloc(nbytes, stream)
+            addresses[place] = allocator.malloc(nbytes)
         elif nbytes == _GIVE_BACK:
             allocator.free(addresses.pop(place))
         else:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
@@ -77,13 +78,11 @@ def search_path() -> tuple[str, ...]:
 
 
 def _exists(module: str) -> bool:
-    before, sys.path = sys.path, list(search_path())
-    try:
-        return importlib.util.find_spec(module.partition(".")[0]) is not None
-    except (ImportError, ValueError):
-        return False
-    finally:
-        sys.path = before
+    with mock.patch.object(sys, "path", list(search_path())):
+        try:
+            return importlib.util.find_spec(module.partition(".")[0]) is not None
+        except (ImportError, ValueError):
+            return False
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps
+from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps, stretches
 from tensorlens.planning.suggest.replay import Replay
 from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.records.events import ALLOC, FREE, Stacks
@@ -57,12 +57,10 @@ class Blocks:
 
     def __init__(self, record: RecordedSteps) -> None:
         self._record = record
-        facts, paths = record.facts, record.log.stacks.modules
-        self._blocks: Sequence[RepeatedBlock] = (
-            [RepeatedBlock(path, "") for path in repeated_paths(paths)]
-            if facts is None
-            else facts.blocks
-        )
+        self._blocks: Sequence[RepeatedBlock] = record.facts.blocks
+        if record.is_alone:
+            paths = repeated_paths(record.log.stacks.modules)
+            self._blocks = [RepeatedBlock(path, "") for path in paths]
         self._inside = _inside(record.log.stacks, self._blocks)
 
     def used(self, calls: Sequence[Call]) -> Sequence[RepeatedBlock]:
@@ -97,17 +95,10 @@ class Blocks:
 
     def _forward(self) -> list[tuple[int, EventRange]]:
         """Return the blocks in the order in which they were called, with the rows of each call."""
-        record, last = self._record, -1
-        found: list[tuple[int, EventRange]] = []
-        for row in range(record.log.starts, len(record.log)):
-            phase = record.phase(row)
-            block = self.of(row) if phase == "forward" else -1
-            if block >= 0:
-                begin = found.pop()[1].begin if block == last else row
-                found.append((block, EventRange(begin, row + 1)))
-            if phase != "other":
-                last = block
-        return found
+        log, phase = self._record.log, self._record.phase
+        rows = (row for row in range(log.starts, len(log)) if phase(row) != "other")
+        found = stretches(rows, lambda row: self.of(row) if phase(row) == "forward" else -1)
+        return [(block, span) for block, span in found if block >= 0]
 
 
 def _apart(calls: Sequence[Call]) -> Sequence[Call]:
@@ -156,7 +147,7 @@ def block_checkpoints(record: RecordedSteps) -> Iterator[Suggestion]:
         _checkpoint(record, replay, where, call, inputs)
     used = where.used(found)
     cost = _cost_of(record, found)
-    if record.facts is not None and record.facts.has_cache:
+    if record.facts.has_cache:
         cost += "; use_cache=False: each block would fill its cache twice"
     yield record.suggestion(
         kind="checkpoint",
@@ -216,9 +207,9 @@ def _code(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
     models = list(dict.fromkeys(block.path.partition(".")[0] for block in blocks))
     facts = record.facts
     of_models = []
-    if facts is not None and facts.has_cache:
+    if facts.has_cache:
         of_models += [f"{model}.config.use_cache = False" for model in models]
-    if facts is not None and facts.own_checkpoints:
+    if facts.own_checkpoints:
         of_models += [f"{model}.{facts.own_checkpoints}" for model in models]
     else:
         of_models.append(_loop(blocks))
@@ -336,7 +327,7 @@ def block_recomputation(record: RecordedSteps) -> Iterator[Suggestion]:
     """
     where = Blocks(record)
     found = where.calls()
-    if not found or (record.facts is not None and record.facts.recomputes):
+    if not found or record.facts.recomputes:
         return
     replay = record.replay()
     inputs = _keep_inputs(record, replay, found)

@@ -16,6 +16,7 @@ from tensorlens.planning.suggest.recorded_steps import (
     RecordedSteps,
 )
 from tensorlens.planning.suggest.result import Suggestion
+from tensorlens.planning.torch.step_changes import freed_before_backward, gradients_first
 from tensorlens.records.events import START
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line
@@ -34,15 +35,11 @@ Act = Callable[[Callable[[], Any]], Any]
 
 def acts(record: RecordedSteps) -> dict[str, Act]:
     """Return what makes a change, by its text, where :func:`tensorlens.compare` has no setting."""
-    unused = _unused(record)
+    unused = record.facts.unused_variables
     return {
-        _ZERO_FIRST: _gradients_first,
-        **{_release(each, unused): partial(_freed, each) for each in unused},
+        _ZERO_FIRST: gradients_first,
+        **{_release(each, unused): partial(freed_before_backward, each) for each in unused},
     }
-
-
-def _unused(record: RecordedSteps) -> Sequence[UnusedVariable]:
-    return () if record.facts is None else record.facts.unused_variables
 
 
 def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
@@ -50,21 +47,6 @@ def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
     is_only = [other.name for other in unused].count(variable.name) == 1
     name = variable.name if is_only else f"{variable.name} of {variable.function}()"
     return f"release {name} before backward"
-
-
-# what they import only the program's process need have
-
-
-def _gradients_first(make_step: Callable[[], Any]) -> Any:
-    from tensorlens.planning.torch.step_changes import gradients_first
-
-    return gradients_first(make_step)
-
-
-def _freed(variable: UnusedVariable, make_step: Callable[[], Any]) -> Any:
-    from tensorlens.planning.torch.step_changes import freed_before_backward
-
-    return freed_before_backward(make_step, variable)
 
 
 def step_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
@@ -96,7 +78,7 @@ def step_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
 def backward_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the variables that wait for backward to end, which backward has no use for."""
     begins = record.marks(BACKWARD)
-    waiting = _unused(record)
+    waiting = record.facts.unused_variables
     for each in waiting:
         place = record.at(each.address, begins[-1]) if begins else None
         if place is None:

@@ -186,20 +186,11 @@ def _off(each: Suggestion) -> str:
 
 
 def _row(found: Suggestions, each: Suggestion) -> tuple[str | int | float | None, ...]:
-    return (
-        each.kind,
-        each.change,
-        each.what,
-        each.code,
-        each.cost or None,
-        ", ".join(each.settings) or None,
-        each.how,
-        each.memory or _PEAK,
-        found.peak if each.before is None else each.before,
-        each.predicted_peak,
-        each.predicted_saving,
-        each.measured_peak,
-        each.measured_saving,
-        each.measured_time,
-        each.missing or None,
-    )
+    shown: dict[str, str | int | float | None] = {
+        "settings": ", ".join(each.settings),
+        "memory": each.memory or _PEAK,
+        "before": found.peak if each.before is None else each.before,
+        "time_ratio": each.measured_time,
+    }
+    cells = (shown[name] if name in shown else getattr(each, name) for name in _COLUMNS)
+    return tuple(None if cell == "" else cell for cell in cells)

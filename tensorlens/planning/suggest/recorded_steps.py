@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, TypeVar
 
-from tensorlens.planning.step_facts import OptimizerFacts, StepFacts
+from tensorlens.planning.step_facts import StepFacts
 from tensorlens.planning.suggest.replay import Replay
 from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.recording.analysis.event_index import event_index
@@ -33,6 +33,16 @@ class EventRange:
         return self.begin <= row < self.end
 
 
+K = TypeVar("K")
+
+
+def stretches(rows: Iterable[int], key: Callable[[int], K]) -> Iterator[tuple[K, EventRange]]:
+    """Give the stretches of rows with one key, whatever lies between these rows."""
+    for value, group in groupby(rows, key):
+        found = list(group)
+        yield value, EventRange(found[0], found[-1] + 1)
+
+
 class RecordedSteps:
     """A recording on one device.
 
@@ -54,7 +64,8 @@ class RecordedSteps:
         framework: str = "",
     ) -> None:
         self.recording = recording
-        self.facts = facts
+        self.is_alone = facts is None
+        self.facts = facts or StepFacts()
         self.framework = framework or _framework(recording)
         self.device = chosen(recording, device)
         self.log = recording.log
@@ -62,11 +73,6 @@ class RecordedSteps:
         self.index = event_index(recording)
         self.roles = roles_of(recording)
         self.peak, self.peak_row = device_peak(recording, self.device)
-
-    @property
-    def optimizers(self) -> Sequence[OptimizerFacts]:
-        """Those of the program, where it told of them."""
-        return () if self.facts is None else self.facts.optimizers
 
     @cached_property
     def host_peak(self) -> int:
@@ -166,16 +172,8 @@ class RecordedSteps:
 
         Several optimizers that step with nothing computed between them are one.
         """
-        found: list[EventRange] = []
-        last = "other"
-        for row in range(len(self.log)):
-            phase = self.phase(row)
-            if phase == "optimizer":
-                begin = found.pop().begin if last == "optimizer" else row
-                found.append(EventRange(begin, row + 1))
-            if phase != "other":
-                last = phase
-        return found
+        rows = (row for row in range(len(self.log)) if self.phase(row) != "other")
+        return [span for phase, span in stretches(rows, self.phase) if phase == "optimizer"]
 
     @cached_property
     def forward_rows(self) -> Sequence[int]:

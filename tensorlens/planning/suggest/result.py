@@ -5,7 +5,6 @@ Sizes are bytes; None is unknown, never 0.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -80,8 +79,9 @@ class Suggestion:
         """The option for :func:`tensorlens.compare`; None where only the program's code can."""
         if not self.settings:
             return None
-        pairs = (each.partition("=") for each in self.settings)
-        return {name: _value(text) for name, _, text in pairs}
+        from tensorlens.planning.compare.options import pair
+
+        return dict(pair(each, each) for each in self.settings)
 
     @property
     def off(self) -> float | None:
@@ -144,10 +144,3 @@ class Suggestions(Document):
         if not self.source:
             return self
         return replace(self, line=self.line.removesuffix(f": {self.source}"), source="")
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text

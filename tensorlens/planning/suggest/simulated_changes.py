@@ -51,7 +51,7 @@ def simulated(
     What it fails with there is none of them. The notes say what could not be simulated.
     """
     facts, notes = record.facts, list[str]()
-    if facts is None or facts.is_whole:
+    if facts.is_whole:
         return replayed, notes
     wanted = [*_wanted(record, replayed)]
     if record.framework == TENSORFLOW and not facts.optimizers and not facts.blocks:
@@ -90,7 +90,6 @@ def _names(changes: Sequence[Suggestion]) -> str:
 def _wanted(record: RecordedSteps, replayed: Sequence[Suggestion]) -> Iterator[Suggestion]:
     """Give the changes to simulate, without their peaks."""
     facts = record.facts
-    assert facts is not None
     if record.framework == TENSORFLOW:
         if _computes_in_float32(record):
             yield _POLICY
@@ -152,7 +151,7 @@ def _autocast(device: str) -> Suggestion:
 
 def _computes_in_float32(record: RecordedSteps) -> bool:
     """Tell whether halves of the activations at the peak are a part of it that counts."""
-    if record.facts is None or record.facts.has_low_precision:
+    if record.facts.has_low_precision:
         return False
     activations = sum(
         record.log.size[row]

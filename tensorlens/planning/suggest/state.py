@@ -27,7 +27,7 @@ def optimizer_change(record: RecordedSteps) -> Iterator[Suggestion]:
         if not slots:
             return
         replay.add(-slots, record.steps[0].begin, len(record.log))
-        copied = 0 if record.facts is None else record.facts.sparse_gradient_bytes
+        copied = record.facts.sparse_gradient_bytes
         for step in record.steps[1:] if copied else ():
             replay.add(copied, step.begin, step.end)
     else:
@@ -37,7 +37,7 @@ def optimizer_change(record: RecordedSteps) -> Iterator[Suggestion]:
         for row in record.allocations():
             if row in state or record.phase(row) == "optimizer":
                 replay.remove(row)
-        largest = max((each.largest for each in record.optimizers if each.decays), default=0)
+        largest = max((each.largest for each in record.facts.optimizers if each.decays), default=0)
         for span in record.updates if largest else ():
             replay.insert(span.begin, (largest, -largest))
     yield plain_sgd(record, replay.peak())
@@ -46,7 +46,9 @@ def optimizer_change(record: RecordedSteps) -> Iterator[Suggestion]:
 def plain_sgd(record: RecordedSteps, peak: int) -> Suggestion:
     """Return the change to SGD without state, with the peak that it would have."""
     kinds = {
-        each.kind for each in record.optimizers if each.state or record.framework != TENSORFLOW
+        each.kind
+        for each in record.facts.optimizers
+        if each.state or record.framework != TENSORFLOW
     }
     momentum = has_momentum(record)
     return record.suggestion(
@@ -62,24 +64,24 @@ def plain_sgd(record: RecordedSteps, peak: int) -> Suggestion:
 
 def _code(record: RecordedSteps) -> str:
     """Return what to write, with the model's name and the learning rate where they are known."""
-    rates = {each.rate for each in record.optimizers}
+    rates = {each.rate for each in record.facts.optimizers}
     rate = rates.pop() if len(rates) == 1 else None
     told = "..." if rate is None else repr(rate)
     if record.framework == TENSORFLOW:
         return f"optimizer = keras.optimizers.SGD(learning_rate={told})"
-    if record.facts is not None and record.facts.model:
+    if record.facts.model:
         return f"optimizer = torch.optim.SGD({record.facts.model}.parameters(), lr={told})"
     return f"# with your model's parameters\noptimizer = torch.optim.SGD(..., lr={told})"
 
 
 def has_momentum(record: RecordedSteps) -> bool:
     """Tell whether it is SGD already, which keeps momentum."""
-    return any(each.momentum for each in record.optimizers if each.kind == "SGD")
+    return any(each.momentum for each in record.facts.optimizers if each.kind == "SGD")
 
 
 def slot_bytes(record: RecordedSteps) -> int:
     """Return the bytes of slots, as the program told, else as the census at the end did."""
-    if record.facts is not None:
+    if not record.is_alone:
         return sum(each.state or 0 for each in record.facts.optimizers)
     rows = [row for row in record.allocations() if record.end(row) == len(record.log)]
     labels = [(row, record.roles.label(row)) for row in rows]
@@ -96,7 +98,7 @@ def queue_change(record: RecordedSteps) -> Iterator[Suggestion]:
     memory that they share with this process, and a copy in pinned memory is of no allocator that
     is recorded.
     """
-    loaders = () if record.facts is None else record.facts.queues
+    loaders = record.facts.queues
     before = sum(each.batches * each.batch_nbytes for each in loaders)
     after = sum(min(each.batches, _LEAST * each.workers) * each.batch_nbytes for each in loaders)
     if after >= before:

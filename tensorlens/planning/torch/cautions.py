@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from traceback import walk_stack
 from types import FrameType
 
 from tensorlens.planning.trace import Caution
@@ -27,12 +28,10 @@ class Cautions:
             self.found.append(Caution(text, line))
 
 
-def _line_of_program(frame: FrameType | None) -> SourceLine | None:
-    while frame is not None:
-        code = frame.f_code
-        if not is_foreign(code.co_filename):
-            return SourceLine(code.co_filename, frame.f_lineno or 0, code.co_qualname)
-        frame = frame.f_back
+def _line_of_program(frame: FrameType) -> SourceLine | None:
+    for each, lineno in walk_stack(frame):
+        if not is_foreign(each.f_code.co_filename):
+            return SourceLine(each.f_code.co_filename, lineno or 0, each.f_code.co_qualname)
     return None
 
 

@@ -15,8 +15,7 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.torch.census.names.modules import outermost
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.heap.objects import without_tuples
-from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.records.events import Label
+from tensorlens.planning.torch.tracker import Tracker, label_of
 from tensorlens.roles import ROLES
 
 
@@ -34,11 +33,6 @@ class BlockNames:
     def close(self) -> None:
         """Look no more."""
         self._handle.remove()
-
-    def name_models_of(self, step: Any) -> Any:
-        """Name what the models hold that a step was made with; return the step."""
-        self.look()
-        return step
 
     def look(self) -> None:
         """Find models and optimizers, and name what they hold now and the gradients there are."""
@@ -70,12 +64,11 @@ class BlockNames:
     def _name(self, named: Iterable[tuple[Any, str, str]]) -> None:
         tracker = self._tracker
         for item, name, role in named:
-            for part in _plain(item):
-                row = tracker.row_of(part)
-                if row is not None:
-                    shape = tuple(int(size) for size in part.shape)
-                    dtype = str(part.dtype).removeprefix("torch.")
-                    tracker.name(row, Label(name, role, dtype, shape))
+            # the bytes of a sharded one are in its own part
+            part = getattr(item, "_local_tensor", item)
+            row = tracker.row_of(part)
+            if row is not None:
+                tracker.name(row, label_of(part, name, role))
 
     def _stepping(self, optimizer: Any, *arguments: Any) -> None:
         if self._steps < _STEPS:
@@ -114,9 +107,3 @@ def _gradients(parameters: list[tuple[Any, str]]) -> Iterable[tuple[Any, str, st
     for item, name in parameters:
         if item.grad is not None:
             yield item.grad, f"{name}.grad", "gradient"
-
-
-def _plain(tensor: Any) -> list[Any]:
-    """Return the tensors that a tensor's bytes are in: a sharded one's own part."""
-    local = getattr(tensor, "_local_tensor", None)
-    return [tensor] if local is None else [local]

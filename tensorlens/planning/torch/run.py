@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.host.logs import sources_of
 from tensorlens.frameworks.torch.optimizer_steps import when_stepped
-from tensorlens.planning.card import H100, Card
+from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import (
     SAMPLES,
     ended_at_training,
@@ -25,10 +25,9 @@ from tensorlens.planning.tensorflow.keras_training import (
 from tensorlens.planning.torch.cautions import Cautions, caution_scope
 from tensorlens.planning.torch.device.mode import on_host
 from tensorlens.planning.torch.device.readiness import Readiness, measure_with
-from tensorlens.planning.torch.memory.attention import FusedAttention
+from tensorlens.planning.torch.memory.attention import fused_attention
 from tensorlens.planning.torch.memory.host_kernels import HostKernels
 from tensorlens.planning.torch.memory.temporaries import Temporaries
-from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
 from tensorlens.planning.torch.names import BlockNames
 from tensorlens.planning.torch.patches.checkpoints import copy_patches
 from tensorlens.planning.torch.patches.compilers import compiler_patches, tracer_patches
@@ -39,7 +38,7 @@ from tensorlens.planning.torch.patches.data_loaders import (
 )
 from tensorlens.planning.torch.patches.distributed import distributed
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
-from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker
+from tensorlens.planning.torch.tracker import ScratchRule, Tracker, no_scratch
 from tensorlens.planning.torch.values.data_dependent import value_patches
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.planning.trials.global_settings import SEED, applied
@@ -94,7 +93,9 @@ def _run(
     with contextlib.ExitStack() as stage:
         enter = stage.enter_context
         enter(caution_scope(cautions))
-        enter(_defaults())
+        # what a program sets for its whole process ends with it
+        stage.callback(torch.set_default_dtype, torch.get_default_dtype())
+        enter(torch.set_grad_enabled(torch.is_grad_enabled()))
         # tensors have no data: no numbers are drawn
         enter(applied(job.program.global_settings or {}, leave=(SEED,)))
         hidden = _enter_device(job, enter)
@@ -110,11 +111,13 @@ def _run(
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(tracker)
         steps = StepRunner(job.steps, tracker, tell, when_stepped)
-        steps.run(
-            job.program,
-            lambda: names.name_models_of(stacks.call_program(_begun, job, trace, enter)),
-            stacks.call_program,
-        )
+
+        def begin() -> Any:
+            step = stacks.call_program(_begun, job, trace, enter)
+            names.look()
+            return step
+
+        steps.run(job.program, begin, stacks.call_program)
         names.look()
     if needed is not None and _keeps_off(needed, tracker.held_at_marks):
         raise UsageError(
@@ -135,19 +138,18 @@ def _run(
     return trace
 
 
-def _enter_device(
-    job: Job, enter: Callable[[AbstractContextManager[Any]], Any]
-) -> ScratchRule | None:
+def _enter_device(job: Job, enter: Callable[[AbstractContextManager[Any]], Any]) -> ScratchRule:
     """Put what stands in for the device and for data on stage; return the rule of scratch."""
-    hidden: ScratchRule | None = None
+    hidden: ScratchRule = no_scratch
     if job.device == "cpu":
-        hidden = host = HostKernels.here()
+        host = HostKernels.here()
         if host is not None:
+            hidden = host
             enter(host.rnn_workspaces())
     elif job.device == "cuda":
         card = job.card or H100
-        hidden = _scratch_on(card)
-        enter(FusedAttention(card))
+        hidden = Temporaries(card)
+        enter(fused_attention(card))
     patches: tuple[Setting, ...] = (
         *(value_patches, loader_patches, compiler_patches, copy_patches),
         *(random_states, tracer_patches, thread_modes),
@@ -186,27 +188,6 @@ def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
         return held.get("cpu", 0) > _STRAY * on_device
 
     return bool(held_at_marks) and all(map(is_off, held_at_marks))
-
-
-def _scratch_on(card: Card) -> ScratchRule:
-    temporaries, workspaces = Temporaries(card), Workspaces(card)
-
-    def scratch(*call: Any) -> Sequence[Scratch]:
-        # copies of operands come before a workspace
-        return [*temporaries(*call), *workspaces(*call)]
-
-    return scratch
-
-
-@contextlib.contextmanager
-def _defaults() -> Iterator[None]:
-    """Let what a program sets for its whole process end with it."""
-    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)
 
 
 @contextlib.contextmanager

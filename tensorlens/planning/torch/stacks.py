@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.patches import patched
 from tensorlens.records.events import Frame, Stacks
 from tensorlens.user_code import is_foreign
 
@@ -121,19 +122,14 @@ def node_stacks(stacks: ProgramStacks) -> Iterator[None]:
     """
     import torch.fx.traceback as traceback
 
-    original = traceback.format_stack
-    anomaly, check = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
     def number_of_stack() -> list[str]:
         return [str(stacks.node(sys._getframe(1)))]
 
-    traceback.format_stack = number_of_stack
-    torch.autograd.set_detect_anomaly(True, check_nan=False)
-    try:
+    with (
+        patched(traceback, "format_stack", number_of_stack),
+        torch.autograd.set_detect_anomaly(True, check_nan=False),
+    ):
         yield
-    finally:
-        torch.autograd.set_detect_anomaly(anomaly, check)
-        traceback.format_stack = original
 
 
 class _Calls(threading.local):

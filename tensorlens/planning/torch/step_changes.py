@@ -1,53 +1,49 @@
-"""Steps changed from outside: a variable freed before backward, gradients gone before the step."""
+"""Steps changed from outside: a variable freed before backward, gradients gone before the step.
+
+torch is imported where a step is changed, in the process of the program.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
 import sys
 from collections.abc import Callable
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
-import torch
-
 from tensorlens.heap import instances
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import UnusedVariable
 from tensorlens.planning.trials.jobs import CannotApply
 
 
 def freed_before_backward(
-    make_step: Callable[[], Callable[[], Any]], waiting: UnusedVariable
+    waiting: UnusedVariable, make_step: Callable[[], Callable[[], Any]]
 ) -> Callable[[], Any]:
     """Make the step, and return it with a variable set to None where ``backward()`` is called.
 
     Args:
-        make_step: makes the step.
         waiting: the variable, of a function that does not look at it again.
+        make_step: makes the step.
 
     The step raises CannotApply where ``backward()`` is not called from that line of the function.
     """
+    import torch
+
     step, freed = make_step(), 0
 
-    def freeing(function: Any) -> Any:
-        @functools.wraps(function)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            nonlocal freed
-            frame = _frame_of(waiting)
-            if frame is not None:
-                _set_to_none(frame, waiting.name)
-                freed += 1
-                del frame
-            return function(*args, **kwargs)
-
-        return backward
+    def freeing(backward: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal freed
+        frame = _frame_of(waiting)
+        if frame is not None:
+            _set_to_none(frame, waiting.name)
+            freed += 1
+            del frame
+        return backward(*args, **kwargs)
 
     def run() -> Any:
-        with contextlib.ExitStack() as stack:
-            for owner in (torch.Tensor, torch.autograd):
-                stack.enter_context(wrapped(owner, "backward", freeing))
+        with intercepted(freeing, (torch.Tensor, "backward"), (torch.autograd, "backward")):
             result = step()
         if not freed:
             raise CannotApply(f"backward() was not called from line {waiting.lineno} of the step")
@@ -57,13 +53,11 @@ def freed_before_backward(
 
 
 def _frame_of(waiting: UnusedVariable) -> FrameType | None:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == waiting.filename and frame.f_lineno == waiting.lineno:
-            return frame
-        frame = frame.f_back
-    return None
+    place = waiting.filename, waiting.lineno
+    frames = walk_stack(sys._getframe(2))
+    return next(
+        (frame for frame, line in frames if (frame.f_code.co_filename, line) == place), None
+    )
 
 
 def _set_to_none(frame: FrameType, name: str) -> None:
@@ -79,6 +73,8 @@ def _set_to_none(frame: FrameType, name: str) -> None:
 
 def gradients_first(make_step: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
     """Make the step, and return it with ``zero_grad()`` of all optimizers called before it."""
+    import torch
+
     step = make_step()
     optimizers = instances(torch.optim.Optimizer)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dis
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,7 +17,7 @@ from tensorlens.frameworks.torch.census.findings import look
 from tensorlens.frameworks.torch.census.tensors.graph import walk
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import (
     BACKWARD,
     OptimizerFacts,
@@ -54,12 +54,13 @@ class StepWatch:
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Note what steps call."""
-        with contextlib.ExitStack() as stack:
-            for owner in (torch.optim.Optimizer, torch.nn.Module):
-                stack.enter_context(wrapped(owner, "zero_grad", self._zero_grad))
-            for owner in (torch.Tensor, torch.autograd):
-                stack.enter_context(wrapped(owner, "backward", self._backward))
-            stack.enter_context(self._loaders.on())
+        zeroing = (torch.optim.Optimizer, "zero_grad"), (torch.nn.Module, "zero_grad")
+        passing = (torch.Tensor, "backward"), (torch.autograd, "backward")
+        with (
+            intercepted(self._zero_grad, *zeroing),
+            intercepted(self._backward, *passing),
+            self._loaders.on(),
+        ):
             yield
 
     def facts(self, is_whole: bool) -> StepFacts:
@@ -86,34 +87,26 @@ class StepWatch:
             own_checkpoints=_own_checkpoints(models),
         )
 
-    def _zero_grad(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:
-            if self._inside:
-                return function(owner, set_to_none)
-            self._sets_to_none, self._inside = bool(set_to_none), True
-            try:
-                return function(owner, set_to_none)
-            finally:
-                self._inside = False
+    def _zero_grad(self, function: Any, owner: Any, set_to_none: bool = True) -> Any:
+        if self._inside:
+            return function(owner, set_to_none)
+        self._sets_to_none, self._inside = bool(set_to_none), True
+        try:
+            return function(owner, set_to_none)
+        finally:
+            self._inside = False
 
-        return zero_grad
-
-    def _backward(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._inside:
-                self._mark(BACKWARD)
-                # the program goes on whatever the graph has in it that is not understood
-                with contextlib.suppress(Exception):
-                    self._look(tensors)
-            before, self._inside = self._inside, True
-            try:
-                return function(tensors, *args, **kwargs)
-            finally:
-                self._inside = before
-
-        return backward
+    def _backward(self, function: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._inside:
+            self._mark(BACKWARD)
+            # the program goes on whatever the graph has in it that is not understood
+            with contextlib.suppress(Exception):
+                self._look(tensors)
+        before, self._inside = self._inside, True
+        try:
+            return function(tensors, *args, **kwargs)
+        finally:
+            self._inside = before
 
     def _look(self, tensors: Any) -> None:
         """Note which variables backward has no use for, and whether autocast is on."""
@@ -126,12 +119,10 @@ class StepWatch:
         if not self.is_last:
             return
         self._unused_variables.clear()
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
+        for frame, _ in walk_stack(sys._getframe(2)):
             if not is_foreign(frame.f_code.co_filename):
                 for name in unused(frame):
                     self._add(frame, name, needed)
-            frame = frame.f_back
 
     def _add(self, frame: FrameType, name: str, needed: set[int]) -> None:
         code, tensor = frame.f_code, frame.f_locals.get(name)

@@ -14,6 +14,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.steps import END
@@ -56,6 +57,11 @@ ScratchRule = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[
 its results and the number of the thread; asked once the operator has run."""
 
 
+def no_scratch(*call: Any) -> Sequence[Scratch]:
+    """Return nothing for any operator."""
+    return ()
+
+
 _New = tuple[Any, Any, str]
 """A tensor, its storage and its device."""
 
@@ -66,7 +72,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     Args:
         trace: what requests are written into.
         stacks: of the program.
-        hidden: what operators take besides their results; None: nothing.
+        hidden: what operators take besides their results.
         backward_elsewhere: whether autograd would run the backward pass on threads of its own.
     """
 
@@ -74,7 +80,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self,
         trace: Trace,
         stacks: ProgramStacks,
-        hidden: ScratchRule | None = None,
+        hidden: ScratchRule = no_scratch,
         *,
         backward_elsewhere: bool = False,
     ) -> None:
@@ -99,23 +105,21 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self._expressions = Expressions()
         self.brought: dict[int, Label] = {}
         """See :attr:`tensorlens.planning.trace.Trace.brought`."""
-        self._resize = torch.UntypedStorage.resize_
+        self._resizing = intercepted(self._resize, (torch.UntypedStorage, "resize_"))
 
     def __enter__(self) -> Tracker:
-        tracker, original = self, self._resize
-
-        def resize_(storage: Any, size: int) -> Any:
-            result = original(storage, size)
-            tracker._resized(storage)
-            return result
-
-        torch.UntypedStorage.resize_ = resize_
+        self._resizing.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        torch.UntypedStorage.resize_ = self._resize
+        self._resizing.__exit__(None, None, None)
+
+    def _resize(self, resize_: Any, storage: Any, size: int) -> Any:
+        result = resize_(storage, size)
+        self._resized(storage)
+        return result
 
     def mark(self, name: str, row: int | None = None) -> None:
         """Give this moment a name, or the one after so many events."""
@@ -173,7 +177,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             result = func(*args, **({} if kwargs is None else kwargs))
             _keep_elements(func, args, result)
             new = list(self._new(result))
-            hidden = () if self._hidden is None else self._hidden_of(func, args, kwargs, result)
+            hidden = self._hidden(func, args, kwargs or {}, result, self._thread())
             if new or hidden:
                 self._note(new, hidden)
             return result
@@ -195,10 +199,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         elif isinstance(result, (list, tuple)):
             for each in result:
                 yield from self._new(each)
-
-    def _hidden_of(self, func: Any, args: Any, kwargs: Any, result: Any) -> Sequence[Scratch]:
-        assert self._hidden is not None
-        return self._hidden(func, args, kwargs or {}, result, self._thread())
 
     def _note(self, new: Sequence[_New], hidden: Sequence[Scratch]) -> None:
         with self._lock:
@@ -225,19 +225,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     def _begin(self, tensor: Any, storage: Any, device: str) -> None:
         if device == "meta":
             return
-        address, nbytes = storage._cdata, storage.nbytes()
-        row = self._allocate(device, nbytes)
-        self._live[address] = _Storage(storage, self._end, address, nbytes, row)
+        known = self._live[storage._cdata] = _Storage(storage, self._end)
+        known.address, known.nbytes = storage._cdata, storage.nbytes()
+        known.row = self._allocate(device, known.nbytes)
         here = self._here
         if not here.grad and here.op is not None and here.op._schema.name in BRINGING:
-            self._note_brought(row, tensor)
+            self._note_brought(known.row, tensor)
 
     def _note_brought(self, row: int, tensor: Any) -> None:
         expression = self._expressions.of(self._here.frame)
         if expression is not None:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            shape = tuple(int(size) for size in tensor.shape)
-            self.brought[row] = Label(expression, "input", dtype, shape)
+            self.brought[row] = label_of(tensor, expression, "input")
 
     def _end(self, storage: _Storage) -> None:
         with self._lock:
@@ -325,16 +323,15 @@ class _Storage(weakref.ref[Any]):
 
     __slots__ = ("address", "nbytes", "row")
 
-    def __new__(
-        cls, storage: Any, end: Callable[[_Storage], None], address: int, nbytes: int, row: int
-    ) -> _Storage:
-        return super().__new__(cls, storage, end)
+    address: int
+    nbytes: int
+    row: int
 
-    def __init__(
-        self, storage: Any, end: Callable[[_Storage], None], address: int, nbytes: int, row: int
-    ) -> None:
-        super().__init__(storage, end)  # type: ignore[call-arg]
-        self.address, self.nbytes, self.row = address, nbytes, row
+
+def label_of(tensor: Any, name: str, role: str) -> Label:
+    """Return what is said of a tensor's block."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Label(name, role, dtype, tuple(int(size) for size in tensor.shape))
 
 
 def rounded(device: str, nbytes: int) -> int:

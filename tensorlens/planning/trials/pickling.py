@@ -9,6 +9,7 @@ import importlib.util
 import io
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -89,22 +90,21 @@ class _ShapePickler(_Pickler):
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(item, torch.Tensor) or item.layout != torch.strided:
             return super().reducer_override(item)
-        is_parameter = isinstance(item, torch.nn.Parameter)
-        shape, stride = tuple(item.shape), item.stride()
-        return _tensor, (shape, stride, item.dtype, item.device, item.requires_grad, is_parameter)
+        return without_data(item), ()
 
 
-def _tensor(
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-    dtype: Any,
-    device: Any,
-    requires_grad: bool,
-    is_parameter: bool,
-) -> Any:
+def without_data(tensor: Any) -> partial[Any]:
+    """Return what makes a tensor like this one; its ``keywords`` have the device."""
+    options = {name: getattr(tensor, name) for name in ("dtype", "device", "requires_grad")}
+    is_parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
+    return partial(empty_tensor, is_parameter, tuple(tensor.shape), tensor.stride(), **options)
+
+
+def empty_tensor(is_parameter: bool, *shape: Any, requires_grad: bool, **options: Any) -> Any:
+    """Return a tensor of a shape and strides, as :func:`without_data` describes it."""
     import torch
 
-    tensor = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    tensor = torch.empty_strided(*shape, **options)
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     return tensor.requires_grad_(requires_grad)

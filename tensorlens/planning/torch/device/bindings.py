@@ -33,18 +33,20 @@ class StandIn:
         raise AttributeError(f"{name} cannot be had from a card that is not there")
 
 
-CUDNN_RNN: Any = importlib.import_module("torch.backends.cudnn.rnn")
-"""The module: an attribute of this name is not there, or a setting, in some releases."""
-
 CUDA_VERSION = "13.0"
 CUDNN_VERSION = 92000
 _CUDA_DEVICE_TYPE = 1
 _MEASURES = ("current", "peak", "allocated", "freed")
 _POOLS = ("all", "large_pool", "small_pool")
-
-
-class Unsupported(RuntimeError):
-    """The program asked for what a card that is not there cannot do."""
+_WITHOUT_EFFECT = (
+    *("_cuda_init", "_cuda_synchronize", "_cuda_ipc_collect", "_cuda_set_sync_debug_mode"),
+    *("_cuda_set_cudnn_benchmark_limit", "_cuda_record_memory_history"),
+    "_cuda_cudaCachingAllocator_set_allocator_settings",
+)
+_ZEROS = (
+    *("num_alloc_retries", "num_ooms", "num_sync_all_streams"),
+    *("num_device_alloc", "num_device_free"),
+)
 
 
 class Bindings:
@@ -61,19 +63,17 @@ class Bindings:
         """Put them all into ``torch._C``."""
         library = self.library
         answers: dict[str, Any] = {
-            "_cuda_init": lambda: None,
+            **dict.fromkeys(_WITHOUT_EFFECT, lambda *args, **kwargs: None),
+            **dict.fromkeys(("_has_cuda", "_has_cudnn", "_has_magma"), True),
             "_cuda_getDeviceCount": library.device_count,
             "_cuda_getDevice": library.current_device,
             "_cuda_setDevice": self._set_device,
             "_cuda_exchangeDevice": self._exchange_device,
             "_cuda_maybeExchangeDevice": self._exchange_device,
-            "_cuda_synchronize": lambda: None,
-            "_cuda_ipc_collect": lambda: None,
             "_cuda_isInBadFork": lambda: False,
             "_cuda_getArchFlags": self._architectures,
             "_cuda_getCompiledVersion": lambda: 13000,
             "_cuda_get_sync_debug_mode": lambda: 0,
-            "_cuda_set_sync_debug_mode": lambda mode: None,
             "_cuda_getCurrentBlasHandle": lambda: 0,
             "_cuda_getCurrentStream": self._current_stream,
             "_cuda_getCurrentRawStream": library.current_stream,
@@ -81,10 +81,6 @@ class Bindings:
             "_cuda_setStream": self._set_stream,
             "_cuda_isCurrentStreamCapturing": lambda: False,
             "_cuda_get_cudnn_benchmark_limit": lambda: 10,
-            "_cuda_set_cudnn_benchmark_limit": lambda limit: None,
-            "_has_cuda": True,
-            "_has_cudnn": True,
-            "_has_magma": True,
             **self._memory(),
         }
         for name, answer in answers.items():
@@ -146,11 +142,9 @@ class Bindings:
             "_cuda_memoryStats": self._statistics,
             "_cuda_resetPeakMemoryStats": self._reset_peak,
             "_cuda_memorySnapshot": _no_snapshot,
-            "_cuda_record_memory_history": lambda *args, **kwargs: None,
             "_cuda_setMemoryFraction": self._set_memory_fraction,
             "_cuda_getMemoryFraction": lambda device: self.memory_fraction,
             "_cuda_getAllocatorBackend": lambda: "native",
-            "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: None,
             "_accelerator_isAllocatorInitialized": lambda: True,
             "_accelerator_emptyCache": self._empty_cache,
             "_accelerator_getDeviceStats": self._statistics,
@@ -203,11 +197,7 @@ class Bindings:
             for name, figures in known.items()
         }
         return statistics | {
-            "num_alloc_retries": 0,
-            "num_ooms": 0,
-            "num_sync_all_streams": 0,
-            "num_device_alloc": 0,
-            "num_device_free": 0,
+            **dict.fromkeys(_ZEROS, 0),
             "max_split_size": -1,
             "oversize_allocations": _measured(0, 0),
             "oversize_segments": _measured(0, 0),
@@ -215,7 +205,7 @@ class Bindings:
 
 
 def _no_snapshot(*args: Any, **kwargs: Any) -> NoReturn:
-    raise Unsupported("a snapshot of the allocator cannot be had from a card that is not there")
+    raise RuntimeError("a snapshot of the allocator cannot be had from a card that is not there")
 
 
 def _measured(current: int, peak: int) -> dict[str, int]:
@@ -251,13 +241,8 @@ def _install_toolkit(bindings: Bindings) -> None:
     )
     cuda.memory.mem_get_info = cuda.mem_get_info = lambda device=None: bindings.memory_info(0)
     # ranges of a timeline that nobody draws
-    cuda.nvtx._nvtx = StandIn(
-        rangePushA=lambda message: 0,
-        rangePop=lambda: 0,
-        rangeStartA=lambda message: 0,
-        rangeEnd=lambda number: None,
-        markA=lambda message: None,
-    )
+    ranges = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
+    cuda.nvtx._nvtx = StandIn(**dict.fromkeys(ranges, lambda *args: 0))
 
 
 def _default_generator(bindings: Bindings, index: int) -> Any:
@@ -266,15 +251,12 @@ def _default_generator(bindings: Bindings, index: int) -> Any:
 
 
 def _cudart(bindings: Bindings) -> StandIn:
+    calls = ("ProfilerStart", "ProfilerStop", "DeviceSynchronize", "HostRegister", "HostUnregister")
     return StandIn(
         cudaError=StandIn(success=0),
         cudaGetErrorString=lambda code: f"error {code}",
-        cudaProfilerStart=lambda: 0,
-        cudaProfilerStop=lambda: 0,
         cudaMemGetInfo=bindings.memory_info,
-        cudaDeviceSynchronize=lambda: 0,
-        cudaHostRegister=lambda data, size, flags: 0,
-        cudaHostUnregister=lambda data: 0,
+        **{f"cuda{each}": lambda *args: 0 for each in calls},
     )
 
 
@@ -291,8 +273,9 @@ def _install_cudnn() -> None:
     torch._C._cudnn = stand_in
     module = cudnn.m if hasattr(cudnn, "m") else cudnn
     module._cudnn = stand_in
-    # that module too has put another object in its place
-    CUDNN_RNN.get_cudnn_mode.__globals__["_cudnn"] = stand_in
+    # of this name the package has no attribute, or a setting, in some releases
+    rnn: Any = importlib.import_module("torch.backends.cudnn.rnn")
+    rnn.get_cudnn_mode.__globals__["_cudnn"] = stand_in
     module._init = lambda: True
     module.version = lambda: CUDNN_VERSION
 

@@ -7,6 +7,7 @@ else. Of the others a run on the CPU, on zeros, tells what they give.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
 from tensorlens.planning.torch.cautions import caution
-from tensorlens.planning.torch.device.bindings import CUDNN_RNN
 from tensorlens.planning.torch.memory.temporaries.workspaces import rnn_reserve
 
 _aten = torch.ops.aten
@@ -45,13 +45,7 @@ def _never(mode: Any, func: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 def _gru_cell(
-    mode: Any,
-    func: Any,
-    input_gates: Any,
-    hidden_gates: Any,
-    hx: Any,
-    input_bias: Any = None,
-    hidden_bias: Any = None,
+    mode: Any, func: Any, input_gates: Any, hidden_gates: Any, hx: Any, *biases: Any
 ) -> tuple[Any, Any]:
     return torch.empty_like(hx), hx.new_empty(hx.size(0), hx.size(1) * _GRU_GATES)
 
@@ -65,42 +59,21 @@ def _gru_cell_backward(
     return (*gates, grad_hy.new_empty(rows, hidden), *biases)
 
 
-def _cudnn_rnn(
-    mode: Any,
-    func: Any,
-    input: Any,
-    weight: list[Any],
-    weight_stride0: int,
-    weight_buf: Any,
-    hx: Any,
-    cx: Any,
-    cudnn_mode: int,
-    hidden_size: int,
-    proj_size: int,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_sizes: list[int],
-    dropout_state: Any,
-) -> tuple[Any, ...]:
+def _cudnn_rnn(mode: Any, func: Any, *args: Any) -> tuple[Any, ...]:
+    input, weight, _, weight_buf, hx, cx, cudnn_mode, hidden_size, proj_size = args[:9]
+    num_layers, batch_first, dropout, train, bidirectional, batch_sizes, _ = args[9:]
     if weight_buf is None:
         # weights that do not lie one behind the other are copied until they do
         weight_buf = weight[0].new_empty(sum(each.numel() for each in weight))
     directions = 2 if bidirectional else 1
     out_size = proj_size or hidden_size
-    if batch_sizes:
-        batch, out_shape = batch_sizes[0], [input.size(0), out_size * directions]
-    elif batch_first:
-        batch, out_shape = input.size(0), [input.size(0), input.size(1), out_size * directions]
-    else:
-        batch, out_shape = input.size(1), [input.size(0), input.size(1), out_size * directions]
     if batch_first and not batch_sizes:
         # cuDNN writes time first
-        output = input.new_empty(out_shape[1], out_shape[0], out_shape[2]).transpose(0, 1)
+        batch, steps = input.shape[:2]
+        output = input.new_empty(steps, batch, out_size * directions).transpose(0, 1)
     else:
-        output = input.new_empty(out_shape)
+        batch = batch_sizes[0] if batch_sizes else input.size(1)
+        output = input.new_empty(*input.shape[:-1], out_size * directions)
     layers = num_layers * directions
     reserve = 0
     if train:
@@ -123,14 +96,12 @@ def _cudnn_rnn_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> tupl
         # one buffer, as the weights have one
         buffer = weight_buf.new_empty(weight_buf.shape)
         gradients = list(slices(buffer, weight))
-    return (
-        torch.empty_like(input, memory_format=torch.contiguous_format),
-        torch.empty_like(hx, memory_format=torch.contiguous_format) if wanted[1] else None,
-        torch.empty_like(cx, memory_format=torch.contiguous_format)
-        if wanted[2] and cx is not None
-        else None,
-        gradients if gradients is not None else [None] * len(weight),
+    like = partial(torch.empty_like, memory_format=torch.contiguous_format)
+    of_states = (
+        like(state) if is_wanted and state is not None else None
+        for state, is_wanted in ((hx, wanted[1]), (cx, wanted[2]))
     )
+    return like(input), *of_states, gradients or [None] * len(weight)
 
 
 def slices(buffer: Any, shapes_of: Iterable[Any]) -> Iterable[Any]:
@@ -177,46 +148,11 @@ _library = torch.library.Library("aten", "IMPL")
 
 def _install_recurrent() -> None:
     """Let recurrent modules pack their weights, and sequences of known lengths."""
-    torch.nn.RNNBase.flatten_parameters = _flatten_parameters
+    torch._use_cudnn_rnn_flatten_weight = lambda: True
     # both are written in terms of other operators, but look at addresses
     _library.impl("_pad_packed_sequence", _pad_packed_sequence, "AutogradCUDA")
     _library.impl("_pack_padded_sequence_backward", _pack_padded_sequence_backward, "AutogradCUDA")
     _library.impl("_cudnn_rnn", _under_autocast, "AutocastCUDA")
-
-
-def _flatten_parameters(module: Any) -> None:
-    """Put the weights one behind the other where cuDNN asks for it.
-
-    torch tells by their addresses whether two weights are one; fake tensors have none, so this
-    tells it by their storages.
-    """
-    weights = module._flat_weights
-    if len(weights) != len(module._flat_weights_names):
-        return
-    if not all(isinstance(weight, torch.Tensor) for weight in weights):
-        return
-    if not all(
-        weight.is_cuda
-        and weight.dtype == weights[0].dtype
-        and torch.backends.cudnn.is_acceptable(weight)
-        for weight in weights
-    ):
-        return
-    places = {(each.untyped_storage()._cdata, each.storage_offset()) for each in weights}
-    if len(places) != len(weights):
-        return
-    with torch.no_grad():
-        torch._cudnn_rnn_flatten_weight(
-            weights,
-            (4 if module.bias else 2) + (module.proj_size > 0),
-            module.input_size,
-            CUDNN_RNN.get_cudnn_mode(module.mode),
-            module.hidden_size,
-            module.proj_size,
-            module.num_layers,
-            module.batch_first,
-            bool(module.bidirectional),
-        )
 
 
 def _under_autocast(

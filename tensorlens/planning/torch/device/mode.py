@@ -44,19 +44,12 @@ All threads of a program share the mode, in which torch keeps a single answer.
 """
 
 
-def _inside() -> dict[Any, Any]:
-    return vars(_kernels)
-
-
 def _is_in_kernel(mode: Any) -> bool:
-    return id(mode) in _inside()
+    return getattr(_kernels, str(id(mode)), False)
 
 
 def _set_in_kernel(mode: Any, value: bool) -> None:
-    if value:
-        _inside()[id(mode)] = True
-    else:
-        _inside().pop(id(mode), None)
+    setattr(_kernels, str(id(mode)), value)
 
 
 def _one_at_a_time(dispatch: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,9 +148,7 @@ class HostMode(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch with the CPU for any CUDA device."""
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is torch.Tensor.pin_memory:
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
             return args[0]
         given = {name: _placed(value) for name, value in (kwargs or {}).items()}
         return func(*map(_placed, args), **given)
@@ -166,13 +157,11 @@ class HostMode(TorchFunctionMode):  # type: ignore[misc]
 @contextlib.contextmanager
 def on_host() -> Iterator[None]:
     """Run a program with the CPU for any CUDA device."""
-    with contextlib.ExitStack() as stage:
-        for name in _QUIET:
-            stage.enter_context(mock.patch.object(torch.cuda, name, _nothing))
-        stage.enter_context(mock.patch.object(torch.cuda, "is_available", lambda: True))
-        stage.enter_context(mock.patch.object(torch.cuda, "device_count", lambda: 1))
-        stage.enter_context(mock.patch.object(torch.cuda, "current_device", lambda: 0))
-        stage.enter_context(HostMode())
+    answers: dict[str, Any] = {
+        **dict.fromkeys(_QUIET, lambda *args, **kwargs: None),
+        **{"is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0},
+    }
+    with mock.patch.multiple(torch.cuda, **answers), HostMode():
         yield
 
 
@@ -182,7 +171,3 @@ def _placed(value: Any) -> Any:
     if isinstance(value, str) and value.partition(":")[0] == "cuda":
         return _HOST
     return value
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    return None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorlens import collector
@@ -24,42 +26,20 @@ SINCE = (2, 7, 0)
 
 
 class DeviceLibrary:
-    """The functions of the loaded library."""
+    """The functions of the loaded library, as ``csrc`` has them without their prefix.
 
-    # methods, as a function of ctypes has no hash, and torch keeps tables by function
+    ``exchange_device(device)`` makes a device this thread's current one, unless negative, and
+    returns the one before.
+    """
 
     def __init__(self, library: ctypes.PyDLL) -> None:
-        self._library = library
         library.tensorlens_current_stream.restype = ctypes.c_longlong
         library.tensorlens_set_stream.argtypes = ctypes.c_int, ctypes.c_longlong
+        self._library = library
 
-    def take_over(self) -> None:
-        """Stand in for the device also where this torch, imported by now, has CUDA of its own."""
-        self._library.tensorlens_take_over()
-
-    def exchange_device(self, device: int) -> int:
-        """Make a device this thread's current one, unless negative; return the one before."""
-        return int(self._library.tensorlens_exchange_device(device))
-
-    def current_device(self) -> int:
-        """Return this thread's current device."""
-        return int(self._library.tensorlens_current_device())
-
-    def device_count(self) -> int:
-        """Return how many devices there are."""
-        return int(self._library.tensorlens_device_count())
-
-    def current_stream(self, device: int) -> int:
-        """Return this thread's current stream of a device."""
-        return int(self._library.tensorlens_current_stream(device))
-
-    def set_stream(self, device: int, stream: int) -> None:
-        """Make a stream this thread's current one of a device."""
-        self._library.tensorlens_set_stream(device, stream)
-
-    def hand_out_default_generator(self) -> None:
-        """Let the next ``torch.Generator`` this thread makes be the device's default one."""
-        self._library.tensorlens_hand_out_default_generator()
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        # a function of ctypes has no hash, and torch keeps tables by function
+        return partial(getattr(self._library, f"tensorlens_{name}"))
 
 
 def load_library() -> DeviceLibrary:
@@ -134,6 +114,7 @@ def measure_with(tracker: Tracker) -> None:
 def _install(library: DeviceLibrary, card: Card) -> None:
     from tensorlens.planning.torch.device import bindings, kernels, mode
 
+    # also where this torch, imported by now, has CUDA of its own
     library.take_over()
     _installed.append(bindings.install(library, card))
     mode.install()

@@ -8,14 +8,18 @@ the kernels take for themselves is in :mod:`.temporaries.operators`.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 
 from tensorlens.planning.card import Card
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.memory.temporaries.rules import HALVES
 
@@ -196,112 +200,83 @@ def _has_plain_mask(asked: Attention) -> bool:
     return all(size in (1, full) for size, full in zip(mask.shape, whole, strict=True))
 
 
-class FusedAttention:
-    """While it is entered, attention on CUDA tensors takes the card's kernels.
+@contextlib.contextmanager
+def fused_attention(card: Card) -> Iterator[None]:
+    """Let attention on CUDA tensors take the kernels of a card while it is entered.
 
     ``torch.nn.functional.scaled_dot_product_attention`` and all that is made of it
-    (``torch.nn.MultiheadAttention``, transformers' ``sdpa``), and ``flex_attention``. The fast path
-    of ``torch.nn.MultiheadAttention`` for inference is switched off, as it has no fake kernel.
-
-    Args:
-        card: whose kernels there are.
+    (``torch.nn.MultiheadAttention``, transformers' ``sdpa``), and ``flex_attention``.
     """
+    from torch.nn.attention import flex_attention as flex
 
-    def __init__(self, card: Card) -> None:
-        self._chooser = Chooser(card)
-        self._library: Any = None
-        self._undo: list[Callable[[], None]] = []
+    attend = partial(_attend, Chooser(card))
+    operator = _aten.scaled_dot_product_attention.default
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    library = torch.library.Library("aten", "IMPL")
+    for key in ("AutogradCUDA", "CUDA"):
+        library.impl("scaled_dot_product_attention", attend, key)
 
-    def __enter__(self) -> FusedAttention:
-        operator = _aten.scaled_dot_product_attention.default
-        library = torch.library.Library("aten", "IMPL")
-        for key in ("AutogradCUDA", "CUDA"):
-            library.impl("scaled_dot_product_attention", self._attend, key)
-        self._library = library
-        composite = torch._C.DispatchKey.CompositeImplicitAutograd
-        known = operator.py_kernels.get(composite)
-        operator.py_kernels[composite] = self._attend_anywhere
-        operator._dispatch_cache.clear()
-        order = torch._C._get_sdp_priority_order()
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-
-        def undo() -> None:
-            torch.backends.mha.set_fastpath_enabled(fast)
-            torch._C._set_sdp_priority_order(order)
-            if known is None:
-                del operator.py_kernels[composite]
-            else:
-                operator.py_kernels[composite] = known
-            operator._dispatch_cache.clear()
-
-        self._undo.append(undo)
-        self._take_flex()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        while self._undo:
-            self._undo.pop()()
-        self._library._destroy()
-
-    def _attend_anywhere(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+    def attend_anywhere(query: Any, *args: Any, **kwargs: Any) -> Any:
         """Run what comes whole because no gradients are noted (``torch.inference_mode``)."""
         if query.device.type == "cuda":
-            return self._attend(query, *args, **kwargs)
-        operator = _aten.scaled_dot_product_attention.default
-        composite = torch._C.DispatchKey.CompositeImplicitAutograd
+            return attend(query, *args, **kwargs)
         return operator._op_dk(composite, query, *args, **kwargs)
 
-    def _attend(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        asked = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-        kernel = self._chooser.choose(asked)
-        if kernel == FLASH:
-            return flash(query, key, value, dropout_p, is_causal, scale)
-        if kernel == CUDNN:
-            mask = _additive(attn_mask, query.dtype, _LOWEST_OF_HALF)
-            return _aten._scaled_dot_product_cudnn_attention.default(
-                query, key, value, mask, asked.trains, dropout_p, is_causal, False, scale=scale
-            )[0]
-        mask = _additive(attn_mask, query.dtype, -math.inf)
-        if kernel == EFFICIENT:
-            if mask is not None:
-                mask = _expanded(mask, query, key)
-            return _aten._scaled_dot_product_efficient_attention.default(
-                query, key, value, mask, asked.trains, dropout_p, is_causal, scale=scale
-            )[0]
-        return _aten._scaled_dot_product_attention_math.default(
-            query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    order = torch._C._get_sdp_priority_order()
+    with (
+        mock.patch.dict(operator.py_kernels, {composite: attend_anywhere}),
+        intercepted(_flex, (flex, "flex_attention")),
+    ):
+        operator._dispatch_cache.clear()
+        try:
+            yield
+        finally:
+            torch._C._set_sdp_priority_order(order)
+            library._destroy()
+    operator._dispatch_cache.clear()
+
+
+def _attend(
+    chooser: Chooser,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    asked = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    kernel = chooser.choose(asked)
+    if kernel == FLASH:
+        return flash(query, key, value, dropout_p, is_causal, scale)
+    if kernel == CUDNN:
+        mask = _additive(attn_mask, query.dtype, _LOWEST_OF_HALF)
+        return _aten._scaled_dot_product_cudnn_attention.default(
+            query, key, value, mask, asked.trains, dropout_p, is_causal, False, scale=scale
         )[0]
+    mask = _additive(attn_mask, query.dtype, -math.inf)
+    if kernel == EFFICIENT:
+        if mask is not None:
+            mask = _expanded(mask, query, key)
+        return _aten._scaled_dot_product_efficient_attention.default(
+            query, key, value, mask, asked.trains, dropout_p, is_causal, scale=scale
+        )[0]
+    return _aten._scaled_dot_product_attention_math.default(
+        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
 
-    def _take_flex(self) -> None:
-        from torch.nn.attention import flex_attention as module
 
-        original = module.flex_attention
-
-        def flex_attention(
-            query: Any, key: Any, value: Any, *args: Any, return_lse: bool = False, **kwargs: Any
-        ) -> Any:
-            if query.device.type != "cuda":
-                return original(query, key, value, *args, return_lse=return_lse, **kwargs)
-            caution(_FLEX)
-            output = flash(query, key, value, 0.0, False, kwargs.get("scale"))
-            if not return_lse:
-                return output
-            return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
-
-        module.flex_attention = flex_attention
-        self._undo.append(lambda: setattr(module, "flex_attention", original))
+def _flex(original: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    if query.device.type != "cuda":
+        return original(query, key, value, *args, **kwargs)
+    caution(_FLEX)
+    output = flash(query, key, value, 0.0, False, kwargs.get("scale"))
+    if not kwargs.get("return_lse"):
+        return output
+    return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
 def flash(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_impls import op_implementations_dict
@@ -69,17 +70,12 @@ class HostKernels:
         own, _ = self._once(func, args, kwargs)
         return (Scratch.exactly(own, HOST_KERNEL),) if own else ()
 
-    @contextlib.contextmanager
-    def rnn_workspaces(self) -> Iterator[None]:
+    def rnn_workspaces(self) -> AbstractContextManager[Any]:
         """Let fake recurrent layers keep as much for backward as real ones do.
 
         torch's own fake layers keep nothing: its size is oneDNN's.
         """
-        op_implementations_dict[_RNN_LAYER] = self._rnn_layer
-        try:
-            yield
-        finally:
-            del op_implementations_dict[_RNN_LAYER]
+        return mock.patch.dict(op_implementations_dict, {_RNN_LAYER: self._rnn_layer})
 
     def _rnn_layer(self, mode: Any, func: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         source, hx, cx = args[0], args[5], args[6]

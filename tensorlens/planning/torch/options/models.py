@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.utils import checkpoint as checkpoints
 
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.torch.options.stage import (
     Option,
     Stage,
@@ -41,14 +41,9 @@ class Autocast(Option):
         """Enter it, and leave it while backward and optimizers run."""
         self._enter()
         try:
-            with contextlib.ExitStack() as stack:
-                for owner, name in (
-                    (torch.autograd, "backward"),
-                    (torch.autograd, "grad"),
-                    (torch.Tensor, "backward"),
-                    *((kind, "step") for kind in stepping_classes()),
-                ):
-                    stack.enter_context(wrapped(owner, name, self._outside))
+            places = [(torch.autograd, "backward"), (torch.autograd, "grad")]
+            places += [(torch.Tensor, "backward"), *((each, "step") for each in stepping_classes())]
+            with intercepted(self._outside, *places):
                 yield
         finally:
             self._leave()
@@ -63,18 +58,14 @@ class Autocast(Option):
         if context is not None:
             context.__exit__(None, None, None)
 
-    def _outside(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if self._context is None:
-                return function(*args, **kwargs)
-            self._leave()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._enter()
-
-        return run
+    def _outside(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._context is None:
+            return function(*args, **kwargs)
+        self._leave()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._enter()
 
 
 class Checkpoint(Option):
@@ -143,10 +134,6 @@ class Compile(Option):
         for model in models:
             model.compile(**options)
 
-    def stepping(self) -> AbstractContextManager[Any]:
-        """Do nothing: the module itself is compiled."""
-        return nullcontext()
-
 
 class ChannelsLast(Option):
     """Parameters and inputs of four dimensions in ``channels_last``, in every model."""
@@ -175,21 +162,12 @@ class Shards(Option):
         if not stage.estimated:
             raise CannotApply(f"shards={value} needs {value} processes: it can only be estimated")
 
-    @contextlib.contextmanager
-    def building(self) -> Iterator[None]:
+    def building(self) -> AbstractContextManager[None]:
         """Shard when the first optimizer is made, and give it the shards."""
-        kind = torch.optim.Optimizer
-        init = kind.__init__
+        return intercepted(self._with_shards, (torch.optim.Optimizer, "__init__"))
 
-        @functools.wraps(init)
-        def with_shards(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-            init(optimizer, self._exchanged(list(params)), *args, **kwargs)
-
-        kind.__init__ = with_shards
-        try:
-            yield
-        finally:
-            kind.__init__ = init
+    def _with_shards(self, init: Any, optimizer: Any, params: Any, *args: Any, **kw: Any) -> None:
+        init(optimizer, self._exchanged(list(params)), *args, **kw)
 
     def built(self) -> None:
         """Shard where no optimizer was made."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import inspect
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from tensorlens.guards import one_line
-from tensorlens.planning.patches import accepted, exchanging, wrapped
+from tensorlens.planning.patches import accepted, exchanging, intercepted
 from tensorlens.planning.torch.options.stage import Option, Stage, stepping_classes
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.losses import loss_of
@@ -20,6 +19,7 @@ from tensorlens.planning.trials.stage import Step
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
 """Arguments that the other optimizer is given as well, where it takes them."""
+_KINDS = ("SGD", "Adam", "AdamW")
 _REFUSED = ("fused", "foreach")
 
 
@@ -57,19 +57,15 @@ def _kind(name: str | None, stage: Stage) -> type | None:
     if name is None:
         return None
     if name != "adam8bit":
-        found: type = {
-            "sgd": torch.optim.SGD,
-            "adam": torch.optim.Adam,
-            "adamw": torch.optim.AdamW,
-        }[name]
-        return found
+        kinds: dict[str, type] = {each.lower(): getattr(torch.optim, each) for each in _KINDS}
+        return kinds[name]
     if importlib.util.find_spec("bitsandbytes") is None:
         raise CannotApply("adam8bit needs bitsandbytes, which is not installed")
     if stage.estimated:
         raise CannotApply("adam8bit runs kernels of bitsandbytes: it can only be measured")
     import bitsandbytes
 
-    found = bitsandbytes.optim.Adam8bit
+    found: type = bitsandbytes.optim.Adam8bit
     return found
 
 
@@ -104,22 +100,14 @@ class SetToNone(Option):
         super().__init__(value, stage)
         self._calls = 0
 
-    @contextlib.contextmanager
-    def stepping(self) -> Iterator[None]:
+    def stepping(self) -> contextlib.AbstractContextManager[None]:
         """Exchange ``zero_grad`` of both classes."""
-        with (
-            wrapped(torch.optim.Optimizer, "zero_grad", self._forced),
-            wrapped(torch.nn.Module, "zero_grad", self._forced),
-        ):
-            yield
+        owners = torch.optim.Optimizer, torch.nn.Module
+        return intercepted(self._forced, *((owner, "zero_grad") for owner in owners))
 
-    def _forced(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            self._calls += 1
-            return function(owner, set_to_none=self.value)
-
-        return zero_grad
+    def _forced(self, zero_grad: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        self._calls += 1
+        return zero_grad(owner, set_to_none=self.value)
 
     def finished(self) -> None:
         """Say so where nothing called it."""
@@ -149,9 +137,10 @@ class Accumulate(Option):
 
         def in_parts() -> Any:
             values = []
+            steps = ((kind, "step") for kind in stepping_classes())
             with (
-                wrapped(torch.optim.Optimizer, "zero_grad", self._only_once),
-                _optimizer_steps(self),
+                intercepted(self._only_once, (torch.optim.Optimizer, "zero_grad")),
+                intercepted(self._only_last, *steps),
             ):
                 for part in range(self.value):
                     self._part, self._stepped = part, False
@@ -162,46 +151,25 @@ class Accumulate(Option):
 
         return in_parts
 
-    def _only_once(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            is_first = self._part == 0 and not self._stepped
-            is_last = self._part == self.value - 1 and self._stepped
-            return function(optimizer, *args, **kwargs) if is_first or is_last else None
+    def _only_once(self, zero_grad: Any, *args: Any, **kwargs: Any) -> Any:
+        is_first = self._part == 0 and not self._stepped
+        is_last = self._part == self.value - 1 and self._stepped
+        return zero_grad(*args, **kwargs) if is_first or is_last else None
 
-        return zero_grad
-
-    def may_step(self, optimizer: Any) -> bool:
-        """Tell whether the optimizer is to step now, with its gradients made their mean."""
+    def _only_last(self, step: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Let the optimizer step in the last part, with its gradients made their mean."""
         self._stepped = True
         self._optimizer_steps += 1
         if self._part < self.value - 1:
-            return False
+            return None
         with torch.no_grad():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
                         parameter.grad.div_(self.value)
-        return True
+        return step(optimizer, *args, **kwargs)
 
     def finished(self) -> None:
         """Say so where no optimizer stepped: nothing was accumulated."""
         if not self._optimizer_steps:
             raise CannotApply("accumulate changes nothing: the step calls no optimizer")
-
-
-@contextlib.contextmanager
-def _optimizer_steps(option: Accumulate) -> Iterator[None]:
-    """Let every class of optimizers ask before it steps."""
-
-    def asking(function: Any) -> Any:
-        @functools.wraps(function)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            return function(optimizer, *args, **kwargs) if option.may_step(optimizer) else None
-
-        return step
-
-    with contextlib.ExitStack() as stack:
-        for kind in stepping_classes():
-            stack.enter_context(wrapped(kind, "step", asking))
-        yield

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +11,7 @@ from torch.utils.data import DataLoader, dataloader
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes, holds_tensors
 from tensorlens.frameworks.torch.loaders.queue import named, number
 from tensorlens.heap.attributes import content_of
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.stage import Option, Stage
 from tensorlens.planning.trials.jobs import CannotApply
@@ -27,27 +25,21 @@ class LoaderWatch:
         self.most: tuple[PrefetchQueue, ...] = ()
         """Those that were at work together when most was asked for ahead."""
 
-    @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
+    def on(self) -> contextlib.AbstractContextManager[None]:
         """Look at each batch that a loop is given."""
-        with wrapped(dataloader._BaseDataLoaderIter, "__next__", self._next):
-            yield
+        return intercepted(self._next, (dataloader._BaseDataLoaderIter, "__next__"))
 
-    def _next(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def __next__(iterator: Any) -> Any:
-            asked = _asked(iterator)
-            try:
-                batch = function(iterator)
-            except StopIteration:
-                self._now.pop(iterator, None)
-                raise
-            # the loop goes on whatever is strange about its batches
-            with contextlib.suppress(Exception):
-                self._look(iterator, asked, batch)
-            return batch
-
-        return __next__
+    def _next(self, function: Any, iterator: Any) -> Any:
+        asked = _asked(iterator)
+        try:
+            batch = function(iterator)
+        except StopIteration:
+            self._now.pop(iterator, None)
+            raise
+        # the loop goes on whatever is strange about its batches
+        with contextlib.suppress(Exception):
+            self._look(iterator, asked, batch)
+        return batch
 
     def _look(self, iterator: Any, asked: int, batch: Any) -> None:
         content, nbytes = content_of(iterator), batch_bytes(batch)
@@ -96,33 +88,22 @@ class PrefetchFactor(Option):
         self._with_workers = 0
 
     def building(self) -> contextlib.AbstractContextManager[Any]:
-        """Set it while the step is made."""
-        return self._setting()
+        """Set it while the step is made, and in steps that go through a loader."""
+        return intercepted(self._set, (DataLoader, "__iter__"))
 
-    def stepping(self) -> contextlib.AbstractContextManager[Any]:
-        """Set it in steps that go through a loader."""
-        return self._setting()
+    stepping = building
 
-    @contextlib.contextmanager
-    def _setting(self) -> Iterator[None]:
-        with wrapped(DataLoader, "__iter__", self._set):
-            yield
-
-    def _set(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def __iter__(loader: Any) -> Any:
-            self._loaders += 1
-            if not loader.num_workers:
-                return function(loader)
-            self._with_workers += 1
-            before = loader.prefetch_factor
-            loader.prefetch_factor = self.value
-            try:
-                return function(loader)
-            finally:
-                loader.prefetch_factor = before
-
-        return __iter__
+    def _set(self, function: Any, loader: Any) -> Any:
+        self._loaders += 1
+        if not loader.num_workers:
+            return function(loader)
+        self._with_workers += 1
+        before = loader.prefetch_factor
+        loader.prefetch_factor = self.value
+        try:
+            return function(loader)
+        finally:
+            loader.prefetch_factor = before
 
     def finished(self) -> None:
         """Say so where no loader has workers."""

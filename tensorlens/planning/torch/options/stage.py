@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.torch.census.names.modules import outermost
 from tensorlens.heap import instances
 from tensorlens.planning.trials import stage
 from tensorlens.planning.trials.jobs import CannotApply
@@ -20,11 +21,8 @@ class Stage(stage.Stage):
 
         Every module alive is looked at, wherever it is kept; no code of theirs runs.
         """
-        found = instances(torch.nn.Module)
-        inside = {
-            id(child) for module in found for child in (vars(module).get("_modules") or {}).values()
-        }
-        return [module for module in found if id(module) not in inside and _has_parameters(module)]
+        found = outermost(instances(torch.nn.Module))
+        return [module for module in found if _has_parameters(module)]
 
     def device_type(self) -> str:
         """Return the type of the device that the first parameter is on: ``cuda``, ``cpu``."""

@@ -14,8 +14,8 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,8 +25,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens.planning.patches import on_import, patched
+from tensorlens.planning.patches import intercepted, on_import, patched
 from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.trials.pickling import empty_tensor, without_data
 
 
 @contextlib.contextmanager
@@ -36,21 +37,20 @@ def copy_patches() -> Iterator[None]:
     By itself it copies the mode that the tensor belongs to as well, and every operator then takes
     the copy for a real tensor, with memory of its own.
     """
-    original = torch.Tensor.__deepcopy__
-
-    def copied(tensor: Any, memo: Any) -> Any:
-        if not tensor.is_leaf or tensor.layout is not torch.strided:
-            return original(tensor, memo)
-        if id(tensor) not in memo:
-            with torch.no_grad():
-                memo[id(tensor)] = _copy(tensor, memo)
-        return memo[id(tensor)]
-
     with (
         patched(FakeTensorMode, "__deepcopy__", lambda mode, memo: mode),
-        patched(FakeTensor, "__deepcopy__", copied),
+        intercepted(_copied, (FakeTensor, "__deepcopy__")),
     ):
         yield
+
+
+def _copied(original: Any, tensor: Any, memo: Any) -> Any:
+    if not tensor.is_leaf or tensor.layout is not torch.strided:
+        return original(tensor, memo)
+    if id(tensor) not in memo:
+        with torch.no_grad():
+            memo[id(tensor)] = _copy(tensor, memo)
+    return memo[id(tensor)]
 
 
 def _copy(tensor: Any, memo: Any) -> Any:
@@ -166,17 +166,6 @@ class _EarlierFiles:
                 path.unlink()
 
 
-@dataclass(frozen=True, slots=True)
-class _Description:
-    """A tensor that was saved, without its memory."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: Any
-    device: Any
-    parameter: bool
-
-
 def _with_native_reader() -> list[Any]:
     """Return the modules imported so far that have the reader by its name."""
     native = importlib.import_module("safetensors").safe_open
@@ -191,88 +180,73 @@ def _with_native_reader() -> list[Any]:
 _NATIVE = "safetensors._safetensors_rust"
 
 
-class _SafeOpen:
-    """``safetensors.safe_open``, whose tensors are made where there are no modes."""
+class _Slice:
+    """A part of a file that a tensor is made of, where there are no modes."""
+
+    def __init__(self, native: Any, device: Any) -> None:
+        self._native = native
+        self._device = torch.device(device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made(self._native.__getitem__, index)
+
+    def _made(self, make: Callable[[Any], Any], key: Any) -> Any:
+        with _disable_current_modes():
+            tensor = make(key)
+        return tensor if self._device.type == "cpu" else tensor.to(self._device)
+
+
+class _SafeOpen(_Slice):
+    """``safetensors.safe_open``, whose tensors are mapped from the file."""
 
     def __init__(
         self, filename: Any, framework: str = "pt", device: Any = "cpu", **options: Any
     ) -> None:
         native = importlib.import_module(_NATIVE)
-        self._device = device
-        self._file = native.safe_open(filename, framework=framework, device="cpu")
+        super().__init__(native.safe_open(filename, framework=framework, device="cpu"), device)
 
     def __enter__(self) -> _SafeOpen:
-        self._file.__enter__()
+        self._native.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._file.__exit__(*exception)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+        self._native.__exit__(*exception)
 
     def get_tensor(self, name: str) -> Any:
-        """Return a tensor, its bytes mapped from the file."""
-        with _disable_current_modes():
-            tensor = self._file.get_tensor(name)
-        return _placed(tensor, self._device)
+        """Return a tensor."""
+        return self._made(self._native.get_tensor, name)
 
     def get_tensors(self) -> dict[str, Any]:
         """Return all tensors."""
-        return {name: self.get_tensor(name) for name in self._file.keys()}
+        return {name: self.get_tensor(name) for name in self._native.keys()}
 
     def get_slice(self, name: str) -> _Slice:
         """Return what gives a part of a tensor."""
-        return _Slice(self._file.get_slice(name), self._device)
-
-
-class _Slice:
-    """A part of a file that a tensor is made of."""
-
-    def __init__(self, part: Any, device: Any) -> None:
-        self._part = part
-        self._device = device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._part, name)
-
-    def __getitem__(self, index: Any) -> Any:
-        with _disable_current_modes():
-            tensor = self._part[index]
-        return _placed(tensor, self._device)
+        return _Slice(self._native.get_slice(name), self._device)
 
 
 def _load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
     return _SafeOpen(filename, device=device).get_tensors()
 
 
-def _placed(tensor: Any, device: Any) -> Any:
-    device = torch.device(device)
-    return tensor if device.type == "cpu" else tensor.to(device)
-
-
 def _described(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
         return leaf
-    return _Description(
-        tuple(leaf.shape),
-        leaf.stride(),
-        leaf.dtype,
-        leaf.device,
-        isinstance(leaf, torch.nn.Parameter),
-    )
+    return without_data(leaf)
 
 
 def _made(leaf: Any, map_location: Any) -> Any:
-    if not isinstance(leaf, _Description):
+    if not isinstance(leaf, partial) or leaf.func is not empty_tensor:
         return leaf
-    device = leaf.device
+    device = leaf.keywords["device"]
     if isinstance(map_location, (str, torch.device, int)):
         device = torch.device(map_location)
     elif isinstance(map_location, dict):
         device = torch.device(map_location.get(str(device), device))
-    tensor = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=device)
-    return torch.nn.Parameter(tensor) if leaf.parameter else tensor
+    return leaf(device=device)
 
 
 def _place(file: Any) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -51,20 +52,19 @@ def compiler_patches() -> Iterator[None]:
         caution(GRAPHED)
         return contextlib.nullcontext()
 
-    with contextlib.ExitStack() as stack:
-        for owner, name, value in (
-            (torch, "compile", compile),
-            (torch.nn.Module, "compile", compile_module),
-            (torch.jit, "script", script),
-            (torch.jit, "trace", script),
-            (torch.jit, "freeze", script),
-            (torch.jit, "optimize_for_inference", script),
-            (torch.cuda, "CUDAGraph", _CUDAGraph),
-            (torch.cuda, "graph", graph),
-            (torch.cuda, "make_graphed_callables", make_graphed_callables),
-        ):
-            stack.enter_context(patched(owner, name, value))
+    scripted: dict[str, Any] = dict.fromkeys(_OF_JIT, script)
+    with (
+        patched(torch, "compile", compile),
+        patched(torch.nn.Module, "compile", compile_module),
+        mock.patch.multiple(torch.jit, **scripted),
+        patched(torch.cuda, "CUDAGraph", _CUDAGraph),
+        patched(torch.cuda, "graph", graph),
+        patched(torch.cuda, "make_graphed_callables", make_graphed_callables),
+    ):
         yield
+
+
+_OF_JIT = ("script", "trace", "freeze", "optimize_for_inference")
 
 
 def _itself(model: Any) -> Any:

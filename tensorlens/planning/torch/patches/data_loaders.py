@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 from torch.utils.data import DataLoader, RandomSampler
 
-from tensorlens.planning.patches import patched
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.torch.cautions import caution
 
 LONG = 1 << 20
@@ -35,27 +35,28 @@ _OF_WORKERS = {
 @contextlib.contextmanager
 def loader_patches() -> Iterator[None]:
     """Let data loaders work in this process alone, and draw random orders as they are needed."""
-    make, order = DataLoader.__init__, RandomSampler.__iter__
-    signature = inspect.signature(make)
-
-    @functools.wraps(make)
-    def init(loader: Any, *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(loader, *args, **kwargs)
-        given = bound.arguments
-        _say(given)
-        for name, value in _OF_WORKERS.items():
-            if name in given:
-                given[name] = value
-        make(*bound.args, **bound.kwargs)
-
-    def draw(sampler: Any) -> Iterator[int]:
-        size = len(sampler.data_source)
-        if size <= LONG:
-            return order(sampler)  # type: ignore[no-any-return]
-        return _drawn(size, sampler.num_samples)
-
-    with patched(DataLoader, "__init__", init), patched(RandomSampler, "__iter__", draw):
+    with (
+        intercepted(_without_workers, (DataLoader, "__init__")),
+        intercepted(_draw, (RandomSampler, "__iter__")),
+    ):
         yield
+
+
+def _without_workers(init: Any, *args: Any, **kwargs: Any) -> None:
+    bound = inspect.signature(init).bind(*args, **kwargs)
+    given = bound.arguments
+    _say(given)
+    for name, value in _OF_WORKERS.items():
+        if name in given:
+            given[name] = value
+    init(*bound.args, **bound.kwargs)
+
+
+def _draw(order: Any, sampler: Any) -> Iterator[int]:
+    size = len(sampler.data_source)
+    if size <= LONG:
+        return order(sampler)  # type: ignore[no-any-return]
+    return _drawn(size, sampler.num_samples)
 
 
 def _say(given: dict[str, Any]) -> None:
@@ -82,44 +83,38 @@ def _drawn(size: int, count: int) -> Iterator[int]:
 @contextlib.contextmanager
 def thread_modes() -> Iterator[None]:
     """Let threads that are started while it is entered have the modes of the one starting them."""
-    start, run = threading.Thread.start, threading.Thread.run
-
-    def start_with_modes(thread: Any) -> None:
-        vars(thread)["_fake_modes"] = _get_current_dispatch_mode_stack()
-        start(thread)
-
-    def run_with_modes(thread: Any) -> None:
-        modes = vars(thread).pop("_fake_modes", ())
-        for mode in modes:
-            _push_mode(mode)
-        try:
-            # it goes by thread
-            with torch.autograd.set_multithreading_enabled(False):
-                run(thread)
-        finally:
-            for _ in modes:
-                _pop_mode()
-
     with (
-        patched(threading.Thread, "start", start_with_modes),
-        patched(threading.Thread, "run", run_with_modes),
+        intercepted(_start, (threading.Thread, "start")),
+        intercepted(_run, (threading.Thread, "run")),
     ):
         yield
 
 
-@contextlib.contextmanager
-def random_states() -> Iterator[None]:
+def _start(start: Any, thread: Any) -> None:
+    vars(thread)["_fake_modes"] = _get_current_dispatch_mode_stack()
+    start(thread)
+
+
+def _run(run: Any, thread: Any) -> None:
+    modes = vars(thread).pop("_fake_modes", ())
+    for mode in modes:
+        _push_mode(mode)
+    try:
+        # it goes by thread
+        with torch.autograd.set_multithreading_enabled(False):
+            run(thread)
+    finally:
+        for _ in modes:
+            _pop_mode()
+
+
+def random_states() -> AbstractContextManager[None]:
     """Count each state while it is there: ``torch.utils.checkpoint`` keeps one for every call."""
-    original = torch.random.get_rng_state
+    return intercepted(_counted, (torch.random, "get_rng_state"), (torch, "get_rng_state"))
 
-    def get_rng_state() -> Any:
-        state = original()
-        # what is counted goes when the state does, which is real: it may be given to a generator
-        state._counted = torch.empty(len(state), dtype=torch.uint8, device="cpu")
-        return state
 
-    with (
-        patched(torch.random, "get_rng_state", get_rng_state),
-        patched(torch, "get_rng_state", get_rng_state),
-    ):
-        yield
+def _counted(get_rng_state: Any) -> Any:
+    state = get_rng_state()
+    # what is counted goes when the state does, which is real: it may be given to a generator
+    state._counted = torch.empty(len(state), dtype=torch.uint8, device="cpu")
+    return state

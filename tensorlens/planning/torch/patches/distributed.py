@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -14,7 +16,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as data_parallel
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens.planning.patches import on_import, patched
+from tensorlens.planning.patches import intercepted, on_import, patched
 from tensorlens.planning.torch.cautions import caution
 
 BACKEND = "fake"
@@ -83,7 +85,7 @@ class _Group:
             "scatter_object_list": _scatter_object_list,
             "monitored_barrier": _nothing,
             "Reducer": self._reducer,
-            "Logger": Logger,
+            "Logger": _Silent,
             "_register_comm_hook": self._no_hook,
             "_register_builtin_comm_hook": self._no_hook,
         }
@@ -143,15 +145,9 @@ def _sharding() -> Iterator[None]:
     from torch.distributed.tensor import _dispatch
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    learn = ShardingPropagator._propagate_tensor_meta_non_cached
-
-    def learn_aside(propagator: Any, op_schema: Any) -> Any:
-        with _disable_current_modes():
-            return learn(propagator, op_schema)
-
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
-        enter(patched(ShardingPropagator, "_propagate_tensor_meta_non_cached", learn_aside))
+        enter(intercepted(_aside, (ShardingPropagator, "_propagate_tensor_meta_non_cached")))
         if hasattr(_dispatch, "run_dtensor_rng_op"):
             enter(patched(_dispatch, "run_dtensor_rng_op", _run_random))
         for module in (_common_utils, _flat_param, _runtime_utils):
@@ -159,6 +155,11 @@ def _sharding() -> Iterator[None]:
                 if hasattr(module, name):
                     enter(patched(module, name, function))
         yield
+
+
+def _aside(function: Any, *args: Any) -> Any:
+    with _disable_current_modes():
+        return function(*args)
 
 
 def _run_random(start: Any, end: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -174,28 +175,22 @@ def _same_storage(one: Any, other: Any) -> bool:
 _OF_FSDP1 = {"_no_dispatch_record_stream": _nothing, "_same_storage": _same_storage}
 
 
-@contextlib.contextmanager
-def _environment(world_size: int) -> Iterator[None]:
+def _environment(world_size: int) -> AbstractContextManager[Any]:
     """Set what ``torchrun`` would have set for the first rank of one machine."""
     variables = {
         **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
         **dict.fromkeys(("RANK", "LOCAL_RANK"), "0"),
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29500",
+        **{"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
     }
-    with mock.patch.dict(os.environ, variables):
-        yield
+    return mock.patch.dict(os.environ, variables)
 
 
 def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
     object_list[:] = [obj] * len(object_list)
 
 
-def _gather_object(
-    obj: Any, object_gather_list: list[Any] | None = None, *args: Any, **kwargs: Any
-) -> None:
-    if object_gather_list is not None:
-        object_gather_list[:] = [obj] * len(object_gather_list)
+def _gather_object(obj: Any, object_gather_list: Any = None, *args: Any, **kwargs: Any) -> None:
+    _all_gather_object(object_gather_list or [], obj)
 
 
 def _scatter_object_list(
@@ -205,28 +200,32 @@ def _scatter_object_list(
         output[0] = objects[dist.get_rank() % len(objects)]
 
 
-class Reducer:
+class _Silent:
+    """Does nothing, whatever it is told."""
+
+    def __init__(self, *args: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _nothing
+
+
+class Reducer(_Silent):
     """Stands for ``torch.distributed.Reducer``; the arguments are its own.
 
     torch's is in C++ and reads addresses, which tensors without data do not have; this one takes
     the same memory (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13). After the first step
     torch cuts the buckets anew, in the order in which gradients come: they take as much, which is
-    left out. Hooks for their communication are not run.
+    left out. Hooks for their communication are not run. What else it is told makes no difference to
+    memory.
     """
 
     def __init__(
-        self,
-        params: Sequence[Any],
-        bucket_indices: Sequence[Sequence[int]],
-        per_bucket_size_limits: Sequence[int],
-        process_group: Any,
-        expect_sparse_gradients: Sequence[bool] = (),
-        bucket_bytes_cap: int = 25 << 20,
-        find_unused_parameters: bool = False,
-        gradient_as_bucket_view: bool = False,
-        *others: Any,
-        **options: Any,
+        self, params: Sequence[Any], bucket_indices: Sequence[Sequence[int]], *others: Any
     ) -> None:
+        # after limits, group, sparseness, cap and what is unused
+        gradient_as_bucket_view = others[5]
         self._buffers: list[Any] = []
         for indices in bucket_indices:
             parameters = [params[each] for each in indices]
@@ -238,30 +237,10 @@ class Reducer:
                 view = buffer.as_strided(parameter.size(), parameter.stride(), offset)
                 offset += parameter.numel()
                 if gradient_as_bucket_view:
-                    parameter.register_post_accumulate_grad_hook(_placing(view))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        # what else it is told makes no difference to memory
-        return _nothing
+                    place = partial(_place, view=view)
+                    parameter.register_post_accumulate_grad_hook(place)
 
 
-def _placing(view: Any) -> Callable[[Any], None]:
-    """Return a hook that puts a parameter's gradient into its bucket."""
-
-    def place(parameter: Any) -> None:
-        parameter.grad = view
-
-    return place
-
-
-class Logger:
-    """Stands for ``torch.distributed.Logger``."""
-
-    def __init__(self, reducer: Any) -> None: ...
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _nothing
+def _place(parameter: Any, view: Any) -> None:
+    """Put a parameter's gradient into its bucket."""
+    parameter.grad = view

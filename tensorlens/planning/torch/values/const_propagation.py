@@ -8,7 +8,8 @@ not there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -21,26 +22,21 @@ _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 
 
-class Constant:
-    """The values of a tensor."""
-
-    __slots__ = ("origin", "tensor")
-
-    def __init__(self, tensor: Any, origin: SharedState) -> None:
-        self.tensor = tensor
-        self.origin = origin
-
-
+@dataclass(slots=True)
 class SharedState:
     """State that the views of one tensor share."""
 
-    __slots__ = ("assumed", "stale")
+    assumed: bool = False
+    """Whether the values stand for others that depend on what is not there."""
+    stale: bool = False
+    """Whether something was written over them that is not known."""
 
-    def __init__(self, assumed: bool = False) -> None:
-        self.assumed = assumed
-        """Whether the values stand for others that depend on what is not there."""
-        self.stale = False
-        """Whether something was written over them that is not known."""
+
+class Constant(NamedTuple):
+    """The values of a tensor."""
+
+    tensor: Any
+    origin: SharedState
 
 
 _fixed = SharedState()
@@ -180,16 +176,9 @@ def _run(func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> Any
 
 
 _EVEN = {
-    _aten.logical_not.default,
-    _aten.bitwise_not.default,
-    _aten.logical_and.default,
-    _aten.logical_or.default,
-    _aten.bitwise_and.Tensor,
-    _aten.bitwise_or.Tensor,
-    _aten.any.default,
-    _aten.any.dim,
-    _aten.all.default,
-    _aten.all.dim,
+    *(_aten.logical_not.default, _aten.logical_and.default, _aten.logical_or.default),
+    *(_aten.bitwise_not.default, _aten.bitwise_and.Tensor, _aten.bitwise_or.Tensor),
+    *(_aten.any.default, _aten.any.dim, _aten.all.default, _aten.all.dim),
 }
 """Give equal elements for equal elements, so that one is enough."""
 

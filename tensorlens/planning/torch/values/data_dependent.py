@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from tensorlens.planning.patches import patched
+from tensorlens.planning.patches import intercepted, patched
 from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.patches.checkpoints import writer_patches
 from tensorlens.planning.torch.values.const_propagation import compute, known
 from tensorlens.planning.torch.values.initial_values import are_known, makers
-from tensorlens.planning.torch.values.selections import Selections, grouped_mm
+from tensorlens.planning.torch.values.selections import grouped_mm, selections
 
 MOST_ASKED = 100
 """Times one line may ask for a value until the answer changes, which ends a loop that waits."""
@@ -33,6 +33,9 @@ MOST_DRAWN = 3
 """The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
 
 _aten = torch.ops.aten
+OVERRIDES: dict[Any, Callable[..., Any]] = {}
+"""Operator to what is asked for its result first, with the mode, the operator and its arguments; it
+gives ``NotImplemented`` where the result is torch's own."""
 
 
 @contextlib.contextmanager
@@ -46,9 +49,9 @@ def value_patches() -> Iterator[None]:
             stack.enter_context(patched(FakeTensor, name, method))
         from torch.nn import functional
 
-        for owner in (functional, torch._C._nn):
-            stack.enter_context(patched(owner, "one_hot", _one_hot(functional.one_hot)))
-        stack.enter_context(patched(functional, "ctc_loss", _ctc_loss(functional.ctc_loss)))
+        places = (functional, "one_hot"), (torch._C._nn, "one_hot")
+        stack.enter_context(intercepted(_one_hot, *places))
+        stack.enter_context(intercepted(_ctc_loss, (functional, "ctc_loss")))
         yield
 
 
@@ -65,7 +68,8 @@ class DataDependentValues:
             _aten.equal.default: self._equal,
             _aten.allclose.default: self._equal,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
-            **Selections(original).table(),
+            **selections(original),
+            **OVERRIDES,
         }
         if hasattr(_aten, "_grouped_mm"):
             self._special[_aten._grouped_mm.default] = grouped_mm
@@ -157,7 +161,7 @@ def _one(dtype: Any) -> Any:
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _BETWEEN = (
-    str(Path(__file__).parents[1]) + os.sep,
+    str(Path(__file__).parents[2]) + os.sep,
     *(_TORCH + name for name in ("_subclasses", "_dynamo", "utils", "_ops", "_compile", "_tensor")),
 )
 """Where code lies that is between one who asks and the answer."""
@@ -178,38 +182,31 @@ def _value(tensor: Any) -> Any:
         return tensor.item()
 
 
-def _ctc_loss(original: Any) -> Any:
-    """Return ``ctc_loss`` that takes lengths on the CPU, as a card does.
+def _ctc_loss(original: Any, log_probs: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take lengths on the CPU, as a card does.
 
     For tensors without data torch has no such way (aten/src/ATen/native/LossCTC.cpp, torch 2.13).
     """
 
-    def ctc_loss(log_probs: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
-        def on_device(given: Any) -> Any:
-            return given.to(log_probs.device) if isinstance(given, torch.Tensor) else given
+    def on_device(given: Any) -> Any:
+        return given.to(log_probs.device) if isinstance(given, torch.Tensor) else given
 
-        lengths = {name: on_device(each) for name, each in kwargs.items()}
-        return original(log_probs, targets, *map(on_device, args), **lengths)
-
-    return ctc_loss
+    lengths = {name: on_device(each) for name, each in kwargs.items()}
+    return original(log_probs, targets, *map(on_device, args), **lengths)
 
 
-def _one_hot(original: Any) -> Any:
-    """Return ``one_hot`` with the memory it takes where there are values.
+def _one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
+    """Take the memory that is taken where there are values.
 
     For tensors without data torch compares with an ``arange`` instead of scattering into zeros
     (aten/src/ATen/native/Onehot.cpp, torch 2.13).
     """
-
-    def one_hot(tensor: Any, num_classes: int = -1) -> Any:
-        if not isinstance(tensor, FakeTensor) or tensor.numel() == 0:
-            return original(tensor, num_classes)
-        if num_classes == -1:
-            num_classes = int(tensor.max().item()) + 1
-        zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
-        return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
-
-    return one_hot
+    if not isinstance(tensor, FakeTensor) or tensor.numel() == 0:
+        return original(tensor, num_classes)
+    if num_classes == -1:
+        num_classes = int(tensor.max().item()) + 1
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
+    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
 def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:

@@ -142,20 +142,15 @@ def _rounds(shape: Any, dim: int, choices: int) -> Any:
     return order.reshape([*others, shape[dim]]).movedim(-1, dim)
 
 
-def _compared(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    note_uniform(result, True)
+def _uniform(value: bool, *, assumed: bool) -> Maker:
+    return lambda result, args, kwargs: note_uniform(result, value, assumed)
 
 
 def _differing(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     note_uniform(result, len(args) < 2 or args[0] is not args[1])
 
 
-def _finite(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    note_uniform(result, True, assumed=False)
-
-
-def _never(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    note_uniform(result, False, assumed=False)
+_compared = _uniform(True, assumed=True)
 
 
 _MAKERS: dict[Any, Maker] = {
@@ -176,6 +171,6 @@ _MAKERS: dict[Any, Maker] = {
     _aten.multinomial: _multinomial,
     **dict.fromkeys((_aten.eq, _aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.isclose), _compared),
     _aten.ne: _differing,
-    _aten.isfinite: _finite,
-    **dict.fromkeys((_aten.isnan, _aten.isinf), _never),
+    _aten.isfinite: _uniform(True, assumed=False),
+    **dict.fromkeys((_aten.isnan, _aten.isinf), _uniform(False, assumed=False)),
 }

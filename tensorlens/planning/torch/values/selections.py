@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,179 +19,170 @@ from tensorlens.planning.torch.values.const_propagation import (
 _aten = torch.ops.aten
 
 
-class Selections:
-    """Gives their results: by the values where they are known, else with every element."""
+def selections(original: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+    """Return what gives the results: by the values where they are known, else of every element.
 
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self._original = original
+    ``original`` is torch's own dispatch.
+    """
+    return {**_RESULTS, _aten.index.Tensor: partial(_index, original)}
 
-    def table(self) -> dict[Any, Callable[..., Any]]:
-        """Return what gives the result of each operator."""
-        return {
-            _aten.nonzero.default: self._nonzero,
-            _aten.nonzero_numpy.default: self._nonzero_numpy,
-            _aten.masked_select.default: self._masked_select,
-            _aten.index.Tensor: self._index,
-            _aten.repeat_interleave.Tensor: self._repeat_interleave,
-            _aten.bincount.default: self._bincount,
-            _aten._unique2.default: self._unique2,
-            _aten._ctc_loss.Tensor: self._ctc_loss,
-            _aten._ctc_loss.default: self._ctc_loss,
-            _aten._pack_padded_sequence.default: self._pack,
-        }
 
-    def _count(self, mask: Any, what: str) -> tuple[int, Any]:
-        """Return how many elements hold, and their indices (count, dimensions) where known."""
-        found = known(mask)
-        if found is None:
-            self._say(what, mask.numel())
-            return mask.numel(), None
-        values = found.tensor
+def _count(mask: Any, what: str) -> tuple[int, Any]:
+    """Return how many elements hold, and their indices (count, dimensions) where known."""
+    found = known(mask)
+    if found is None:
+        _say(what, mask.numel())
+        return mask.numel(), None
+    values = found.tensor
+    with torch._C._DisableTorchDispatch():
+        if values.numel() > MOST_ELEMENTS:
+            if not is_uniform(values):
+                _say(what, mask.numel())
+                return mask.numel(), None
+            first = values.as_strided((1,), (1,)).item()
+            count = values.numel() if first else 0
+            indices = None
+        else:
+            indices = values.nonzero()
+            count = len(indices)
+    if found.origin.assumed:
+        _say(what, count, mask.numel())
+    return count, indices
+
+
+def _say(what: str, count: int, most: int | None = None) -> None:
+    if most is None or most == count:
+        taken, may = f"all {count:,}", "less"
+    else:
+        taken, may = f"{count:,}" + (f" of {most:,}" if most else ""), "more or less"
+    caution(
+        f"the size of what {what} gives depends on data: it was taken as {taken} elements; "
+        f"it may be {may}"
+    )
+
+
+def _nonzero(mode: Any, func: Any, mask: Any) -> Any:
+    count, indices = _count(mask, "nonzero")
+    with mode:
+        result = _aten.empty_strided.default(
+            (count, mask.dim()), (1, count or 1), dtype=torch.int64, device=mask.device
+        )
+    if indices is not None:
+        note(result, indices, known(mask).origin.assumed)  # type: ignore[union-attr]
+    return result
+
+
+def _nonzero_numpy(mode: Any, func: Any, mask: Any) -> Any:
+    with mode:
+        indices = _aten.nonzero.default(mask.unsqueeze(0) if mask.dim() == 0 else mask)
+        return list(indices.unbind(1))
+
+
+def _masked_select(mode: Any, func: Any, tensor: Any, mask: Any) -> Any:
+    with mode:
+        shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+        wide = mask.expand(shape)
+    count, _ = _count(wide, "masked_select")
+    return _new(mode, tensor, (count,))
+
+
+def _index(original: Any, mode: Any, func: Any, tensor: Any, indices: Sequence[Any]) -> Any:
+    if not any(_is_mask(each) for each in indices):
+        return NotImplemented
+    plain: list[Any] = []
+    for each in indices:
+        if not _is_mask(each):
+            plain.append(each)
+            continue
+        count, where = _count(each, "a selection by a mask")
+        with mode:
+            for column in range(each.dim()):
+                index = _new(mode, each, (count,), torch.int64)
+                if where is not None:
+                    note(index, where[:, column])
+                plain.append(index)
+    return original(mode, func, (), (tensor, plain), {})
+
+
+def _repeat_interleave(mode: Any, func: Any, repeats: Any, output_size: int | None = None) -> Any:
+    found = known(repeats)
+    if found is None:
+        if output_size is None:
+            _say("repeat_interleave", repeats.numel(), 0)
+        return _new(mode, repeats, (repeats.numel() if output_size is None else output_size,))
+    with torch._C._DisableTorchDispatch():
+        values = func(found.tensor)
+    return _noted(mode, repeats, values, found.origin.assumed)
+
+
+def _bincount(mode: Any, func: Any, tensor: Any, weights: Any = None, minlength: int = 0) -> Any:
+    found = known(tensor)
+    if found is None or weights is not None:
+        if not minlength:
+            _say("bincount", 1, 0)
+        dtype = torch.int64 if weights is None else weights.dtype
+        return _new(mode, tensor, (max(minlength, 1),), dtype)
+    with torch._C._DisableTorchDispatch():
+        values = func(found.tensor, None, minlength)
+    return _noted(mode, tensor, values, found.origin.assumed)
+
+
+def _unique2(
+    mode: Any,
+    func: Any,
+    tensor: Any,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Any:
+    found = known(tensor)
+    if found is not None and found.tensor.numel() <= MOST_ELEMENTS:
         with torch._C._DisableTorchDispatch():
-            if values.numel() > MOST_ELEMENTS:
-                if not is_uniform(values):
-                    self._say(what, mask.numel())
-                    return mask.numel(), None
-                first = values.as_strided((1,), (1,)).item()
-                count = values.numel() if first else 0
-                indices = None
-            else:
-                indices = values.nonzero()
-                count = len(indices)
+            parts = func(found.tensor, sorted, return_inverse, return_counts)
         if found.origin.assumed:
-            self._say(what, count, mask.numel())
-        return count, indices
+            _say("unique", parts[0].numel(), tensor.numel())
+        return tuple(_noted(mode, tensor, part, found.origin.assumed) for part in parts)
+    count = tensor.numel()
+    _say("unique", count)
+    inverse = _new(mode, tensor, tensor.shape if return_inverse else (0,), torch.int64)
+    counts = _new(mode, tensor, (count if return_counts else 0,), torch.int64)
+    return _new(mode, tensor, (count,)), inverse, counts
 
-    def _say(self, what: str, count: int, most: int | None = None) -> None:
-        if most is None or most == count:
-            taken, may = f"all {count:,}", "less"
-        else:
-            taken, may = f"{count:,}" + (f" of {most:,}" if most else ""), "more or less"
-        caution(
-            f"the size of what {what} gives depends on data: it was taken as {taken} elements; "
-            f"it may be {may}"
-        )
 
-    def _nonzero(self, mode: Any, func: Any, mask: Any) -> Any:
-        count, indices = self._count(mask, "nonzero")
-        with mode:
-            result = _aten.empty_strided.default(
-                (count, mask.dim()), (1, count or 1), dtype=torch.int64, device=mask.device
-            )
-        if indices is not None:
-            note(result, indices, known(mask).origin.assumed)  # type: ignore[union-attr]
-        return result
+def _ctc_loss(
+    mode: Any,
+    func: Any,
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    *_: Any,
+) -> Any:
+    # aten/src/ATen/native/cuda/LossCTC.cu: log_alpha is (batch, time, 2 * longest target + 1)
+    steps, batch = log_probs.shape[:2]
+    longest = _longest(target_lengths)
+    if longest is None:
+        longest = targets.shape[-1]
+        _say("ctc_loss", longest)
+    return (
+        _new(mode, log_probs, (batch,)),
+        _new(mode, log_probs, (batch, steps, 2 * longest + 1)),
+    )
 
-    def _nonzero_numpy(self, mode: Any, func: Any, mask: Any) -> Any:
-        with mode:
-            indices = _aten.nonzero.default(mask.unsqueeze(0) if mask.dim() == 0 else mask)
-            return list(indices.unbind(1))
 
-    def _masked_select(self, mode: Any, func: Any, tensor: Any, mask: Any) -> Any:
-        with mode:
-            shape = torch.broadcast_shapes(tensor.shape, mask.shape)
-            wide = mask.expand(shape)
-        count, _ = self._count(wide, "masked_select")
-        return _new(mode, tensor, (count,))
-
-    def _index(self, mode: Any, func: Any, tensor: Any, indices: Sequence[Any]) -> Any:
-        if not any(_is_mask(each) for each in indices):
-            return NotImplemented
-        plain: list[Any] = []
-        for each in indices:
-            if not _is_mask(each):
-                plain.append(each)
-                continue
-            count, where = self._count(each, "a selection by a mask")
-            with mode:
-                for column in range(each.dim()):
-                    index = _new(mode, each, (count,), torch.int64)
-                    if where is not None:
-                        note(index, where[:, column])
-                    plain.append(index)
-        return self._original(mode, func, (), (tensor, plain), {})
-
-    def _repeat_interleave(
-        self, mode: Any, func: Any, repeats: Any, output_size: int | None = None
-    ) -> Any:
-        found = known(repeats)
-        if found is None:
-            if output_size is None:
-                self._say("repeat_interleave", repeats.numel(), 0)
-            return _new(mode, repeats, (repeats.numel() if output_size is None else output_size,))
-        with torch._C._DisableTorchDispatch():
-            values = func(found.tensor)
-        return _noted(mode, repeats, values, found.origin.assumed)
-
-    def _bincount(
-        self, mode: Any, func: Any, tensor: Any, weights: Any = None, minlength: int = 0
-    ) -> Any:
-        found = known(tensor)
-        if found is None or weights is not None:
-            if not minlength:
-                self._say("bincount", 1, 0)
-            dtype = torch.int64 if weights is None else weights.dtype
-            return _new(mode, tensor, (max(minlength, 1),), dtype)
-        with torch._C._DisableTorchDispatch():
-            values = func(found.tensor, None, minlength)
-        return _noted(mode, tensor, values, found.origin.assumed)
-
-    def _unique2(
-        self,
-        mode: Any,
-        func: Any,
-        tensor: Any,
-        sorted: bool = True,
-        return_inverse: bool = False,
-        return_counts: bool = False,
-    ) -> Any:
-        found = known(tensor)
-        if found is not None and found.tensor.numel() <= MOST_ELEMENTS:
-            with torch._C._DisableTorchDispatch():
-                parts = func(found.tensor, sorted, return_inverse, return_counts)
-            if found.origin.assumed:
-                self._say("unique", parts[0].numel(), tensor.numel())
-            return tuple(_noted(mode, tensor, part, found.origin.assumed) for part in parts)
-        count = tensor.numel()
-        self._say("unique", count)
-        inverse = _new(mode, tensor, tensor.shape if return_inverse else (0,), torch.int64)
-        counts = _new(mode, tensor, (count if return_counts else 0,), torch.int64)
-        return _new(mode, tensor, (count,)), inverse, counts
-
-    def _ctc_loss(
-        self,
-        mode: Any,
-        func: Any,
-        log_probs: Any,
-        targets: Any,
-        input_lengths: Any,
-        target_lengths: Any,
-        *_: Any,
-    ) -> Any:
-        # aten/src/ATen/native/cuda/LossCTC.cu: log_alpha is (batch, time, 2 * longest target + 1)
-        steps, batch = log_probs.shape[:2]
-        longest = _longest(target_lengths)
-        if longest is None:
-            longest = targets.shape[-1]
-            self._say("ctc_loss", longest)
-        return (
-            _new(mode, log_probs, (batch,)),
-            _new(mode, log_probs, (batch, steps, 2 * longest + 1)),
-        )
-
-    def _pack(self, mode: Any, func: Any, data: Any, lengths: Any, batch_first: bool) -> Any:
-        batch, steps = data.shape[:2] if batch_first else (data.shape[1], data.shape[0])
-        found = known(lengths)
-        if found is None or found.origin.assumed:
-            self._say("pack_padded_sequence", batch * steps)
-            sizes = [batch] * steps
-        else:
-            each = found.tensor.tolist()
-            sizes = [sum(length > step for length in each) for step in range(max(each))]
-        with torch._C._DisableTorchDispatch():
-            values = torch.tensor(sizes, device="cpu")
-        counts = _noted(mode, lengths, values, False)
-        return _new(mode, data, (sum(sizes), *data.shape[2:])), counts
+def _pack(mode: Any, func: Any, data: Any, lengths: Any, batch_first: bool) -> Any:
+    batch, steps = data.shape[:2] if batch_first else (data.shape[1], data.shape[0])
+    found = known(lengths)
+    if found is None or found.origin.assumed:
+        _say("pack_padded_sequence", batch * steps)
+        sizes = [batch] * steps
+    else:
+        each = found.tensor.tolist()
+        sizes = [sum(length > step for length in each) for step in range(max(each))]
+    with torch._C._DisableTorchDispatch():
+        values = torch.tensor(sizes, device="cpu")
+    counts = _noted(mode, lengths, values, False)
+    return _new(mode, data, (sum(sizes), *data.shape[2:])), counts
 
 
 def _longest(lengths: Any) -> int | None:
@@ -250,3 +242,16 @@ def grouped_mm(
     strides = [row, 1] if len(size) == 2 else [size[1] * row, row, 1]
     with mode:
         return _aten.empty_strided.default(size, strides, dtype=dtype, device=one.device)
+
+
+_RESULTS: dict[Any, Callable[..., Any]] = {
+    _aten.nonzero.default: _nonzero,
+    _aten.nonzero_numpy.default: _nonzero_numpy,
+    _aten.masked_select.default: _masked_select,
+    _aten.repeat_interleave.Tensor: _repeat_interleave,
+    _aten.bincount.default: _bincount,
+    _aten._unique2.default: _unique2,
+    _aten._ctc_loss.Tensor: _ctc_loss,
+    _aten._ctc_loss.default: _ctc_loss,
+    _aten._pack_padded_sequence.default: _pack,
+}

@@ -54,7 +54,8 @@ def _restored(memory: Memory, found: Iterable[Segment]) -> list[Block]:
 
 
 def _blocks(memory: Memory, segment: Segment) -> Iterator[Block]:
-    pool = memory.pool(segment.stream, segment.kind == "small")
+    assert not segment.stream
+    pool = memory.small if segment.kind == "small" else memory.large
     for each in segment.blocks:
         block = Block(pool, each.address, each.size, CODES[each.state])
         block.requested, block.stack = each.requested, each.stack

@@ -96,15 +96,6 @@ def test_segments_that_follow_each_other_stay_apart():
     assert blocks(allocator) == [[-10 * MIB], [-10 * MIB]]
 
 
-def test_streams_have_pools_of_their_own():
-    allocator = CachingAllocator()
-    place = allocator.malloc(2 * MIB)
-    allocator.free(place)
-    assert allocator.malloc(2 * MIB, stream=5) == BASE + 20 * MIB
-    assert allocator.malloc(2 * MIB) == place
-    assert [segment.stream for segment in allocator.segments()] == [0, 5]
-
-
 def test_empty_cache_keeps_what_is_partly_in_use():
     allocator = CachingAllocator()
     kept, small, whole = allocator.malloc(3 * MIB), allocator.malloc(1), allocator.malloc(30 * MIB)
@@ -189,13 +180,6 @@ def test_four_parts_between_powers_of_two(nbytes, held):
     allocator = CachingAllocator(Settings(roundup_power2_divisions=(4,) * 16))
     allocator.malloc(nbytes)
     assert allocator.figures.allocated.current == held
-
-
-def test_a_larger_segment_for_middling_requests():
-    allocator = CachingAllocator(Settings.parse("large_segment_size_mb:40"))
-    allocator.malloc(2 * MIB)
-    allocator.malloc(9 * MIB)
-    assert blocks(allocator) == [[2 * MIB, 9 * MIB, -29 * MIB]]
 
 
 def test_expandable_segments_grow_unit_by_unit():
@@ -286,10 +270,3 @@ def test_peaks_begin_anew():
     # 3 MiB were split off the free 30
     assert figures.allocated == figures.requested == Level(3 * MIB, 3 * MIB)
     assert figures.reserved == Level(30 * MIB, 30 * MIB)
-
-
-def test_the_driver_decides_where_segments_are():
-    places = {2 * MIB: 0x7000, 20 * MIB: 0x5000_0000}
-    allocator = CachingAllocator(place=places.__getitem__)
-    assert allocator.malloc(1) == 0x7000
-    assert allocator.malloc(2 * MIB) == 0x5000_0000

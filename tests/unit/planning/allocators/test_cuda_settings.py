@@ -14,7 +14,6 @@ NOTHING = Settings()
 def test_what_sets_nothing_for_a_device(text):
     assert Settings.parse(text) == NOTHING
     assert NOTHING.max_split_size is None
-    assert NOTHING.max_non_split_rounding == NOTHING.large_segment_size == 20 * MIB
 
 
 @pytest.mark.parametrize(
@@ -25,21 +24,8 @@ def test_what_sets_nothing_for_a_device(text):
         ("expandable_segments:True,expandable_segments:False", NOTHING),
         ("max_split_size_mb:20", Settings(max_split_size=20 * MIB)),
         ("max_split_size_mb:30,", Settings(max_split_size=30 * MIB)),
-        ("max_non_split_rounding_mb:50", Settings(max_non_split_rounding=50 * MIB)),
         ("garbage_collection_threshold:0.5", Settings()),
         ("per_process_memory_fraction:1.0", Settings()),
-        (
-            "large_segment_size_mb:21",
-            Settings(large_segment_size=21 * MIB, max_non_split_rounding=21 * MIB),
-        ),
-        (
-            "max_split_size_mb:30,large_segment_size_mb:25",
-            Settings(
-                max_split_size=30 * MIB,
-                large_segment_size=25 * MIB,
-                max_non_split_rounding=25 * MIB,
-            ),
-        ),
     ],
 )
 def test_options(text, expected):
@@ -60,8 +46,8 @@ def test_divisions():
         ("expandable_segments:true", "True or False is wanted"),
         ("max_split_size_mb:19", "at least 20"),
         ("max_split_size_mb:x", "a whole number"),
-        ("max_split_size_mb:30,large_segment_size_mb:40", "at least 40"),
-        ("large_segment_size_mb:10", "at least 11"),
+        ("large_segment_size_mb:40", "cannot be simulated"),
+        ("max_non_split_rounding_mb:50", "cannot be simulated"),
         ("per_process_memory_fraction:0.25", "give the bytes as the capacity"),
         ("roundup_power2_divisions:3", "a power of two"),
         ("roundup_power2_divisions:[64:8]", "give one number"),

@@ -41,13 +41,14 @@ def test_every_address_and_every_segment(name):
         return taken[len(sizes) - 1][0]
 
     log = EventLog()
-    allocator = CachingAllocator(log=log, place=place)
+    allocator = CachingAllocator(log=log)
+    allocator._memory.address_space = place
     restore(allocator, trace.before)
     reused = 0
     for event in trace.events:
         if event["action"] == "alloc":
             before = len(sizes)
-            assert allocator.malloc(event["size"], event["stream"]) == event["addr"]
+            assert allocator.malloc(event["size"]) == event["addr"]
             reused += len(sizes) == before
         elif event["action"] == "free_requested":
             allocator.free(event["addr"])
@@ -67,7 +68,7 @@ def test_peak_of_a_snapshot_is_what_the_allocator_counts(name):
     places = {}
     for event in trace.events:
         if event["action"] == "alloc":
-            places[event["addr"]] = allocator.malloc(event["size"], event["stream"])
+            places[event["addr"]] = allocator.malloc(event["size"])
         elif event["action"] == "free_requested":
             allocator.free(places.pop(event["addr"], event["addr"]))
     assert trace.recording.peak("cuda:0").bytes == allocator.figures.allocated.peak
@@ -94,7 +95,7 @@ def test_blocks_at_the_end_of_a_snapshot_are_those_of_its_segments(name):
 
 def tiles(segments):
     return {
-        (each.address, each.size, each.kind, each.stream): [
+        (each.address, each.size, each.kind): [
             (block.address, block.size, block.state) for block in each.blocks
         ]
         for each in segments

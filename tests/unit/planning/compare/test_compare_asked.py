@@ -1,6 +1,7 @@
 """Options as they are given, and the search for the largest batch, without any process."""
 
 import threading
+from unittest import mock
 
 import pytest
 
@@ -113,6 +114,12 @@ class FakeLauncher:
     def __init__(self, fixed, each, most=None):
         self.fixed, self.each, self.most, self.tried = fixed, each, most, []
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
     def run(self, job):
         self.tried.append(job.batch)
         peak = self.fixed + self.each * job.batch
@@ -125,7 +132,8 @@ class FakeLauncher:
 
 def largest(launcher, capacity, **more):
     job = Job("a", Program("p"), Choice({}), "torch", ())
-    return outcomes.run_search(outcomes.BatchSearch(job, capacity, **more), launcher)
+    with mock.patch.object(outcomes, "Runner", lambda: launcher):
+        return outcomes.run_search(outcomes.BatchSearch(job, capacity, **more))
 
 
 @pytest.mark.parametrize("fixed", [0, 1000, 99_000])

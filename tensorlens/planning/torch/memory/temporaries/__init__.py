@@ -1,12 +1,12 @@
 """Scratch memory that torch's CUDA kernels take from the caching allocator.
 
-The rules are those of torch 2.13 (``aten/src/ATen/native/cuda``; each names its file). Left out is
-the workspace of cuBLAS, which outlives its operator. Where a fake kernel has other results than the
-CUDA kernel, see :mod:`.kernel_overrides`.
+The rules are those of torch 2.13 (``aten/src/ATen/native/cuda``; each names its file). Where a fake
+kernel has other results than the CUDA kernel, see :mod:`.kernel_overrides`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,14 +30,16 @@ class Temporaries:
 
     Args:
         card: that the program would run on; some buffers grow with its multiprocessors.
+        environment: where cuBLAS's variable is looked up.
     """
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: Card, environment: Mapping[str, str] = os.environ) -> None:
         self._card = card
         self._rules: dict[int, Rule] = {}
         """By address of the operator, which lives as long as torch: its own hash is slow."""
-        for name, rule in (operators.RULES | workspaces.RULES).items():
-            for overload in _overloads(name):
+        products = dict.fromkeys(workspaces.PRODUCTS, workspaces.cublas(card, environment))
+        for name, rule in (operators.RULES | workspaces.RULES | products).items():
+            for overload in _overloads(name, with_out=name in products):
                 self._rules[id(overload)] = rule
 
     def __call__(
@@ -47,14 +49,14 @@ class Temporaries:
         rule = self._rules.get(id(func))
         if rule is None or not (_is_on_cuda(args) or _is_on_cuda((result,))):
             return ()
-        call = Call(self._card, func.overloadpacket.__name__, args, kwargs, result)
+        call = Call(self._card, func.overloadpacket.__name__, args, kwargs, result, thread)
         return [each for each in rule(call) if each.most]
 
 
-def _overloads(name: str) -> Iterator[Any]:
+def _overloads(name: str, *, with_out: bool) -> Iterator[Any]:
     packet = getattr(torch.ops.aten, name, None)
     names: Iterable[str] = () if packet is None else packet.overloads()
-    yield from (getattr(packet, each) for each in names if not each.endswith("out"))
+    yield from (getattr(packet, each) for each in names if with_out or not each.endswith("out"))
 
 
 def _is_on_cuda(values: Sequence[Any]) -> bool:

@@ -10,11 +10,12 @@ areAnyTensorSubclassLike).
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import takewhile
 from pathlib import PurePath
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -22,11 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.values.data_dependent import value_patches
+from tensorlens.planning.torch.values.data_dependent import OVERRIDES, value_patches
 from tensorlens.planning.trace import Trace
-
-Handler = Callable[[Sequence[Any], Mapping[str, Any]], Any]
-"""Gives what an operator gives for its arguments, or ``NotImplemented``."""
 
 _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
@@ -46,11 +44,8 @@ _ENGINE = str(PurePath(torch.autograd.__file__).parent / "graph.py")
 _node_running = torch._C._current_autograd_node
 
 
-def _into_zeros(nodes: tuple[str, ...]) -> Handler:
-    def handle(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return args[0] if _runs_in(nodes) else NotImplemented
-
-    return handle
+def _into_zeros(nodes: tuple[str, ...], mode: Any, func: Any, zeros: Any, *args: Any) -> Any:
+    return zeros if _runs_in(nodes) else NotImplemented
 
 
 def _runs_in(names: tuple[str, ...]) -> bool:
@@ -71,7 +66,7 @@ class Accumulation:
         self._held_once: dict[_Way, _Holders] = {}
         self._learns = False
 
-    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def __call__(self, mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the first of two gradients, where their sum goes into it."""
         return NotImplemented if kwargs or not self._is_in_place(args) else args[0]
 
@@ -117,12 +112,8 @@ def _holders(tensor: Any) -> _Holders:
 
 
 def _way() -> _Way:
-    way = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _ENGINE:
-        way.append(id(frame.f_code))
-        frame = frame.f_back
-    return tuple(way)
+    codes = (frame.f_code for frame, _ in walk_stack(sys._getframe(1)))
+    return tuple(map(id, takewhile(lambda code: code.co_filename != _ENGINE, codes)))
 
 
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm")
@@ -132,23 +123,20 @@ _libraries: list[Any] = []
 
 
 def install() -> None:
-    """Let fake tensors have, from now on, the memory that real ones on a card would have."""
+    """Let fake tensors have the memory that real ones on a card would have, where they answer."""
     if _libraries:
         return
     accumulation = Accumulation()
-    handlers: dict[Any, Handler] = {_ADD: accumulation, _aten.clone.default: _clone_of_sparse}
-    for func, nodes in _INTO_ZEROS.items():
-        handlers[func] = _into_zeros(nodes)
-    _dispatch_first_to({id(func): handler for func, handler in handlers.items()})
+    OVERRIDES.update({_ADD: accumulation, _aten.clone.default: _clone_of_sparse})
+    OVERRIDES.update((func, partial(_into_zeros, nodes)) for func, nodes in _INTO_ZEROS.items())
     library = torch.library.Library("aten", "IMPL")
     for name in _KERNELS:
         if hasattr(_aten, name):
             library.impl(name, _no_kernel, "CUDA")
     _libraries.append(library)
-    for answers in (contextlib.nullcontext(), value_patches()):
-        with answers:
-            _accumulate_once()  # torch loads more of itself the first time
-            accumulation.calibrate(_accumulate_once)
+    with value_patches():
+        _accumulate_once()  # torch loads more of itself the first time
+        accumulation.calibrate(_accumulate_once)
 
 
 def _accumulate_once() -> None:
@@ -164,30 +152,8 @@ def _no_kernel(*args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError("a tensor on a card that is not there has no data")
 
 
-def _dispatch_first_to(handlers: Mapping[int, Handler]) -> None:
-    original = FakeTensorMode.dispatch
-
-    def dispatch(
-        mode: Any,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = {} if kwargs is None else kwargs
-        handler = handlers.get(id(func))
-        if handler is not None:
-            result = handler(args, kwargs)
-            if result is not NotImplemented:
-                return result
-        return original(mode, func, types, args, kwargs)
-
-    FakeTensorMode.dispatch = dispatch
-
-
-def _clone_of_sparse(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _clone_of_sparse(mode: Any, func: Any, tensor: Any, **kwargs: Any) -> Any:
     """Return a copy with as many values: the meta kernel's has none."""
-    tensor = args[0]
     if tensor.layout is not torch.sparse_coo:
         return NotImplemented
     indices, values = tensor._indices().clone(), tensor._values().contiguous().clone()

@@ -22,6 +22,7 @@ class Call:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     result: Any
+    thread: int
 
     def argument(self, place: int, name: str) -> Any:
         """Return an argument by place or name; None where it is left out."""

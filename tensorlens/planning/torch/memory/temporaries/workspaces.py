@@ -22,7 +22,6 @@ most those of all layers.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -185,54 +184,33 @@ _LARGE_SINCE: tuple[tuple[Release, frozenset[int]], ...] = (
 CUBLAS = "cuBLAS workspace"
 _INTEGERS = "_int_mm"
 # linear and matmul come whole where no gradients are noted at all (torch.inference_mode)
-_PRODUCTS = (
+PRODUCTS = (
     *("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "mv", "addmv"),
     *("addmv_", "dot", "vdot", "linear", "matmul", "_scaled_mm", _INTEGERS),
 )
 
 
-class Workspaces:
-    """Gives the workspaces of cuBLAS, as a ``ScratchRule`` of a tracker.
-
-    To be asked after the temporaries of an operator: copies of operands come before a workspace.
+def cublas(card: Card, environment: Mapping[str, str]) -> Rule:
+    """Return the rule of products, by which workspaces of cuBLAS come.
 
     ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13: each thread has a handle of its own,
     and each handle gets a workspace at its first call on a stream, which stays; a step that trains
     has two, as autograd runs the backward pass on a thread of its own. For its bytes see
     :func:`cublas_workspace`. cuBLASLt takes the same one.
-
-    Args:
-        card: whose library it is.
-        environment: where the variables are looked up.
     """
+    nbytes = cublas_workspace(card, environment, installed_release())
+    held: set[tuple[int, int, int]] = set()
 
-    def __init__(self, card: Card, environment: Mapping[str, str] | None = None) -> None:
-        environment = os.environ if environment is None else environment
-        self.cublas = cublas_workspace(card, environment, installed_release())
-        self._held: set[tuple[int, int, int]] = set()
-        aten = torch.ops.aten
-        packets = [getattr(aten, name) for name in _PRODUCTS if hasattr(aten, name)]
-        # by address: operators live as long as torch, and their own hash is slow
-        self._products = {
-            id(getattr(packet, each)) for packet in packets for each in packet.overloads()
-        }
+    def rule(call: Call) -> Sequence[Scratch]:
+        where = call.result[0] if isinstance(call.result, (tuple, list)) else call.result
+        index = where.device.index or 0
+        key = index, _stream(index), call.thread
+        if where.device.type != "cuda" or key in held or not _is_multiplied(call, where):
+            return ()
+        held.add(key)
+        return (Scratch.exactly(nbytes, CUBLAS, stays=True),)
 
-    def __call__(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Scratch]:
-        """Return what an operator took besides its results."""
-        if id(func) not in self._products:
-            return ()
-        where = result[0] if isinstance(result, (tuple, list)) else result
-        device = where.device
-        if device.type != "cuda" or not self.cublas:
-            return ()
-        index = device.index or 0
-        key = index, _stream(index), thread
-        if key in self._held or not _is_multiplied(func, where, args):
-            return ()
-        self._held.add(key)
-        return (Scratch.exactly(self.cublas, CUBLAS, stays=True),)
+    return rule
 
 
 def cublas_workspace(card: Card, environment: Mapping[str, str], release: Release) -> int:
@@ -255,11 +233,11 @@ def _stream(index: int) -> int:
     return 0 if current is None else int(current(index))
 
 
-def _is_multiplied(func: Any, result: Any, args: Sequence[Any]) -> bool:
+def _is_multiplied(call: Call, result: Any) -> bool:
     """Whether cuBLAS is called: not for whole numbers, nor where there is nothing to do."""
-    operands = [each for each in args if isinstance(each, torch.Tensor)]
+    operands = [each for each in call.args if isinstance(each, torch.Tensor)]
     if not result.numel() or not all(each.numel() for each in operands[:3]):
         return False
     dtype = operands[0].dtype
     is_float: bool = dtype.is_floating_point or dtype.is_complex
-    return is_float or func.overloadpacket.__name__ == _INTEGERS
+    return is_float or call.name == _INTEGERS
