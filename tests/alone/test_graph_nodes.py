@@ -218,22 +218,6 @@ def test_layers_of_functional_models_and_recurrent_bodies_have_the_layers_own_pa
     assert {"attention/query", "attention/key", "attention/value"} <= everything
 
 
-def test_modules_have_their_name_scopes():
-    class Block(tf.Module):
-        @tf.Module.with_name_scope
-        def __call__(self, x):
-            return tf.exp(x)
-
-    block = Block(name="my_block")
-
-    @tf.function
-    def forward(x):
-        return block(x)
-
-    ran = Ran(lambda: forward(X))
-    assert [each.layer for each in ran.of_type("Exp").values()] == ["my_block"]
-
-
 def test_what_an_optimizer_does_is_told_from_the_rest():
     w = keras.Variable(np.ones((4, 4)), name="w")
     optimizer = keras.optimizers.Adam()

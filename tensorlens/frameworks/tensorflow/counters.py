@@ -100,19 +100,13 @@ def _install() -> None:
 def _users_info(handle: Any, device: str, *rest: Any) -> Any:
     info = _info(handle, device, *rest)
     with _peaks_lock:
-        return {**info, "peak": max(info["peak"], _highest.get(_short(device), 0))}
+        return {**info, "peak": max(info["peak"], _highest.get(short_name(spelling(device)), 0))}
 
 
 def _users_reset(handle: Any, device: str, *rest: Any) -> Any:
     with _peaks_lock:
-        _highest.pop(_short(device), None)
+        _highest.pop(short_name(spelling(device)), None)
         return _reset(handle, device, *rest)
-
-
-def _short(device: str) -> str:
-    """Return ``GPU:0`` of any spelling of it."""
-    parts = device.upper().replace("/", "").split("DEVICE:")[-1].split(":")
-    return f"{parts[0]}:{parts[1] if len(parts) > 1 else 0}"
 
 
 _THEIRS = {"cuda": "GPU", "tpu": "TPU"}

@@ -25,6 +25,7 @@ _REFUSALS = {
     1: "its functions are not where they are known to be",
     2: "its object cannot be written",
     3: "what it hands out is not seen",
+    4: "there are two allocators, as where TF_CPU_ALLOCATOR_USE_BFC is set",
 }
 
 

@@ -123,8 +123,7 @@ class TraceWriter:
 
     def take(self, nbytes: int, operation: GraphNode | None, name: str | None = None) -> int:
         """Return the row of what an operation takes."""
-        stack, context = (-1, None) if operation is None else self._locate(operation, name)
-        row = self._append(nbytes, stack, context)
+        row = self._append(nbytes, *self._place(operation, name))
         if name is not None:
             self._trace.hidden[row] = name
         elif operation is not None and operation.number in self.labels:
@@ -143,8 +142,8 @@ class TraceWriter:
         """Note that a row's bytes went."""
         log = self._log
         self._now -= log.size[row]
-        stack, context = (-1, None) if operation is None else self._locate(operation, None)
-        log.append(FREE, self._device, log.address[row], log.size[row], len(log), stack, context)
+        place = self._place(operation)
+        log.append(FREE, self._device, log.address[row], log.size[row], len(log), *place)
 
     def assign(self, variable: str, row: int, old: int, operation: GraphNode | None) -> None:
         """Note that a row is a variable's value now, and another one, or -1, no longer is."""
@@ -157,9 +156,13 @@ class TraceWriter:
         self._hand_over(row, label, operation)
 
     def _hand_over(self, row: int, label: Label, operation: GraphNode | None) -> None:
-        log = self._log
-        stack, context = (-1, None) if operation is None else self._locate(operation, None)
-        self._trace.handovers.append(Handover(len(log), log.address[row], label, stack, context))
+        log, place = self._log, self._place(operation)
+        self._trace.handovers.append(Handover(len(log), log.address[row], label, *place))
+
+    def _place(
+        self, operation: GraphNode | None, name: str | None = None
+    ) -> tuple[int, Context | None]:
+        return (-1, None) if operation is None else self._locate(operation, name)
 
     def _append(self, nbytes: int, stack: int, context: Context | None) -> int:
         self._numbers += 1

@@ -26,31 +26,6 @@ from tensorlens.heap.attributes import class_name, content_of, items_of
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
-from tensorlens.roles import Role
-
-
-class VariableNames:
-    """Names and roles of variables; the first given to one is its own.
-
-    It does not refer to those who use it: a cycle would keep the heap, as a holder of all in it.
-    """
-
-    def __init__(self, rows: CensusRows) -> None:
-        self._rows = rows
-        self.of: dict[int, tuple[int, Role]] = {}
-        """By ``id()`` of the variable."""
-
-    def give(self, item: Any, node: int, role: Role) -> None:
-        """Name a variable, if it has no name yet."""
-        self.of.setdefault(id(item), (node, role))
-        place = self._rows.of.get(id(item))
-        if place is not None and self._rows.all[place].name < 0:
-            self._rows.all[place].name, self._rows.all[place].role = node, role
-
-    def node_of(self, item: Any) -> int | None:
-        """Return the name that a variable has been given, or None."""
-        return self.of[id(item)][0] if id(item) in self.of else None
-
 
 _INTERNAL = ("tensorflow", "keras")
 _STORAGE = "_storage"
@@ -66,10 +41,10 @@ class NamedRows:
         self._loose: set[int] = set()
         self._data: dict[str, int] = {}
         """Who holds a dataset to the node that the names of its data begin with."""
-        self._given = VariableNames(rows)
         self._handles = rows.values()
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
-        self._layers = LayerNames(self.names, self._given.give)
+        # of the rows: a cycle would keep the heap, as a holder of all in it
+        self._layers = LayerNames(self.names, rows.give)
         self._optimizers = self._name_owned(roots)
         weights = gradients.Weights(heap, rows)
         self._gradients = [*weights.likely(heap)]
@@ -87,11 +62,11 @@ class NamedRows:
     def _name_owned(self, roots: Sequence[CensusRoot]) -> dict[int, int]:
         """Name what layers, metrics and optimizers hold; return the nodes of the optimizers."""
         heap = self._heap
-        optimizers = OptimizerNames(self.names, self._given.give, self._given.node_of)
+        given = self._layers.given
+        optimizers = OptimizerNames(self.names, self._rows.give, lambda item: given.get(id(item)))
         self._layers.add_roots(roots)
         self._layers.add_layers(heap.layers)
-        self._layers.add_metrics(heap.metrics)
-        self._layers.add_seed_generators(heap.seed_generators)
+        self._layers.add_states(heap.metrics, heap.seed_generators)
         optimizers.call(heap.optimizers, heap.layers)
         optimizers.add_all(heap.optimizers, roots)
         self._layers.add_variables(

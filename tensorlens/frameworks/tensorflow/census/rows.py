@@ -119,6 +119,12 @@ class CensusRows:
         if row is not None:
             self.of[id(variable)] = row
 
+    def give(self, item: Any, node: int, role: Role) -> None:
+        """Name a variable, if it has no name yet."""
+        place = self.of.get(id(item))
+        if place is not None and self.all[place].name < 0:
+            self.all[place].name, self.all[place].role = node, role
+
     def is_value(self, row: int) -> bool:
         """Tell whether a row is a variable's value."""
         return self.all[row].fact.kind == VARIABLE

@@ -23,28 +23,7 @@ Frames = tuple[SourceLine, ...]
 _OWN_CODE = str(Path(tf_stack.__file__).parents[1])
 
 
-class LazyFrames:
-    """Frames by the node's name; they are read when the first node is asked for."""
-
-    def __init__(self, read: Callable[[], Mapping[str, Frames]]) -> None:
-        self._read = read
-        self._frames: Mapping[str, Frames] | None = None
-
-    def __call__(self, node: str) -> Frames:
-        """Return the frames that made a node, innermost first; none if they were not kept."""
-        return self.load().get(node, ())
-
-    def load(self) -> Mapping[str, Frames]:
-        """Read them now."""
-        if self._frames is None:
-            try:
-                self._frames = self._read()
-            except Exception:  # the function died, or this TensorFlow keeps its traces otherwise
-                self._frames = {}
-        return self._frames
-
-
-def from_debug_info(info: Any) -> dict[str, Frames]:
+def _from_debug_info(info: Any) -> dict[str, Frames]:
     """Return the frames of each node of a ``GraphDebugInfo``, innermost first."""
     files = list(info.files)
 
@@ -95,12 +74,24 @@ class Body:
 
     name: str
     nodes: Mapping[str, BodyNode]
-    frames: LazyFrames
-    """Give the frames that made a node, innermost first."""
+    read: Callable[[], Mapping[str, Frames]]
+    """Gives the frames that made each node, innermost first."""
     backward_of: str | None = None
     """Of a function that computes gradients: the function whose gradients these are."""
     compiled: bool = False
     """Whether XLA compiles it."""
+
+    @cached_property
+    def all_frames(self) -> Mapping[str, Frames]:
+        """The frames of all nodes; they are read when the first node is asked for."""
+        try:
+            return self.read()
+        except Exception:  # the function died, or this TensorFlow keeps its traces otherwise
+            return {}
+
+    def frames(self, node: str) -> Frames:
+        """Return the frames that made a node, innermost first; none if they were not kept."""
+        return self.all_frames.get(node, ())
 
     @cached_property
     def scopes(self) -> Mapping[str, Sequence[BodyNode]]:
@@ -109,23 +100,6 @@ class Body:
         for node in self.nodes.values():
             found.setdefault(node.name.rpartition("/")[0], []).append(node)
         return found
-
-
-def from_definition(definition: Any, frames: LazyFrames) -> Body:
-    """Return the body of a ``FunctionDef``."""
-    nodes = {
-        node.name: BodyNode(node.name, node.op, _inputs(node.input), _calls(node.attr), place)
-        for place, node in enumerate(definition.node_def)
-    }
-    attributes = definition.attr
-    name = definition.signature.name
-    return Body(
-        name,
-        nodes,
-        frames,
-        _backward_of(name, attributes),
-        "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b,
-    )
 
 
 def calls_of(op: Any) -> tuple[tuple[str, str], ...]:
@@ -196,7 +170,7 @@ class Functions:
         TensorFlow needs about a tenth of a millisecond a node to tell its frames.
         """
         for body in self.called_by(name):
-            body.frames.load()
+            body.all_frames  # noqa: B018 - they are read
 
     def catch_up(self) -> None:
         """Remember the functions of input pipelines made since the last call of this.
@@ -222,10 +196,6 @@ class Functions:
     def known(self) -> frozenset[str]:
         """Return the names of those in the runtime and of those read before."""
         return self.names() | frozenset(self._bodies)
-
-    def compiled(self, name: str) -> bool:
-        """Tell whether XLA compiles a function or something that it calls."""
-        return any(body.compiled for body in self.called_by(name))
 
 
 def plain_name(name: str) -> str:
@@ -253,8 +223,18 @@ def _read(name: str) -> Body | None:
         definition = runtime.get_function_def(name)
     except Exception:  # it died meanwhile
         return None
-    frames = LazyFrames(lambda: from_debug_info(runtime.get_graph_debug_info(name)))
-    return from_definition(definition, frames)
+    nodes = {
+        node.name: BodyNode(node.name, node.op, _inputs(node.input), _calls(node.attr), place)
+        for place, node in enumerate(definition.node_def)
+    }
+    attributes = definition.attr
+    return Body(
+        name,
+        nodes,
+        lambda: _from_debug_info(runtime.get_graph_debug_info(name)),
+        _backward_of(name, attributes),
+        "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b,
+    )
 
 
 def _text(name: Any) -> str:

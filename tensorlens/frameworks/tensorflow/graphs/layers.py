@@ -15,24 +15,20 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-import tensorflow as tf
-
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.layers import path_of
 from tensorlens.frameworks.tensorflow.graphs.functions import Body, Frames
 from tensorlens.frameworks.tensorflow.graphs.names import enclosing
-from tensorlens.heap import live_objects, select
+from tensorlens.heap import instances
 from tensorlens.heap.attributes import content_of, text_of
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Names and paths of layers; of modules the name scopes. Nothing of them is kept alive."""
+    """Names and paths of layers. Nothing of them is kept alive."""
 
     paths: Mapping[str, Set[str]] = field(default_factory=dict)
     """The paths of the layers of one name."""
-    modules: Set[str] = frozenset()
-    """The name scopes of modules."""
 
     def path(self, names: Sequence[str]) -> str | None:
         """Return ``layer.path`` of the last of nested layers.
@@ -50,14 +46,11 @@ class Layers:
 
 
 def living_layers() -> Layers:
-    """Look for the layers and modules in the heap."""
-    layers, objects, _ = select(live_objects(), (kinds.layer(), tf.Module))
+    """Look for the layers in the heap."""
     paths: dict[str, set[str]] = defaultdict(set)
-    for layer in layers:
+    for layer in instances(kinds.layer()):
         paths[_name(layer)].add(path_of(layer))
-    scopes = (getattr(content_of(each).get("_name_scope"), "_name", None) for each in objects)
-    modules = {scope.rstrip("/") for scope in scopes if isinstance(scope, str) and scope}
-    return Layers(paths, modules)
+    return Layers(paths)
 
 
 def _name(layer: Any) -> str:
@@ -86,13 +79,8 @@ class Scopes:
                 self._learn(name, depth, building)
 
     def layer(self, name: str) -> str | None:
-        """Return the path of the innermost layer, or else module, that a name is in."""
-        for scope in enclosing(name):
-            path = self._paths.get(scope)
-            if path is not None:
-                return path
-        modules = self._layers.modules
-        return next((scope for scope in enclosing(name) if scope in modules), None)
+        """Return the path of the innermost layer that a name is in."""
+        return next(filter(None, map(self._paths.get, enclosing(name))), None)
 
     def _learn(self, name: str, depth: int, building: bool) -> None:
         scope = next(enclosing(name), "")

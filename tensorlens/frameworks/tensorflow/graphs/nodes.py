@@ -41,7 +41,7 @@ class NodeOrigin:
     line: SourceLine | None = None
     """The innermost of these lines; None where it is not known, or nodes of this name differ."""
     layer: str | None = None
-    """The path of the Keras layer, or the name scope of the ``tf.Module``, that the node is in."""
+    """The path of the Keras layer that the node is in."""
     op: str = ""
     """The type of the operation; empty where nodes of this name differ."""
     forward: NodeOrigin | None = None
@@ -210,7 +210,8 @@ class Nodes:
         origins = [self._origin(body, node) for node in body.nodes.values()]
         found = common_origin(origins)
         line = found.stack[0] if found is not None and found.stack else None
-        op = "XLA" if self.functions.compiled(function) else "StatefulPartitionedCall"
+        by_xla = any(each.compiled for each in self.functions.called_by(function))
+        op = "XLA" if by_xla else "StatefulPartitionedCall"
         return NodeOrigin(found.stack if found else (), line, op=op, phase="other")
 
     def _place(self, body: Body, name: str) -> _Place | None:
