@@ -14,7 +14,14 @@ import tensorflow
 from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.traced_code import NodeFigures
-from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
+from tensorlens.native.build import (
+    SOURCES,
+    NativePart,
+    NativeUnavailable,
+    Signatures,
+    declare,
+    load,
+)
 
 __all__ = ["NativeUnavailable", "TensorflowAllocator", "install"]
 
@@ -142,14 +149,27 @@ def install() -> tuple[TensorflowAllocator, bool]:
 
 
 _AT_ONCE = 256
+_address, _number, _small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_NODE_LOG: Signatures = {
+    "tl_nodes_begin": (ctypes.py_object, ()),
+    "tl_nodes_fresh": (_number, (_address, _number)),
+    "tl_nodes_place": (None, (_small, _address, _number)),
+    "tl_nodes_forget_places": (None, ()),
+    "tl_nodes_settle": (None, ()),
+    "tl_nodes_group": (_small, ()),
+    "tl_nodes_look": (None, (_small, _address)),
+    "tl_nodes_clear": (None, (_small,)),
+    "tl_nodes_lost": (_number, ()),
+}
 
 
 class NodeLog:
     """The native log of nodes. Python says which nodes make up a group once it has met them."""
 
     def __init__(self, allocator: TensorflowAllocator) -> None:
+        self._allocator = allocator
         self._library = allocator.library
-        self._declare()
+        declare(self._library, _NODE_LOG)
         self.settle = self._library.tl_nodes_settle
         self.forget_places = self._library.tl_nodes_forget_places
         """Have all nodes put into groups anew."""
@@ -197,21 +217,4 @@ class NodeLog:
         return NodeFigures(*found)
 
     def _name(self, number: int) -> str | None:
-        name = self._library.tl_op_name(number)
-        return None if name is None else name.decode("utf-8", "replace")
-
-    def _declare(self) -> None:
-        address, number, small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            "tl_nodes_begin": (ctypes.py_object, ()),
-            "tl_nodes_fresh": (number, (address, number)),
-            "tl_nodes_place": (None, (small, address, number)),
-            "tl_nodes_forget_places": (None, ()),
-            "tl_nodes_settle": (None, ()),
-            "tl_nodes_group": (small, ()),
-            "tl_nodes_look": (None, (small, address)),
-            "tl_nodes_clear": (None, (small,)),
-            "tl_nodes_lost": (number, ()),
-            "tl_op_name": (ctypes.c_char_p, (small,)),
-        }
-        declare(self._library, signatures)
+        return None if number < 0 else self._allocator.node_name(number)

@@ -35,12 +35,12 @@ _ROLES = {role: number for number, role in enumerate(ROLES)}
 
 @dataclass(slots=True)
 class CensusRow:
-    """One tensor, or a part of one, and what is learned of it while a census goes on."""
+    """One tensor, and what is learned of it while a census goes on."""
 
     fact: Fact
     device: str
     owner: int
-    """``id()`` of what holders refer to it by: a variable in place of its value; 0 for parts."""
+    """``id()`` of what holders refer to it by: a variable in place of its value; 0: not known."""
     name: int = -1
     role: Role = "other"
     module: str | None = None
@@ -103,16 +103,12 @@ class CensusRows:
         }
 
     def _add(self, fact: Fact, tensor: Any, owner: int) -> None:
-        row = len(self.all)
-        if fact.kind == VARIABLE and fact.index == 0:
-            self.of[id(tensor)] = row
+        self.of[id(tensor)] = len(self.all)
+        if fact.kind == VARIABLE:
             self.all.append(CensusRow(fact, spelling(tensor.device), owner))
-        elif fact.parent >= 0:
-            self.all.append(CensusRow(fact, spelling(tensor.device), 0))
         else:
-            self.of[id(tensor)] = row
-            place = tensor.backing_device
-            self.all.append(CensusRow(fact, spelling(place), owner or id(tensor)))
+            device = spelling(tensor.backing_device)
+            self.all.append(CensusRow(fact, device, owner or id(tensor)))
 
     def _alias(self, variable: Any, inner: Any) -> None:
         row = self.of.get(id(inner))

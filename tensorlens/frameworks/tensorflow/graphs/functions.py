@@ -102,11 +102,6 @@ class Body:
         return found
 
 
-def calls_of(op: Any) -> tuple[tuple[str, str], ...]:
-    """Return the functions that an operation calls, as :class:`BodyNode` has them."""
-    return _calls(op.node_def.attr) if _may_call(op.type) else ()
-
-
 def _backward_of(name: str, attributes: Any) -> str | None:
     if "forward_function_name" in attributes:
         return bytes(attributes["forward_function_name"].s).decode(errors="replace")
@@ -116,10 +111,6 @@ def _backward_of(name: str, attributes: Any) -> str | None:
 
 def _inputs(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.partition(":")[0] for name in names if not name.startswith("^"))
-
-
-def _may_call(op: str) -> bool:
-    return op.endswith(("Call", "While", "If", "Case", "For")) or "Dataset" in op
 
 
 def _calls(attributes: Any) -> tuple[tuple[str, str], ...]:
@@ -196,6 +187,10 @@ class Functions:
     def known(self) -> frozenset[str]:
         """Return the names of those in the runtime and of those read before."""
         return self.names() | frozenset(self._bodies)
+
+    def compiled(self, name: str) -> bool:
+        """Tell whether XLA compiles a function or something that it calls."""
+        return any(body.compiled for body in self.called_by(name))
 
 
 def plain_name(name: str) -> str:

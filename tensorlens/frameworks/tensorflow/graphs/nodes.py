@@ -52,13 +52,6 @@ class NodeOrigin:
     """All lines that made the node, innermost first, those of libraries included."""
 
 
-def made_at(frames: Frames) -> tuple[Frames, SourceLine | None]:
-    """Return the stack and the line of a node by the frames that made it, innermost first."""
-    users = tuple(frame for frame in frames if not is_foreign(frame.filename))
-    stack = users or frames[:1]
-    return stack, stack[0] if stack else None
-
-
 def common_origin(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
     """Return what several origins have in common; None if there are none."""
     different = list(dict.fromkeys(origins))
@@ -103,7 +96,6 @@ class _NodeFacts:
     """Facts of a node from the frames that made it."""
 
     stack: Frames
-    line: SourceLine | None
     by_optimizer: bool
     beside: bool
     """Whether it is of what a step has besides: metrics, the making of weights."""
@@ -210,8 +202,7 @@ class Nodes:
         origins = [self._origin(body, node) for node in body.nodes.values()]
         found = common_origin(origins)
         line = found.stack[0] if found is not None and found.stack else None
-        by_xla = any(each.compiled for each in self.functions.called_by(function))
-        op = "XLA" if by_xla else "StatefulPartitionedCall"
+        op = "XLA" if self.functions.compiled(function) else "StatefulPartitionedCall"
         return NodeOrigin(found.stack if found else (), line, op=op, phase="other")
 
     def _place(self, body: Body, name: str) -> _Place | None:
@@ -258,10 +249,14 @@ class Nodes:
             frames = body.frames(node.name)  # which many nodes share
             made = self._made.get(id(frames))
             if made is None:
-                made = self._made[id(frames)] = _NodeFacts(*made_at(frames), *_told_by(frames))
-            layer, phase = self._layer(body, node.name), self._phase(body, node, frames, made)
+                made = self._made[id(frames)] = _facts(frames)
             known = self._alone[key] = NodeOrigin(
-                made.stack, made.line, layer=layer, op=node.op, phase=phase, frames=frames
+                made.stack,
+                made.stack[0] if made.stack else None,
+                layer=self._layer(body, node.name),
+                op=node.op,
+                phase=self._phase(body, node, frames, made),
+                frames=frames,
             )
         return known
 
@@ -316,10 +311,11 @@ def _by_function(name: str) -> bool:
     return is_gradient(name) and not name.startswith(TAPE)
 
 
-def _told_by(frames: Frames) -> tuple[bool, bool]:
-    """Tell whether an optimizer made a node, and whether a metric or the making of weights did."""
+def _facts(frames: Frames) -> _NodeFacts:
+    users = tuple(frame for frame in frames if not is_foreign(frame.filename))
     builds = any(frame.function == _BUILDING for frame in frames)
-    return _is_in(frames, _OPTIMIZERS), builds or _is_in(frames, _METRICS)
+    beside = builds or _is_in(frames, _METRICS)
+    return _NodeFacts(users or frames[:1], _is_in(frames, _OPTIMIZERS), beside)
 
 
 def _is_in(frames: Frames, folders: tuple[str, ...]) -> bool:

@@ -16,14 +16,10 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tensorlens.frameworks.tensorflow.attribution.eager_gradients import follow_gradients
-from tensorlens.frameworks.tensorflow.graphs.functions import calls_of
 
 _LOGITS = "_keras_logits"
 """Attribute by which Keras has the result of a sigmoid or a softmax refer to what it was computed
 from, for losses (``backend/tensorflow/nn.py`` of Keras 3)."""
-
-_CUSTOM = "IdentityN"
-"""Operation that custom gradients are registered for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +50,21 @@ def gradient_notes(found: list[GradientCall]) -> Iterator[None]:
         end()
 
 
-def forget_gradients(graph: Any) -> None:
-    """Take what a graph's custom gradients left in TensorFlow's registry out of it again.
+@contextmanager
+def gradients_forgotten() -> Iterator[None]:
+    """Take the custom gradients that are registered meanwhile out of TensorFlow's registry again.
 
     ``tf.custom_gradient`` registers one for each call that is traced, for ever, and it holds the
     graph and all the weights that this captured.
     """
     registered = ops.gradient_registry._registry
-    for operation in _operations(graph):
-        # of operations that have none asking would raise
-        if operation.type == _CUSTOM and "_gradient_op_type" in operation.node_def.attr:
-            name = operation.get_attr("_gradient_op_type").decode()
+    before = set(registered)
+    try:
+        yield
+    finally:
+        for name in set(registered) - before:
             if name.startswith("CustomGradient-"):
-                registered.pop(name, None)
-
-
-def _operations(graph: Any) -> Iterator[Any]:
-    """Yield the operations of a graph, and those of the branches and loops in it."""
-    for operation in graph.get_operations():
-        yield operation
-        for _, function in calls_of(operation):
-            inner = getattr(graph._get_function(function), "graph", None)
-            if inner is not None:
-                yield from _operations(inner)
+                del registered[name]
 
 
 def kept_until(calls: Sequence[GradientCall], numbers: Mapping[str, int]) -> Mapping[int, int]:
