@@ -113,7 +113,7 @@ void* counted(void* block, size_t bytes, const Inside& inside) {
     } else {
       take_in(block, static_cast<int64_t>(bytes));
       if (g_node_log.is_on()) {
-        g_node_log.allocated(block, static_cast<int64_t>(bytes), node_here());
+        log_node(block, static_cast<int64_t>(bytes), node_here());
       }
     }
   }
@@ -136,7 +136,7 @@ void* allocate_with(
 void uncount(void* block, const Inside& inside) {
   if (inside.is_outermost() && block != nullptr) {
     if (g_node_log.is_on()) {
-      g_node_log.freed(block);
+      log_free(block);
     }
     take_out(block);
   }
@@ -242,7 +242,7 @@ TL_EXPORT int tl_install() {
   }
   g_node_here.store(&node_here);
   begin_counting();
-  pthread_atfork(&node_log_before_fork, &node_log_after_fork, &node_log_in_child);
+  follow_forks();
   return 0;
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.frameworks.tensorflow.graphs import Functions
+from tensorlens.frameworks.tensorflow.graphs.functions import Functions
 from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.tensorflow.execution.scratch import LOWER
 from tensorlens.planning.tensorflow.graph.nodes import GraphNode

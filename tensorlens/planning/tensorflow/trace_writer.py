@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 
-from tensorlens.frameworks.tensorflow.graphs import NodeOrigin, Nodes
+from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
 from tensorlens.planning.tensorflow.graph.nodes import GraphNode
 from tensorlens.planning.trace import Handover, Trace
-from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
+from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Label, Mark
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
@@ -79,11 +79,7 @@ class OperationPlaces:
         for line in self._asking:
             if stack and stack[-1] == line:
                 stack.pop()
-        frames = [
-            Frame(line.filename, line.lineno, line.function, not is_foreign(line.filename))
-            for line in stack
-        ]
-        return self._stacks.add(frames)
+        return self._stacks.add(list(map(frame_of, stack)))
 
 
 PlaceOf = Callable[[GraphNode, str | None], tuple[int, Context]]

@@ -13,9 +13,9 @@ from types import CodeType
 from typing import Literal
 
 from tensorlens import locks
-from tensorlens.frameworks.tensorflow.graphs import Functions, NodeOrigin, Nodes, follow_calls
-from tensorlens.frameworks.tensorflow.graphs.functions import Frames
-from tensorlens.frameworks.tensorflow.graphs.layers import Layers
+from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
+from tensorlens.frameworks.tensorflow.graphs.functions import Frames, Functions
+from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
 from tensorlens.frameworks.tensorflow.native import NodeLog, TensorflowAllocator
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 
@@ -27,7 +27,7 @@ _MOST_READ = 16
 @functools.lru_cache(_MOST_READ)
 def _nodes_of(function: str) -> Nodes:
     # which layer a node is in is not asked
-    return Nodes(Functions(), Layers())
+    return Nodes(Functions(), {})
 
 
 _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")

@@ -19,7 +19,7 @@ from tensorlens.frameworks.host.allocator import LiveBlocks, NativeAllocator
 from tensorlens.frameworks.tensorflow.census.rows import CensusRow, append
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Fact
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
-from tensorlens.frameworks.tensorflow.graphs import Nodes
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import Title, title
 from tensorlens.records.ledger import Ledger, UnnamedBlock
 from tensorlens.records.tensors import TensorTable

@@ -76,7 +76,7 @@ class Reader:
         """Return a fact for each tensor, and one for a variable's value after its handle."""
         facts: list[Fact] = []
         for number, tensor in enumerate(tensors):
-            facts.append(_read(number, tensor))
+            facts.append(read_tensor(tensor, number))
             value = _value(number, tensor, len(facts) - 1)
             if value is not None:
                 facts.append(value)
@@ -147,7 +147,8 @@ def _dtype(number: int) -> str:
         return "unknown"
 
 
-def _read(number: int, tensor: Any) -> Fact:
+def read_tensor(tensor: Any, number: int = 0) -> Fact:
+    """Return what Python is told of a tensor: of numbers on the CPU their address too."""
     kind, nbytes, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
     try:
         dtype, shape = str(tensor.dtype.name), tuple(tensor._shape_tuple())

@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tensorflow.python.eager import context
 from tensorflow.python.util import tf_stack
 
+from tensorlens.frameworks.tensorflow.counters import runtime
 from tensorlens.records.tensors import SourceLine
 
 Frames = tuple[SourceLine, ...]
@@ -133,27 +133,24 @@ class Functions:
     """The functions of the runtime; what was read of one stays known when it is gone."""
 
     def __init__(self) -> None:
-        self._bodies: dict[str, Body | None] = {}
+        self._bodies: dict[str, Body] = {}
 
     def names(self) -> frozenset[str]:
         """Return the names of those in the runtime now, as ``__inference_train_step_123``."""
-        runtime = _runtime()
-        if runtime is None:
+        made = runtime()
+        if made is None:
             return frozenset()
         try:
-            names = runtime.list_function_names()
+            names = made.list_function_names()
         except Exception:  # of a TensorFlow that cannot say
             return frozenset()
         return frozenset(_text(name) for name in names if not _text(name).startswith(_OF_EAGER_OPS))
 
     def body(self, name: str) -> Body | None:
         """Return a function's body; None if there is no such function any more."""
-        if name not in self._bodies:
-            found = _read(name)
-            if found is None:
-                return None
+        if name not in self._bodies and (found := _read(name)) is not None:
             self._bodies[name] = found
-        return self._bodies[name]
+        return self._bodies.get(name)
 
     def remember(self, name: str) -> None:
         """Read a function and all it calls now, as it may be gone later.
@@ -204,18 +201,12 @@ def is_of_dataset(name: str) -> bool:
     return name.startswith("__inference_Dataset_")
 
 
-def _runtime() -> Any | None:
-    """Return TensorFlow's eager context; None as long as the program has not started it."""
-    runtime = context.context_safe()
-    return runtime if runtime is not None and runtime._initialized else None
-
-
 def _read(name: str) -> Body | None:
-    runtime = _runtime()
+    made = runtime()
     try:
-        if runtime is None or not runtime.has_function(name):
+        if made is None or not made.has_function(name):
             return None
-        definition = runtime.get_function_def(name)
+        definition = made.get_function_def(name)
     except Exception:  # it died meanwhile
         return None
     nodes = {
@@ -226,7 +217,7 @@ def _read(name: str) -> Body | None:
     return Body(
         name,
         nodes,
-        lambda: _from_debug_info(runtime.get_graph_debug_info(name)),
+        lambda: _from_debug_info(made.get_graph_debug_info(name)),
         _backward_of(name, attributes),
         "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b,
     )

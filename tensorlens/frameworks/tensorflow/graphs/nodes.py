@@ -19,14 +19,14 @@ from tensorlens.frameworks.tensorflow.graphs.gradients import (
     is_gradient,
     summed,
 )
-from tensorlens.frameworks.tensorflow.graphs.layers import Layers, Scopes, living_layers
+from tensorlens.frameworks.tensorflow.graphs.layers import LayerPaths, Scopes, living_layers
 from tensorlens.frameworks.tensorflow.graphs.names import (
     enclosing,
     inlined,
     is_compiled,
     plain_names,
 )
-from tensorlens.records.events import Phase
+from tensorlens.records.events import Frame, Phase
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
@@ -50,6 +50,11 @@ class NodeOrigin:
     """``other`` is what a step has besides: input pipelines, metrics, initial values."""
     frames: Frames = field(default=(), compare=False, repr=False)
     """All lines that made the node, innermost first, those of libraries included."""
+
+
+def frame_of(line: SourceLine) -> Frame:
+    """Return the frame of a line that made a node."""
+    return Frame(line.filename, line.lineno, line.function, not is_foreign(line.filename))
 
 
 def common_origin(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
@@ -108,7 +113,9 @@ class Nodes:
     when it is first asked.
     """
 
-    def __init__(self, functions: Functions | None = None, layers: Layers | None = None) -> None:
+    def __init__(
+        self, functions: Functions | None = None, layers: LayerPaths | None = None
+    ) -> None:
         self.functions = functions or Functions()
         self._layers = layers
         self._scopes: dict[Body, Scopes] = {}
