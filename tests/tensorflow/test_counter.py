@@ -6,7 +6,6 @@ import threading
 from array import array
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -103,20 +102,6 @@ def test_graph_functions_are_counted_on_their_own_threads():
     del result
 
 
-def test_a_gradient_tape_keeps_what_gradients_need():
-    weight = tf.Variable(tf.fill((100, 50), 0.1))
-    value = tf.fill((20, 100), 1.0)
-    base = allocated()
-    with tf.GradientTape(persistent=True) as tape:
-        made = tf.tanh(tf.matmul(value, weight))
-    # what tanh made, whose gradient needs it; of matmul its inputs alone, which are older
-    assert allocated() - base == 20 * 50 * FLOAT
-    del made
-    assert allocated() - base == 20 * 50 * FLOAT
-    del tape
-    assert allocated() == base
-
-
 def test_an_embedding_takes_its_rows_and_gradients_only_those():
     table = tf.Variable(tf.fill((1000, 16), 0.1))
     rows = tf.fill((32,), 7)
@@ -200,13 +185,6 @@ def test_the_table_balances():
     assert list(balance.sizes) == [100 * 7 * FLOAT, 3 * FLOAT]
     assert balance.named == 703 * FLOAT
     assert balance.allocated == allocator.allocated()
-
-
-def test_memory_of_numpy_is_not_tensorflows():
-    base = allocated()
-    array_ = np.ones((500, 500), np.float32)
-    assert allocated() == base
-    del array_
 
 
 def run(code, **environment):

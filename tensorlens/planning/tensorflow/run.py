@@ -183,8 +183,6 @@ def most_common(model: Any, batch: int) -> tuple[Formula, ...]:
 
 
 def _summed(model: Any, batch: int) -> int:
-    import keras
-
     total = 0
     for layer in model.layers:
         if isinstance(layer, keras.Model):

@@ -25,7 +25,7 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.census.tensor_reader import UNREAD, VARIABLE, Fact, Reader
 from tensorlens.frameworks.tensorflow.counters import spelling
 from tensorlens.heap import live_objects, select
-from tensorlens.heap.attributes import content_of, dict_of, items_of
+from tensorlens.heap.attributes import content_of, dict_of
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES, Role
@@ -173,11 +173,8 @@ def _elements(fact: Fact) -> int:
     return fact.offset // size if size else 0
 
 
-def look(roots: list[Any]) -> Heap:
-    """Return the heap's objects by kind.
-
-    ``roots`` are found even where the collector does not show them (``gc.freeze``).
-    """
+def look() -> Heap:
+    """Return the heap's objects by kind."""
     objects = live_objects()
     found = select(
         objects,
@@ -189,37 +186,7 @@ def look(roots: list[Any]) -> Heap:
         ),
         (list,),
     )
-    heap = Heap(objects, *found)
-    known = {id(each) for each in heap.layers} | {id(each) for each in heap.optimizers}
-    for root in roots:
-        for kind, items in ((kinds.layer(), heap.layers), (kinds.optimizer(), heap.optimizers)):
-            if issubclass(type(root), kind) and id(root) not in known:
-                items.append(root)
-    _bring_hidden(heap)
-    return heap
-
-
-def _bring_hidden(heap: Heap) -> None:
-    """Take in what objects of the heap refer to and the heap does not show."""
-    shown = {id(each) for each in heap.keras_variables}
-    for holder in (*heap.layers, *heap.optimizers):
-        content = content_of(holder)
-        for attribute in ("_trainable_variables", "_non_trainable_variables", "_variables"):
-            for each in items_of(content.get(attribute)):
-                if issubclass(type(each), kinds.tensorflow_variable()) and id(each) not in shown:
-                    shown.add(id(each))
-                    heap.keras_variables.append(each)
-    _bring(heap.keras_variables, "_value", BaseResourceVariable, heap.variables)
-    _bring(heap.variables, "_handle", EagerTensor, heap.tensors)
-
-
-def _bring(holders: list[Any], attribute: str, kind: type, items: list[Any]) -> None:
-    shown = {id(each) for each in items}
-    for holder in holders:
-        inner = content_of(holder).get(attribute)
-        if issubclass(type(inner), kind) and id(inner) not in shown:
-            shown.add(id(inner))
-            items.append(inner)
+    return Heap(objects, *found)
 
 
 def contents(heap: Heap) -> list[Any]:

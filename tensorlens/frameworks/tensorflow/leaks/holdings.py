@@ -57,7 +57,7 @@ class _HeapView:
     """The heap as it is now: to be dropped at once."""
 
     def __init__(self, addresses: Sequence[int]) -> None:
-        heap = look([])
+        heap = look()
         try:
             self._rows = CensusRows(heap, reader())
             self._names = NamedRows(heap, self._rows, ()).names
