@@ -52,6 +52,15 @@ class EpochLevel:
     """Numbers of the first and the last batch that ran at that instant, from 0, as Keras counts
     them: several batches where ``steps_per_execution`` is more than 1. None is between batches."""
 
+    def logs(self, device: str, prefix: str = "") -> dict[str, float]:
+        """Return what is known by its names in logs, ``memory/cpu`` and ``memory/cpu_peak``.
+
+        As floats: TensorFlow would take a large int for one of 32 bits.
+        """
+        key = f"{prefix}memory/{device.replace(':', '_')}"
+        named = {key: self.allocated, f"{key}_peak": self.peak}
+        return {name: float(nbytes) for name, nbytes in named.items() if nbytes >= 0}
+
 
 @dataclass(frozen=True, slots=True)
 class Epoch:

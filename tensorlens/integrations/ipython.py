@@ -12,27 +12,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
 from IPython.display import display
 
 from tensorlens import errors
 from tensorlens.errors import TensorlensError
+from tensorlens.integrations.ipython_options import magic, parsed
 from tensorlens.integrations.ipython_source import ProfiledSource
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import LineReport
 from tensorlens.render import renderer_for, save, write_whole
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-_VALUE = re.compile(r""""([^"]*)"|'([^']*)'|(\S+)""")
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -47,23 +44,11 @@ def unload_ipython_extension(shell: Any) -> None:
             shell.magics_manager.magics[kind].pop(name, None)
 
 
-def _magic(*options: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
-    """Return a decorator that makes a method a line and cell magic with these options."""
-
-    def decorate(method: Any) -> Any:
-        method = needs_local_scope(line_cell_magic(method))
-        for option in reversed(options):
-            method = option(method)
-        return magic_arguments()(method)
-
-    return decorate
-
-
 @magics_class
 class TensorlensMagics(Magics):  # type: ignore[misc]
     """The magics; IPython prints their help for ``%tlrun?``."""
 
-    @_magic(
+    @magic(
         argument(
             "-f",
             "--function",
@@ -90,12 +75,12 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
         ``%tlrun -f FUNC STATEMENT`` shows the lines of FUNC, ``%%tlrun`` those of its cell.
         """
         __tracebackhide__ = "__ipython_bottom__"
-        args, statement = _parsed(self.tlrun, line)
+        args, statement = parsed(self.tlrun, line)
         deliver = partial(_deliver, args.function, args.quiet or args.give, args.save)
         _, report = self._run(args.function, None, deliver, statement, cell, local_ns)
         return report if args.give else None
 
-    @_magic(
+    @magic(
         argument(
             "-f", "--function", metavar="FUNC", action="append", default=[], help="As %%tlrun."
         ),
@@ -110,7 +95,7 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
     def mlrun(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Do what %tlrun does, with the options of pytorch_memlab's %mlrun."""
         __tracebackhide__ = "__ipython_bottom__"
-        args, statement = _parsed(self.mlrun, line)
+        args, statement = parsed(self.mlrun, line)
         quiet = args.quiet or args.return_profiler
         gpu = int(args.gpu) if (args.gpu or "").isdigit() else args.gpu
         deliver = partial(_deliver, args.function, quiet, args.dump_profile)
@@ -177,23 +162,3 @@ def _save(report: LineReport, path: Path) -> Path:
         except OSError as error:
             raise TensorlensError(f"cannot write {path}: {error.strerror}") from None
         return path
-
-
-def _parsed(magic: Any, line: str) -> tuple[Any, str]:
-    """Return the options, and the statement as it was typed."""
-    parser = magic.parser
-    with_value = {
-        flag for action in parser._actions if action.nargs is None for flag in action.option_strings
-    }
-    options: list[str] = []
-    rest = line.strip()
-    while rest.startswith("-"):
-        word, _, rest = rest.partition(" ")
-        rest = rest.lstrip()
-        if word == "--":
-            break
-        options.append(word)
-        if word in with_value and (match := _VALUE.match(rest)):
-            options.append(match[1] or match[2] or match[3])
-            rest = rest[match.end() :].lstrip()
-    return parser.parse_args(options), rest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -26,7 +26,18 @@ from tensorlens.integrations.epoch_report import (
 from tensorlens.integrations.keras_functions import WatchedFunctions
 from tensorlens.integrations.quiet_hooks import quiet
 from tensorlens.integrations.sampler import Follower
-from tensorlens.recording.oom import region as regions
+
+
+def _loop_hooks(kind: str) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return the hooks of the begin and the end of a loop; an exception skips the latter."""
+
+    def begin(callback: MemoryCallback, logs: Any = None) -> None:
+        callback._begin(kind)
+
+    def end(callback: MemoryCallback, logs: Any = None) -> None:
+        callback._end(kind)
+
+    return quiet(begin), quiet(end)
 
 
 class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -90,35 +101,9 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         running = None if self._follower is None else self._follower.report()
         return running or self._last
 
-    @quiet
-    def on_train_begin(self, logs: Any = None) -> None:
-        """``fit`` begins."""
-        self._begin(FIT)
-
-    @quiet
-    def on_train_end(self, logs: Any = None) -> None:
-        """``fit`` ends; not called where an exception ends it."""
-        self._end(FIT)
-
-    @quiet
-    def on_test_begin(self, logs: Any = None) -> None:
-        """``evaluate`` begins, or the validation of an epoch."""
-        self._begin(EVALUATE)
-
-    @quiet
-    def on_test_end(self, logs: Any = None) -> None:
-        """``evaluate`` ends."""
-        self._end(EVALUATE)
-
-    @quiet
-    def on_predict_begin(self, logs: Any = None) -> None:
-        """``predict`` begins."""
-        self._begin(PREDICT)
-
-    @quiet
-    def on_predict_end(self, logs: Any = None) -> None:
-        """``predict`` ends."""
-        self._end(PREDICT)
+    on_train_begin, on_train_end = _loop_hooks(FIT)
+    on_test_begin, on_test_end = _loop_hooks(EVALUATE)
+    on_predict_begin, on_predict_end = _loop_hooks(PREDICT)
 
     @quiet
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -132,10 +117,9 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         figures = None if self._follower is None else self._follower.epoch_ends()
         if figures is None or logs is None:
             return
-        for name, level in figures.devices.items():
-            self._log(logs, name, level)
-        for name, level in figures.validation.items():
-            self._log(logs, name, replace(level, allocated=-1), prefix="val_")
+        self._log(logs, figures.devices)
+        validated = figures.validation.items()
+        self._log(logs, {name: replace(level, allocated=-1) for name, level in validated}, "val_")
 
     @quiet
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -170,8 +154,8 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             return
         levels = self._follower.batch_ends(batch)
         if self.log_batches and logs is not None:
-            for each in levels:
-                self._log(logs, each.device, EpochLevel(each.allocated, each.peak, None))
+            ended = {each.device: EpochLevel(each.allocated, each.peak, None) for each in levels}
+            self._log(logs, ended)
 
     def _end(self, kind: str) -> None:
         self._functions.release(kind)
@@ -184,34 +168,21 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             print(report, file=self.file or sys.stdout)
 
     def _log(
-        self, logs: dict[str, float], device: str, level: EpochLevel, prefix: str = ""
+        self, logs: dict[str, float], levels: Mapping[str, EpochLevel], prefix: str = ""
     ) -> None:
-        if self._devices and device not in self._devices:
-            return
-        key = f"{prefix}memory/{device.replace(':', '_')}"
-        # as float: TensorFlow would take a large int for one of 32 bits
-        if level.allocated >= 0:
-            logs[key] = float(level.allocated)
-        if level.peak >= 0:
-            logs[f"{key}_peak"] = float(level.peak)
+        for device, level in levels.items():
+            if not self._devices or device in self._devices:
+                logs.update(level.logs(device, prefix))
 
     @quiet
     def _failed(self, error: BaseException) -> None:
         """An exception leaves a batch: it ends the loop, and no hook will be told."""
-        follower = self._follower
-        if follower is None:
-            return
-        report, where = follower.report(), follower.where()
-        before = len(getattr(error, "__notes__", ()))
         try:
-            regions.explain(error)
+            if self._follower is not None:
+                self._last = self._follower.report() or self._last
+                self._follower.explain(error)
         finally:
-            self._last = report or self._last
             self._leave()
-        if report is not None and len(getattr(error, "__notes__", ())) > before:
-            peaks = report.peaks_text()
-            earlier = f"; before it the peak was {peaks}" if peaks else ""
-            error.add_note(f"tensorlens: it was {where}{earlier}")
 
     def _leave(self) -> None:
         self._functions.release()

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
-
-
 _KEY = pytest.StashKey[Limits]()
 
 
@@ -70,18 +68,15 @@ def _measure_all(config: pytest.Config) -> None:
         raise pytest.UsageError("--tensorlens-update needs a file: --tensorlens-baseline FILE")
     if not top and not file:
         return
-    from tensorlens.integrations.pytest_peaks import PeakPlugin, tolerance_of
+    from tensorlens.integrations.pytest_baseline import Baseline, tolerance_of
+    from tensorlens.integrations.pytest_peaks import PeakPlugin
 
     try:
-        plugin = PeakPlugin(
-            top,
-            config.rootpath / file if file else None,
-            update,
-            tolerance_of(config.getini("tensorlens_tolerance")),
-            hasattr(config, "workerinput"),
-        )
+        tolerance = tolerance_of(config.getini("tensorlens_tolerance"))
+        baseline = Baseline(config.rootpath / file, tolerance, update) if file else None
     except TensorlensError as error:
         raise pytest.UsageError(f"tensorlens: {error}") from None
+    plugin = PeakPlugin(top, baseline, hasattr(config, "workerinput"))
     config.pluginmanager.register(plugin, "tensorlens_peaks")
 
 

@@ -24,6 +24,7 @@ from tensorlens.integrations.epoch_report import (
 )
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.lines.report import DeviceSource
+from tensorlens.recording.oom import region
 
 _INEXACT_LEAST = 1 << 20
 """Bytes by which a counter of more than tensors, such as the C heap, changes for no reason."""
@@ -202,6 +203,16 @@ class Follower:
             ),
             notes=(*self._notes, *self._region.notes()),
         )
+
+    def explain(self, error: BaseException) -> None:
+        """Add to an exception for want of memory what was resident, and which batch ran."""
+        report, where = self.report(), self.where()
+        before = len(getattr(error, "__notes__", ()))
+        region.explain(error)
+        if report is not None and len(getattr(error, "__notes__", ())) > before:
+            peaks = report.peaks_text()
+            earlier = f"; before it the peak was {peaks}" if peaks else ""
+            error.add_note(f"tensorlens: it was {where}{earlier}")
 
     def where(self) -> str | None:
         """Return which batch of which loop runs now, or the last that ended, in words."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tensorlens import collector
+from tensorlens.heap.paths import UNSEEN
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.garbage import (
     collect,
@@ -85,7 +86,8 @@ def verdict(watched: LoopSamples) -> LeakReport:
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     grown += _gone(watched, sums)
     text = headline(watched, listed, grown, sums)
-    return _report(watched, tuple(listed), tuple(grown), text, _left_out(seen), sums)
+    notes = (*_left_out(seen), *_hidden(listed))
+    return _report(watched, tuple(listed), tuple(grown), text, notes, sums)
 
 
 def _left_out(seen: Inspection) -> tuple[str, ...]:
@@ -95,6 +97,17 @@ def _left_out(seen: Inspection) -> tuple[str, ...]:
     groups = "1 smaller group" if seen.unseen == 1 else f"{seen.unseen} smaller groups"
     nbytes = format_bytes(round(seen.unseen_bytes_per_step))
     return (f"{groups} left something behind too, {nbytes} a step: not looked at",)
+
+
+def _hidden(leaks: Sequence[Leak]) -> tuple[str, ...]:
+    """Return the note on holders that the collector, and so the search, does not see."""
+    count = collector.frozen_objects()
+    if not count or not any(not leak.path or UNSEEN in leak.path for leak in leaks):
+        return ()
+    return (
+        f"gc.freeze() hides {count:,} objects: what they hold is not found. Watch some steps"
+        " before it is called, or call gc.unfreeze() first",
+    )
 
 
 def _no_leak(found: RetainedGroup, watched: LoopSamples) -> Growth | None:

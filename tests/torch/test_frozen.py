@@ -10,6 +10,8 @@ from census_models import Mlp
 import tensorlens
 from tensorlens.leaks.watch import find_leaks
 
+KEPT = []
+
 
 @pytest.fixture
 def freeze():
@@ -22,6 +24,15 @@ def test_leaks_are_found(freeze):
     freeze()
     report = find_leaks(lambda: kept.append(torch.zeros(4)))
     assert [leak.bytes_per_step for leak in report.leaks] == [16]
+
+
+def test_a_holder_that_is_hidden_is_said_to_be(freeze):
+    freeze()
+    report = find_leaks(lambda: KEPT.append(torch.zeros(4)))
+    assert [leak.bytes_per_step for leak in report.leaks] == [16]
+    assert ["KEPT" in leak.path for leak in report.leaks] == [False]
+    (note,) = (note for note in report.notes if "gc.freeze()" in note)
+    assert note.startswith("gc.freeze() hides ") and "gc.unfreeze()" in note
 
 
 def test_a_report_with_the_collector_off_and_frozen(freeze):

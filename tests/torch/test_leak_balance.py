@@ -701,8 +701,8 @@ def test_a_long_watch_stores_no_more_than_a_short_one():
         # the host's memory is sampled as the machine has time, 64 times at most
         assert counts[1] < counts[0] + 1000, counts
     report = watch.report
-    assert (report.steps, report.stride) == (2**14 - 2, 2**14 // 128)
-    assert len(report.allocated["cpu"]) == 128
+    assert (report.steps, report.stride) == (2**14 - 2, 2**14 // 32)
+    assert len(report.allocated["cpu"]) == 32
     assert report.verdict.startswith("no leak: ")
 
 
@@ -714,13 +714,13 @@ def test_a_leak_in_a_long_loop_is_told_by_the_step():
             watch.step()
     (leak,) = watch.report.leaks
     assert (leak.tensors_per_step, leak.bytes_per_step, leak.certainty) == (1.0, 8.0, "certain")
-    # 128 stretches of 8 steps, of which the first has the warm-up and the last may be in use
+    # 32 stretches of 32 steps, of which the first has the warm-up and the last may be in use
     assert leak.reason.startswith(
-        "each of 126 stretches of 8 steps left the same number of tensors behind"
+        "each of 30 stretches of 32 steps left the same number of tensors behind"
     )
-    assert watch.report.balance["cpu"].leaks == 126 * 8 * 8
+    assert watch.report.balance["cpu"].leaks == 30 * 32 * 8
     check = watch.report.balance["cpu"]
-    assert check.steps == 126 * 8
+    assert check.steps == 30 * 32
 
 
 def test_more_blocks_than_are_looked_at_are_counted():

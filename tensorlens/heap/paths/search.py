@@ -42,8 +42,10 @@ _ATOMIC = (type(None), bool, int, float, complex, str, bytes, type(...), type(No
 _MOST_TUPLES = 4
 """How deep tuples in tuples are followed."""
 
-OUTSIDE = "a loop or a call that runs, or a holder outside of Python"
-UNREAD = "a variable of a running function, or a holder outside of Python (C++ or NumPy)"
+UNSEEN = "or a holder outside of Python"
+"""What the beginnings of paths that no one sees have in common."""
+OUTSIDE = f"a loop or a call that runs, {UNSEEN}"
+UNREAD = f"a variable of a running function, {UNSEEN} (C++ or NumPy)"
 
 
 class Answer(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -32,6 +33,7 @@ def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
     """
     if not _ready:
         _ready.append(_readiness(job))
+        gc.freeze()
     from tensorlens.planning.torch.run import run
 
     try:
@@ -44,6 +46,18 @@ def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
         return of_keras
     check_is_of_torch(trace)
     return trace
+
+
+def settle() -> None:
+    """Free what a job has left, and set aside what stays, as each look takes as long as it is.
+
+    Models that stay, as those of a module do, are for the next job to find: nothing is set aside.
+    """
+    from tensorlens.planning.torch.names import has_models
+
+    gc.collect()
+    if not has_models():
+        gc.freeze()
 
 
 def _readiness(job: Job) -> Readiness:

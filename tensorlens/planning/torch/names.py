@@ -10,6 +10,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tensorlens.frameworks.base import CensusRoot
+from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.torch.census.names.modules import outermost
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.heap.objects import without_tuples
@@ -39,10 +40,7 @@ class BlockNames:
         return step
 
     def look(self) -> None:
-        """Find models and optimizers, and name what they hold now and the gradients there are.
-
-        To look at all objects takes a tenth of a second.
-        """
+        """Find models and optimizers, and name what they hold now and the gradients there are."""
         objects = without_tuples()
         found = [each for each in objects if issubclass(type(each), _KINDS)]
         modules = [each for each in found if isinstance(each, torch.nn.Module)]
@@ -95,6 +93,12 @@ class BlockNames:
 _KINDS = (torch.nn.Module, torch.optim.Optimizer)
 _STEPS = 4
 """At how many steps of optimizers their state is named: two steps of two optimizers."""
+
+
+def has_models() -> bool:
+    """Tell whether there is a model or an optimizer, of torch or of Keras."""
+    kinds_of_models = (*_KINDS, kinds.variable())
+    return any(issubclass(type(each), kinds_of_models) for each in without_tuples())
 
 
 def _living(references: Sequence[weakref.ref[Any]]) -> list[Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,6 +24,8 @@ _node_running = torch._C._current_autograd_node
 _AUTOGRAD = -1
 """Stands for autograd's own threads among the idents of threads."""
 _PLAIN = (FakeTensor, torch.Tensor, torch.nn.Parameter)
+_METADATA: Mapping[Any, Callable[[Any], Any]] = vars(fake_tensor).get("_DISPATCH_META_HANDLERS", {})
+"""What answers for a device or a size: two of three operators are such questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run an operator and note what it brought into being."""
+        metadata = _METADATA.get(func)
+        if metadata is not None and type(args[0]) is FakeTensor:
+            self._here.sequence = _sequence()
+            return metadata(args)
         for kind in types:
             if kind not in _PLAIN and not issubclass(kind, FakeTensor):
                 # a tensor made of others: it comes again with its parts

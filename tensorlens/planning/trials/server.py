@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import importlib
 import io
 import os
@@ -96,11 +95,17 @@ def serve() -> None:
             result = _result(job, send)
             files = {file: _changed_at(file) for file in _files_of_programs()}
             send(result)
-            gc.collect()
+            _settle()
         elif FORKS:
             _fork(job, source, send)
         else:
             _run_alone(job, source, send)
+
+
+def _settle() -> None:
+    # a module that cannot be imported has failed the job already
+    with contextlib.suppress(Exception):
+        importlib.import_module(_FAKE).settle()
 
 
 def leave() -> NoReturn:

@@ -6,7 +6,6 @@ program notices; nothing of it refers to a tensor at its end.
 
 from __future__ import annotations
 
-import gc
 from array import array
 from collections.abc import Mapping, Sequence
 
@@ -124,7 +123,7 @@ def _notes(rows: CensusRows) -> list[str]:
             f"{rows.unread} tensors could not be read: they are being computed, on another "
             "machine, or spread over devices"
         )
-    frozen = gc.get_freeze_count()
+    frozen = collector.frozen_objects()
     if frozen:
         notes.append(
             f"gc.freeze() hides {frozen} objects: tensors among them are not listed, and their "

@@ -6,12 +6,12 @@ at its end: nothing of it refers to a tensor.
 
 from __future__ import annotations
 
-import gc
 from array import array
 from collections.abc import Callable, Container, Iterator, Sequence
 
 import torch
 
+from tensorlens import collector
 from tensorlens.frameworks.base import CensusRoot, Findings
 from tensorlens.frameworks.census.table import (
     Births,
@@ -181,7 +181,7 @@ def _census(
 
 
 def _notes(found: FoundTensors) -> list[str]:
-    graph, frozen = found.graph, gc.get_freeze_count()
+    graph, frozen = found.graph, collector.frozen_objects()
     counts = (
         (found.scan.fakes, "fake tensors were left out: they hold no memory"),
         (
