@@ -197,14 +197,18 @@ def run(code, **environment):
     )
 
 
-def test_without_a_compiler_the_heap_counts():
+@pytest.mark.parametrize(
+    "environment",
+    [{"CXX": "/nowhere/g++", "XDG_CACHE_HOME": "/nowhere"}, {"TF_CPU_ALLOCATOR_USE_BFC": "1"}],
+)
+def test_without_a_compiler_or_one_allocator_the_heap_counts(environment):
     code = """
 import tensorflow as tf
 tf.fill((1,), 1.0)
 from tensorlens.frameworks.tensorflow import cpu
 print(cpu.cpu_counter().source)
 """
-    result = run(code, CXX="/nowhere/g++", XDG_CACHE_HOME="/nowhere")
+    result = run(code, **environment)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() in ("C heap (glibc mallinfo2)", "resident set")
 

@@ -150,7 +150,7 @@ def test_a_call_that_is_interrupted_is_over(monkeypatch, moment):
     value = tf.fill((8, 8), 0.5)
     squares(value)
     with tensorlens.record(names=False):
-        interrupt_once(monkeypatch, install()[0], moment)
+        interrupt_once(monkeypatch, install(), moment)
         with pytest.raises(Interrupted):
             squares(value)
     with tensorlens.record(names=False) as recording:

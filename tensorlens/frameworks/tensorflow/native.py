@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 from array import array
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,6 @@ from typing import Any
 
 import tensorflow
 
-from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.traced_code import NodeFigures
 from tensorlens.native.build import (
@@ -126,26 +126,21 @@ class TensorflowAllocator(NativeAllocator):
         return source_line(line)
 
 
-_lock = locks.reentrant()
-_installed: TensorflowAllocator | None = None
-
-
-def install() -> tuple[TensorflowAllocator, bool]:
-    """Tap the allocator; also tell whether this call was the one that did.
+@functools.cache
+def install() -> TensorflowAllocator:
+    """Tap the allocator, once.
 
     Raises:
         NativeUnavailable: it could not be built, or the allocator cannot be tapped.
     """
-    global _installed
-    with _lock:
-        if _installed is not None:
-            return _installed, False
-        library = load(TAP)
-        refusal = int(library.tl_install())
-        if refusal:
-            raise NativeUnavailable(f"{_LABEL} is not in use: {_REFUSALS[refusal]}")
-        _installed = TensorflowAllocator(library)
-        return _installed, True
+    library = load(TAP)
+    refusal = int(library.tl_install())
+    if refusal:
+        raise NativeUnavailable(f"{_LABEL} is not in use: {_REFUSALS[refusal]}")
+    installed = TensorflowAllocator(library)
+    # the trial's peak is not the program's
+    installed.read()
+    return installed
 
 
 _AT_ONCE = 256

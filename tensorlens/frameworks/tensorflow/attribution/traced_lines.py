@@ -179,6 +179,8 @@ class GraphCalls:
 
     def _look_anew(self) -> None:
         self._known = {}
+        # functions may have come to run beside those that are known
+        _nodes_of.cache_clear()
         self.log.forget_places()
 
     def _begin(self, name: str) -> Callable[[], None] | None:

@@ -96,7 +96,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
     outer = StepGraph()
     make, configuration = _optimizer(model, asked)
     besides = _optimizers_besides(model, asked)
-    with names_and_seeds_kept():
+    with names_and_seeds_kept(), gradients_forgotten():
         with outer.as_default():
             made = model
             if asked.policy is not None and asked.policy != model.dtype_policy.name:
@@ -119,7 +119,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
             batches = list(_batches(twin, inputs))
         calls: list[GradientCall] = []
         steps = unrolled(made) if asked.eager else nullcontext()
-        with steps, gradients_forgotten():
+        with steps:
             batch, function = _concrete(twin, batches, calls)
     graph = function.graph
     return TracedStep(
