@@ -39,25 +39,18 @@ class OperationPlaces:
         self._asking = _lines_of_user(sys._getframe(1))
         self._function = function
         self._nodes = Nodes()
-        self._known: dict[str, tuple[int, Context]] = {}
-        self._named: dict[tuple[str, str], tuple[int, Context]] = {}
-        self._numbers: dict[tuple[SourceLine, ...], int] = {}
+        self._known: dict[tuple[str, str | None], tuple[int, Context]] = {}
 
     def of(self, node: GraphNode, name: str | None) -> tuple[int, Context]:
         """Return the stack and the context of an operation, or of what it takes under a name."""
-        known = self._known.get(node.name)
-        if known is None:
-            known = self._known[node.name] = self._find(node)
-        if name is None:
-            return known
         key = node.name, name
-        if key not in self._named:
-            stack, at = known
-            context = Context(
-                op=name, outer=node.op, phase=at.phase, module=at.module, forward=at.forward
-            )
-            self._named[key] = stack, context
-        return self._named[key]
+        if key not in self._known:
+            if name is None:
+                self._known[key] = self._find(node)
+            else:
+                stack, context = self.of(node, None)
+                self._known[key] = stack, replace(context, op=name, outer=node.op)
+        return self._known[key]
 
     def _find(self, node: GraphNode) -> tuple[int, Context]:
         origin = self._nodes.find(node.name, self._function)
@@ -68,13 +61,7 @@ class OperationPlaces:
         return self._stack(origin), context
 
     def _stack(self, origin: NodeOrigin) -> int:
-        number = self._numbers.get(origin.stack)
-        if number is None:
-            number = self._numbers[origin.stack] = self._added(origin.stack)
-        return number
-
-    def _added(self, lines: Sequence[SourceLine]) -> int:
-        stack = list(lines)
+        stack = list(origin.stack)
         # whoever asked for the estimate is not part of the program
         for line in self._asking:
             if stack and stack[-1] == line:
