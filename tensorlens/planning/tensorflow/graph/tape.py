@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from tensorflow.python.framework import ops
 
 from tensorlens.frameworks.tensorflow.attribution.eager_gradients import follow_gradients
 
+_GRADIENT = "_gradient_op_type"
 _LOGITS = "_keras_logits"
 """Attribute by which Keras has the result of a sigmoid or a softmax refer to what it was computed
 from, for losses (``backend/tensorflow/nn.py`` of Keras 3)."""
@@ -50,21 +52,18 @@ def gradient_notes(found: list[GradientCall]) -> Iterator[None]:
         end()
 
 
-@contextmanager
-def gradients_forgotten() -> Iterator[None]:
-    """Take the custom gradients that are registered meanwhile out of TensorFlow's registry again.
+def forget_gradients(graph: Any) -> None:
+    """Take what a graph's custom gradients left in TensorFlow's registry out of it again.
 
     ``tf.custom_gradient`` registers one for each call that is traced, for ever, and it holds the
     graph and all the weights that this captured.
     """
-    registered = ops.gradient_registry._registry
-    before = set(registered)
-    try:
-        yield
-    finally:
-        for name in set(registered) - before:
-            if name.startswith("CustomGradient-"):
-                del registered[name]
+    definition = graph.as_graph_def()
+    functions = (each.node_def for each in definition.library.function)
+    for node in chain(definition.node, *functions):
+        name = node.attr[_GRADIENT].s.decode() if _GRADIENT in node.attr else ""
+        if name.startswith("CustomGradient-"):
+            ops.gradient_registry._registry.pop(name, None)
 
 
 def kept_until(calls: Sequence[GradientCall], numbers: Mapping[str, int]) -> Mapping[int, int]:

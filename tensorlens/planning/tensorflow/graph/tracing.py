@@ -25,8 +25,8 @@ from tensorlens.planning.tensorflow.graph.clone_model import (
 from tensorlens.planning.tensorflow.graph.nodes import Shape
 from tensorlens.planning.tensorflow.graph.tape import (
     GradientCall,
+    forget_gradients,
     gradient_notes,
-    gradients_forgotten,
     held_by_results,
 )
 
@@ -96,7 +96,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
     outer = StepGraph()
     make, configuration = _optimizer(model, asked)
     besides = _optimizers_besides(model, asked)
-    with names_and_seeds_kept(), gradients_forgotten():
+    with names_and_seeds_kept():
         with outer.as_default():
             made = model
             if asked.policy is not None and asked.policy != model.dtype_policy.name:
@@ -122,6 +122,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
         with steps:
             batch, function = _concrete(twin, batches, calls)
     graph = function.graph
+    forget_gradients(graph)
     return TracedStep(
         function=function,
         variables=_variables(graph, twin, made),
@@ -134,7 +135,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
 
 
 def _inputs_of(model: Any, asked: TraceRequest) -> tuple[Any, list[str]]:
-    """Return the structure of the inputs, with the batch, and their names.
+    """Return the structure of the inputs, symbolic, with the batch, and their names.
 
     Raises:
         UsageError: the model does not know their shapes, and they were not given.
