@@ -19,7 +19,8 @@ from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients
-from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, contents
+from tensorlens.frameworks.tensorflow.census.rows import CensusRow, CensusRows, Heap, contents
+from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIABLE
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.attributes import class_name, content_of, items_of
@@ -41,7 +42,6 @@ class NamedRows:
         self._loose: set[int] = set()
         self._data: dict[str, int] = {}
         """Who holds a dataset to the node that the names of its data begin with."""
-        self._handles = rows.values()
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
         # of the rows: a cycle would keep the heap, as a holder of all in it
         self._layers = LayerNames(self.names, rows.give)
@@ -84,7 +84,7 @@ class NamedRows:
 
     def _ask_holders(self, roots: Sequence[CensusRoot]) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
-        aside = {handle for handle, _ in self._handles}
+        aside = {handle for handle, _ in self._rows.handles}
         aside.update(each.row for each in self._gradients)
         rows = self._rows.all
         wanted = [
@@ -154,21 +154,16 @@ class NamedRows:
         """Name what datasets are made from by who holds the dataset; note what they come with."""
         for dataset in (*self._heap.datasets, *self._heap.iterators):
             content = content_of(dataset)
-            given = items_of(content.get("_tensors"))
-            for tensor in given:
-                self._note_input(self._rows.of.get(id(tensor)))
-            own = {id(tensor) for tensor in given}
-            for value in content.values():
-                place = self._rows.of.get(id(value))
-                row = None if place is None else self._rows.all[place]
-                is_own = id(value) in own or row is None or row.role != "other"
-                if not is_own and row is not None and row.fact.buffer_nbytes <= HANDLE_NBYTES:
+            for tensor in items_of(content.get("_tensors")):
+                self._note_input(self._rows.row(tensor))
+            for row in filter(None, map(self._rows.row, content.values())):
+                if row.role == "other" and row.fact.buffer_nbytes <= HANDLE_NBYTES:
                     row.note = HANDLE_OF_DATA
 
-    def _note_input(self, place: int | None) -> None:
-        if place is None or self._rows.all[place].role != "other":
+    def _note_input(self, row: CensusRow | None) -> None:
+        if row is None or row.role != "other":
             return
-        row, names = self._rows.all[place], self.names
+        names = self.names
         row.role = "input"
         base = _outside(names, row.name)
         if base is None:
@@ -189,10 +184,9 @@ class NamedRows:
                 continue
             node, text = -1, f"captured by {_of_graph(graph, 'name') or 'a function'}"
             for number, tensor in enumerate(list(dict.values(captured))):
-                place = self._rows.of.get(id(tensor))
-                if place is None or self._rows.is_value(place):
+                row = self._rows.row(tensor)
+                if row is None or row.fact.kind == VARIABLE:
                     continue
-                row = self._rows.all[place]
                 if row.name < 0 or self.names.root(row.name) in self._loose:
                     node = self.names.text(text) if node < 0 else node
                     row.name = self.names.index(node, number)
@@ -210,7 +204,7 @@ class NamedRows:
     def _name_handles(self) -> None:
         """Name handles after their variables."""
         rows = self._rows.all
-        for handle, value in self._handles:
+        for handle, value in self._rows.handles:
             if rows[value].name < 0 and rows[handle].name >= 0:
                 rows[value].name = self.names.attribute(rows[handle].name, "value")
             elif rows[handle].name < 0 and rows[value].name >= 0:

@@ -87,8 +87,12 @@ class CensusRows:
                 continue
             start[position] = len(self.all)
             self._add(fact, tensor, owners.get(id(tensor), 0))
-        self.parents = [start.get(row.fact.parent, -1) for row in self.all]
-        """Row of a variable's value to that of its handle; else -1."""
+        self.handles = [
+            (start[row.fact.parent], value)
+            for value, row in enumerate(self.all)
+            if row.fact.parent in start
+        ]
+        """``(row of a handle, row of its variable's value)``."""
         for variable in heap.variables:
             self._alias(variable, content_of(variable).get("_handle"))
         for variable in heap.keras_variables:
@@ -117,17 +121,18 @@ class CensusRows:
 
     def give(self, item: Any, node: int, role: Role) -> None:
         """Name a variable, if it has no name yet."""
-        place = self.of.get(id(item))
-        if place is not None and self.all[place].name < 0:
-            self.all[place].name, self.all[place].role = node, role
+        row = self.row(item)
+        if row is not None and row.name < 0:
+            row.name, row.role = node, role
 
     def is_value(self, row: int) -> bool:
         """Tell whether a row is a variable's value."""
         return self.all[row].fact.kind == VARIABLE
 
-    def values(self) -> Sequence[tuple[int, int]]:
-        """Return ``(row of a handle, row of its variable's value)``."""
-        return [(parent, row) for row, parent in enumerate(self.parents) if parent >= 0]
+    def row(self, item: Any) -> CensusRow | None:
+        """Return the row of a tensor or variable."""
+        place = self.of.get(id(item))
+        return None if place is None else self.all[place]
 
 
 def tabulate(rows: Sequence[CensusRow], names: Names, births: Births) -> TensorTable:
