@@ -423,3 +423,32 @@ def test_workspaces_are_of_no_module_and_no_line():
     assert {line.filename for line in found.by_line if line is not None} == {__file__}
     assert found.by_line[None] == workspaces
     assert "  cuBLAS workspace (library)\n" in str(found)
+
+
+AT_MODULE_LEVEL = """
+import torch
+
+layer = torch.nn.Linear(64, 64, bias=False, device="cuda")
+optimizer = torch.optim.SGD(layer.parameters(), momentum=0.9)
+batch = torch.ones(8, 64, device="cuda")
+
+
+def make_step():
+    def step():
+        layer(batch).sum().backward()
+        optimizer.step()
+
+    return step
+"""
+
+
+def test_a_model_at_module_level_has_the_same_names_each_time(fresh, tmp_path, monkeypatch):
+    (tmp_path / "module_level.py").write_text(AT_MODULE_LEVEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    for program in ("module_level:make_step", str(tmp_path / "module_level.py:make_step")):
+        # the process that runs them stays: it imports the module once, and runs the file each time
+        for _ in range(3):
+            tensors = tensorlens.estimate(program, card="a100", steps=2).peak.tensors
+            of_layer = {each.name: each.nbytes for each in tensors if "weight" in each.name}
+            assert set(of_layer) == {"weight", "weight.grad", "SGD.weight.momentum_buffer"}
+            assert set(of_layer.values()) == {64 * 64 * 4}

@@ -14,7 +14,8 @@ from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
 from tensorlens.planning.torch.device.readiness import Readiness, prepare
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.jobs import Job
+from tensorlens.planning.trials.jobs import Job, Program
+from tensorlens.planning.trials.steps import forget, forget_modules
 
 _PASSING = (
     *(f"{folder}{os.sep}" for folder in (temporary_folder(),) if folder),
@@ -48,15 +49,19 @@ def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
     return trace
 
 
-def settle() -> None:
+def settle(program: Program) -> None:
     """Free what a job has left, and set aside what stays, as each look takes as long as it is.
 
-    Models that stay, as those of a module do, are for the next job to find: nothing is set aside.
+    Models and tensors of a module are of one job, and mean nothing to the next: it imports anew.
     """
-    from tensorlens.planning.torch.names import has_models
+    from tensorlens.planning.torch.names import has_tensors
 
+    forget(program)
     gc.collect()
-    if not has_models():
+    if has_tensors():
+        forget_modules()
+        gc.collect()
+    if not has_tensors():
         gc.freeze()
 
 

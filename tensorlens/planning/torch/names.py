@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tensorlens.frameworks.base import CensusRoot
@@ -95,10 +96,10 @@ _STEPS = 4
 """At how many steps of optimizers their state is named: two steps of two optimizers."""
 
 
-def has_models() -> bool:
-    """Tell whether there is a model or an optimizer, of torch or of Keras."""
-    kinds_of_models = (*_KINDS, kinds.variable())
-    return any(issubclass(type(each), kinds_of_models) for each in without_tuples())
+def has_tensors() -> bool:
+    """Tell whether there is a fake tensor, a model or an optimizer, of torch or of Keras."""
+    wanted = (*_KINDS, FakeTensor, kinds.variable())
+    return any(issubclass(type(each), wanted) for each in without_tuples())
 
 
 def _living(references: Sequence[weakref.ref[Any]]) -> list[Any]:

@@ -40,6 +40,7 @@ from tensorlens.planning.trials.jobs import (
     Trouble,
     WakeRequest,
 )
+from tensorlens.planning.trials.steps import modules_of_programs
 from tensorlens.user_code import is_foreign
 
 FORKS = sys.platform == "linux"
@@ -95,17 +96,17 @@ def serve() -> None:
             result = _result(job, send)
             files = {file: _changed_at(file) for file in _files_of_programs()}
             send(result)
-            _settle()
+            _settle(job)
         elif FORKS:
             _fork(job, source, send)
         else:
             _run_alone(job, source, send)
 
 
-def _settle() -> None:
+def _settle(job: Job) -> None:
     # a module that cannot be imported has failed the job already
     with contextlib.suppress(Exception):
-        importlib.import_module(_FAKE).settle()
+        importlib.import_module(_FAKE).settle(job.program)
 
 
 def leave() -> NoReturn:
@@ -121,10 +122,7 @@ def leave() -> NoReturn:
 
 def _files_of_programs() -> Iterator[str]:
     """Give the files of the modules that are no library's, and of the script."""
-    for module in [*sys.modules.values()]:
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and not is_foreign(file):
-            yield file
+    yield from modules_of_programs().values()
     if sys.argv:
         yield sys.argv[0]
 

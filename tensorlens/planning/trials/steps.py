@@ -17,6 +17,7 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.trials.jobs import Job, Program
 from tensorlens.planning.trials.pickling import unpack
+from tensorlens.user_code import is_foreign
 
 
 def beginning(job: Job) -> Any:
@@ -88,13 +89,37 @@ def _module(program: Program) -> ModuleType:
     folder = str(Path(program.file).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    name = Path(program.file).stem
+    name = _module_name(program.file)
     specification = importlib.util.spec_from_file_location(name, program.file)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     specification.loader.exec_module(module)
     return module
+
+
+def _module_name(file: str) -> str:
+    return Path(file).stem
+
+
+def forget(program: Program) -> None:
+    """Let go of the module that a file was run as: the next job runs the file again."""
+    if program.file is not None:
+        name = _module_name(program.file)
+        if getattr(sys.modules.get(name), "__file__", None) == program.file:
+            del sys.modules[name]
+
+
+def modules_of_programs() -> dict[str, str]:
+    """Return the names of the modules that are no library's, and their files."""
+    files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+    return {name: file for name, file in files.items() if file and not is_foreign(file)}
+
+
+def forget_modules() -> None:
+    """Let go of all modules that are no library's."""
+    for name in modules_of_programs():
+        del sys.modules[name]
 
 
 def _run_script(program: Program) -> None:
