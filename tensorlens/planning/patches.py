@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 from unittest import mock
+
+from tensorlens.frameworks.import_hooks import when_imported
 
 
 def patched(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
@@ -141,31 +141,11 @@ def on_import(changes: dict[str, Callable[[ModuleType], None]]) -> Iterator[None
     Args:
         changes: name of a module to what is called with it.
     """
-    for name in [name for name in changes if name in sys.modules]:
+
+    def changed(name: str) -> None:
         changes[name](sys.modules[name])
-    finder = _Finder({name: each for name, each in changes.items() if name not in sys.modules})
-    sys.meta_path.insert(0, finder)
-    try:
+
+    with contextlib.ExitStack() as stack:
+        for name in changes:
+            stack.callback(when_imported(name, functools.partial(changed, name)))
         yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _Finder:
-    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._changes = changes
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        change = self._changes.pop(name, None)
-        if change is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_change(module: ModuleType) -> None:
-                execute(module)
-                change(module)
-
-            spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
-        return spec

@@ -20,9 +20,10 @@ import keras
 from keras import layers
 from tensorflow.python.eager import context
 
-from tensorlens.frameworks.tensorflow.graphs import Functions, Nodes, follow_calls, not_followed
-from tensorlens.frameworks.tensorflow.graphs.functions import plain_name
+from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls, not_followed
+from tensorlens.frameworks.tensorflow.graphs.functions import Functions, plain_name
 from tensorlens.frameworks.tensorflow.graphs.names import plain_names
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 
 SOURCE = Path(__file__).read_text().splitlines()
 X = tf.ones((4, 4))
@@ -216,22 +217,6 @@ def test_layers_of_functional_models_and_recurrent_bodies_have_the_layers_own_pa
     assert einsums == {"attention"}
     everything = {ran.find(name).layer for name in ran.ops if "/attention_1/" in name}
     assert {"attention/query", "attention/key", "attention/value"} <= everything
-
-
-def test_modules_have_their_name_scopes():
-    class Block(tf.Module):
-        @tf.Module.with_name_scope
-        def __call__(self, x):
-            return tf.exp(x)
-
-    block = Block(name="my_block")
-
-    @tf.function
-    def forward(x):
-        return block(x)
-
-    ran = Ran(lambda: forward(X))
-    assert [each.layer for each in ran.of_type("Exp").values()] == ["my_block"]
 
 
 def test_what_an_optimizer_does_is_told_from_the_rest():

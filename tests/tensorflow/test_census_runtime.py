@@ -91,7 +91,7 @@ def test_a_hash_table_is_named_after_what_made_it():
 
 
 def test_what_was_made_before_anybody_watched_stays_unnamed():
-    allocator = install()[0]
+    allocator = install()
     allocator.watch_births(False)
     since = Since()
     try:

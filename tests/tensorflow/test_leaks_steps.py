@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
+from tensorlens.frameworks.tensorflow.optimizer_steps import when_stepped
 
 X, Y = numpy.ones((8, 5), "float32"), numpy.ones((8, 3), "float32")
 
@@ -16,9 +16,9 @@ X, Y = numpy.ones((8, 5), "float32"), numpy.ones((8, 3), "float32")
 @pytest.fixture
 def counted():
     steps = []
-    following = OptimizerSteps(lambda: steps.append(1))
+    stop = when_stepped(lambda: steps.append(1))
     yield steps
-    following.close()
+    stop()
 
 
 def dense(**options):
@@ -88,8 +88,8 @@ def test_when_it_is_closed_nothing_is_counted_and_all_is_as_before():
     base = keras.src.optimizers.base_optimizer.BaseOptimizer
     before = base.__dict__["apply"], type(tf.function(abs)).__call__
     steps = []
-    following = OptimizerSteps(lambda: steps.append(1))
-    following.close()
+    stop = when_stepped(lambda: steps.append(1))
+    stop()
     assert (base.__dict__["apply"], type(tf.function(abs)).__call__) == before
     dense().fit(X, Y, verbose=0)
     assert steps == []

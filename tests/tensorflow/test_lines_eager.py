@@ -1,7 +1,6 @@
 """Line tables of eager TensorFlow: bytes derived by hand."""
 
 import gc
-import threading
 
 import keras
 import pytest
@@ -144,64 +143,6 @@ def test_a_persistent_tape_keeps_it_after_the_gradient(persistent):
     spare = abs(table.net("gradient = tape.gradient") - (SQUARE - given_back))
     assert spare <= 64  # shapes and the sum's own gradient
     assert abs(table.net("del tape") - (given_back - SQUARE)) <= 64
-
-
-def test_recursion_keeps_frames_apart():
-    def work(x, depth):
-        mine = tf.exp(x)
-        if depth:
-            work(mine, depth - 1)
-        return mine
-
-    table = eager_table(work, square(0.0), 2)
-    assert table.function.calls == 3
-    assert table.line("mine = tf.exp").hits == 3
-    assert table.memory("mine = tf.exp").net == 3 * SQUARE
-    assert table.memory("work(mine, depth - 1)").net == 0
-
-
-def test_generators_are_not_charged_for_their_consumer():
-    def numbers():
-        first = square()
-        yield first
-        second = square()
-        yield second
-
-    with LineProfiler(numbers) as profiler:
-        kept = [tf.exp(each) for each in numbers()]
-    (table,) = tables(profiler.result()).values()
-    assert len(kept) == 2
-    assert table.net("first = square()") == SQUARE
-    assert table.net("yield first") == 0
-    assert table.net("second = square()") == SQUARE
-
-
-def test_threads_are_measured_each():
-    def work():
-        kept.append(square())
-
-    kept = []
-    profiled = (profiler := LineProfiler())(work)
-    threads = [threading.Thread(target=profiled) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    (table,) = tables(profiler.result()).values()
-    assert table.line("kept.append").hits == 2
-    assert table.net("kept.append") == 2 * SQUARE
-
-
-def test_what_raises_is_marked():
-    def work(x):
-        y = tf.exp(x)
-        return tf.matmul(y, tf.fill((3, 3), 1.0))
-
-    profiled = (profiler := LineProfiler())(work)
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        profiled(square())
-    (table,) = tables(profiler.result()).values()
-    assert table.line("return tf.matmul").raised.startswith("InvalidArgumentError: ")
-    assert table.net("y = tf.exp(x)") == SQUARE
 
 
 def test_layers_and_models_are_profiled_by_their_call():

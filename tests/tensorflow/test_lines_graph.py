@@ -77,7 +77,7 @@ def test_calls_after_an_interrupt_are_added_up(monkeypatch, moment):
 
     x = square()
     work(x)
-    allocator = install()[0]
+    allocator = install()
     interrupt_once(monkeypatch, allocator if moment == "_end_begun" else allocator.library, moment)
     with pytest.raises(Interrupted):
         work(x)
@@ -90,7 +90,7 @@ def test_calls_after_an_interrupt_are_added_up(monkeypatch, moment):
 
 
 def test_the_whole_graph_agrees_with_the_allocator():
-    allocator = install()[0]
+    allocator = install()
     profiler = LineProfiler()
 
     @tf.function

@@ -9,7 +9,7 @@ from tensorlens.frameworks.tensorflow.native import install
 
 def census(*roots, **named):
     """Take a census; what it says is allocated is what the allocator counts before and after."""
-    allocator = install()[0]
+    allocator = install()
     adopt_all(allocator)
     before = allocator.allocated()
     found = take(

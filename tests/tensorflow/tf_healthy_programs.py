@@ -1,8 +1,5 @@
 """Small programs that keep memory for good reasons: none of them leaks."""
 
-import collections
-import functools
-import queue
 from collections.abc import Callable
 
 import keras
@@ -107,54 +104,6 @@ def history_of_numbers():
 
 
 @healthy
-def bounded_deque_that_fills():
-    recent = collections.deque(maxlen=100)
-    return lambda: recent.append(filled(8))
-
-
-@healthy
-def last_three():
-    recent = collections.deque(maxlen=3)
-    return lambda: recent.append(filled(8))
-
-
-@healthy
-def bounded_lru_cache():
-    @functools.lru_cache(maxsize=64)
-    def mask(length):
-        return filled(length)
-
-    return lambda number: mask(number + 1)
-
-
-@healthy
-def cache_that_is_hit():
-    @functools.cache
-    def mask(length):
-        return filled(length)
-
-    return lambda number: mask(number % 3 + 1)
-
-
-@healthy
-def bounded_queue_that_fills():
-    waiting = queue.Queue(maxsize=50)
-    return lambda: waiting.put(filled(8))
-
-
-@healthy
-def list_that_is_cleared():
-    kept = []
-
-    def step():
-        kept.append(filled(8))
-        if len(kept) == 3:
-            kept.clear()
-
-    return step
-
-
-@healthy
 def last_tape_on_self():
     state, weight = {}, tf.Variable(filled(9))
 
@@ -209,28 +158,6 @@ def shapes_that_come_again():
 
     inputs = [filled(length) for length in (2, 3)]
     return lambda number: float(forward(inputs[number % 2]))
-
-
-@healthy
-def cycles_that_the_collector_frees():
-    class Node:
-        pass
-
-    def step():
-        node = Node()
-        node.itself, node.value = node, filled(16)
-
-    return step
-
-
-@healthy
-def places_made_before():
-    places = [None] * 100
-
-    def step(number):
-        places[number] = filled(8)
-
-    return step
 
 
 @healthy

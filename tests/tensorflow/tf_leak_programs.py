@@ -1,14 +1,11 @@
-"""Small programs that leave something behind in every step, with the truth about each."""
+"""Small programs that leave something behind in every step, with the truth about each.
 
-import collections
-import concurrent.futures
+Who can hold a tensor is tried with torch's (``tests/torch/leak_programs.py``); here is what holds
+TensorFlow's and Keras's own objects.
+"""
+
 import dataclasses
-import functools
 import inspect
-import logging.handlers
-import queue
-import threading
-import types
 from collections.abc import Callable
 
 import keras
@@ -69,7 +66,6 @@ def filled(*shape):
 
 
 HISTORY: list = []
-BY_STEP: dict = {}
 
 
 @leak("HISTORY (global) -> list[", 1, 64, "HISTORY when it is no longer needed")
@@ -91,76 +87,10 @@ def losses_in_a_list():
     return step
 
 
-@leak("BY_STEP (global) -> dict[", 1, 40)
-def dict_keyed_by_step():
-    def step(number):
-        BY_STEP[len(BY_STEP), number] = tf.fill((10,), 2.5)  # LEAK
-
-    return step
-
-
 class Trainer:
-    seen: list = []  # noqa: RUF012
-
     def __init__(self):
-        self.history = []
-        self.by_name = {"loss": [], "accuracy": []}
         self.outputs = {}
         self.tapes = []
-
-    def record(self, value):
-        self.history.append(value)
-
-
-@leak("Trainer.history (attribute) -> list[", 1, 400)
-def instance_attribute():
-    trainer = Trainer()
-
-    def step():
-        trainer.history.append(tf.random.normal((100,)))  # LEAK
-
-    return step
-
-
-@leak("Trainer.seen (class attribute) -> list[", 1, 12)
-def class_attribute():
-    def step():
-        Trainer.seen.append(tf.random.normal((3,)))  # LEAK
-
-    return step
-
-
-@leak("Trainer.by_name (attribute) -> dict['loss'] -> list[", 1, 4, "float(")
-def dict_of_lists():
-    trainer = Trainer()
-    x = filled(6)
-
-    def step():
-        trainer.by_name["loss"].append(tf.reduce_sum(x))  # LEAK
-
-    return step
-
-
-@leak("Trainer.history (attribute) -> list[", 1, 20)
-def bound_method():
-    keep = Trainer().record
-
-    def step():
-        keep(tf.fill((5,), 2.5))  # LEAK
-
-    return step
-
-
-def remember(value, kept=[]):  # noqa: B006
-    kept.append(value)
-
-
-@leak("remember(kept=...) (default) -> list[", 1, 28, "remember(kept=None)")
-def default_argument():
-    def step():
-        remember(tf.fill((7,), 2.5))  # LEAK
-
-    return step
 
 
 @leak("Trainer.outputs (attribute) -> dict[", 1, 4 * 3 * 4)
@@ -212,128 +142,6 @@ def gradients_kept():
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.matmul(x, weight))
         gradients.append(tape.gradient(loss, [weight]))  # LEAK
-
-    return step
-
-
-@leak("mask (lru_cache, maxsize=None)", 1, 128, "maxsize")
-def unbounded_lru_cache():
-    @functools.lru_cache(maxsize=None)  # noqa: UP033
-    def mask(length):
-        return tf.fill((32,), 2.5)  # LEAK
-
-    def step(number):
-        mask(number)
-
-    return step
-
-
-@leak("Queue[", 1, 32, "maxsize")
-def unbounded_queue():
-    waiting = queue.Queue()
-
-    def step():
-        waiting.put(tf.fill((8,), 2.5))  # LEAK
-
-    return step
-
-
-@leak("SimpleQueue", 1, 32)
-def simple_queue():
-    waiting = queue.SimpleQueue()
-
-    def step():
-        waiting.put(tf.fill((8,), 2.5))  # LEAK
-
-    return step
-
-
-@leak("work(): kept (local) -> list[", 1, 56)
-def thread():
-    asked, done = queue.SimpleQueue(), queue.SimpleQueue()
-
-    def work():
-        kept = []
-        while asked.get():
-            kept.append(tf.fill((14,), 2.5))  # LEAK
-            done.put(None)
-
-    threading.Thread(target=work, daemon=True).start()
-
-    def step():
-        asked.put(True)
-        done.get()
-
-    return step
-
-
-@leak("errors", 1, 60, "exception")
-def exceptions_with_tracebacks():
-    errors = []
-
-    def fail():
-        values = tf.fill((15,), 2.5)  # LEAK
-        raise ValueError(len(values))
-
-    def step():
-        try:
-            fail()
-        except ValueError as error:
-            errors.append(error)
-
-    return step
-
-
-@leak("batches(): batch (generator)", 1, 48, "close()")
-def generators_never_ended():
-    running = []
-
-    def batches():
-        batch = tf.fill((12,), 2.5)  # LEAK
-        yield batch
-        yield batch
-
-    def step():
-        each = batches()
-        next(each)
-        running.append(each)
-
-    return step
-
-
-@leak("results (closure)", 1, 76, "future")
-def futures():
-    results = []
-    pool = concurrent.futures.ThreadPoolExecutor(1)
-
-    def work():
-        return tf.fill((19,), 2.5)  # LEAK
-
-    def step():
-        future = pool.submit(work)
-        future.result()
-        results.append(future)
-
-    return step
-
-
-@leak("MemoryHandler.buffer (attribute) -> list[", 1, 80)
-def log_records_with_tensors():
-    logger = logging.Logger("training")
-    logger.addHandler(logging.handlers.MemoryHandler(1 << 20, flushLevel=99))
-
-    def step():
-        logger.info("loss %s", tf.fill((20,), 2.5))  # LEAK
-
-    return step
-
-
-@leak("calls (closure) -> list[", 1, 84)
-def partials():
-    calls = []
-
-    def step():
-        calls.append(functools.partial(print, tf.fill((21,), 2.5)))  # LEAK
 
     return step
 
@@ -550,16 +358,6 @@ def functions_that_captured_tensors():
     def step():
         table = tf.fill((33,), 2.5)  # LEAK
         functions.append(lambda x: x + table)
-
-    return step
-
-
-@leak("namespace (closure)", 1, 36)
-def namespaces():
-    namespace = types.SimpleNamespace(seen=collections.deque())
-
-    def step():
-        namespace.seen.append({"loss": (tf.fill((9,), 2.5), None)})  # LEAK
 
     return step
 

@@ -53,17 +53,10 @@ class LayerNames:
             for owned in layer_variables(layer):
                 self._name(owned, None)
 
-    def add_metrics(self, metrics: Iterable[Any]) -> None:
-        """Name what metrics hold."""
-        for metric in metrics:
-            for variable in items_of(content_of(metric).get("_variables")):
-                self._name(LayerVariable(variable, "buffer", None), None)
-
-    def add_seed_generators(self, generators: Iterable[Any]) -> None:
-        """Name the states of random numbers."""
-        for generator in generators:
-            state = content_of(generator).get("state")
-            self._name(LayerVariable(state, "buffer", None), None)
+    def add_states(self, metrics: Iterable[Any], generators: Iterable[Any]) -> None:
+        """Name what metrics hold, and the states of generators of random numbers."""
+        for owned in _states(metrics, generators, None):
+            self._name(owned, None)
 
     def add_variables(self, variables: Iterable[Any]) -> None:
         """Name variables that nothing of the above holds."""
@@ -103,9 +96,16 @@ def layer_variables(layer: Any) -> Iterator[LayerVariable]:
     for attribute, role in kept.items():
         for variable in items_of(content.get(attribute)):
             yield LayerVariable(variable, role, layer)
-    for generator in items_of(content.get("_seed_generators")):
+    metrics, generators = (items_of(content.get(each)) for each in ("_metrics", "_seed_generators"))
+    yield from _states(metrics, generators, layer)
+
+
+def _states(
+    metrics: Iterable[Any], generators: Iterable[Any], layer: Any
+) -> Iterator[LayerVariable]:
+    for generator in generators:
         yield LayerVariable(content_of(generator).get("state"), "buffer", layer)
-    for metric in items_of(content.get("_metrics")):
+    for metric in metrics:
         for variable in items_of(content_of(metric).get("_variables")):
             yield LayerVariable(variable, "buffer", layer)
 

@@ -59,16 +59,6 @@ class OptimizerNames:
                 if id(value) in wanted and name.strip("_") != _PLAIN:
                     self._called.setdefault(id(value), name)
 
-    def _anchor(self, optimizer: Any, name: str | None) -> int | None:
-        """Return the node of an optimizer's new name; None for one that has a name already."""
-        if id(optimizer) in self.anchors:
-            return None
-        text = name or self._called.get(id(optimizer)) or class_name(optimizer)
-        count = self._used[text] = self._used.get(text, 0) + 1
-        node = self._names.text(text if count == 1 else f"{text}#{count}")
-        self.anchors[id(optimizer)] = node
-        return node
-
     def add_all(self, found: Sequence[Any], roots: Sequence[CensusRoot]) -> None:
         """Name what the given optimizers hold, then what the others do."""
         for root in roots:
@@ -80,9 +70,12 @@ class OptimizerNames:
             self._add(optimizer, None)
 
     def _add(self, optimizer: Any, name: str | None) -> None:
-        node = self._anchor(optimizer, name)
-        if node is None:
+        if id(optimizer) in self.anchors:
             return
+        text = name or self._called.get(id(optimizer)) or class_name(optimizer)
+        count = self._used[text] = self._used.get(text, 0) + 1
+        node = self._names.text(text if count == 1 else f"{text}#{count}")
+        self.anchors[id(optimizer)] = node
         content = content_of(optimizer)
         weights = items_of(content.get(_WEIGHTS))
         for attribute, value in content.items():

@@ -17,7 +17,7 @@ from typing import Any
 
 from tensorlens.frameworks.keras.kinds import backend
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.merged_queues import merge_queues
+from tensorlens.frameworks.queues.merged_queues import bounded_queue, merge_queues
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, imported
 from tensorlens.heap.frames import cell_content
@@ -100,15 +100,10 @@ def _bounded(dataset: Any, size: Any, batches: Sequence[Any]) -> Queue:
     else:
         limit, rule, reason = (None if backend() == "tensorflow" else 0), _ALONE, _AUTOTUNE
     one = max([each for each in map(batch_bytes, batches) if each], default=None)
-    missing = {} if one is not None else {"batch_nbytes": _NO_BATCH}
-    if limit is None:
-        missing["max_batches"] = missing["max_nbytes"] = reason
-    elif limit and one is None:
-        missing["max_nbytes"] = _NO_BATCH
-    most = 0 if limit == 0 else None if limit is None or one is None else limit * one
     many = "1 worker" if workers == 1 else f"{workers} workers"
     name = f"{class_name(dataset)}, {many}, max_queue_size {size}"
-    return Queue(name, "keras", 0, 0, limit, most, one, (), rule, missing=missing, notes=(_IDLE,))
+    reasons = {"no_bound": reason, "no_size": _NO_BATCH}
+    return bounded_queue(name, "keras", limit, one, rule, **reasons, notes=(_IDLE,))
 
 
 _ALONE = (
@@ -136,8 +131,7 @@ def _of_epoch(epoch: Any, example: Any) -> Queue | None:
     elif not found and content.get("_epoch_iterator") is not None and backend() == "torch":
         name = class_name(content.get("data_adapter"))
         rule = "on the backend torch a loader without workers makes each batch when it is asked for"
-        found.append(Queue(name, "keras", 0, 0, 0, 0, None, (), rule,
-                           missing={"batch_nbytes": _NO_BATCH}))  # fmt: skip
+        found.append(bounded_queue(name, "keras", 0, None, rule, no_size=_NO_BATCH))
     if not found:
         return None
     return merge_queues(found[0].name, found)

@@ -18,7 +18,8 @@ from tensorlens.heap.attributes import class_name, content_of, imported
 from tensorlens.records.names import key_text
 from tensorlens.records.queues import ObjectContainer
 
-_PLAIN: Final = (list, tuple, dict, set, frozenset)
+_SEQUENCES: Final = (list, tuple)
+_PLAIN: Final = (*_SEQUENCES, dict, set, frozenset)
 _FLAT: Final = (str, int, float, bool, bytes, complex, type(None))
 _NO_DATA: Final = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
@@ -83,24 +84,25 @@ def _places(dataset: Any, name: str) -> list[tuple[str, Any]]:
 
 
 def _steps(item: Any) -> Iterable[tuple[str, Any]]:
-    kind = type(item)
-    if issubclass(kind, dict):
+    kind = _kind(item)
+    if kind is dict:
         return [(f"[{key_text(key)}]", value) for key, value in dict.copy(item).items()]
-    for plain in (list, tuple):
-        if issubclass(kind, plain):
-            return [(f"[{place}]", each) for place, each in enumerate(plain.__iter__(item))]
+    if kind in _SEQUENCES:
+        return [(f"[{place}]", each) for place, each in enumerate(kind.__iter__(item))]
     return [(f".{key}", value) for key, value in content_of(item).items()]
+
+
+def _kind(item: Any) -> Any:
+    """Return the container of Python's own that an object is, whatever its class makes of it."""
+    return next((plain for plain in _PLAIN if issubclass(type(item), plain)), None)
 
 
 def _length(item: Any) -> int | None:
     """Return how many objects a container holds; None for what is none."""
-    kind = type(item)
-    for plain in _PLAIN:
-        if issubclass(kind, plain):
-            return plain.__len__(item)
-    if _is_object_array(item):
-        return int(item.size)
-    return None
+    kind = _kind(item)
+    if kind is not None:
+        return int(kind.__len__(item))
+    return int(item.size) if _is_object_array(item) else None
 
 
 def _is_object_array(item: Any) -> bool:
@@ -110,27 +112,23 @@ def _is_object_array(item: Any) -> bool:
 
 def _sampled(item: Any, limit: int) -> tuple[list[Any], float]:
     """Return some of the objects that an object holds, and how many each stands for."""
-    kind = type(item)
-    if issubclass(kind, (*_FLAT, *_NO_DATA)):
+    if issubclass(type(item), (*_FLAT, *_NO_DATA)):
         return [], 1.0
-    length = _length(item)
+    kind, length = _kind(item), _length(item)
     if length is None:
         return list(content_of(item).values()), 1.0
     step = max(1, -(-length // limit))
-    if issubclass(kind, dict):
+    if kind is dict:
         pairs = list(islice(dict.items(item), limit))
         return [each for pair in pairs for each in pair], length / max(1, len(pairs))
-    for plain in (list, tuple):
-        if issubclass(kind, plain):
-            # a slice, as an iterator writes to each that it passes
-            some = list(plain.__getitem__(item, slice(None, None, step)))
-            return some, length / max(1, len(some))
-    for bag in (set, frozenset):
-        if issubclass(kind, bag):
-            some = list(islice(bag.__iter__(item), limit))
-            return some, length / max(1, len(some))
-    # not reshape(), which may copy all of it
-    some = item.flat[::step].tolist()
+    if kind in _SEQUENCES:
+        # a slice, as an iterator writes to each that it passes
+        some = list(kind.__getitem__(item, slice(None, None, step)))
+    elif kind is not None:
+        some = list(islice(kind.__iter__(item), limit))
+    else:
+        # not reshape(), which may copy all of it
+        some = item.flat[::step].tolist()
     return some, length / max(1, len(some))
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
+from tensorlens.frameworks.queues.merged_queues import bounded_queue
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart
 
@@ -71,18 +72,9 @@ def _plain(item: Any) -> Queue | None:
     where = _place_of(item, array)
     part = QueuePart("array", where, 1, "element", nbytes, 1, nbytes, rule, ahead=False)
     name = f"{class_name(item)} of {array.dtype.__get__(item)} {array.shape.__get__(item)}"
-    return Queue(
-        name=name,
-        framework="numpy",
-        batches=0,
-        nbytes=nbytes,
-        max_batches=0,
-        max_nbytes=nbytes,
-        batch_nbytes=None,
-        parts=(part,),
-        rule=rule,
-        missing={"batch_nbytes": "an array does not say how large a batch is"},
-    )
+    no_size = "an array does not say how large a batch is"
+    found = bounded_queue(name, "numpy", 0, None, rule, no_size=no_size)
+    return replace(found, nbytes=nbytes, max_nbytes=nbytes, parts=(part,))
 
 
 def _place_of(item: Any, array: Any) -> str:
@@ -108,45 +100,33 @@ def _python_queue(item: Any) -> Queue:
     count = None if waiting is None else len(waiting)
     nbytes = 0 if not waiting else batch_bytes(*waiting)
     sizes = [size for size in map(batch_bytes, waiting or ()) if size]
-    one = max(sizes, default=None)
-    most = None if one is None or bound is None else one * bound
-    missing = {}
-    if bound is None:
-        missing["max_batches"] = missing["max_nbytes"] = "a queue without maxsize has no bound"
-    if one is None:
-        missing.setdefault("max_nbytes", "no item with arrays or tensors waits in it")
-        missing["batch_nbytes"] = "no item with arrays or tensors waits in it"
-    if nbytes is None:
-        missing["nbytes"] = "the items hold no arrays or tensors"
     rule = "maxsize" if bound else "no maxsize"
-    part = QueuePart("queue", "this process", count, "batch", nbytes, bound, most, rule)
-    return Queue(
-        name=f"{class_name(item)}, maxsize {limit}",
-        framework="python",
-        batches=count,
-        nbytes=nbytes,
-        max_batches=bound,
-        max_nbytes=most,
-        batch_nbytes=one,
-        parts=(part,),
-        rule=f"{rule} (queue.py of CPython); whoever waits in put() holds one more",
-        missing=missing,
+    found = bounded_queue(
+        f"{class_name(item)}, maxsize {limit}",
+        "python",
+        bound,
+        max(sizes, default=None),
+        f"{rule} (queue.py of CPython); whoever waits in put() holds one more",
+        no_bound="a queue without maxsize has no bound",
+        no_size="no item with arrays or tensors waits in it",
     )
+    most = found.max_nbytes
+    part = QueuePart("queue", "this process", count, "batch", nbytes, bound, most, rule)
+    if nbytes is None:
+        found.missing["nbytes"] = "the items hold no arrays or tensors"
+    return replace(found, batches=count, nbytes=nbytes, parts=(part,))
 
 
 def _generator(item: Any) -> Queue:
     """Return that a generator itself makes nothing ahead."""
-    return Queue(
-        name=f"generator {item.__name__}",
-        framework="python",
-        batches=0,
-        nbytes=0,
-        max_batches=0,
-        max_nbytes=0,
-        batch_nbytes=None,
-        parts=(),
-        rule="a generator runs when it is asked for its next; nobody asks ahead of the loop",
-        missing={"batch_nbytes": "a generator does not say how large a batch is"},
+    rule = "a generator runs when it is asked for its next; nobody asks ahead of the loop"
+    return bounded_queue(
+        f"generator {item.__name__}",
+        "python",
+        0,
+        None,
+        rule,
+        no_size="a generator does not say how large a batch is",
         notes=("no model is being fitted with it",),
     )
 

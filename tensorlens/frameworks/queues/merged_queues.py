@@ -1,11 +1,46 @@
-"""Several queues of one input as one."""
+"""Queues put together: of their bounds, and several of one input as one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tensorlens.records.queues import Queue
+
+
+def bounded_queue(
+    name: str,
+    framework: str,
+    limit: int | None,
+    one: int | None,
+    rule: str,
+    *,
+    no_bound: str = "",
+    no_size: str,
+    **others: Any,
+) -> Queue:
+    """Return a queue of at most ``limit`` batches of ``one`` bytes, which holds nothing now.
+
+    Args:
+        name: of the queue.
+        framework: whose it is.
+        limit: None where there is no bound.
+        one: None where it is not known.
+        rule: why it is ``limit``.
+        no_bound: why there is no bound.
+        no_size: why the bytes of a batch are not known.
+        others: further fields.
+    """
+    missing = {}
+    if limit is None:
+        missing["max_batches"] = missing["max_nbytes"] = no_bound
+    elif limit and one is None:
+        missing["max_nbytes"] = no_size
+    if one is None:
+        missing["batch_nbytes"] = no_size
+    most = 0 if limit == 0 else None if limit is None or one is None else limit * one
+    return Queue(name, framework, 0, 0, limit, most, one, (), rule, missing=missing, **others)
 
 
 def merge_queues(name: str, queues: Sequence[Queue]) -> Queue:

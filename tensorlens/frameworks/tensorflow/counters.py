@@ -15,23 +15,21 @@ from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 
 
-def handle() -> Any:
-    """Return the context's handle, or None as long as the program has run no operation."""
+def runtime() -> Any:
+    """Return TensorFlow's context, or None as long as the program has run no operation."""
     made = eager.context_safe()
-    return None if made is None else getattr(made, "_context_handle", None)
+    return None if getattr(made, "_context_handle", None) is None else made
 
 
 def is_initialized() -> bool:
     """Tell whether the program has run an operation, which is when devices are made."""
-    return handle() is not None
+    return runtime() is not None
 
 
 def devices() -> list[str]:
     """Return the full names of the local devices; none before the context is made."""
-    made = eager.context_safe()
-    if made is None or handle() is None:
-        return []
-    return [device.name for device in made.list_logical_devices()]
+    made = runtime()
+    return [] if made is None else [device.name for device in made.list_logical_devices()]
 
 
 def memory_info(device: str) -> tuple[int, int] | None:
@@ -40,11 +38,11 @@ def memory_info(device: str) -> tuple[int, int] | None:
     Args:
         device: TensorFlow's short name: ``GPU:0``.
     """
-    found = handle()
-    if found is None:
+    made = runtime()
+    if made is None:
         return None
     try:
-        info = pywrap_tfe.TFE_GetMemoryInfo(found, device)
+        info = pywrap_tfe.TFE_GetMemoryInfo(made._context_handle, device)
     except (ValueError, RuntimeError):
         # its allocator keeps no statistics
         return None
@@ -77,13 +75,13 @@ def read_peak(device: str) -> tuple[int, int] | None:
     """Return what is in use and the peak since the previous read, in bytes; None if not known."""
     with _peaks_lock:
         _install()
-        found = handle()
-        if found is None:
+        made = runtime()
+        if made is None:
             return None
         try:
-            info = _info(found, device)
+            info = _info(made._context_handle, device)
             _highest[device] = max(_highest.get(device, 0), int(info["peak"]))
-            _reset(found, device)
+            _reset(made._context_handle, device)
         except (ValueError, RuntimeError):
             return None
     return int(info["current"]), int(info["peak"])
@@ -100,19 +98,13 @@ def _install() -> None:
 def _users_info(handle: Any, device: str, *rest: Any) -> Any:
     info = _info(handle, device, *rest)
     with _peaks_lock:
-        return {**info, "peak": max(info["peak"], _highest.get(_short(device), 0))}
+        return {**info, "peak": max(info["peak"], _highest.get(short_name(spelling(device)), 0))}
 
 
 def _users_reset(handle: Any, device: str, *rest: Any) -> Any:
     with _peaks_lock:
-        _highest.pop(_short(device), None)
+        _highest.pop(short_name(spelling(device)), None)
         return _reset(handle, device, *rest)
-
-
-def _short(device: str) -> str:
-    """Return ``GPU:0`` of any spelling of it."""
-    parts = device.upper().replace("/", "").split("DEVICE:")[-1].split(":")
-    return f"{parts[0]}:{parts[1] if len(parts) > 1 else 0}"
 
 
 _THEIRS = {"cuda": "GPU", "tpu": "TPU"}

@@ -12,15 +12,7 @@ class CpuCounter(NativeCounter[TensorflowAllocator]):
     source = "TensorFlow CPU allocator"
 
 
-def _native() -> CpuCounter:
-    tapped, fresh = install()
-    if fresh:
-        # the trial's peak is not the program's
-        tapped.read()
-    return CpuCounter(tapped)
-
-
-_choice = HostCounterChoice(_native)
+_choice = HostCounterChoice(lambda: CpuCounter(install()))
 cpu_counter = _choice.counter
 allocator = _choice.allocator
 recordable = _choice.recordable

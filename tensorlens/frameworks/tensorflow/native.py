@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 from array import array
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,16 @@ from typing import Any
 
 import tensorflow
 
-from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.traced_code import NodeFigures
-from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
+from tensorlens.native.build import (
+    SOURCES,
+    NativePart,
+    NativeUnavailable,
+    Signatures,
+    declare,
+    load,
+)
 
 __all__ = ["NativeUnavailable", "TensorflowAllocator", "install"]
 
@@ -25,6 +32,7 @@ _REFUSALS = {
     1: "its functions are not where they are known to be",
     2: "its object cannot be written",
     3: "what it hands out is not seen",
+    4: "there are two allocators, as where TF_CPU_ALLOCATOR_USE_BFC is set",
 }
 
 
@@ -118,37 +126,45 @@ class TensorflowAllocator(NativeAllocator):
         return source_line(line)
 
 
-_lock = locks.reentrant()
-_installed: TensorflowAllocator | None = None
-
-
-def install() -> tuple[TensorflowAllocator, bool]:
-    """Tap the allocator; also tell whether this call was the one that did.
+@functools.cache
+def install() -> TensorflowAllocator:
+    """Tap the allocator, once.
 
     Raises:
         NativeUnavailable: it could not be built, or the allocator cannot be tapped.
     """
-    global _installed
-    with _lock:
-        if _installed is not None:
-            return _installed, False
-        library = load(TAP)
-        refusal = int(library.tl_install())
-        if refusal:
-            raise NativeUnavailable(f"{_LABEL} is not in use: {_REFUSALS[refusal]}")
-        _installed = TensorflowAllocator(library)
-        return _installed, True
+    library = load(TAP)
+    refusal = int(library.tl_install())
+    if refusal:
+        raise NativeUnavailable(f"{_LABEL} is not in use: {_REFUSALS[refusal]}")
+    installed = TensorflowAllocator(library)
+    # the trial's peak is not the program's
+    installed.read()
+    return installed
 
 
 _AT_ONCE = 256
+_address, _number, _small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_NODE_LOG: Signatures = {
+    "tl_nodes_begin": (ctypes.py_object, ()),
+    "tl_nodes_fresh": (_number, (_address, _number)),
+    "tl_nodes_place": (None, (_small, _address, _number)),
+    "tl_nodes_forget_places": (None, ()),
+    "tl_nodes_settle": (None, ()),
+    "tl_nodes_group": (_small, ()),
+    "tl_nodes_look": (None, (_small, _address)),
+    "tl_nodes_clear": (None, (_small,)),
+    "tl_nodes_lost": (_number, ()),
+}
 
 
 class NodeLog:
     """The native log of nodes. Python says which nodes make up a group once it has met them."""
 
     def __init__(self, allocator: TensorflowAllocator) -> None:
+        self._allocator = allocator
         self._library = allocator.library
-        self._declare()
+        declare(self._library, _NODE_LOG)
         self.settle = self._library.tl_nodes_settle
         self.forget_places = self._library.tl_nodes_forget_places
         """Have all nodes put into groups anew."""
@@ -196,21 +212,4 @@ class NodeLog:
         return NodeFigures(*found)
 
     def _name(self, number: int) -> str | None:
-        name = self._library.tl_op_name(number)
-        return None if name is None else name.decode("utf-8", "replace")
-
-    def _declare(self) -> None:
-        address, number, small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            "tl_nodes_begin": (ctypes.py_object, ()),
-            "tl_nodes_fresh": (number, (address, number)),
-            "tl_nodes_place": (None, (small, address, number)),
-            "tl_nodes_forget_places": (None, ()),
-            "tl_nodes_settle": (None, ()),
-            "tl_nodes_group": (small, ()),
-            "tl_nodes_look": (None, (small, address)),
-            "tl_nodes_clear": (None, (small,)),
-            "tl_nodes_lost": (number, ()),
-            "tl_op_name": (ctypes.c_char_p, (small,)),
-        }
-        declare(self._library, signatures)
+        return None if number < 0 else self._allocator.node_name(number)

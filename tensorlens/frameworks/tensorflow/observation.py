@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.native import NativeUnavailable
@@ -38,16 +39,7 @@ def _begin() -> Callable[[], None]:
 
     allocator = cpu.recordable()
     allocator.watch_births()
-
-    def begin(name: str) -> Callable[[], None]:
-        call = allocator.call(name)
-
-        def end() -> None:
-            allocator.end(call)
-
-        return end
-
-    unfollow = follow_calls(begin)
+    unfollow = follow_calls(lambda name: partial(allocator.end, allocator.call(name)))
 
     def end() -> None:
         allocator.watch_births(False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from tensorflow.python.eager import context
@@ -81,48 +82,39 @@ _followed = Shared(_wrap)
 _MODULE = "keras.src.optimizers.base_optimizer"
 
 
-class OptimizerSteps:
-    """Calls ``act`` after each step of the program's first Keras optimizer.
+def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
+    """Call ``act`` after each step of the program's first Keras optimizer; return what ends that.
 
     Where it steps inside of a ``tf.function``, as in ``fit``, that is whenever the outermost such
     function has run. When that optimizer is gone the next one to step takes its place. Keras may
     be imported later.
     """
+    first: Callable[[], Any] = nothing
 
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act = act
-        self._first: Callable[[], Any] = nothing
-        self._undo = [follow()]
-        self._undo.append(when_imported(_MODULE, self._wrap))
-
-    def close(self) -> None:
-        """Call it no longer."""
-        while self._undo:
-            self._undo.pop()()
-
-    def _wrap(self) -> None:
-        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-            def apply(optimizer: Any, *arguments: Any, **options: Any) -> Any:
-                result = original(optimizer, *arguments, **options)
-                self._stepped(optimizer)
-                return result
-
-            return apply
-
-        self._undo.append(wrap(kinds.optimizer(), "apply", wrapper))
-
-    def _stepped(self, optimizer: Any) -> None:
-        known = self._first()
+    def stepped(optimizer: Any) -> None:
+        nonlocal first
+        known = first()
         if known is None:
-            self._first = weakref.ref(optimizer)
+            first = weakref.ref(optimizer)
         elif known is not optimizer:
             return
         if ops.inside_function():
-            when_run(self._act)
+            when_run(act)
         else:
-            self._act()
+            act()
 
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(optimizer: Any, *arguments: Any, **options: Any) -> Any:
+            result = original(optimizer, *arguments, **options)
+            stepped(optimizer)
+            return result
 
-def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
-    """Call ``act`` after each step of the program's first optimizer; return what ends that."""
-    return OptimizerSteps(act).close
+        return apply
+
+    def imported() -> None:
+        stack.callback(wrap(kinds.optimizer(), "apply", wrapper))
+
+    stack = ExitStack()
+    stack.callback(follow())
+    stack.callback(when_imported(_MODULE, imported))
+    return stack.close

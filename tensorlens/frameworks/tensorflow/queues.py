@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.merged_queues import merge_queues, total
+from tensorlens.frameworks.queues.merged_queues import bounded_queue, merge_queues, total
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart
@@ -296,27 +296,20 @@ def _by_chain(chain: Sequence[Transformation], one: int | None, *, is_running: b
     limit = _static_limit(chain)
     if is_running and not any(each.buffers for each in chain):
         limit = 0
-    now = None if is_running and limit != 0 else 0
-    missing = {} if now is not None else {"batches": _NO_MODEL, "nbytes": _NO_MODEL}
-    if limit is None:
-        missing["max_batches"] = missing["max_nbytes"] = _NO_MODEL if is_running else _ASK_AGAIN
-    if one is None:
-        missing["batch_nbytes"] = _NO_SIZE
-        if limit:
-            missing["max_nbytes"] = _NO_SIZE
-    return Queue(
-        name=_title(chain),
-        framework="tensorflow",
-        batches=now,
-        nbytes=now,
-        max_batches=limit,
-        max_nbytes=0 if limit == 0 else None if limit is None or one is None else limit * one,
-        batch_nbytes=one,
-        parts=(),
-        rule="nothing in it keeps elements" if limit == 0 else _PREFETCH if limit else "",
-        missing=missing,
+    found = bounded_queue(
+        _title(chain),
+        "tensorflow",
+        limit,
+        one,
+        "nothing in it keeps elements" if limit == 0 else _PREFETCH if limit else "",
+        no_bound=_NO_MODEL if is_running else _ASK_AGAIN,
+        no_size=_NO_SIZE,
         notes=() if is_running else (_IDLE,),
     )
+    if not is_running or limit == 0:
+        return found
+    missing = {"batches": _NO_MODEL, "nbytes": _NO_MODEL, **found.missing}
+    return replace(found, batches=None, nbytes=None, missing=missing)
 
 
 def _title(chain: Sequence[Transformation]) -> str:

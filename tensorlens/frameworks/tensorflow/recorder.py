@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,44 +34,20 @@ class TensorflowRecorder(NativeRecorder):
     """Records spans of what TensorFlow's tapped allocator hands out; spans may overlap."""
 
     def __init__(self, allocator: NativeAllocator) -> None:
-        super().__init__(allocator)
-        self._knows_modules: bool | None = None
+        super().__init__(allocator, allocator.library.tl_trial)
 
-    def tell_modules(self) -> None:
-        """Let the native part read which layer a frame calls, after a trial, once there is Keras.
+    def follow_modules(self) -> None:
+        """Say to the native part, once there is Keras, which code calls layers.
 
-        All layers are called by one method, ``Layer.__call__``.
+        All are called by one method, ``Layer.__call__``.
         """
-        if self._knows_modules is None:
-            probe = _Probe(self._library.tl_trial)
-            self._library.tl_module_call(id(_Probe.call.__code__))
-            self._knows_modules = self.reads_modules(probe.call, probe)
-            self._library.tl_module_call(None)
-            if self._knows_modules:
-                # a recording may begin first: Keras is imported when its first attribute is read
-                when_imported(_LAYERS, self._read_layers)
+        # a recording may begin first: Keras is imported when its first attribute is read
+        when_imported(_LAYERS, self._read_layers)
 
     def _read_layers(self) -> None:
-        call = _call_of_layers()
-        self._library.tl_module_call(None if call is None else id(call))
-
-
-class _Probe:
-    """An object whose method is called as a layer is."""
-
-    def __init__(self, allocate: Any) -> None:
-        self._allocate = allocate
-
-    def call(self, *arguments: Any, **options: Any) -> None:
-        self._allocate()
-
-
-def _call_of_layers() -> Any:
-    """Return the code of ``Layer.__call__`` below its decorators; None without Keras."""
-    function: Any = vars(kinds.layer()).get("__call__")
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return getattr(function, "__code__", None)
+        # below its decorators
+        function: Any = inspect.unwrap(vars(kinds.layer())["__call__"])
+        self._library.tl_module_call(id(function.__code__))
 
 
 def module_paths(roots: Sequence[CensusRoot] = ()) -> ModulePath:
@@ -80,7 +58,8 @@ def module_paths(roots: Sequence[CensusRoot] = ()) -> ModulePath:
     return lambda address, kind: paths.get((address, kind))
 
 
-_recorder: TensorflowRecorder | None = None
+_recorder = functools.cache(TensorflowRecorder)
+"""Returns the recorder of an allocator, of which there is one."""
 
 
 def start(options: RecordOptions) -> Recorder:
@@ -92,7 +71,7 @@ def start(options: RecordOptions) -> Recorder:
     from tensorlens.frameworks.tensorflow.attribution.eager_gradients import EagerGradients
     from tensorlens.frameworks.tensorflow.attribution.graph_lines import GraphLines
 
-    native = _native()
+    native = _recorder(cpu.recordable())
     gradients, lines = EagerGradients(native.thread_now), GraphLines()
 
     def observe() -> Callable[[], None]:
@@ -120,14 +99,6 @@ def _note(reference: weakref.ref[HostRecorder]) -> None:
     recorder = reference()
     if recorder is not None:
         recorder.note(GRAPH_CALL)
-
-
-def _native() -> TensorflowRecorder:
-    global _recorder
-    allocator = cpu.recordable()
-    if _recorder is None:
-        _recorder = TensorflowRecorder(allocator)
-    return _recorder
 
 
 def _look(roots: Sequence[CensusRoot], moment: Moment) -> MomentCensus:

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <unordered_map>
 #include <vector>
 
@@ -30,149 +31,13 @@ struct NowInGroup {
   bool touched = false;
 };
 
-class NodeLog {
- public:
+// Whoever calls holds the lock.
+struct NodeLog {
   // 6 MiB; a call with more is added up as it goes, so far as its nodes are known
   static constexpr size_t kMostEntries = 1 << 18;
   // a program that traces anew all the time must not eat the host
   static constexpr size_t kMostKeys = 1 << 16;
 
-  bool is_on() const {
-    return calls_.load(std::memory_order_relaxed) > 0;
-  }
-
-  void begin() {
-    const Holding holding(lock);
-    calls_.fetch_add(1, std::memory_order_relaxed);
-  }
-
-  // Gives how many nodes are in no group yet; if none, all is added up.
-  int64_t end() {
-    const Holding holding(lock);
-    // a child forked during a call has a count of 0 already
-    calls_.store(std::max<int64_t>(0, calls_.load() - 1), std::memory_order_relaxed);
-    if (waiting_ == 0) {
-      settle();
-    }
-    return waiting_;
-  }
-
-  // `node` is the number of the name of what runs, -1 for none.
-  void allocated(const void* block, int64_t size, int32_t node) {
-    Call call{0, 0, -1, Captured{kNoStack, Birth()}};
-    g_calls.here(&call);
-    const Holding holding(lock);
-    try {
-      const uint64_t name = static_cast<uint64_t>(static_cast<uint32_t>(call.function)) << 32 |
-          static_cast<uint32_t>(node);
-      const auto known = numbers_.find(name);
-      int32_t key = -1;
-      if (known != numbers_.end()) {
-        key = known->second;
-      } else if (keys_.size() < kMostKeys) {
-        key = static_cast<int32_t>(keys_.size());
-        keys_.push_back(Key{call.function, node, false, false, {}});
-        numbers_.emplace(name, key);
-      }
-      if (key < 0) {
-        ++lost_;
-        return;
-      }
-      note_fresh(key);
-      add(Entry{reinterpret_cast<uintptr_t>(block), size, key});
-    } catch (const std::bad_alloc&) {
-      ++lost_;
-    }
-  }
-
-  void freed(const void* block) {
-    const Holding holding(lock);
-    try {
-      add(Entry{reinterpret_cast<uintptr_t>(block), 0, -1});
-    } catch (const std::bad_alloc&) {
-      ++lost_;
-    }
-  }
-
-  // Takes the nodes that are in no group yet: key, function and node of each.
-  int64_t take_fresh(int32_t* found, int64_t most) {
-    const Holding holding(lock);
-    int64_t count = 0;
-    while (count < most && !fresh_.empty()) {
-      const int32_t key = fresh_.back();
-      fresh_.pop_back();
-      *found++ = key;
-      *found++ = keys_[key].function;
-      *found++ = keys_[key].node;
-      ++count;
-    }
-    return count;
-  }
-
-  void place(int32_t key, const int32_t* groups, int64_t count) {
-    const Holding holding(lock);
-    if (static_cast<size_t>(key) >= keys_.size()) {
-      return;
-    }
-    keys_[key].groups.assign(groups, groups + count);
-    keys_[key].placed = true;
-    waiting_ -= keys_[key].waits;
-    keys_[key].waits = false;
-  }
-
-  // Has all nodes put into groups anew.
-  void forget_places() {
-    const Holding holding(lock);
-    const int64_t lost = lost_;
-    add_up();
-    lost_ = lost;  // of groups that nobody asks for any more, or not yet
-    fresh_.clear();
-    waiting_ = 0;
-    for (Key& key : keys_) {
-      key.placed = key.waits = false;
-    }
-  }
-
-  void settle_now() {
-    const Holding holding(lock);
-    settle();
-  }
-
-  int32_t new_group() {
-    const Holding holding(lock);
-    groups_.emplace_back();
-    running_.emplace_back();
-    return static_cast<int32_t>(groups_.size()) - 1;
-  }
-
-  Group look(int32_t group) {
-    const Holding holding(lock);
-    return groups_[group];
-  }
-
-  void clear(int32_t group) {
-    const Holding holding(lock);
-    groups_[group] = Group();
-  }
-
-  int64_t lost() {
-    const Holding holding(lock);
-    return lost_;
-  }
-
-  void abandon() {
-    calls_.store(0);
-    entries_.clear();
-    open_.clear();
-    for (const int32_t group : touched_) {
-      running_[group] = NowInGroup();
-    }
-    touched_.clear();
-  }
-
-  SpinLock lock;
-
- private:
   struct Key {
     int32_t function, node;
     bool placed, waits;
@@ -188,47 +53,78 @@ class NodeLog {
     int32_t key;
   };
 
-  void note_fresh(int32_t key) {
-    if (!keys_[key].placed && !keys_[key].waits) {
-      fresh_.push_back(key);
-      keys_[key].waits = true;
-      ++waiting_;
+  SpinLock lock;
+  std::atomic<int64_t> calls{0};
+  std::unordered_map<uint64_t, int32_t> numbers;
+  std::vector<Key> keys;
+  std::vector<int32_t> fresh;
+  int64_t waiting = 0;  // nodes that were met and are in no group yet
+  std::vector<Entry> entries;
+  std::unordered_map<uintptr_t, Open> open;
+  std::vector<Group> groups;
+  std::vector<NowInGroup> running;
+  std::vector<int32_t> touched;
+  int64_t lost = 0;  // events that could not be added up
+
+  bool is_on() const {
+    return calls.load(std::memory_order_relaxed) > 0;
+  }
+
+  // The number of what runs in a call, which is fresh where it is in no group; -1 where there are
+  // too many.
+  int32_t key_of(int32_t function, int32_t node) {
+    const uint64_t name = static_cast<uint64_t>(static_cast<uint32_t>(function)) << 32 |
+        static_cast<uint32_t>(node);
+    auto known = numbers.find(name);
+    if (known == numbers.end()) {
+      if (keys.size() >= kMostKeys) {
+        return -1;
+      }
+      keys.push_back(Key{function, node, false, false, {}});
+      known = numbers.emplace(name, static_cast<int32_t>(keys.size()) - 1).first;
     }
+    Key& key = keys[known->second];
+    if (!key.placed && !key.waits) {
+      fresh.push_back(known->second);
+      key.waits = true;
+      ++waiting;
+    }
+    return known->second;
   }
 
   void add(const Entry& entry) {
-    if (entries_.size() >= kMostEntries) {
+    if (entries.size() >= kMostEntries) {
       add_up();
     }
-    entries_.push_back(entry);
+    entries.push_back(entry);
   }
 
   void add_up() {
-    for (const Entry& entry : entries_) {
+    for (const Entry& entry : entries) {
       if (entry.size == 0) {
-        const auto found = open_.find(entry.address);
-        if (found != open_.end()) {
+        const auto found = open.find(entry.address);
+        if (found != open.end()) {
           change(found->second.key, -found->second.size);
-          open_.erase(found);
+          open.erase(found);
         }
         continue;
       }
-      if (!keys_[entry.key].placed) {
-        ++lost_;
+      if (!keys[entry.key].placed) {
+        ++lost;
         continue;
       }
-      open_[entry.address] = Open{entry.size, entry.key};
+      open[entry.address] = Open{entry.size, entry.key};
       change(entry.key, entry.size);
     }
-    entries_.clear();
+    entries.clear();
   }
 
   void change(int32_t key, int64_t size) {
-    for (const int32_t number : keys_[key].groups) {
-      NowInGroup& group = running_[number];
+    for (const int32_t number : keys[key].groups) {
+      NowInGroup& group = running[number];
       if (!group.touched) {
         group.touched = true;
-        touched_.push_back(number);
+        touched.push_back(number);
       }
       group.resident += size;
       if (size > 0) {
@@ -243,79 +139,138 @@ class NodeLog {
     if (is_on()) {
       return;
     }
-    for (const int32_t number : touched_) {
-      Group& all = groups_[number];
-      const NowInGroup& now = running_[number];
+    for (const int32_t number : touched) {
+      Group& all = groups[number];
+      const NowInGroup& now = running[number];
       all.net_first = all.hits == 0 ? now.resident : all.net_first;
       all.net_max = all.hits == 0 ? now.resident : std::max(all.net_max, now.resident);
       all.net += now.resident;
       all.allocated = std::max(all.allocated, now.allocated);
       all.peak = std::max(all.peak, now.peak);
       ++all.hits;
-      running_[number] = NowInGroup();
+      running[number] = NowInGroup();
     }
-    touched_.clear();
-    open_.clear();
-    if (keys_.size() >= kMostKeys && waiting_ == 0) {
-      keys_.clear();
-      numbers_.clear();
+    touched.clear();
+    open.clear();
+    if (keys.size() >= kMostKeys && waiting == 0) {
+      keys.clear();
+      numbers.clear();
     }
   }
-
-  std::atomic<int64_t> calls_{0};
-  std::unordered_map<uint64_t, int32_t> numbers_;
-  std::vector<Key> keys_;
-  std::vector<int32_t> fresh_;
-  int64_t waiting_ = 0;  // nodes that were met and are in no group yet
-  std::vector<Entry> entries_;
-  std::unordered_map<uintptr_t, Open> open_;
-  std::vector<Group> groups_;
-  std::vector<NowInGroup> running_;
-  std::vector<int32_t> touched_;
-  int64_t lost_ = 0;
 };
 
 NodeLog& g_node_log = *new NodeLog;
 
-void node_log_before_fork() {
-  g_node_log.lock.lock();
+// `node` is the number of the name of what runs, -1 for none.
+void log_node(const void* block, int64_t size, int32_t node) {
+  Call call{0, 0, -1, Captured{kNoStack, Birth()}};
+  g_calls.here(&call);
+  const Holding holding(g_node_log.lock);
+  try {
+    const int32_t key = g_node_log.key_of(call.function, node);
+    if (key >= 0) {
+      g_node_log.add(NodeLog::Entry{reinterpret_cast<uintptr_t>(block), size, key});
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+    // it is lost as well
+  }
+  ++g_node_log.lost;
 }
 
-void node_log_after_fork() {
-  g_node_log.lock.unlock();
+void log_free(const void* block) {
+  const Holding holding(g_node_log.lock);
+  try {
+    g_node_log.add(NodeLog::Entry{reinterpret_cast<uintptr_t>(block), 0, -1});
+  } catch (const std::bad_alloc&) {
+    ++g_node_log.lost;
+  }
 }
 
-void node_log_in_child() {
-  g_node_log.abandon();
-  g_node_log.lock.unlock();
+void follow_forks() {
+  pthread_atfork(
+      [] { g_node_log.lock.lock(); }, [] { g_node_log.lock.unlock(); },
+      [] {
+        g_node_log.calls.store(0);
+        g_node_log.entries.clear();
+        g_node_log.open.clear();
+        for (const int32_t group : g_node_log.touched) {
+          g_node_log.running[group] = NowInGroup();
+        }
+        g_node_log.touched.clear();
+        g_node_log.lock.unlock();
+      });
 }
 
 }  // namespace
 
+// The end gives how many nodes are in no group yet; if none, all is added up.
 TL_EXPORT PyObject* tl_nodes_begin() {
-  g_node_log.begin();
-  return begun(0, [](int64_t) { return g_node_log.end(); });
+  {
+    const Holding holding(g_node_log.lock);
+    g_node_log.calls.fetch_add(1, std::memory_order_relaxed);
+  }
+  return begun(0, [](int64_t) {
+    const Holding holding(g_node_log.lock);
+    // a child forked during a call has a count of 0 already
+    const int64_t left = std::max<int64_t>(0, g_node_log.calls.load() - 1);
+    g_node_log.calls.store(left, std::memory_order_relaxed);
+    if (g_node_log.waiting == 0) {
+      g_node_log.settle();
+    }
+    return g_node_log.waiting;
+  });
 }
 
+// Takes the nodes that are in no group yet: key, function and node of each.
 TL_EXPORT int64_t tl_nodes_fresh(int32_t* found, int64_t most) {
-  return g_node_log.take_fresh(found, most);
+  const Holding holding(g_node_log.lock);
+  int64_t count = 0;
+  for (; count < most && !g_node_log.fresh.empty(); ++count) {
+    const int32_t key = g_node_log.fresh.back();
+    g_node_log.fresh.pop_back();
+    *found++ = key;
+    *found++ = g_node_log.keys[key].function;
+    *found++ = g_node_log.keys[key].node;
+  }
+  return count;
 }
 
-TL_EXPORT void tl_nodes_place(int32_t key, const int32_t* groups, int64_t count) {
-  g_node_log.place(key, groups, count);
+TL_EXPORT void tl_nodes_place(int32_t number, const int32_t* groups, int64_t count) {
+  const Holding holding(g_node_log.lock);
+  if (static_cast<size_t>(number) < g_node_log.keys.size()) {
+    NodeLog::Key& key = g_node_log.keys[number];
+    key.groups.assign(groups, groups + count);
+    key.placed = true;
+    g_node_log.waiting -= key.waits;
+    key.waits = false;
+  }
 }
 
+// Has all nodes put into groups anew.
 TL_EXPORT void tl_nodes_forget_places() {
-  g_node_log.forget_places();
+  const Holding holding(g_node_log.lock);
+  const int64_t lost = g_node_log.lost;
+  g_node_log.add_up();
+  g_node_log.lost = lost;  // of groups that nobody asks for any more, or not yet
+  g_node_log.fresh.clear();
+  g_node_log.waiting = 0;
+  for (NodeLog::Key& key : g_node_log.keys) {
+    key.placed = key.waits = false;
+  }
 }
 
 TL_EXPORT void tl_nodes_settle() {
-  g_node_log.settle_now();
+  const Holding holding(g_node_log.lock);
+  g_node_log.settle();
 }
 
 TL_EXPORT int32_t tl_nodes_group() {
+  const Holding holding(g_node_log.lock);
   try {
-    return g_node_log.new_group();
+    g_node_log.running.emplace_back();
+    g_node_log.groups.emplace_back();
+    return static_cast<int32_t>(g_node_log.groups.size()) - 1;
   } catch (const std::bad_alloc&) {
     return -1;
   }
@@ -323,17 +278,16 @@ TL_EXPORT int32_t tl_nodes_group() {
 
 // Gives hits, allocated, peak, net, net_max and net_first.
 TL_EXPORT void tl_nodes_look(int32_t group, int64_t* figures) {
-  const Group found = g_node_log.look(group);
-  const int64_t all[] = {
-      found.hits, found.allocated, found.peak, found.net, found.net_max, found.net_first};
-  std::copy(std::begin(all), std::end(all), figures);
+  const Holding holding(g_node_log.lock);
+  std::memcpy(figures, &g_node_log.groups[group], sizeof(Group));
 }
 
 TL_EXPORT void tl_nodes_clear(int32_t group) {
-  g_node_log.clear(group);
+  const Holding holding(g_node_log.lock);
+  g_node_log.groups[group] = Group();
 }
 
-// How many events could not be added up.
 TL_EXPORT int64_t tl_nodes_lost() {
-  return g_node_log.lost();
+  const Holding holding(g_node_log.lock);
+  return g_node_log.lost;
 }

@@ -49,8 +49,8 @@ enum Kind : int64_t { PLAIN, VARIABLE, UNREAD };
 
 // one row, as Python reads it
 struct Row {
-  int64_t parent;  // row that it belongs to, or -1
-  int64_t index;   // of an argument, else place among the parent's parts
+  int64_t parent;  // of a variable's value the row of its handle, else -1
+  int64_t tensor;  // number of the argument
   int64_t kind;
   int64_t dtype;
   int64_t nbytes;
@@ -81,27 +81,26 @@ void fill(Row& row, const Tensor& tensor) {
   row.owned = root->OwnsMemory();
 }
 
-void add(Rows& rows, const Tensor& tensor, int64_t parent, int64_t index, int64_t kind) {
-  rows.push_back(Row{parent, index, kind});
+void add(Rows& rows, const Tensor& tensor, int64_t parent, int64_t number, int64_t kind) {
+  rows.push_back(Row{parent, number, kind});
   fill(rows.back(), tensor);
 }
 
-// adds the values of the variables that a tensor of handles refers to
-void add_values(Rows& rows, const Tensor& tensor) {
-  const int64_t parent = static_cast<int64_t>(rows.size()) - 1;
-  const auto* handles = static_cast<const tensorflow::ResourceHandle*>(
+// adds the value of the variable that a handle refers to
+void add_value(Rows& rows, const Tensor& tensor, int64_t number) {
+  const auto* handle = static_cast<const tensorflow::ResourceHandle*>(
       static_cast<const void*>(tensorflow::DMAHelper::base(&tensor)));
-  for (int64_t each = 0; handles != nullptr && each < tensor.NumElements(); ++each) {
-    if (!handles[each].IsRefCounting()) continue;
-    auto found = handles[each].GetResource<tensorflow::Var>();
-    if (!found.ok()) continue;
-    auto* variable = found.value();
-    // a writer may swap the tensor: it is read under its lock, and not waited for
-    if (variable->mu()->try_lock_shared()) {
-      if (variable->tensor()->IsInitialized())
-        add(rows, *variable->tensor(), parent, each, VARIABLE);
-      variable->mu()->unlock_shared();
+  if (handle == nullptr || tensor.NumElements() != 1 || !handle->IsRefCounting()) return;
+  auto found = handle->GetResource<tensorflow::Var>();
+  if (!found.ok()) return;
+  auto* variable = found.value();
+  // a writer may swap the tensor: it is read under its lock, and not waited for
+  if (variable->mu()->try_lock_shared()) {
+    if (variable->tensor()->IsInitialized()) {
+      const int64_t parent = static_cast<int64_t>(rows.size()) - 1;
+      add(rows, *variable->tensor(), parent, number, VARIABLE);
     }
+    variable->mu()->unlock_shared();
   }
 }
 
@@ -126,7 +125,7 @@ TL_API void* tl_tf_scan(PyObject** tensors, int64_t length) {
         continue;
       }
       add(*rows, *tensor, -1, each, PLAIN);
-      if (tensor->dtype() == tensorflow::DT_RESOURCE) add_values(*rows, *tensor);
+      if (tensor->dtype() == tensorflow::DT_RESOURCE) add_value(*rows, *tensor, each);
     }
     return rows;
   } catch (...) {

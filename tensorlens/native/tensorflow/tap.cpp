@@ -81,33 +81,15 @@ const int kDeallocateSized = place_of_sized<Allocator>(0);
 
 // In front of a table are the offset to the object's top and its type.
 constexpr int kBefore = 2, kWords = 48;
-
-struct Tapped {
-  Allocator* allocator = nullptr;
-  void** original = nullptr;
-  void* table[kBefore + kWords] = {};
-};
-
-// There is one for each kind of CPU allocator in use: nearly always the same one.
-constexpr int kMost = 4;
-Tapped g_tapped[kMost];
-int g_count = 0;
-
-void** original_of(const Allocator* allocator) {
-  for (int index = 0; index < g_count; ++index) {
-    if (g_tapped[index].allocator == allocator) {
-      return g_tapped[index].original;
-    }
-  }
-  return g_tapped[0].original;
-}
+void* g_table[kBefore + kWords];
+void** g_original = nullptr;
 
 template <typename Function>
-Function original(const Allocator* allocator, int place) {
-  return reinterpret_cast<Function>(original_of(allocator)[place]);
+Function original(int place) {
+  return reinterpret_cast<Function>(g_original[place]);
 }
 
-// One of these functions may be written by means of another, or of another tapped allocator's.
+// One of these functions may be written by means of another.
 thread_local int t_inside = 0;
 
 struct Inside {
@@ -131,7 +113,7 @@ void* counted(void* block, size_t bytes, const Inside& inside) {
     } else {
       take_in(block, static_cast<int64_t>(bytes));
       if (g_node_log.is_on()) {
-        g_node_log.allocated(block, static_cast<int64_t>(bytes), node_here());
+        log_node(block, static_cast<int64_t>(bytes), node_here());
       }
     }
   }
@@ -140,22 +122,21 @@ void* counted(void* block, size_t bytes, const Inside& inside) {
 
 void* allocate(Allocator* self, size_t alignment, size_t bytes) {
   const Inside inside;
-  return counted(original<Allocate>(self, kAllocate)(self, alignment, bytes), bytes, inside);
+  return counted(original<Allocate>(kAllocate)(self, alignment, bytes), bytes, inside);
 }
 
 void* allocate_with(
     Allocator* self, size_t alignment, size_t bytes, const AllocationAttributes& attributes) {
   const Inside inside;
   return counted(
-      original<AllocateWith>(self, kAllocateWith)(self, alignment, bytes, attributes), bytes,
-      inside);
+      original<AllocateWith>(kAllocateWith)(self, alignment, bytes, attributes), bytes, inside);
 }
 
 // Before the block goes back: from then on another thread may be given the same address.
 void uncount(void* block, const Inside& inside) {
   if (inside.is_outermost() && block != nullptr) {
     if (g_node_log.is_on()) {
-      g_node_log.freed(block);
+      log_free(block);
     }
     take_out(block);
   }
@@ -164,13 +145,13 @@ void uncount(void* block, const Inside& inside) {
 void deallocate(Allocator* self, void* block) {
   const Inside inside;
   uncount(block, inside);
-  original<Deallocate>(self, kDeallocate)(self, block);
+  original<Deallocate>(kDeallocate)(self, block);
 }
 
 void deallocate_sized(Allocator* self, void* block, size_t alignment, size_t bytes) {
   const Inside inside;
   uncount(block, inside);
-  original<DeallocateSized>(self, kDeallocateSized)(self, block, alignment, bytes);
+  original<DeallocateSized>(kDeallocateSized)(self, block, alignment, bytes);
 }
 
 // Number of the name of this thread where it is one of tf.data's, which makes elements ahead of any
@@ -196,15 +177,6 @@ int32_t node_here() {
 
 // Gives false where the table cannot be read or the object cannot be written.
 bool tap(Allocator* allocator) {
-  for (int index = 0; index < g_count; ++index) {
-    if (g_tapped[index].allocator == allocator) {
-      return true;
-    }
-  }
-  if (g_count == kMost) {
-    return false;
-  }
-  Tapped& tapped = g_tapped[g_count];
   void** const identity = reinterpret_cast<void**>(allocator);
   void** const original = static_cast<void**>(*identity);
   // what lies behind the table's end is copied as well, as far as it can be read
@@ -217,9 +189,9 @@ bool tap(Allocator* allocator) {
       }
       break;
     }
-    tapped.table[word] = value;
+    g_table[word] = value;
   }
-  void** const table = tapped.table + kBefore;
+  void** const table = g_table + kBefore;
   table[kAllocate] = reinterpret_cast<void*>(&allocate);
   table[kAllocateWith] = reinterpret_cast<void*>(&allocate_with);
   table[kDeallocate] = reinterpret_cast<void*>(&deallocate);
@@ -229,9 +201,7 @@ bool tap(Allocator* allocator) {
   if (!is_writable(identity)) {
     return false;
   }
-  tapped.allocator = allocator;
-  tapped.original = original;
-  ++g_count;
+  g_original = original;
   __atomic_store_n(identity, static_cast<void*>(table), __ATOMIC_RELEASE);
   return true;
 }
@@ -250,29 +220,29 @@ bool counts_a_trial(Allocator* allocator) {
 }  // namespace
 
 // 0: in place (also when it already was). 1: the functions are not virtual as they are known to
-// be. 2: the allocator's table cannot be replaced. 3: what it hands out is not seen.
+// be. 2: the allocator's table cannot be replaced. 3: what it hands out is not seen. 4: there are
+// two allocators, as where TF_CPU_ALLOCATOR_USE_BFC is set.
 TL_EXPORT int tl_install() {
-  if (g_count != 0) {
+  if (g_original != nullptr) {
     return 0;
   }
   if (kAllocate < 0 || kAllocateWith < 0 || kDeallocate < 0) {
     return 1;
   }
   Allocator* const base = tsl::cpu_allocator_base();
-  Allocator* of_devices = base;
-  if (&tensorflow::ProcessState::singleton != nullptr) {
-    // another object where TF_CPU_ALLOCATOR_USE_BFC is set
-    of_devices = tensorflow::ProcessState::singleton()->GetCPUAllocator(0);
+  if (&tensorflow::ProcessState::singleton != nullptr &&
+      tensorflow::ProcessState::singleton()->GetCPUAllocator(0) != base) {
+    return 4;
   }
-  if (!tap(of_devices) || !tap(base)) {
+  if (!tap(base)) {
     return 2;
   }
-  if (!counts_a_trial(of_devices)) {
+  if (!counts_a_trial(base)) {
     return 3;
   }
   g_node_here.store(&node_here);
   begin_counting();
-  pthread_atfork(&node_log_before_fork, &node_log_after_fork, &node_log_in_child);
+  follow_forks();
   return 0;
 }
 
@@ -291,7 +261,7 @@ TL_EXPORT int64_t tl_adopt(const uint64_t* addresses, const int64_t* sizes, int6
 
 // Takes a block and gives it back, for a trial of who is told.
 TL_EXPORT void tl_trial() {
-  if (g_count != 0) {
-    (void)counts_a_trial(g_tapped[0].allocator);
+  if (g_original != nullptr) {
+    (void)counts_a_trial(tsl::cpu_allocator_base());
   }
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorlens.frameworks.tensorflow.graphs.functions import Functions
 from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.tensorflow.execution.scratch import LOWER
 from tensorlens.planning.tensorflow.graph.nodes import GraphNode
@@ -96,17 +97,13 @@ def cautions(
     return [Caution(text) for text in texts]
 
 
-_MARK = "_XlaMustCompile"
-"""An attribute of the functions of ``tf.function(jit_compile=True)``."""
-
-
-def compiled_by(model: Any, asked: TraceRequest, graph: Any) -> str:
+def compiled_by(model: Any, asked: TraceRequest, function: str) -> str:
     """Return what has XLA compile a step; empty where nothing does.
 
     Args:
         model: whose step it is.
         asked: what is asked of it.
-        graph: of its step, as it was traced.
+        function: the name that the traced step has in TensorFlow's runtime.
     """
     if not asked.eager:
         given = keras_setting(model)
@@ -114,7 +111,7 @@ def compiled_by(model: Any, asked: TraceRequest, graph: Any) -> str:
             return "Keras compiles a step with XLA on a GPU unless compile(jit_compile=False)"
         if given is True:
             return "compile(jit_compile=True)"
-    if _has_compiled_function(graph):
+    if Functions().compiled(function):
         return "tf.function(jit_compile=True)"
     if tf.config.optimizer.get_jit():
         return "tf.config.optimizer.set_jit()"
@@ -131,12 +128,3 @@ def keras_setting(model: Any) -> Any:
 
 def _allows(model: Any) -> bool:
     return all(getattr(layer, "supports_jit", True) for layer in model._flatten_layers())
-
-
-def _has_compiled_function(graph: Any) -> bool:
-    definition = graph.as_graph_def()
-    return any(
-        each.attr[_MARK].b
-        for each in (*definition.node, *definition.library.function)
-        if _MARK in each.attr
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.card import Card
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import patched
 from tensorlens.planning.trace import Caution, Trace
 
 SAMPLES = 32
@@ -109,32 +108,23 @@ def ended_at_training(begin: Callable[[], Any]) -> Any:
 @contextmanager
 def training_patches() -> Iterator[None]:
     """Raise :class:`Training` where a model is trained meanwhile, if Keras runs on TensorFlow."""
-
-    def of_batch(train: Any) -> Any:
-        @functools.wraps(train)
-        def train_on_batch(model: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-            raise Training(model, x)
-
-        return train_on_batch
-
-    def of_data(train: Any) -> Any:
-        @functools.wraps(train)
-        def fit(
-            model: Any, x: Any = None, y: Any = None, batch_size: Any = None, **kwargs: Any
-        ) -> Any:
-            if not all(hasattr(each, "shape") for each in _flat(x)):
-                x = next(iter(x))
-                raise Training(model, x[0] if isinstance(x, tuple) else x)
-            raise Training(model, x, min(batch_size or SAMPLES, int(_flat(x)[0].shape[0])))
-
-        return fit
-
     if kinds.backend() != "tensorflow":
         yield
         return
     model = kinds.model()
-    with wrapped(model, "train_on_batch", of_batch), wrapped(model, "fit", of_data):
+    with patched(model, "train_on_batch", _train_on_batch), patched(model, "fit", _fit):
         yield
+
+
+def _train_on_batch(model: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    raise Training(model, x)
+
+
+def _fit(model: Any, x: Any = None, y: Any = None, batch_size: Any = None, **kwargs: Any) -> Any:
+    if not all(hasattr(each, "shape") for each in _flat(x)):
+        x = next(iter(x))
+        raise Training(model, x[0] if isinstance(x, tuple) else x)
+    raise Training(model, x, min(batch_size or SAMPLES, int(_flat(x)[0].shape[0])))
 
 
 def _flat(inputs: Any) -> list[Any]:

@@ -49,7 +49,8 @@ def run(model: Any, asked: TraceRequest) -> Trace:
     on_host = asked.device == "cpu"
     graph = as_traced(traced) if asked.eager else optimized(traced)
     batch = sum(_bytes_of(each) for each in traced.feeds)
-    xla = compiled_by(model, asked, traced.graph)
+    function = traced.function.name.decode()
+    xla = compiled_by(model, asked, function)
     found = Trace(
         framework="tensorflow",
         batch=asked.batch,
@@ -63,7 +64,7 @@ def run(model: Any, asked: TraceRequest) -> Trace:
         },
     )
     variables = {each.placeholder: _label(each) for each in traced.variables if each.placeholder}
-    places = OperationPlaces(found.log, traced.function.name.decode())
+    places = OperationPlaces(found.log, function)
     writer = TraceWriter(found, "cpu" if on_host else "cuda:0", places.of, variables)
     _label_gradients(traced, graph.nodes, writer)
     execute(traced, graph, asked, writer, _teller_of_unknown(found))
@@ -182,8 +183,6 @@ def most_common(model: Any, batch: int) -> tuple[Formula, ...]:
 
 
 def _summed(model: Any, batch: int) -> int:
-    import keras
-
     total = 0
     for layer in model.layers:
         if isinstance(layer, keras.Model):

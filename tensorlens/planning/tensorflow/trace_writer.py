@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 
-from tensorlens.frameworks.tensorflow.graphs import NodeOrigin, Nodes
+from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
 from tensorlens.planning.tensorflow.graph.nodes import GraphNode
 from tensorlens.planning.trace import Handover, Trace
-from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
+from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Label, Mark
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
@@ -39,25 +39,18 @@ class OperationPlaces:
         self._asking = _lines_of_user(sys._getframe(1))
         self._function = function
         self._nodes = Nodes()
-        self._known: dict[str, tuple[int, Context]] = {}
-        self._named: dict[tuple[str, str], tuple[int, Context]] = {}
-        self._numbers: dict[tuple[SourceLine, ...], int] = {}
+        self._known: dict[tuple[str, str | None], tuple[int, Context]] = {}
 
     def of(self, node: GraphNode, name: str | None) -> tuple[int, Context]:
         """Return the stack and the context of an operation, or of what it takes under a name."""
-        known = self._known.get(node.name)
-        if known is None:
-            known = self._known[node.name] = self._find(node)
-        if name is None:
-            return known
         key = node.name, name
-        if key not in self._named:
-            stack, at = known
-            context = Context(
-                op=name, outer=node.op, phase=at.phase, module=at.module, forward=at.forward
-            )
-            self._named[key] = stack, context
-        return self._named[key]
+        if key not in self._known:
+            if name is None:
+                self._known[key] = self._find(node)
+            else:
+                stack, context = self.of(node, None)
+                self._known[key] = stack, replace(context, op=name, outer=node.op)
+        return self._known[key]
 
     def _find(self, node: GraphNode) -> tuple[int, Context]:
         origin = self._nodes.find(node.name, self._function)
@@ -68,22 +61,12 @@ class OperationPlaces:
         return self._stack(origin), context
 
     def _stack(self, origin: NodeOrigin) -> int:
-        number = self._numbers.get(origin.stack)
-        if number is None:
-            number = self._numbers[origin.stack] = self._added(origin.stack)
-        return number
-
-    def _added(self, lines: Sequence[SourceLine]) -> int:
-        stack = list(lines)
+        stack = list(origin.stack)
         # whoever asked for the estimate is not part of the program
         for line in self._asking:
             if stack and stack[-1] == line:
                 stack.pop()
-        frames = [
-            Frame(line.filename, line.lineno, line.function, not is_foreign(line.filename))
-            for line in stack
-        ]
-        return self._stacks.add(frames)
+        return self._stacks.add(list(map(frame_of, stack)))
 
 
 PlaceOf = Callable[[GraphNode, str | None], tuple[int, Context]]
@@ -123,8 +106,7 @@ class TraceWriter:
 
     def take(self, nbytes: int, operation: GraphNode | None, name: str | None = None) -> int:
         """Return the row of what an operation takes."""
-        stack, context = (-1, None) if operation is None else self._locate(operation, name)
-        row = self._append(nbytes, stack, context)
+        row = self._append(nbytes, *self._place(operation, name))
         if name is not None:
             self._trace.hidden[row] = name
         elif operation is not None and operation.number in self.labels:
@@ -143,8 +125,8 @@ class TraceWriter:
         """Note that a row's bytes went."""
         log = self._log
         self._now -= log.size[row]
-        stack, context = (-1, None) if operation is None else self._locate(operation, None)
-        log.append(FREE, self._device, log.address[row], log.size[row], len(log), stack, context)
+        place = self._place(operation)
+        log.append(FREE, self._device, log.address[row], log.size[row], len(log), *place)
 
     def assign(self, variable: str, row: int, old: int, operation: GraphNode | None) -> None:
         """Note that a row is a variable's value now, and another one, or -1, no longer is."""
@@ -157,9 +139,13 @@ class TraceWriter:
         self._hand_over(row, label, operation)
 
     def _hand_over(self, row: int, label: Label, operation: GraphNode | None) -> None:
-        log = self._log
-        stack, context = (-1, None) if operation is None else self._locate(operation, None)
-        self._trace.handovers.append(Handover(len(log), log.address[row], label, stack, context))
+        log, place = self._log, self._place(operation)
+        self._trace.handovers.append(Handover(len(log), log.address[row], label, *place))
+
+    def _place(
+        self, operation: GraphNode | None, name: str | None = None
+    ) -> tuple[int, Context | None]:
+        return (-1, None) if operation is None else self._locate(operation, name)
 
     def _append(self, nbytes: int, stack: int, context: Context | None) -> int:
         self._numbers += 1

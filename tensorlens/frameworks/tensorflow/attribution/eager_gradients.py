@@ -8,7 +8,6 @@ call is when it ran, the operation's name, and where what it made lies or how la
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from array import array
 from bisect import bisect_right
@@ -23,6 +22,7 @@ from tensorflow.python.eager import backprop
 from tensorflow.python.framework.ops import EagerTensor
 
 from tensorlens.frameworks.host.recorder import Amendment
+from tensorlens.frameworks.tensorflow.census.tensor_reader import read_tensor
 from tensorlens.frameworks.tensorflow.wrapping import Shared
 from tensorlens.records.events import ALLOC, FREE, EventLog
 
@@ -62,7 +62,8 @@ class EagerGradients:
 
     def _note(self, begin: int, arguments: tuple[Any, ...]) -> None:
         op, _, _, _, outputs, gradients, *_ = arguments
-        address = next((found for each in outputs or () if (found := _address(each))), 0)
+        addresses = (read_tensor(each).address for each in outputs or ())
+        address = next(filter(None, addresses), 0)
         end = time.monotonic_ns()
         call = _Call(self._thread(), begin, end, str(op), address, _nbytes(gradients))
         self._calls.append(call)
@@ -145,25 +146,9 @@ def _plain(op: str) -> str:
     return op
 
 
-def _address(tensor: Any) -> int:
-    try:
-        if type(tensor) is not EagerTensor or "CPU" not in tensor.backing_device:
-            return 0
-        # shares the memory, and is dropped at once
-        return int(tensor._numpy().__array_interface__["data"][0])
-    except Exception:
-        # a resource, a string, what another machine holds
-        return 0
-
-
 def _nbytes(gradients: Sequence[Any]) -> int:
     found = [each for each in gradients or () if type(each) is EagerTensor]
-    if len(found) != 1:
-        return -1
-    try:
-        return int(found[0].dtype.size * math.prod(found[0]._shape_tuple()))
-    except Exception:
-        return -1
+    return read_tensor(found[0]).nbytes if len(found) == 1 else -1
 
 
 Note = Callable[[int, tuple[Any, ...]], None]

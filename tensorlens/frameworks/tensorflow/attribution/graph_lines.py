@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
-from tensorlens.frameworks.tensorflow.graphs.names import plain_names
-from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
+from tensorlens.frameworks.tensorflow.graphs.names import bare_name
+from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
 from tensorlens.frameworks.tensorflow.graphs.titles import (
     Title,
     data_given,
@@ -21,16 +21,13 @@ from tensorlens.frameworks.tensorflow.graphs.titles import (
     title_of_kept,
 )
 from tensorlens.frameworks.tensorflow.wrapping import nothing
-from tensorlens.records.events import ALLOC, Context, EventLog, Frame, Label
+from tensorlens.records.events import ALLOC, Context, EventLog, Label
 from tensorlens.records.families import HANDLES
-from tensorlens.records.tensors import SourceLine
-from tensorlens.user_code import is_foreign
 
 _OURS = str(Path(__file__).parents[3]) + os.sep
 _MACHINERY = f"{os.sep}tensorflow{os.sep}python{os.sep}"
 """Frames between the line that calls a function and its nodes; the first call takes another way
 through it than the others."""
-_CALL = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?")
 _HANDLE = "VarHandleOp"
 _BODY = re.compile(r"^.*/(?:body|cond|then|else|branch_?\d*|branches)/_\d+/")
 """Prefix of a node of an inlined body of a loop or branch."""
@@ -181,19 +178,11 @@ def _plain(node: str) -> str:
 
     Of ``lstm/while/body/_150/lstm/while/add_3`` it is ``lstm/while/add``.
     """
-    *_, plain = plain_names(_BODY.sub("", node))
-    parts = plain.split("/")
-    while len(parts) > 1 and _CALL.fullmatch(parts[0]):
-        del parts[0]
-    return _NUMBER.sub("", "/".join(parts))
+    return _NUMBER.sub("", bare_name(_BODY.sub("", node)))
 
 
 def _below(log: EventLog, outside: int, origin: NodeOrigin) -> int:
     node = outside
     for line in reversed(origin.frames or origin.stack):
-        node = log.stacks.push(node, _frame(line))
+        node = log.stacks.push(node, frame_of(line))
     return node
-
-
-def _frame(line: SourceLine) -> Frame:
-    return Frame(line.filename, line.lineno, line.function, not is_foreign(line.filename))

@@ -6,21 +6,29 @@ nothing else is: a function is looked at once, when it is called first.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Literal
 
 from tensorlens import locks
-from tensorlens.frameworks.tensorflow.graphs import Functions, NodeOrigin, Nodes, follow_calls
-from tensorlens.frameworks.tensorflow.graphs.functions import Frames
-from tensorlens.frameworks.tensorflow.graphs.layers import Layers
+from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
+from tensorlens.frameworks.tensorflow.graphs.functions import Frames, Functions
+from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
 from tensorlens.frameworks.tensorflow.native import NodeLog, TensorflowAllocator
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 
 _MOST_KNOWN = 4096
 _MOST_READ = 16
 """Functions whose nodes are kept at hand; the others' are read again if they are wanted."""
+
+
+@functools.lru_cache(_MOST_READ)
+def _nodes_of(function: str) -> Nodes:
+    # which layer a node is in is not asked
+    return Nodes(Functions(), {})
+
 
 _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")
 """Code of Keras that runs the layers of a model which has no ``call`` of the user's."""
@@ -95,12 +103,8 @@ class FollowedCode:
                 "no code of its own; tensorlens.record() tells the memory of each layer"
             )
 
-    def line_of(self, frames: Frames) -> int | None:
-        """Return the function's line among frames, innermost first; None if none is its."""
-        depth = self._depth(frames)
-        return None if depth is None else frames[depth].lineno
-
-    def _depth(self, frames: Frames) -> int | None:
+    def depth(self, frames: Frames) -> int | None:
+        """Return which of the frames, innermost first, is the function's; None if none is."""
         for depth, frame in enumerate(frames):
             if (
                 frame.function == self._name
@@ -120,7 +124,7 @@ class FollowedCode:
         return groups
 
     def _group(self, way: _Way, frames: Frames) -> list[int]:
-        depth = self._depth(frames)
+        depth = self.depth(frames)
         if depth is None or any(_INPUTS in frame.filename for frame in frames[:depth]):
             return []
         lineno = frames[depth].lineno
@@ -152,7 +156,6 @@ class GraphCalls:
         self._lock = locks.reentrant()
         self._codes: tuple[FollowedCode, ...] = ()
         self._known: dict[str, _Known | None] = {}
-        self._nodes: dict[str, Nodes] = {}
         self._unfollow: Callable[[], None] | None = None
 
     def add(self, code: FollowedCode) -> None:
@@ -176,6 +179,8 @@ class GraphCalls:
 
     def _look_anew(self) -> None:
         self._known = {}
+        # functions may have come to run beside those that are known
+        _nodes_of.cache_clear()
         self.log.forget_places()
 
     def _begin(self, name: str) -> Callable[[], None] | None:
@@ -209,7 +214,7 @@ class GraphCalls:
             return found
 
     def _find_codes(self, name: str) -> _Known | None:
-        functions = Functions()
+        functions = _nodes_of(name).functions
         body = functions.body(name)
         if body is None:
             return None
@@ -217,23 +222,15 @@ class GraphCalls:
         plain, compiled = _frames_of(functions, *filter(None, (name, body.backward_of)))
         codes = []
         for code in self._codes:
-            here = any(code.line_of(frames) for frames in plain)
-            inside = any(code.line_of(frames) for frames in compiled)
+            here = any(code.depth(frames) is not None for frames in plain)
+            inside = any(code.depth(frames) is not None for frames in compiled)
             code.plain |= here
             code.compiled |= inside
             if here or inside:
                 codes.append(code)
         if not codes:
             return None
-        self._keep(name, functions)
         return _Known(tuple(codes), body.backward_of is not None, _where_compiled(functions, name))
-
-    def _keep(self, name: str, functions: Functions) -> Nodes:
-        if len(self._nodes) >= _MOST_READ:
-            self._nodes.clear()
-        # which layer a node is in is not asked
-        nodes = self._nodes[name] = Nodes(functions, Layers())
-        return nodes
 
     def _place_fresh(self) -> None:
         for key, function, node in self.log.fresh():
@@ -255,7 +252,7 @@ class GraphCalls:
         origin, named, within = None, False, False
         if function is not None and node is not None and node != function:
             named = True
-            nodes = self._nodes.get(function) or self._keep(function, Functions())
+            nodes = _nodes_of(function)
             origin = nodes.find(node, function)
             within = nodes.within(node, function)
         elif known is not None and known.compiled_at:

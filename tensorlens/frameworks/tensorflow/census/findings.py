@@ -79,7 +79,7 @@ def take(roots: Sequence[CensusRoot]) -> Findings:
         return Findings(table, ledger, ("TensorFlow has run no operation: nothing is allocated",))
     tensors = reader()
     with collector.paused():
-        heap = look([root.item for root in roots])
+        heap = look()
         rows = CensusRows(heap, tensors)
         if allocator is not None and not _adopted:
             _adopt(rows, allocator)
@@ -101,7 +101,7 @@ def adopt_all(allocator: TensorflowAllocator) -> int:
         return 0
     _adopted.append(True)
     with collector.paused():
-        rows = CensusRows(look([]), reader())
+        rows = CensusRows(look(), reader())
     return _adopt(rows, allocator)
 
 
@@ -126,7 +126,7 @@ def _notes(rows: CensusRows) -> list[str]:
     frozen = collector.frozen_objects()
     if frozen:
         notes.append(
-            f"gc.freeze() hides {frozen} objects: tensors among them are only found from models "
-            "and optimizers"
+            f"gc.freeze() hides {frozen} objects: tensors among them are not listed, and their "
+            "memory is unnamed"
         )
     return notes

@@ -19,7 +19,7 @@ from tensorlens.frameworks.host.allocator import LiveBlocks, NativeAllocator
 from tensorlens.frameworks.tensorflow.census.rows import CensusRow, append
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Fact
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
-from tensorlens.frameworks.tensorflow.graphs import Nodes
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import Title, title
 from tensorlens.records.ledger import Ledger, UnnamedBlock
 from tensorlens.records.tensors import TensorTable
@@ -60,7 +60,7 @@ def _add_runtime_blocks(
             bases[found.base] = table.names.text(found.base)
         name = bases[found.base]
         name = name if found.key is None else table.names.key(name, found.key)
-        fact = Fact(-1, -1, 0, PLAIN, _UNTYPED, (size,), size, address, size)
+        fact = Fact(-1, -1, PLAIN, _UNTYPED, (size,), size, address, size)
         append(table, CensusRow(fact, "cpu", 0, name, found.role, found.module, note=found.note))
         table.born.append(lines[birth])
         table.model_line.append(-1)

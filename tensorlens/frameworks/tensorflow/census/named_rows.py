@@ -19,38 +19,14 @@ from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients
-from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, contents
+from tensorlens.frameworks.tensorflow.census.rows import CensusRow, CensusRows, Heap, contents
+from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIABLE
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.attributes import class_name, content_of, items_of
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
-from tensorlens.roles import Role
-
-
-class VariableNames:
-    """Names and roles of variables; the first given to one is its own.
-
-    It does not refer to those who use it: a cycle would keep the heap, as a holder of all in it.
-    """
-
-    def __init__(self, rows: CensusRows) -> None:
-        self._rows = rows
-        self.of: dict[int, tuple[int, Role]] = {}
-        """By ``id()`` of the variable."""
-
-    def give(self, item: Any, node: int, role: Role) -> None:
-        """Name a variable, if it has no name yet."""
-        self.of.setdefault(id(item), (node, role))
-        place = self._rows.of.get(id(item))
-        if place is not None and self._rows.all[place].name < 0:
-            self._rows.all[place].name, self._rows.all[place].role = node, role
-
-    def node_of(self, item: Any) -> int | None:
-        """Return the name that a variable has been given, or None."""
-        return self.of[id(item)][0] if id(item) in self.of else None
-
 
 _INTERNAL = ("tensorflow", "keras")
 _STORAGE = "_storage"
@@ -66,10 +42,9 @@ class NamedRows:
         self._loose: set[int] = set()
         self._data: dict[str, int] = {}
         """Who holds a dataset to the node that the names of its data begin with."""
-        self._given = VariableNames(rows)
-        self._handles = rows.values()
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
-        self._layers = LayerNames(self.names, self._given.give)
+        # of the rows: a cycle would keep the heap, as a holder of all in it
+        self._layers = LayerNames(self.names, rows.give)
         self._optimizers = self._name_owned(roots)
         weights = gradients.Weights(heap, rows)
         self._gradients = [*weights.likely(heap)]
@@ -87,11 +62,11 @@ class NamedRows:
     def _name_owned(self, roots: Sequence[CensusRoot]) -> dict[int, int]:
         """Name what layers, metrics and optimizers hold; return the nodes of the optimizers."""
         heap = self._heap
-        optimizers = OptimizerNames(self.names, self._given.give, self._given.node_of)
+        given = self._layers.given
+        optimizers = OptimizerNames(self.names, self._rows.give, lambda item: given.get(id(item)))
         self._layers.add_roots(roots)
         self._layers.add_layers(heap.layers)
-        self._layers.add_metrics(heap.metrics)
-        self._layers.add_seed_generators(heap.seed_generators)
+        self._layers.add_states(heap.metrics, heap.seed_generators)
         optimizers.call(heap.optimizers, heap.layers)
         optimizers.add_all(heap.optimizers, roots)
         self._layers.add_variables(
@@ -109,7 +84,7 @@ class NamedRows:
 
     def _ask_holders(self, roots: Sequence[CensusRoot]) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
-        aside = {handle for handle, _ in self._handles}
+        aside = {handle for handle, _ in self._rows.handles}
         aside.update(each.row for each in self._gradients)
         rows = self._rows.all
         wanted = [
@@ -179,21 +154,16 @@ class NamedRows:
         """Name what datasets are made from by who holds the dataset; note what they come with."""
         for dataset in (*self._heap.datasets, *self._heap.iterators):
             content = content_of(dataset)
-            given = items_of(content.get("_tensors"))
-            for tensor in given:
-                self._note_input(self._rows.of.get(id(tensor)))
-            own = {id(tensor) for tensor in given}
-            for value in content.values():
-                place = self._rows.of.get(id(value))
-                row = None if place is None else self._rows.all[place]
-                is_own = id(value) in own or row is None or row.role != "other"
-                if not is_own and row is not None and row.fact.buffer_nbytes <= HANDLE_NBYTES:
+            for tensor in items_of(content.get("_tensors")):
+                self._note_input(self._rows.row(tensor))
+            for row in filter(None, map(self._rows.row, content.values())):
+                if row.role == "other" and row.fact.buffer_nbytes <= HANDLE_NBYTES:
                     row.note = HANDLE_OF_DATA
 
-    def _note_input(self, place: int | None) -> None:
-        if place is None or self._rows.all[place].role != "other":
+    def _note_input(self, row: CensusRow | None) -> None:
+        if row is None or row.role != "other":
             return
-        row, names = self._rows.all[place], self.names
+        names = self.names
         row.role = "input"
         base = _outside(names, row.name)
         if base is None:
@@ -214,10 +184,9 @@ class NamedRows:
                 continue
             node, text = -1, f"captured by {_of_graph(graph, 'name') or 'a function'}"
             for number, tensor in enumerate(list(dict.values(captured))):
-                place = self._rows.of.get(id(tensor))
-                if place is None or self._rows.is_value(place):
+                row = self._rows.row(tensor)
+                if row is None or row.fact.kind == VARIABLE:
                     continue
-                row = self._rows.all[place]
                 if row.name < 0 or self.names.root(row.name) in self._loose:
                     node = self.names.text(text) if node < 0 else node
                     row.name = self.names.index(node, number)
@@ -235,7 +204,7 @@ class NamedRows:
     def _name_handles(self) -> None:
         """Name handles after their variables."""
         rows = self._rows.all
-        for handle, value in self._handles:
+        for handle, value in self._rows.handles:
             if rows[value].name < 0 and rows[handle].name >= 0:
                 rows[value].name = self.names.attribute(rows[handle].name, "value")
             elif rows[handle].name < 0 and rows[value].name >= 0:

@@ -25,7 +25,7 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.census.tensor_reader import UNREAD, VARIABLE, Fact, Reader
 from tensorlens.frameworks.tensorflow.counters import spelling
 from tensorlens.heap import live_objects, select
-from tensorlens.heap.attributes import content_of, dict_of, items_of
+from tensorlens.heap.attributes import content_of, dict_of
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES, Role
@@ -35,12 +35,12 @@ _ROLES = {role: number for number, role in enumerate(ROLES)}
 
 @dataclass(slots=True)
 class CensusRow:
-    """One tensor, or a part of one, and what is learned of it while a census goes on."""
+    """One tensor, and what is learned of it while a census goes on."""
 
     fact: Fact
     device: str
     owner: int
-    """``id()`` of what holders refer to it by: a variable in place of its value; 0 for parts."""
+    """``id()`` of what holders refer to it by: a variable in place of its value; 0: not known."""
     name: int = -1
     role: Role = "other"
     module: str | None = None
@@ -87,8 +87,12 @@ class CensusRows:
                 continue
             start[position] = len(self.all)
             self._add(fact, tensor, owners.get(id(tensor), 0))
-        self.parents = [start.get(row.fact.parent, -1) for row in self.all]
-        """Row of a variable's value to that of its handle; else -1."""
+        self.handles = [
+            (start[row.fact.parent], value)
+            for value, row in enumerate(self.all)
+            if row.fact.parent in start
+        ]
+        """``(row of a handle, row of its variable's value)``."""
         for variable in heap.variables:
             self._alias(variable, content_of(variable).get("_handle"))
         for variable in heap.keras_variables:
@@ -103,29 +107,32 @@ class CensusRows:
         }
 
     def _add(self, fact: Fact, tensor: Any, owner: int) -> None:
-        row = len(self.all)
-        if fact.kind == VARIABLE and fact.index == 0:
-            self.of[id(tensor)] = row
+        self.of[id(tensor)] = len(self.all)
+        if fact.kind == VARIABLE:
             self.all.append(CensusRow(fact, spelling(tensor.device), owner))
-        elif fact.parent >= 0:
-            self.all.append(CensusRow(fact, spelling(tensor.device), 0))
         else:
-            self.of[id(tensor)] = row
-            place = tensor.backing_device
-            self.all.append(CensusRow(fact, spelling(place), owner or id(tensor)))
+            device = spelling(tensor.backing_device)
+            self.all.append(CensusRow(fact, device, owner or id(tensor)))
 
     def _alias(self, variable: Any, inner: Any) -> None:
         row = self.of.get(id(inner))
         if row is not None:
             self.of[id(variable)] = row
 
+    def give(self, item: Any, node: int, role: Role) -> None:
+        """Name a variable, if it has no name yet."""
+        row = self.row(item)
+        if row is not None and row.name < 0:
+            row.name, row.role = node, role
+
     def is_value(self, row: int) -> bool:
         """Tell whether a row is a variable's value."""
         return self.all[row].fact.kind == VARIABLE
 
-    def values(self) -> Sequence[tuple[int, int]]:
-        """Return ``(row of a handle, row of its variable's value)``."""
-        return [(parent, row) for row, parent in enumerate(self.parents) if parent >= 0]
+    def row(self, item: Any) -> CensusRow | None:
+        """Return the row of a tensor or variable."""
+        place = self.of.get(id(item))
+        return None if place is None else self.all[place]
 
 
 def tabulate(rows: Sequence[CensusRow], names: Names, births: Births) -> TensorTable:
@@ -171,11 +178,8 @@ def _elements(fact: Fact) -> int:
     return fact.offset // size if size else 0
 
 
-def look(roots: list[Any]) -> Heap:
-    """Return the heap's objects by kind.
-
-    ``roots`` are found even where the collector does not show them (``gc.freeze``).
-    """
+def look() -> Heap:
+    """Return the heap's objects by kind."""
     objects = live_objects()
     found = select(
         objects,
@@ -187,37 +191,7 @@ def look(roots: list[Any]) -> Heap:
         ),
         (list,),
     )
-    heap = Heap(objects, *found)
-    known = {id(each) for each in heap.layers} | {id(each) for each in heap.optimizers}
-    for root in roots:
-        for kind, items in ((kinds.layer(), heap.layers), (kinds.optimizer(), heap.optimizers)):
-            if issubclass(type(root), kind) and id(root) not in known:
-                items.append(root)
-    _bring_hidden(heap)
-    return heap
-
-
-def _bring_hidden(heap: Heap) -> None:
-    """Take in what objects of the heap refer to and the heap does not show."""
-    shown = {id(each) for each in heap.keras_variables}
-    for holder in (*heap.layers, *heap.optimizers):
-        content = content_of(holder)
-        for attribute in ("_trainable_variables", "_non_trainable_variables", "_variables"):
-            for each in items_of(content.get(attribute)):
-                if issubclass(type(each), kinds.tensorflow_variable()) and id(each) not in shown:
-                    shown.add(id(each))
-                    heap.keras_variables.append(each)
-    _bring(heap.keras_variables, "_value", BaseResourceVariable, heap.variables)
-    _bring(heap.variables, "_handle", EagerTensor, heap.tensors)
-
-
-def _bring(holders: list[Any], attribute: str, kind: type, items: list[Any]) -> None:
-    shown = {id(each) for each in items}
-    for holder in holders:
-        inner = content_of(holder).get(attribute)
-        if issubclass(type(inner), kind) and id(inner) not in shown:
-            shown.add(id(inner))
-            items.append(inner)
+    return Heap(objects, *found)
 
 
 def contents(heap: Heap) -> list[Any]:

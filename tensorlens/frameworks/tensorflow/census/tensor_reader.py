@@ -53,8 +53,6 @@ class Fact:
     """Number of the tensor among those that were read."""
     parent: int
     """Of a variable's value: number of the handle's fact; else -1."""
-    index: int
-    """Place among the handle's values."""
     kind: int
     dtype: str
     shape: tuple[int, ...]
@@ -78,7 +76,7 @@ class Reader:
         """Return a fact for each tensor, and one for a variable's value after its handle."""
         facts: list[Fact] = []
         for number, tensor in enumerate(tensors):
-            facts.append(_read(number, tensor))
+            facts.append(read_tensor(tensor, number))
             value = _value(number, tensor, len(facts) - 1)
             if value is not None:
                 facts.append(value)
@@ -94,12 +92,15 @@ class NativeReader(Reader):
 
     def __init__(self) -> None:
         library = load(READER)
-        signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            "tl_tf_scan": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int64)),
-            "tl_tf_rows": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)),
-            "tl_tf_release": (None, (ctypes.c_void_p,)),
-        }
-        declare(library, signatures)
+        address = ctypes.c_void_p
+        declare(
+            library,
+            {
+                "tl_tf_scan": (address, (address, ctypes.c_int64)),
+                "tl_tf_rows": (address, (address, address)),
+                "tl_tf_release": (None, (address,)),
+            },
+        )
         self._library = library
 
     def read(self, tensors: Sequence[Any]) -> list[Fact]:
@@ -118,20 +119,16 @@ class NativeReader(Reader):
             data = ctypes.string_at(start, length.value * _ROW.size) if length.value else b""
         finally:
             self._library.tl_tf_release(scan)
-        facts: list[Fact] = []
-        for row in _ROW.iter_unpack(data):
-            facts.append(_fact(row, facts))
-        return facts
+        return list(map(_fact, _ROW.iter_unpack(data)))
 
 
-def _fact(row: tuple[int, ...], before: Sequence[Fact]) -> Fact:
-    parent, index, kind, dtype, nbytes, address, buffer_nbytes, data, owned, rank = row[:10]
+def _fact(row: tuple[int, ...]) -> Fact:
+    parent, tensor, kind, dtype, nbytes, address, buffer_nbytes, data, owned, rank = row[:10]
     if nbytes == 0 and buffer_nbytes == 0:
         address = data = 0
     return Fact(
-        tensor=index if parent < 0 else before[parent].tensor,
+        tensor=tensor,
         parent=parent,
-        index=index,
         kind=kind,
         dtype=_dtype(dtype),
         shape=tuple(row[10 : 10 + min(rank, _MOST_DIMENSIONS)]),
@@ -150,7 +147,8 @@ def _dtype(number: int) -> str:
         return "unknown"
 
 
-def _read(number: int, tensor: Any) -> Fact:
+def read_tensor(tensor: Any, number: int = 0) -> Fact:
+    """Return what Python is told of a tensor: of numbers on the CPU their address too."""
     kind, nbytes, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
     try:
         dtype, shape = str(tensor.dtype.name), tuple(tensor._shape_tuple())
@@ -164,7 +162,7 @@ def _read(number: int, tensor: Any) -> Fact:
     except Exception:
         # what cannot be read has neither size nor address
         kind = UNREAD
-    return Fact(number, -1, number, kind, dtype, shape, nbytes, address, nbytes)
+    return Fact(number, -1, kind, dtype, shape, nbytes, address, nbytes)
 
 
 def _value(number: int, tensor: Any, parent: int) -> Fact | None:
@@ -179,7 +177,7 @@ def _value(number: int, tensor: Any, parent: int) -> Fact | None:
     except Exception:
         return None
     name = str(kind.name)
-    return Fact(number, parent, 0, VARIABLE, name, shape, nbytes, 0, nbytes)
+    return Fact(number, parent, VARIABLE, name, shape, nbytes, 0, nbytes)
 
 
 _SIZES = {"string": 24, "resource": 0, "variant": 0}

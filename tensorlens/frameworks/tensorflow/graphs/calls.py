@@ -16,7 +16,7 @@ from tensorlens.frameworks.tensorflow.wrapping import Shared, has_parameters, no
 from tensorlens.signals import is_from_a_handler
 
 _METHOD = "call_function"
-_End = Callable[[], None]
+_End = Callable[[], object]
 
 
 def not_followed() -> str | None:
@@ -26,7 +26,7 @@ def not_followed() -> str | None:
     return "this TensorFlow calls functions in a way that is not known"
 
 
-def follow_calls(begin: Callable[[str], _End | None]) -> _End:
+def follow_calls(begin: Callable[[str], _End | None]) -> Callable[[], None]:
     """Call ``begin`` with the name of each function that is called, and what it gives at its end.
 
     Both run on the thread that calls, where Python's stack is still the caller's. Calls may nest:

@@ -14,37 +14,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tensorflow.python.eager import context
 from tensorflow.python.util import tf_stack
 
+from tensorlens.frameworks.tensorflow.counters import runtime
 from tensorlens.records.tensors import SourceLine
 
 Frames = tuple[SourceLine, ...]
 _OWN_CODE = str(Path(tf_stack.__file__).parents[1])
 
 
-class LazyFrames:
-    """Frames by the node's name; they are read when the first node is asked for."""
-
-    def __init__(self, read: Callable[[], Mapping[str, Frames]]) -> None:
-        self._read = read
-        self._frames: Mapping[str, Frames] | None = None
-
-    def __call__(self, node: str) -> Frames:
-        """Return the frames that made a node, innermost first; none if they were not kept."""
-        return self.load().get(node, ())
-
-    def load(self) -> Mapping[str, Frames]:
-        """Read them now."""
-        if self._frames is None:
-            try:
-                self._frames = self._read()
-            except Exception:  # the function died, or this TensorFlow keeps its traces otherwise
-                self._frames = {}
-        return self._frames
-
-
-def from_debug_info(info: Any) -> dict[str, Frames]:
+def _from_debug_info(info: Any) -> dict[str, Frames]:
     """Return the frames of each node of a ``GraphDebugInfo``, innermost first."""
     files = list(info.files)
 
@@ -95,12 +74,24 @@ class Body:
 
     name: str
     nodes: Mapping[str, BodyNode]
-    frames: LazyFrames
-    """Give the frames that made a node, innermost first."""
+    read: Callable[[], Mapping[str, Frames]]
+    """Gives the frames that made each node, innermost first."""
     backward_of: str | None = None
     """Of a function that computes gradients: the function whose gradients these are."""
     compiled: bool = False
     """Whether XLA compiles it."""
+
+    @cached_property
+    def all_frames(self) -> Mapping[str, Frames]:
+        """The frames of all nodes; they are read when the first node is asked for."""
+        try:
+            return self.read()
+        except Exception:  # the function died, or this TensorFlow keeps its traces otherwise
+            return {}
+
+    def frames(self, node: str) -> Frames:
+        """Return the frames that made a node, innermost first; none if they were not kept."""
+        return self.all_frames.get(node, ())
 
     @cached_property
     def scopes(self) -> Mapping[str, Sequence[BodyNode]]:
@@ -109,28 +100,6 @@ class Body:
         for node in self.nodes.values():
             found.setdefault(node.name.rpartition("/")[0], []).append(node)
         return found
-
-
-def from_definition(definition: Any, frames: LazyFrames) -> Body:
-    """Return the body of a ``FunctionDef``."""
-    nodes = {
-        node.name: BodyNode(node.name, node.op, _inputs(node.input), _calls(node.attr), place)
-        for place, node in enumerate(definition.node_def)
-    }
-    attributes = definition.attr
-    name = definition.signature.name
-    return Body(
-        name,
-        nodes,
-        frames,
-        _backward_of(name, attributes),
-        "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b,
-    )
-
-
-def calls_of(op: Any) -> tuple[tuple[str, str], ...]:
-    """Return the functions that an operation calls, as :class:`BodyNode` has them."""
-    return _calls(op.node_def.attr) if _may_call(op.type) else ()
 
 
 def _backward_of(name: str, attributes: Any) -> str | None:
@@ -142,10 +111,6 @@ def _backward_of(name: str, attributes: Any) -> str | None:
 
 def _inputs(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.partition(":")[0] for name in names if not name.startswith("^"))
-
-
-def _may_call(op: str) -> bool:
-    return op.endswith(("Call", "While", "If", "Case", "For")) or "Dataset" in op
 
 
 def _calls(attributes: Any) -> tuple[tuple[str, str], ...]:
@@ -168,27 +133,24 @@ class Functions:
     """The functions of the runtime; what was read of one stays known when it is gone."""
 
     def __init__(self) -> None:
-        self._bodies: dict[str, Body | None] = {}
+        self._bodies: dict[str, Body] = {}
 
     def names(self) -> frozenset[str]:
         """Return the names of those in the runtime now, as ``__inference_train_step_123``."""
-        runtime = _runtime()
-        if runtime is None:
+        made = runtime()
+        if made is None:
             return frozenset()
         try:
-            names = runtime.list_function_names()
+            names = made.list_function_names()
         except Exception:  # of a TensorFlow that cannot say
             return frozenset()
         return frozenset(_text(name) for name in names if not _text(name).startswith(_OF_EAGER_OPS))
 
     def body(self, name: str) -> Body | None:
         """Return a function's body; None if there is no such function any more."""
-        if name not in self._bodies:
-            found = _read(name)
-            if found is None:
-                return None
+        if name not in self._bodies and (found := _read(name)) is not None:
             self._bodies[name] = found
-        return self._bodies[name]
+        return self._bodies.get(name)
 
     def remember(self, name: str) -> None:
         """Read a function and all it calls now, as it may be gone later.
@@ -196,7 +158,7 @@ class Functions:
         TensorFlow needs about a tenth of a millisecond a node to tell its frames.
         """
         for body in self.called_by(name):
-            body.frames.load()
+            body.all_frames  # noqa: B018 - they are read
 
     def catch_up(self) -> None:
         """Remember the functions of input pipelines made since the last call of this.
@@ -239,22 +201,26 @@ def is_of_dataset(name: str) -> bool:
     return name.startswith("__inference_Dataset_")
 
 
-def _runtime() -> Any | None:
-    """Return TensorFlow's eager context; None as long as the program has not started it."""
-    runtime = context.context_safe()
-    return runtime if runtime is not None and runtime._initialized else None
-
-
 def _read(name: str) -> Body | None:
-    runtime = _runtime()
+    made = runtime()
     try:
-        if runtime is None or not runtime.has_function(name):
+        if made is None or not made.has_function(name):
             return None
-        definition = runtime.get_function_def(name)
+        definition = made.get_function_def(name)
     except Exception:  # it died meanwhile
         return None
-    frames = LazyFrames(lambda: from_debug_info(runtime.get_graph_debug_info(name)))
-    return from_definition(definition, frames)
+    nodes = {
+        node.name: BodyNode(node.name, node.op, _inputs(node.input), _calls(node.attr), place)
+        for place, node in enumerate(definition.node_def)
+    }
+    attributes = definition.attr
+    return Body(
+        name,
+        nodes,
+        lambda: _from_debug_info(made.get_graph_debug_info(name)),
+        _backward_of(name, attributes),
+        "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b,
+    )
 
 
 def _text(name: Any) -> str:

@@ -12,52 +12,38 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any
-
-import tensorflow as tf
 
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.layers import path_of
 from tensorlens.frameworks.tensorflow.graphs.functions import Body, Frames
 from tensorlens.frameworks.tensorflow.graphs.names import enclosing
-from tensorlens.heap import live_objects, select
+from tensorlens.heap import instances
 from tensorlens.heap.attributes import content_of, text_of
 
-
-@dataclass(frozen=True)
-class Layers:
-    """Names and paths of layers; of modules the name scopes. Nothing of them is kept alive."""
-
-    paths: Mapping[str, Set[str]] = field(default_factory=dict)
-    """The paths of the layers of one name."""
-    modules: Set[str] = frozenset()
-    """The name scopes of modules."""
-
-    def path(self, names: Sequence[str]) -> str | None:
-        """Return ``layer.path`` of the last of nested layers.
-
-        The path is where a layer was built: for one of a functional model that is its name alone,
-        as it was built before the model. Of layers that nobody knows the names make the path.
-        """
-        if not names:
-            return None
-        joined = "/".join(names)
-        candidates = self.paths.get(names[-1], frozenset[str]())
-        if len(candidates) > 1:  # that of a layer of the same name elsewhere does not fit
-            candidates = {path for path in candidates if f"/{joined}".endswith(f"/{path}")}
-        return next(iter(candidates)) if len(candidates) == 1 else joined
+LayerPaths = Mapping[str, Set[str]]
+"""Name of a layer to the paths of the layers of that name."""
 
 
-def living_layers() -> Layers:
-    """Look for the layers and modules in the heap."""
-    layers, objects, _ = select(live_objects(), (kinds.layer(), tf.Module))
+def living_layers() -> LayerPaths:
+    """Look for the layers in the heap; nothing of them is kept alive."""
     paths: dict[str, set[str]] = defaultdict(set)
-    for layer in layers:
+    for layer in instances(kinds.layer()):
         paths[_name(layer)].add(path_of(layer))
-    scopes = (getattr(content_of(each).get("_name_scope"), "_name", None) for each in objects)
-    modules = {scope.rstrip("/") for scope in scopes if isinstance(scope, str) and scope}
-    return Layers(paths, modules)
+    return paths
+
+
+def _path(known: LayerPaths, names: Sequence[str]) -> str:
+    """Return ``layer.path`` of the last of nested layers.
+
+    The path is where a layer was built: for one of a functional model that is its name alone,
+    as it was built before the model. Of layers that nobody knows the names make the path.
+    """
+    joined = "/".join(names)
+    candidates = known.get(names[-1], frozenset[str]())
+    if len(candidates) > 1:  # that of a layer of the same name elsewhere does not fit
+        candidates = {path for path in candidates if f"/{joined}".endswith(f"/{path}")}
+    return next(iter(candidates)) if len(candidates) == 1 else joined
 
 
 def _name(layer: Any) -> str:
@@ -73,7 +59,7 @@ _LAYER_CODE = "keras/src/layers/layer.py"
 class Scopes:
     """The layers of one body."""
 
-    def __init__(self, body: Body, layers: Layers) -> None:
+    def __init__(self, body: Body, layers: LayerPaths) -> None:
         self._layers = layers
         self._paths: dict[str, str | None] = {}
         known: dict[int, tuple[int, bool]] = {}
@@ -86,13 +72,8 @@ class Scopes:
                 self._learn(name, depth, building)
 
     def layer(self, name: str) -> str | None:
-        """Return the path of the innermost layer, or else module, that a name is in."""
-        for scope in enclosing(name):
-            path = self._paths.get(scope)
-            if path is not None:
-                return path
-        modules = self._layers.modules
-        return next((scope for scope in enclosing(name) if scope in modules), None)
+        """Return the path of the innermost layer that a name is in."""
+        return next(filter(None, map(self._paths.get, enclosing(name))), None)
 
     def _learn(self, name: str, depth: int, building: bool) -> None:
         scope = next(enclosing(name), "")
@@ -105,7 +86,7 @@ class Scopes:
         names = []
         for place, own_name in layers:
             names.append(own_name)
-            self._paths["/".join(parts[: place + 1])] = self._layers.path(names)
+            self._paths["/".join(parts[: place + 1])] = _path(self._layers, names)
         self._paths.setdefault(scope, None)
 
     def _pick(
@@ -118,7 +99,7 @@ class Scopes:
                 break
             names = _names(part, exact_first=building and len(found) == depth - 1)
             if known:
-                names = [name for name in names if name in self._layers.paths]
+                names = [name for name in names if name in self._layers]
             if names:
                 found.append((place, names[0]))
         return found

@@ -30,6 +30,7 @@ _BEHIND = re.compile(
 _WITHIN = re.compile(r"(?<=/)ArithmeticOptimizer/[A-Za-z]+_")  # behind the scope it works in
 _BRANCH = re.compile(r"^(body|cond|then|else|branch_?\d*|branches)/_\d+/(.+)$")
 _ATTRIBUTES = {"then": "then_branch", "else": "else_branch", "branch": "branches"}
+_CALLS = re.compile(r"^(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)+")
 _COMPILED = re.compile(r"(?:^|/)cluster_\d+_\d+(?:/|$)|(?:^|/)xla_(?:run|compile)(?:_\d+)?$")
 
 
@@ -44,6 +45,12 @@ def plain_names(name: str) -> Iterator[str]:
             return
         name = shorter
         yield name
+
+
+def bare_name(name: str) -> str:
+    """Return a node's name without the calls inlined around it and what rewriting it added."""
+    *_, plain = plain_names(name)
+    return _CALLS.sub("", plain)
 
 
 def inlined(name: str) -> Iterator[tuple[str, str | None, str]]:

@@ -19,14 +19,14 @@ from tensorlens.frameworks.tensorflow.graphs.gradients import (
     is_gradient,
     summed,
 )
-from tensorlens.frameworks.tensorflow.graphs.layers import Layers, Scopes, living_layers
+from tensorlens.frameworks.tensorflow.graphs.layers import LayerPaths, Scopes, living_layers
 from tensorlens.frameworks.tensorflow.graphs.names import (
     enclosing,
     inlined,
     is_compiled,
     plain_names,
 )
-from tensorlens.records.events import Phase
+from tensorlens.records.events import Frame, Phase
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
@@ -41,7 +41,7 @@ class NodeOrigin:
     line: SourceLine | None = None
     """The innermost of these lines; None where it is not known, or nodes of this name differ."""
     layer: str | None = None
-    """The path of the Keras layer, or the name scope of the ``tf.Module``, that the node is in."""
+    """The path of the Keras layer that the node is in."""
     op: str = ""
     """The type of the operation; empty where nodes of this name differ."""
     forward: NodeOrigin | None = None
@@ -52,11 +52,9 @@ class NodeOrigin:
     """All lines that made the node, innermost first, those of libraries included."""
 
 
-def made_at(frames: Frames) -> tuple[Frames, SourceLine | None]:
-    """Return the stack and the line of a node by the frames that made it, innermost first."""
-    users = tuple(frame for frame in frames if not is_foreign(frame.filename))
-    stack = users or frames[:1]
-    return stack, stack[0] if stack else None
+def frame_of(line: SourceLine) -> Frame:
+    """Return the frame of a line that made a node."""
+    return Frame(line.filename, line.lineno, line.function, not is_foreign(line.filename))
 
 
 def common_origin(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
@@ -103,7 +101,6 @@ class _NodeFacts:
     """Facts of a node from the frames that made it."""
 
     stack: Frames
-    line: SourceLine | None
     by_optimizer: bool
     beside: bool
     """Whether it is of what a step has besides: metrics, the making of weights."""
@@ -116,7 +113,9 @@ class Nodes:
     when it is first asked.
     """
 
-    def __init__(self, functions: Functions | None = None, layers: Layers | None = None) -> None:
+    def __init__(
+        self, functions: Functions | None = None, layers: LayerPaths | None = None
+    ) -> None:
         self.functions = functions or Functions()
         self._layers = layers
         self._scopes: dict[Body, Scopes] = {}
@@ -257,10 +256,14 @@ class Nodes:
             frames = body.frames(node.name)  # which many nodes share
             made = self._made.get(id(frames))
             if made is None:
-                made = self._made[id(frames)] = _NodeFacts(*made_at(frames), *_told_by(frames))
-            layer, phase = self._layer(body, node.name), self._phase(body, node, frames, made)
+                made = self._made[id(frames)] = _facts(frames)
             known = self._alone[key] = NodeOrigin(
-                made.stack, made.line, layer=layer, op=node.op, phase=phase, frames=frames
+                made.stack,
+                made.stack[0] if made.stack else None,
+                layer=self._layer(body, node.name),
+                op=node.op,
+                phase=self._phase(body, node, frames, made),
+                frames=frames,
             )
         return known
 
@@ -315,10 +318,11 @@ def _by_function(name: str) -> bool:
     return is_gradient(name) and not name.startswith(TAPE)
 
 
-def _told_by(frames: Frames) -> tuple[bool, bool]:
-    """Tell whether an optimizer made a node, and whether a metric or the making of weights did."""
+def _facts(frames: Frames) -> _NodeFacts:
+    users = tuple(frame for frame in frames if not is_foreign(frame.filename))
     builds = any(frame.function == _BUILDING for frame in frames)
-    return _is_in(frames, _OPTIMIZERS), builds or _is_in(frames, _METRICS)
+    beside = builds or _is_in(frames, _METRICS)
+    return _NodeFacts(users or frames[:1], _is_in(frames, _OPTIMIZERS), beside)
 
 
 def _is_in(frames: Frames, folders: tuple[str, ...]) -> bool:

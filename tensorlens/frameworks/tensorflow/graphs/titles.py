@@ -17,7 +17,7 @@ from tensorlens.frameworks.tensorflow.graphs.functions import (
     plain_name,
 )
 from tensorlens.frameworks.tensorflow.graphs.gradients import is_gradient
-from tensorlens.frameworks.tensorflow.graphs.names import plain_names
+from tensorlens.frameworks.tensorflow.graphs.names import bare_name, plain_names
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.records.events import Frame
 from tensorlens.records.families import AHEAD, HANDLE_OF_DATA, HANDLES_OF_DATA, KEPT
@@ -36,7 +36,6 @@ _FOLDED = re.compile(r"__cf__\d+|^ConstantFolding/|-folded(?:-\d+)?$")
 HANDLE_NBYTES = 256
 """Bytes of the largest thing that tf.data knows a dataset or an iterator by."""
 _TABLES = "HashTable"
-_CALL = "StatefulPartitionedCall/"
 _ACTIVATIONS = ("forward", "backward")
 _OF_KERAS = frozenset(
     (
@@ -94,7 +93,7 @@ def title(
         text = f"{origin.layer}: {origin.op or node}"
         return Title(text, None, role, RUNNING, module=origin.layer)
     return Title(
-        f"kept by {function_title(nodes.functions, function)}", short_node(node), "other", KEPT
+        f"kept by {function_title(nodes.functions, function)}", bare_name(node), "other", KEPT
     )
 
 
@@ -116,13 +115,13 @@ def title_of_kept(
     is_constant = is_folded or (bool(homes) and all(op == "Const" for _, op in homes))
     if homes and all(is_of_dataset(home) for home, _ in homes):
         if is_constant:
-            return Title(_CONSTANTS_OF_DATA, short_node(node), "input", KEPT)
+            return Title(_CONSTANTS_OF_DATA, bare_name(node), "input", KEPT)
         return Title(element(nodes, [home for home, _ in homes]), None, "input", AHEAD)
     if not is_constant:
         return None
     base = function or (homes[0][0] if len(homes) == 1 else None)
     text = "a graph" if base is None else function_title(nodes.functions, base)
-    return Title(f"constants of {text}", short_node(node), "other", KEPT)
+    return Title(f"constants of {text}", bare_name(node), "other", KEPT)
 
 
 def is_folded(node: str) -> bool:
@@ -186,11 +185,3 @@ def data_given(frames: Sequence[Frame]) -> str | None:
         if method in METHODS and _TRAINERS in file:
             return f"{method}: data"
     return None
-
-
-def short_node(node: str) -> str:
-    """Return a node's name without the calls inlined around it and what rewriting it added."""
-    while node.startswith(_CALL):
-        node = node.removeprefix(_CALL)
-    *_, plain = plain_names(node)
-    return plain

@@ -57,7 +57,7 @@ class _HeapView:
     """The heap as it is now: to be dropped at once."""
 
     def __init__(self, addresses: Sequence[int]) -> None:
-        heap = look([])
+        heap = look()
         try:
             self._rows = CensusRows(heap, reader())
             self._names = NamedRows(heap, self._rows, ()).names
@@ -68,7 +68,7 @@ class _HeapView:
             for number, row in enumerate(self._rows.all):
                 if row.fact.address in self._sizes:
                     self._at.setdefault(row.fact.address, []).append(number)
-            self._value_of = dict(self._rows.values())
+            self._value_of = dict(self._rows.handles)
             self._find_holders(heap)
             self._find_unheld(heap)
         finally:
@@ -121,10 +121,9 @@ class _HeapView:
 
     def hung(self, item: Any) -> GraphRoot:
         """Return what is known of a variable."""
-        place = self._rows.of.get(id(item))
-        if place is None:
+        row = self._rows.row(item)
+        if row is None:
             return GraphRoot(0, "", "", (), 0, 0, None)
-        row = self._rows.all[place]
         return GraphRoot(
             address=row.fact.address,
             name="" if row.name < 0 else self._names[row.name],

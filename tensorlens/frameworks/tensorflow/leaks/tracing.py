@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -110,18 +111,17 @@ def _counts() -> list[tuple[Any, int]]:
 
 def _is_librarys(function: Any) -> bool:
     """Tell whether a library's code makes it: a model's own step, of which each model has one."""
-    inner: Any = getattr(function, "python_function", None)
-    while hasattr(inner, "__wrapped__"):
-        inner = inner.__wrapped__
-    code = getattr(inner, "__code__", None)
+    code = _code(function)
     return code is None or is_foreign(code.co_filename)
 
 
-def _name(function: Any) -> str:
+def _code(function: Any) -> Any:
     inner: Any = getattr(function, "python_function", None)
-    if inner is not None:
-        inner = tf_decorator.unwrap(inner)[1]
-    code = getattr(inner, "__code__", None)
+    return getattr(inspect.unwrap(tf_decorator.unwrap(inner)[1]), "__code__", None)
+
+
+def _name(function: Any) -> str:
+    code = _code(function)
     if code is None:
         return str(getattr(function, "_name", "a tf.function"))
     filename = code.co_filename.replace("\\", "/").rpartition("/")[2]

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
 from tensorlens.frameworks.queues.dataset_objects import object_containers
-from tensorlens.frameworks.queues.merged_queues import merge_queues, total
+from tensorlens.frameworks.queues.merged_queues import bounded_queue, merge_queues, total
 from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.frameworks.torch.loaders.tasks import Counts, Tasks, items
 from tensorlens.frameworks.torch.loaders.worker_pipes import PipeContent, sent, shared_in_flight
@@ -280,23 +280,8 @@ def _rule(workers: int, prefetch: int) -> str:
 
 def _nothing(name: str, workers: int, prefetch: int, example: Any) -> Queue:
     one = None if example is None else batch_bytes(example)
-    limit = workers * prefetch
-    most = 0 if not limit else None if one is None else limit * one
-    missing = {} if most is not None else {"max_nbytes": _UNMADE}
-    if one is None:
-        missing["batch_nbytes"] = _UNMADE
-    return Queue(
-        name=named(name, workers, prefetch),
-        framework="torch",
-        batches=0,
-        nbytes=0,
-        max_batches=limit,
-        max_nbytes=most,
-        batch_nbytes=one,
-        parts=(),
-        rule=_rule(workers, prefetch),
-        missing=missing,
-    )
+    title, rule = named(name, workers, prefetch), _rule(workers, prefetch)
+    return bounded_queue(title, "torch", workers * prefetch, one, rule, no_size=_UNMADE)
 
 
 def named(name: str, workers: int, prefetch: int) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -27,10 +27,9 @@ class TorchRecorder(NativeRecorder):
     """Records spans of what torch's counting allocator hands out; spans may overlap."""
 
     def __init__(self, allocator: NativeAllocator) -> None:
-        super().__init__(allocator)
+        super().__init__(allocator, lambda: torch.UntypedStorage(64))
         self._ops: ctypes.PyDLL | None = None
         self._module_call = torch.nn.Module._wrapped_call_impl.__code__
-        self._knows_modules: bool | None = None
 
     def stop_ops(self) -> None:
         """Nobody records any more who wants operators."""
@@ -52,32 +51,13 @@ class TorchRecorder(NativeRecorder):
         if self._ops is not None:
             self._ops.tl_ops_start()
 
-    def tell_modules(self) -> None:
-        """Let the native part read which module a frame calls, after a trial."""
-        if self._knows_modules is None:
-            probe = _Probe()
-            self._library.tl_module_call(id(_Probe.call.__code__))
-            self._knows_modules = self.reads_modules(probe.call, probe)
-            code = id(self._module_call) if self._knows_modules else None
-            self._library.tl_module_call(code)
+    def follow_modules(self) -> None:
+        """Say to the native part which code calls modules."""
+        self._library.tl_module_call(id(self._module_call))
 
 
-class _Probe:
-    """An object whose method is called as a module is."""
-
-    def call(self, *arguments: Any, **options: Any) -> None:
-        torch.UntypedStorage(64)
-
-
-_recorder: TorchRecorder | None = None
-
-
-def _native() -> TorchRecorder:
-    global _recorder
-    allocator = cpu.recordable()
-    if _recorder is None:
-        _recorder = TorchRecorder(allocator)
-    return _recorder
+_recorder = functools.cache(TorchRecorder)
+"""Returns the recorder of an allocator, of which there is one."""
 
 
 def host_recorder(options: RecordOptions) -> HostRecorder:
@@ -89,7 +69,7 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
     """
     names = NameSources(_look, _paths)
     hooks = FrameworkHooks(cpu.CpuCounter.source, watch, names)
-    return HostRecorder(options, _native(), hooks)
+    return HostRecorder(options, _recorder(cpu.recordable()), hooks)
 
 
 def _look(roots: Sequence[CensusRoot], moment: Moment) -> MomentCensus:

@@ -8,7 +8,7 @@ changed in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.planning.tensorflow.graph.nodes import GraphNode, Shape
@@ -37,41 +37,30 @@ class Items:
         self.values = [keep(value) for value in self.values]
 
 
+@dataclass(slots=True, eq=False)
 class Value:
-    """Result of an operation: where its bytes are, and its number if that is known.
+    """Result of an operation: where its bytes are, and its number if that is known."""
 
-    Args:
-        held: where its bytes are.
-        shape: None where it is not known.
-        number: of a scalar, or a list of a few.
-        variable: whose handle it is.
-        part: its own bytes, where ``held`` has more than these; None: all of them are its own.
-    """
-
-    __slots__ = ("_part", "held", "number", "shape", "variable")
-
-    def __init__(
-        self,
-        held: Buffer | Items | None = None,
-        shape: Shape | None = None,
-        number: Any = None,
-        variable: str | None = None,
-        *,
-        part: int | None = None,
-    ) -> None:
-        self.held, self.shape, self.number, self.variable = held, shape, number, variable
-        self._part = part
+    held: Buffer | Items | None = None
+    shape: Shape | None = None
+    """None where it is not known."""
+    number: Any = None
+    """Of a scalar, or a list of a few."""
+    variable: str | None = None
+    """Whose handle it is."""
+    part: int | None = field(default=None, kw_only=True)
+    """Its own bytes, where ``held`` has more than these; None: all of them are its own."""
 
     @property
     def nbytes(self) -> int:
         """Its bytes; 0 without a buffer."""
         if not isinstance(self.held, Buffer):
             return 0
-        return self.held.nbytes if self._part is None else self._part
+        return self.held.nbytes if self.part is None else self.part
 
     def shaped(self, shape: Shape | None) -> Value:
         """Return the same, as another operation hands it on."""
-        return Value(self.held, shape or self.shape, self.number, self.variable, part=self._part)
+        return Value(self.held, shape or self.shape, self.number, self.variable, part=self.part)
 
 
 NOTHING = Value()

@@ -125,16 +125,6 @@ def rebuilt_model(model: Any, policy: str | None = None) -> Any:
         keras.config.set_dtype_policy(before)
 
 
-def build(model: Any, inputs: Any) -> None:
-    """Have the weights of a model made, for inputs of these specifications."""
-    import keras
-
-    def symbolic(spec: tf.TensorSpec) -> Any:
-        return keras.Input(batch_shape=tuple(spec.shape), dtype=spec.dtype.name)
-
-    model(tf.nest.map_structure(symbolic, inputs))
-
-
 @contextmanager
 def names_and_seeds_kept() -> Iterator[None]:
     """Leave the numbers of Keras's automatic names, and of default seeds, where they were."""

@@ -7,9 +7,9 @@ loop would keep for it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
 from math import prod
 from typing import Any
 
@@ -159,18 +159,8 @@ def _read(graph: Graph) -> set[int]:
 
 def _first_ready(nodes: Sequence[GraphNode]) -> list[GraphNode]:
     """Return the operations in a topological order: those that are ready first come first."""
-    waiting = [len(node.inputs) + len(node.controls) for node in nodes]
-    consumers: list[list[GraphNode]] = [[] for _ in nodes]
+    # what is ready at once comes in the order of the nodes
+    sorter: TopologicalSorter[int] = TopologicalSorter({node.number: () for node in nodes})
     for node in nodes:
-        for source in (*(number for number, _ in node.inputs), *node.controls):
-            consumers[source].append(node)
-    ready = deque(node for node in nodes if not waiting[node.number])
-    ordered: list[GraphNode] = []
-    while ready:
-        node = ready.popleft()
-        ordered.append(node)
-        for consumer in consumers[node.number]:
-            waiting[consumer.number] -= 1
-            if not waiting[consumer.number]:
-                ready.append(consumer)
-    return ordered
+        sorter.add(node.number, *(number for number, _ in node.inputs), *node.controls)
+    return [nodes[number] for number in sorter.static_order()]

@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tensorlens.frameworks.tensorflow.attribution.eager_gradients import follow_gradients
-from tensorlens.frameworks.tensorflow.graphs.functions import calls_of
 
+_GRADIENT = "_gradient_op_type"
 _LOGITS = "_keras_logits"
 """Attribute by which Keras has the result of a sigmoid or a softmax refer to what it was computed
 from, for losses (``backend/tensorflow/nn.py`` of Keras 3)."""
-
-_CUSTOM = "IdentityN"
-"""Operation that custom gradients are registered for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +58,12 @@ def forget_gradients(graph: Any) -> None:
     ``tf.custom_gradient`` registers one for each call that is traced, for ever, and it holds the
     graph and all the weights that this captured.
     """
-    registered = ops.gradient_registry._registry
-    for operation in _operations(graph):
-        # of operations that have none asking would raise
-        if operation.type == _CUSTOM and "_gradient_op_type" in operation.node_def.attr:
-            name = operation.get_attr("_gradient_op_type").decode()
-            if name.startswith("CustomGradient-"):
-                registered.pop(name, None)
-
-
-def _operations(graph: Any) -> Iterator[Any]:
-    """Yield the operations of a graph, and those of the branches and loops in it."""
-    for operation in graph.get_operations():
-        yield operation
-        for _, function in calls_of(operation):
-            inner = getattr(graph._get_function(function), "graph", None)
-            if inner is not None:
-                yield from _operations(inner)
+    definition = graph.as_graph_def()
+    functions = (each.node_def for each in definition.library.function)
+    for node in chain(definition.node, *functions):
+        name = node.attr[_GRADIENT].s.decode() if _GRADIENT in node.attr else ""
+        if name.startswith("CustomGradient-"):
+            ops.gradient_registry._registry.pop(name, None)
 
 
 def kept_until(calls: Sequence[GradientCall], numbers: Mapping[str, int]) -> Mapping[int, int]:

@@ -17,7 +17,6 @@ from tensorlens.planning.card import Card
 from tensorlens.planning.keras import shapes
 from tensorlens.planning.tensorflow.graph.clone_model import (
     StepGraph,
-    build,
     clone_of,
     is_built,
     names_and_seeds_kept,
@@ -104,7 +103,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
                 made = rebuilt_model(model, asked.policy)
             elif not is_built(model):
                 made = rebuilt_model(model)
-                build(made, _inputs_of(made, asked)[0])
+                made(_inputs_of(made, asked)[0])
             twin = clone_of(made)
             try:
                 made_optimizer = make(**configuration)
@@ -136,22 +135,12 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
 
 
 def _inputs_of(model: Any, asked: TraceRequest) -> tuple[Any, list[str]]:
-    """Return the structure of the inputs, with the batch, and their names.
+    """Return the structure of the inputs, symbolic, with the batch, and their names.
 
     Raises:
         UsageError: the model does not know their shapes, and they were not given.
     """
-    found, names = shapes.inputs_of(model, asked.batch, asked.input_shape, asked.input_dtype)
-    return tf.nest.map_structure(_specification, found), names
-
-
-def _targets_of(model: Any, inputs: Any, loss: Any) -> Any:
-    """Return the structure of the targets: as the outputs, or classes for a sparse loss."""
-    given = tf.nest.map_structure(
-        lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), inputs
-    )
-    found = shapes.targets_of(model, given, loss)
-    return None if found is None else tf.nest.map_structure(_specification, found)
+    return shapes.inputs_of(model, asked.batch, asked.input_shape, asked.input_dtype)
 
 
 def _specification(tensor: Any) -> tf.TensorSpec:
@@ -166,11 +155,11 @@ def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
     """
     is_own = not kinds.is_inherited(twin, "train_step")
     if twin.loss is not None:
-        yield inputs, _targets_of(twin, inputs, twin.loss)
+        yield inputs, shapes.targets_of(twin, inputs, twin.loss)
         return
     yield (inputs,) if isinstance(inputs, (tuple, list)) else inputs
     if is_own and not kinds.is_inherited(twin, "call"):
-        yield inputs, _targets_of(twin, inputs, "mse")
+        yield inputs, shapes.targets_of(twin, inputs, "mse")
 
 
 def _concrete(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tuple[Any, Any]:
@@ -180,7 +169,8 @@ def _concrete(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> t
         UsageError: it takes none of them, or fails with all.
     """
     first: Exception | None = None
-    for batch in batches:
+    for symbolic in batches:
+        batch = tf.nest.map_structure(_specification, symbolic)
         step = tf.function(twin.train_step, autograph=False)
         del calls[:]
         try:
@@ -191,10 +181,10 @@ def _concrete(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> t
     assert first is not None
     if kinds.is_inherited(twin, "train_step"):
         raise first
-    shapes = [tuple(each.shape) for each in tf.nest.flatten(batches[0])]
+    texts = [str(tuple(each.shape)) for each in tf.nest.flatten(batches[0])]
     raise UsageError(
         f"{type(twin).__name__}.train_step() fails with a batch of the shape "
-        f"{', '.join(map(str, shapes))}: {type(first).__name__}: {one_line(first, 200)}"
+        f"{', '.join(texts)}: {type(first).__name__}: {one_line(first, 200)}"
     ) from first
 
 

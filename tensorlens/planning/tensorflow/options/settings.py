@@ -18,14 +18,7 @@ from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras, r
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.stage import missing_blocks
 
-_KERAS = {
-    "sgd": "SGD",
-    "adam": "Adam",
-    "adamw": "AdamW",
-    "rmsprop": "RMSprop",
-    "adafactor": "Adafactor",
-    "lion": "Lion",
-}
+_CLASSES = ("SGD", "Adam", "AdamW", "RMSprop", "Adafactor", "Lion")
 _KEPT = (
     *("learning_rate", "weight_decay", "momentum", "beta_1", "beta_2"),
     *("epsilon", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
@@ -53,7 +46,8 @@ class Optimizer(Option):
         if _WRAPS in given:
             # it scales the loss for another one, which has been exchanged
             return cls(**given)
-        kind = getattr(keras("optimizer").optimizers, _KERAS[self.value])
+        name = next(each for each in _CLASSES if each.lower() == self.value)
+        kind = getattr(keras("optimizer").optimizers, name)
         self.used()
         return kind(**accepted(kind, given, tuple(given) if kind is cls else _KEPT))
 

@@ -56,13 +56,10 @@ def keras(setting: str) -> Any:
     """Return Keras.
 
     Raises:
-        CannotApply: there is none, or it runs on another framework.
+        CannotApply: it runs on another framework.
     """
-    try:
-        found = importlib.import_module("keras")
-    except ImportError:
-        raise CannotApply(f"{setting} needs Keras 3, which is not installed") from None
-    backend = found.config.backend() if hasattr(found, "config") else ""
+    found = importlib.import_module("keras")
+    backend = found.config.backend()
     if backend != "tensorflow":
-        raise CannotApply(f"{setting}: this Keras runs on {backend or 'an old TensorFlow'}")
+        raise CannotApply(f"{setting}: this Keras runs on {backend}")
     return found

@@ -69,8 +69,7 @@ class KerasOwners:
         layers, metrics, generators, optimizers, variables = map(first_seen.ordered, found[:5])
         self._note(layers)
         self._layers.add_layers(layers)
-        self._layers.add_metrics(metrics)
-        self._layers.add_seed_generators(generators)
+        self._layers.add_states(metrics, generators)
         self._optimizers.call(optimizers, layers)
         self._optimizers.add_all(optimizers, self._roots)
         slots = self._optimizers.given
