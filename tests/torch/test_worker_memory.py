@@ -154,7 +154,8 @@ def test_without_workers_alive_one_line_says_so():
     assert [note for note in queue.notes if "no worker runs" in note] == list(queue.notes)
 
 
-def test_copied_pages_of_a_mapping_that_has_grown_in_the_parent():
+@pytest.mark.parametrize("grows", [True, False], ids=["grown", "shrunk"])
+def test_copied_pages_of_a_mapping_that_has_changed_in_the_parent(grows):
     """No page of the mapping is shared any more, and its addresses are others in the parent."""
     size = 8 << 20
     region = mmap.mmap(-1, 2 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -172,14 +173,14 @@ def test_copied_pages_of_a_mapping_that_has_grown_in_the_parent():
         connection.recv()
 
     # a mapping ends where its rights do
-    protect(0)
+    protect(0 if grows else mmap.PROT_READ | mmap.PROT_WRITE)
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     process = context.Process(target=write_and_wait, args=(there,))
     process.start()
     try:
         assert here.poll(60)
-        protect(mmap.PROT_READ | mmap.PROT_WRITE)
+        protect(mmap.PROT_READ | mmap.PROT_WRITE if grows else 0)
         (worker,) = workers_of([process.pid], "fork")
     finally:
         here.send(None)

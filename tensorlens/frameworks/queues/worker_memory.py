@@ -6,7 +6,6 @@ each mapping which pages a process shares with nobody, not since when it has the
 
 from __future__ import annotations
 
-import bisect
 import mmap
 import os
 import sys
@@ -84,14 +83,13 @@ class _InheritedMappings:
     The kernel does not tell which mappings are of before the fork. A mapping that still shares an
     anonymous page is one, for the kernel never joins a new mapping to one that came by a fork
     (``is_mergeable_anon_vma`` of ``mm/vma.c``). One that shares none is one if this process, its
-    parent, has a mapping with the same addresses, or if pages at these addresses are alike in both:
-    a copy that was made for a reference count has all other words in common. New mappings get the
-    same addresses in both, and differ.
+    parent, has a mapping with the same addresses, or if pages at these addresses, which the parent
+    may have given back in part, are alike in both: a copy that was made for a reference count has
+    all other words in common. New mappings get the same addresses in both, and differ.
     """
 
     def __init__(self) -> None:
-        self._ranges = sorted(_range(line.partition(" ")[0]) for line in mappings())
-        self._starts = [start for start, _ in self._ranges]
+        self._ranges = {_range(line.partition(" ")[0]) for line in mappings()}
 
     def among(self, found: Sequence[Any], pid: int) -> Iterator[Any]:
         """Yield those of a process's mappings, as psutil gives them, that are of before."""
@@ -104,11 +102,8 @@ class _InheritedMappings:
         is_anonymous = mapping.path.startswith("[")
         if is_anonymous and mapping.shared_clean + mapping.shared_dirty:
             return True
-        start, end = _range(mapping.addr)
-        place = bisect.bisect_right(self._starts, start) - 1
-        if place < 0 or self._ranges[place][1] < end:
-            return False
-        return self._ranges[place] == (start, end) or _is_alike(pid, start, end)
+        own = _range(mapping.addr)
+        return own in self._ranges or _is_alike(pid, *own)
 
 
 def _range(text: str) -> tuple[int, int]:
