@@ -34,7 +34,7 @@ def waiting(line):
 
 def test_it_is_gone_in_backward_and_all_else_is_there():
     seen = []
-    step = freed_before_backward(lambda: make_step(seen), waiting(6))
+    step = freed_before_backward(waiting(6), lambda: make_step(seen))
     for _ in range(2):
         loss, kept = step()
         assert loss.item() == 20 and kept.sum() == 3
@@ -45,6 +45,6 @@ def test_it_is_gone_in_backward_and_all_else_is_there():
 
 
 def test_where_backward_is_called_elsewhere_nothing_is_measured():
-    step = freed_before_backward(lambda: make_step([]), waiting(5))
+    step = freed_before_backward(waiting(5), lambda: make_step([]))
     with pytest.raises(CannotApply, match="was not called from line"):
         step()

@@ -84,8 +84,10 @@ def test_a_program_that_failed_is_not_kept(program):
     with pytest.raises(processes.ProgramFailed):
         ask(program, arguments={"batch": "many"})
     ask(program)
-    first, second, third = pids(program)
-    assert first == second != third
+    first, failed, failed_again, last = pids(program)
+    # it may not have borne to begin twice in one process: a fresh one has the last word
+    assert first == failed
+    assert len({first, failed_again, last}) == 3
 
 
 def test_a_forked_process_has_its_own(program):
