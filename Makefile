@@ -41,11 +41,11 @@ PURE := integrations leaks lines planning recording records render test_units.py
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
 
-# three at a time, as installations wait for their files; at the end what fills all cores, side by
-# side: some tests only wait, while TensorFlow tries a refused request again for ten seconds
+# four at a time, as some only wait: installations for their files, TensorFlow's tests for a refused
+# request, which it tries again for ten seconds; first what takes longest
 test:
-	$(MAKE) -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-	    $(VENV)/.ready $(VENV)/.frameworks $(SINGLE) $(NEWER:%=test-%) lint site pytest
+	$(MAKE) -j 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+	    $(VENV)/.ready $(VENV)/.frameworks $(NEWER:%=test-%) lint site pytest $(SINGLE)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
