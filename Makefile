@@ -59,11 +59,12 @@ quick: $(VENV)/.ready
 
 pytest: tests/torch tests/tensorflow
 
+# some wait for processes that they start: more at a time than there are cores
 tests/torch: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
+	$(BIN)/python $(PYTEST) -n 4 tests/cli tests/torch tests/gpu
 
 tests/tensorflow: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) tests/tensorflow
+	$(BIN)/python $(PYTEST) -n 3 tests/tensorflow
 
 $(SINGLE): $(VENV)/.frameworks
 	$(BIN)/python -m pytest --tb=short $@ $(WITHOUT)
