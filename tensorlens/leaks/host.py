@@ -19,7 +19,7 @@ from tensorlens.units import format_bytes
 _FEWEST = 4
 """Samples without which nothing is said."""
 _MOST = 64
-_FIRST, _CHEAP = 16, 0.0005
+_FIRST, _CHEAP = 8, 0.0005
 """The first ones are all taken, where each takes no more than some seconds: steps may be short;"""
 _SHARE_OF_FIRST, _SHARE = 20, 1000
 """else when as many times its cost has gone by since the last: of the first ones, of others."""

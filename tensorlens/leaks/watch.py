@@ -88,13 +88,15 @@ class LeakWatch:
             UsageError: the watch is not on.
         """
         steps = self._on("step()")
+        made = self._made + 1
+        if made % self._stride:
+            self._made = made
+            return
         with guarded("a step is not told apart from the next"):
-            self._look(steps, self._made + 1)
-            self._made += 1
+            self._look(steps, made)
+            self._made = made
 
     def _look(self, steps: Steps, made: int) -> None:
-        if made % self._stride:
-            return
         self._collections.step_ended(made)
         figures = steps.figures()
         self._figures.append(figures)

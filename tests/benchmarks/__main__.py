@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from tests.benchmarks import births, census, estimates, imports, lines, recordings, step
+from tests.benchmarks import births, callbacks, census, estimates, imports, lines, recordings, step
 from tests.benchmarks.side_by_side import show
 
 ACCURACY = ("cpu", "cifar", "keras", "kernels", "training")
@@ -25,6 +25,7 @@ def main() -> None:
     show("100,000 blocks, each", births.lookups(), per=births.BLOCKS)
     census.show_all()
     recordings.show_all()
+    callbacks.show_all()
     estimates.show_all()
     sys.stdout.flush()
     # where no line was profiled before: with line tables a recording's end adds up backward

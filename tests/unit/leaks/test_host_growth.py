@@ -154,7 +154,7 @@ def test_dear_samples_are_taken_seldom() -> None:
     for step in range(2500):
         sampler.step_ended(step, 0)
     taken = [each.step for each in sampler.samples(2500, 0)]
-    assert taken == [*range(0, 320, 20), 1300, 2300, 2500]
+    assert taken == [*range(0, 160, 20), 1140, 2140, 2500]
 
 
 def test_a_long_loop_keeps_few_samples() -> None:
