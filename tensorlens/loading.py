@@ -61,7 +61,7 @@ _MOST_RATIO = 250
 def load(path: str | os.PathLike[str]) -> Record:
     """Return the record in a file.
 
-    Read are the ``.json`` and ``.tlens`` that tensorlens wrote, and as recordings the memory
+    It reads the ``.json`` and ``.tlens`` that tensorlens wrote, and as recordings the memory
     snapshots that torch pickles and the traces that ``torch.profiler`` exports with
     ``profile_memory=True``, as ``.json`` or ``.json.gz``. No code in a pickle is run.
 

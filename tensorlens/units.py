@@ -27,6 +27,11 @@ def format_bytes(count: int, *, signed: bool = False) -> str:
     return f"{sign}{size / 1024**power:.2f} {_UNITS[power]}"
 
 
+def rounded_up(nbytes: int, unit: int) -> int:
+    """Return the least multiple of a unit that is no smaller."""
+    return -(-nbytes // unit) * unit
+
+
 def parse_bytes(text: str | int) -> int:
     """Return the bytes that ``"24 GiB"``, ``"512 B"`` or ``"1.5m"`` stand for.
 

@@ -17,8 +17,8 @@ FRAMEWORKS = ("torch", "tensorflow", "keras")
 """Packages of the frameworks themselves."""
 
 
-def foreign_folders() -> list[str]:
-    """Return how file names of code begin that is not the user's; of :data:`ANYTHING` there is one.
+def foreign_prefixes() -> list[str]:
+    """Return the beginnings of file names that are not the user's code, some with ``ANYTHING``.
 
     Python's own, installed packages', those of the frameworks imported so far, what their compilers
     make, tensorlens's.
@@ -66,6 +66,7 @@ def is_framework(filename: str) -> bool:
     )
 
 
+# `imported` is the key of the caches: a framework that is imported later brings a folder
 @functools.cache
 def _framework_folders(imported: tuple[bool, ...]) -> tuple[str, ...]:
     files = [getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS]
@@ -76,7 +77,7 @@ def _framework_folders(imported: tuple[bool, ...]) -> tuple[str, ...]:
 
 @functools.cache
 def _folders(imported: tuple[bool, ...]) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
-    found = foreign_folders()
+    found = foreign_prefixes()
     patterns = [each.partition(ANYTHING) for each in found if ANYTHING in each]
     begins = tuple(each for each in found if ANYTHING not in each)
     return begins, [(start, part) for start, _, part in patterns]

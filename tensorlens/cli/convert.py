@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorlens.cli.options import add_no_source
 from tensorlens.cli.output import Output, damage_errors, read, say
-from tensorlens.render import OF_ALL, OF_RECORDINGS, either
+from tensorlens.render import ENDINGS, RECORDING_ENDINGS, either
 
 
 def add_parser(subparsers: Any) -> None:
@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         "--output",
         metavar="OUT",
         required=True,
-        help=f"where to: {either(OF_ALL)}; recordings also {either(OF_RECORDINGS)}"
+        help=f"where to: {either(ENDINGS)}; recordings also {either(RECORDING_ENDINGS)}"
         " (.pickle is for pytorch.org/memory_viz)",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite OUT if it exists")

@@ -26,7 +26,7 @@ from tensorlens.frameworks.registry import adapters, ask, supported
 from tensorlens.leaks.loop_judge import LoopJudge
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
-from tensorlens.render import OF_ALL, either
+from tensorlens.render import ENDINGS, either
 from tensorlens.render.terminal import for_stream
 from tensorlens.streams import write
 
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the program; return 0 or 3, or raise what it raises. Errors of our own give 1 or 2."""
     words = words_of(args)
     try:
-        output = Output.of_report(args, f": a leak report is written as {either(OF_ALL)}")
+        output = Output.of_report(args, f": a leak report is written as {either(ENDINGS)}")
         if args.warmup < 1:
             raise UsageError(
                 f"--warmup {args.warmup}: at least 1, in the first step the model is made"

@@ -12,7 +12,7 @@ from typing import Any
 from tensorlens import config
 from tensorlens.cli.output import say
 from tensorlens.errors import UsageError
-from tensorlens.render import OF_ALL, OF_RECORDINGS, either
+from tensorlens.render import ENDINGS, RECORDING_ENDINGS, either
 from tensorlens.render.view import View
 from tensorlens.roles import BLOCK_ROLES
 from tensorlens.units import parse_bytes
@@ -26,9 +26,9 @@ def add_output(parser: argparse.ArgumentParser, content: str, *, recordings: str
         content: what is written.
         recordings: what may be written in the formats of recordings, where that is possible.
     """
-    formats = f".json (can be shown again), {either(OF_ALL[1:])}"
+    formats = f".json (can be shown again), {either(ENDINGS[1:])}"
     if recordings:
-        formats += f"; {recordings} {either(OF_RECORDINGS)}"
+        formats += f"; {recordings} {either(RECORDING_ENDINGS)}"
     parser.add_argument(
         *("-o", "--output"),
         metavar="FILE",

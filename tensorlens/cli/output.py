@@ -18,7 +18,7 @@ from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
 from tensorlens.loading import Record, load
 from tensorlens.ranks import Rank, current_rank
-from tensorlens.render import OF_ALL, READ_AGAIN, ending_of, renderer_for, save, tagged
+from tensorlens.render import ENDINGS, READ_AGAIN, ending_of, renderer_for, save, tagged
 from tensorlens.render.source import printable
 from tensorlens.render.terminal import for_stream
 from tensorlens.render.view import View
@@ -199,7 +199,7 @@ class Output:
         typed, *others = args.output
         if others:
             args.parser.error("-o is given twice: this command writes one file")
-        if renderer_for(typed).extension not in OF_ALL:
+        if renderer_for(typed).extension not in ENDINGS:
             raise UsageError(f"-o {typed}{otherwise}")
         return cls.of_program(typed, args.force)
 

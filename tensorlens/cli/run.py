@@ -26,12 +26,12 @@ from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.worker_files import set_workers_output
-from tensorlens.render import OF_ALL, OF_RECORDINGS, READ_AGAIN, either
+from tensorlens.render import ENDINGS, READ_AGAIN, RECORDING_ENDINGS, either
 from tensorlens.render.figures import counted
 from tensorlens.units import format_bytes
 
 _EVENTS = 1_000_000
-_SHOWN_ONCE = [each for each in (*OF_RECORDINGS, *OF_ALL) if each not in READ_AGAIN]
+_SHOWN_ONCE = [each for each in (*RECORDING_ENDINGS, *ENDINGS) if each not in READ_AGAIN]
 _NO_FRAMEWORK = f"the program never imported {' or '.join(supported())}"
 
 _EPILOG = """\

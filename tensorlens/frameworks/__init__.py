@@ -1,1 +1,1 @@
-"""Adapters: the room that counts bytes, and knows torch and TensorFlow."""
+"""Adapters to torch and TensorFlow: they count bytes and name tensors."""

@@ -1,4 +1,4 @@
-"""Merges the figures of graphs into the profiled lines that made their nodes."""
+"""Figures of the graphs that have nodes of a profiled function, and what follows them."""
 
 from __future__ import annotations
 

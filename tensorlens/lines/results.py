@@ -21,7 +21,7 @@ from tensorlens.lines.report import (
     LineReport,
     ResidentLine,
 )
-from tensorlens.lines.tracing.accounting import Account, Cell, LineStats
+from tensorlens.lines.tracing.accounting import Account, DeviceFigures, LineStats
 from tensorlens.lines.tracing.passes import BackwardPass
 
 if TYPE_CHECKING:
@@ -252,7 +252,9 @@ def _bound(account: Account, slot: int, seen: tuple[Account, ...], *, is_cut: bo
     return total
 
 
-def _memory(cell: Cell, growth: int, residents: tuple[ResidentLine, ...] | None) -> LineMemory:
+def _memory(
+    cell: DeviceFigures, growth: int, residents: tuple[ResidentLine, ...] | None
+) -> LineMemory:
     unread = cell.unread or cell.net_max is None or cell.allocated < 0
     return LineMemory(
         allocated=_known(cell.allocated),

@@ -1,1 +1,1 @@
-"""C++ sources of the native parts, and their compilation on first use."""
+"""C++ sources of the native parts; ``build.py`` loads them, built before or on first use."""

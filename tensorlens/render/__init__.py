@@ -32,16 +32,16 @@ _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 _FOR_PEOPLE = ("html", "txt")
 
-OF_ALL = ("json", "html", "csv", "txt")
+ENDINGS = ("json", "html", "csv", "txt")
 """The endings that every kind of record can be written with."""
-OF_RECORDINGS = (
+RECORDING_ENDINGS = (
     *("folded", "perfetto.json", "pickle", "speedscope.json"),
     *("tlens", "tlens.gz", "trace.json"),
 )
 """Those for recordings alone; of an estimate they keep its recording."""
 READ_AGAIN = ("json", "tlens", "tlens.gz", "pickle")
 """Those that ``tensorlens.load()`` takes."""
-_KNOWN = (*OF_ALL, *OF_RECORDINGS)
+_KNOWN = (*ENDINGS, *RECORDING_ENDINGS)
 
 
 class Renderer(Protocol):
@@ -110,7 +110,7 @@ def renderer_for(path_or_extension: str | os.PathLike[str], view: View | None = 
     if extension is None:
         known = ", ".join(f".{each}" for each in sorted(_KNOWN))
         raise UsageError(f"cannot tell the format of {name!r}: the endings known are {known}")
-    if extension in OF_RECORDINGS:
+    if extension in RECORDING_ENDINGS:
         return ExportRenderer(extension)
     module, renderer, options = _RENDERERS[extension]
     if view is not None and extension in _FOR_PEOPLE:

@@ -308,7 +308,7 @@ def test_files_with_source_lines_say_so_and_are_cleaned(
         printed(name)
         file = f"{name}.json"
     recorded = name in ("run.tlens", "estimate")
-    for ending in (*render.OF_ALL, *(render.OF_RECORDINGS if recorded else ())):
+    for ending in (*render.ENDINGS, *(render.RECORDING_ENDINGS if recorded else ())):
         dirty, clean = folder / f"dirty.{ending}", folder / f"clean.{ending}"
         main_in("convert", file, "-f", "-o", str(dirty))
         main_in("convert", file, "-f", "-o", str(clean), "--no-source")

@@ -192,7 +192,7 @@ VIEWED = {
 }
 
 
-@pytest.mark.parametrize("ending", (*render.OF_ALL, *render.OF_RECORDINGS))
+@pytest.mark.parametrize("ending", (*render.ENDINGS, *render.RECORDING_ENDINGS))
 def test_what_is_not_shown_again_says_what_opens_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ending: str
 ) -> None:

@@ -15,7 +15,7 @@ from itertools import repeat
 from tensorlens import locks
 from tensorlens.native.build import NativeUnavailable, Signatures, declare
 from tensorlens.records.events import LAYERS, NO_MODELS, WRAPPERS
-from tensorlens.user_code import foreign_folders
+from tensorlens.user_code import foreign_prefixes
 
 _NO_BIRTHS = {
     1: "the frames of this Python version are not known",
@@ -254,7 +254,7 @@ class NativeAllocator:
         if not _is_plain_cpython():
             raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
         self.library.tl_name_models(*wide(LAYERS), *wide(NO_MODELS), *wide(WRAPPERS))
-        folders = wide(foreign_folders())
+        folders = wide(foreign_prefixes())
 
         def prepare() -> int:
             return int(self.library.tl_prepare_births(*folders, _LEAST_FRAMES))

@@ -15,6 +15,7 @@ from tensorlens.records.events import ALLOC, EventLog, Label
 from tensorlens.records.families import TOGETHER
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES
+from tensorlens.units import rounded_up
 
 AT_THE_END = 2**63 - 1
 """The time of what happens after the last event."""
@@ -104,7 +105,7 @@ class AddressNames:
         """Return the name of the storage of this size that begins at this address."""
         row = self._rows.get(address)
         table = self._table
-        if row is None or -(-table.storage_nbytes[row] // self._rounding) * self._rounding != size:
+        if row is None or rounded_up(table.storage_nbytes[row], self._rounding) != size:
             return None
         note = table.note[row]
         together = TOGETHER.get(table.notes[note]) if note >= 0 else None

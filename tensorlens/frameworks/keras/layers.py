@@ -43,7 +43,7 @@ class LayerNames:
         for root in roots:
             if issubclass(type(root.item), kinds.layer()):
                 prefix = None if root.name is None else self._names.text(root.name)
-                for owned in walk(root.item):
+                for owned in variables_of(root.item):
                     self._name(owned, prefix)
 
     def add_layers(self, layers: Iterable[Any]) -> None:
@@ -66,7 +66,7 @@ class LayerNames:
 
     def note_path(self, layer: Any) -> str:
         """Return the path of a layer, and keep it in :attr:`paths`."""
-        return self.paths.setdefault(id(layer), path_of(layer))
+        return self.paths.setdefault(id(layer), layer_path(layer))
 
     def _name(self, owned: LayerVariable, prefix: int | None) -> None:
         variable = owned.variable
@@ -110,7 +110,7 @@ def _states(
             yield LayerVariable(variable, "buffer", layer)
 
 
-def walk(model: Any) -> Iterator[LayerVariable]:
+def variables_of(model: Any) -> Iterator[LayerVariable]:
     """Give the variables of a model and of all layers in it, in Keras's own order."""
     for layer in layers_of(model):
         yield from layer_variables(layer)
@@ -127,7 +127,7 @@ def layers_of(*models: Any) -> Iterator[Any]:
             waiting.extend(reversed(items_of(content_of(layer).get("_layers"))))
 
 
-def path_of(layer: Any) -> str:
+def layer_path(layer: Any) -> str:
     """Return the path of a layer within its model: ``sequential/dense``."""
     content = content_of(layer)
     path = text_of(content.get("_path"))

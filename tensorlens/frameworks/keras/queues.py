@@ -29,6 +29,10 @@ _SOURCE = "keras/src/trainers/data_adapters/py_dataset_adapter.py"
 _NO_BATCH = "no batch to measure: pass one, inputs(dataset, batch=batch)"
 _AUTOTUNE = "tf.data's prefetch(AUTOTUNE) has no bound of its own: ask while the model is fitted"
 _NOT_READ = "what Keras's OrderedEnqueuer holds now is not read"
+_ALONE = (
+    "with one worker that is a thread there is no queue of Keras's, and max_queue_size is not used"
+    f" ({_SOURCE})"
+)
 _IDLE = "no model is being fitted with it: nothing is held"
 
 
@@ -100,16 +104,10 @@ def _bounded(dataset: Any, size: Any, batches: Sequence[Any]) -> Queue:
     else:
         limit, rule, reason = (None if backend() == "tensorflow" else 0), _ALONE, _AUTOTUNE
     one = max([each for each in map(batch_bytes, batches) if each], default=None)
-    many = "1 worker" if workers == 1 else f"{workers} workers"
-    name = f"{class_name(dataset)}, {many}, max_queue_size {size}"
+    workers_text = "1 worker" if workers == 1 else f"{workers} workers"
+    name = f"{class_name(dataset)}, {workers_text}, max_queue_size {size}"
     reasons = {"no_bound": reason, "no_size": _NO_BATCH}
     return bounded_queue(name, "keras", limit, one, rule, **reasons, notes=(_IDLE,))
-
-
-_ALONE = (
-    "with one worker that is a thread there is no queue of Keras's, and max_queue_size is not used"
-    f" ({_SOURCE})"
-)
 
 
 def _of_epoch(epoch: Any, example: Any) -> Queue | None:

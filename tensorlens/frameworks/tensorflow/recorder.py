@@ -21,7 +21,7 @@ from tensorlens.frameworks.host.moment_censuses import (
 from tensorlens.frameworks.host.recorder import Amendment, FrameworkHooks, HostRecorder
 from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.layers import path_of
+from tensorlens.frameworks.keras.layers import layer_path
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.observation import watch
 from tensorlens.heap import instances
@@ -53,7 +53,7 @@ class TensorflowRecorder(NativeRecorder):
 def module_paths(roots: Sequence[CensusRoot] = ()) -> ModulePath:
     """Return what gives the path of a layer that lives now, by its address and type's name."""
     paths = {
-        (id(layer), type(layer).__name__): path_of(layer) for layer in instances(kinds.layer())
+        (id(layer), type(layer).__name__): layer_path(layer) for layer in instances(kinds.layer())
     }
     return lambda address, kind: paths.get((address, kind))
 

@@ -23,7 +23,7 @@ class Adapter(base.Adapter):
     device_name = deferred("tensorlens.frameworks.torch.accelerators:device_name")
     compiled_by = deferred("tensorlens.frameworks.torch.compilers:compiled_by")
     forward_of = deferred("tensorlens.frameworks.torch.compilers:forward_of")
-    watch_compiler = deferred("tensorlens.frameworks.torch.compilers:CompilerWatch")
+    watch_compiler = deferred("tensorlens.frameworks.torch.compilers:TorchCompilerWatch")
     compiled_codes = deferred("tensorlens.frameworks.torch.compilers:compiled_codes")
     skip_code = deferred("tensorlens.frameworks.torch.compilers:skip")
     keep_compilers_out = deferred("tensorlens.frameworks.torch.compilers:keep_compilers_out")

@@ -67,7 +67,7 @@ def _codes_of(item: Any) -> Iterator[CodeType]:
             yield function.__code__
 
 
-class CompilerWatch:
+class TorchCompilerWatch:
     """Calls ``callback`` before ``torch.compile`` reads functions, until :meth:`stop`.
 
     It gets the identities of the code that is read when ``torch.compile`` is called, and None when

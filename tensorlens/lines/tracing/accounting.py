@@ -36,7 +36,7 @@ WIDTH = 3
 """Figures a slot: allocated, peak, reserved."""
 
 
-class Cell:
+class DeviceFigures:
     """The running figures of one line on one device, in bytes."""
 
     __slots__ = (
@@ -96,14 +96,14 @@ class LineStats:
     def __init__(self) -> None:
         self.hits = 0
         self.time_ns = 0
-        self.cells: list[Cell] = []
+        self.cells: list[DeviceFigures] = []
         self.raised: str | None = None
 
     def widen(self, slots: int, lock: AbstractContextManager[Any]) -> None:
         """Make room for the figures of devices that came into use."""
         with lock:  # two threads at once would make too much of it
             while len(self.cells) < slots:
-                self.cells.append(Cell())
+                self.cells.append(DeviceFigures())
 
 
 class Switch:

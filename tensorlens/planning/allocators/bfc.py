@@ -13,10 +13,12 @@ from tensorlens.planning.allocators.blocks import Block
 from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import NoRoom, SimulatedAllocator
 from tensorlens.records.events import EventLog
+from tensorlens.units import rounded_up
 
 _GRAIN = 256
 """Chunks are multiples of so many bytes."""
 _FIRST_REGION = 2 << 20
+"""Bytes of the first region; each further one is at least twice as large."""
 _MOST_SPARE = 128 << 20
 """Bytes beyond the request from which on a chunk is split in any case."""
 
@@ -27,8 +29,8 @@ class BFCAllocator(SimulatedAllocator):
     A segment is what TensorFlow calls a region, a block what it calls a chunk.
 
     Args:
-        limit: bytes that all regions together may have; None: no end, which TensorFlow never has
-            and an estimate for an unknown card needs.
+        capacity: bytes that all regions together may have; None: no limit, for an estimate without
+            a card.
         collects: free regions go back where a request finds no room otherwise, as a GPU's do
             unless ``TF_ENABLE_GPU_GARBAGE_COLLECTION=false``; the CPU's stay.
         log: where every event is written; None: nowhere.
@@ -37,21 +39,21 @@ class BFCAllocator(SimulatedAllocator):
 
     def __init__(
         self,
-        limit: int | None = None,
+        capacity: int | None = None,
         *,
         collects: bool = False,
         log: EventLog | None = None,
         device: str = "cuda:0",
     ) -> None:
-        super().__init__(Settings(), limit, None, log, device)
+        super().__init__(Settings(), capacity, None, log, device)
         self._pool = self._memory.large
-        first = _FIRST_REGION if limit is None else min(limit, _FIRST_REGION)
-        self._region = -(-first // _GRAIN) * _GRAIN
+        first = _FIRST_REGION if capacity is None else min(capacity, _FIRST_REGION)
+        self._next_region = rounded_up(first, _GRAIN)
         """Bytes of the next region."""
         self._collects = collects
 
     def _obtain(self, nbytes: int) -> tuple[Block, int]:
-        size = -(-nbytes // _GRAIN) * _GRAIN
+        size = rounded_up(nbytes, _GRAIN)
         chunk = self._memory.find(self._pool, size) or self._extend(size)
         if chunk.size >= 2 * size or chunk.size - size >= _MOST_SPARE:
             self._memory.split(chunk, size)
@@ -65,16 +67,17 @@ class BFCAllocator(SimulatedAllocator):
             if size > available:
                 available += self._release_regions(size, available)
         larger = False
-        while size > self._region:
-            self._region *= 2
+        while size > self._next_region:
+            self._next_region *= 2
             larger = True
         chunk = memory.take(
-            self._pool, self._region if available is None else min(self._region, available)
+            self._pool,
+            self._next_region if available is None else min(self._next_region, available),
         )
         if chunk is None:
             raise NoRoom(self.device, size)
         if not larger:
-            self._region *= 2
+            self._next_region *= 2
         return chunk
 
     def _release_regions(self, size: int, available: int) -> int:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.records.events import SEGMENT_ALLOC, SEGMENT_FREE, EventLog
+from tensorlens.records.torch_files.sizes import SMALL_SEGMENT
+from tensorlens.units import rounded_up
 
 FREE, ALLOCATED, UNMAPPED = range(3)
 """A block can be handed out; is handed out; is address space of an expandable segment that has no
@@ -170,7 +172,7 @@ class Memory:
     def address_space(self, size: int) -> int:
         """Return an address where a segment of so many bytes has room."""
         address = self.next_address
-        self.next_address += -(-size // (2 << 20)) * (2 << 20)
+        self.next_address += rounded_up(size, SMALL_SEGMENT)
         return address
 
     def has(self, size: int) -> bool:

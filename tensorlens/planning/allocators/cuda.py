@@ -23,8 +23,9 @@ from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.planning.allocators.simulated import NoRoom, SimulatedAllocator
 from tensorlens.records.events import EventLog
 from tensorlens.records.torch_files.sizes import SMALL, SMALL_SEGMENT
+from tensorlens.units import rounded_up
 
-_UNLIMITED = 1 << 40
+_ADDRESS_SPACE = 1 << 40
 """Bytes of address space where the card's memory is not known."""
 
 
@@ -112,7 +113,7 @@ def _shrink(memory: Memory, block: Block) -> None:
     reservation = block.reservation
     assert reservation is not None
     base, unit = reservation.address, reservation.unit
-    begin = base + -(-(block.address - base) // unit) * unit
+    begin = base + rounded_up(block.address - base, unit)
     end = base + (block.address + block.size - base) // unit * unit
     if begin >= end:
         return
@@ -133,8 +134,8 @@ def _shrink(memory: Memory, block: Block) -> None:
 def _reserve(memory: Memory, pool: Pool, size: int) -> Block:
     """Reserve address space for an eighth more than the card has, all of it unmapped."""
     unit = SMALL_SEGMENT if pool.small else LARGE_SEGMENT
-    total = max(_UNLIMITED, size) if memory.total is None else memory.total + memory.total // 8
-    extent = -(-total // unit) * unit
+    total = max(_ADDRESS_SPACE, size) if memory.total is None else memory.total + memory.total // 8
+    extent = rounded_up(total, unit)
     address = memory.address_space(extent)
     block = memory.blocks[address] = Block(pool, address, extent, UNMAPPED)
     block.reservation = Reservation(address, unit)
@@ -164,7 +165,7 @@ def _has_space(block: Block | None, size: int) -> bool:
 def _map(memory: Memory, block: Block, size: int) -> bool:
     reservation = block.reservation
     assert reservation is not None
-    mapped = -(-size // reservation.unit) * reservation.unit
+    mapped = rounded_up(size, reservation.unit)
     if not memory.has(mapped):
         return False
     memory.remove(block)
@@ -204,7 +205,7 @@ def _release_oversize(memory: Memory, pool: Pool, size: int) -> bool:
 def _release_cached(memory: Memory) -> None:
     """Give back every segment that is not in use at all, and the unused units of expandable ones.
 
-    Of the large pools first.
+    The large pool comes first.
     """
     for pool in (memory.large, memory.small):
         expandable = []

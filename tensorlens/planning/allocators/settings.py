@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tensorlens.errors import UsageError
 from tensorlens.records.torch_files.sizes import Rules
+from tensorlens.units import rounded_up
 
 MIB = 1 << 20
 LARGE_REQUEST = 10 << 20
@@ -111,7 +112,7 @@ class Settings:
             return 2 * MIB
         if size < LARGE_REQUEST:
             return LARGE_SEGMENT
-        return -(-size // (2 * MIB)) * 2 * MIB
+        return rounded_up(size, 2 * MIB)
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:

@@ -80,7 +80,7 @@ class SimulatedAllocator:
             context: what else the log says of it.
 
         Raises:
-            NoRoom: there is no room, even after all that is cached went back to the driver.
+            NoRoom: there is no room, also after the allocator gave back what it may.
             UsageError: a negative number of bytes.
         """
         if nbytes <= 0:

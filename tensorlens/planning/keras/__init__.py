@@ -1,4 +1,4 @@
 """A train step of a Keras model without its data.
 
-Unlike its neighbours it runs Keras's own code, where it is imported already.
+Unlike ``frameworks/keras`` it runs Keras's own code, where it is imported already.
 """

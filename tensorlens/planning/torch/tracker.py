@@ -19,6 +19,8 @@ from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStack
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.steps import END
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
+from tensorlens.records.torch_files.sizes import MIN_BLOCK
+from tensorlens.units import rounded_up
 
 _sequence = torch._C._autograd._get_sequence_nr
 _node_running = torch._C._current_autograd_node
@@ -336,7 +338,7 @@ def label_of(tensor: Any, name: str, role: str) -> Label:
 
 def rounded(device: str, nbytes: int) -> int:
     """Return what a device's allocator sets aside for a request, by its simplest rule."""
-    return nbytes if device == "cpu" else -(-nbytes // 512) * 512
+    return nbytes if device == "cpu" else rounded_up(nbytes, MIN_BLOCK)
 
 
 def forward_stack(node: Any) -> int:

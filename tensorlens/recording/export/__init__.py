@@ -89,7 +89,7 @@ def of_program(stack: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return a stack, outermost frame first, from the program's own frame on.
 
     Calls that say nothing of it are left out: ``nn.Module``'s, and ours around a profiled function.
-    What starts a program, a test or a thread is left out too; a stack of no user's is whole.
+    What starts a program, a test or a thread is left out too, but for a stack without user code.
     """
     begin = next((place for place, frame in enumerate(stack) if frame.user), 0)
     return tuple(frame for frame in stack[begin:] if not _is_call(frame))
@@ -119,7 +119,7 @@ def _written(frame: Frame) -> Mapping[str, Any]:
 
 POINTS = 20_000
 """About how many points each device's counter has at most; the peak is among them."""
-_NS = 1000
+_NS_PER_US = 1000
 
 
 def trace_events(recording: Recording) -> str:
@@ -142,7 +142,7 @@ def _events(recording: Recording) -> Iterator[dict[str, Any]]:
     for device in recording.devices:
         yield from _counters(recording, device)
     for mark in recording.marks:
-        yield _event("i", mark.name, ts=mark.time_ns / _NS, s="g")
+        yield _event("i", mark.name, ts=mark.time_ns / _NS_PER_US, s="g")
 
 
 def _counters(recording: Recording, device: str) -> Iterator[dict[str, Any]]:
@@ -152,13 +152,13 @@ def _counters(recording: Recording, device: str) -> Iterator[dict[str, Any]]:
         # of two values at one time a viewer shows the later only, and it might be the peak
         time = max(line.times[point], time + 1)
         roles = {role: values[point] for role, values in line.by_role.items()}
-        yield _event("C", f"{device} bytes", ts=time / _NS, args=roles)
+        yield _event("C", f"{device} bytes", ts=time / _NS_PER_US, args=roles)
         if line.reserved is not None:
             reserved = {"bytes": line.reserved[point]}
-            yield _event("C", f"{device} reserved", ts=time / _NS, args=reserved)
+            yield _event("C", f"{device} reserved", ts=time / _NS_PER_US, args=reserved)
         if point == line.peak:
             name = f"peak of {device}: {format_bytes(total)}"
-            yield _event("i", name, ts=time / _NS, s="g", args={"bytes": total})
+            yield _event("i", name, ts=time / _NS_PER_US, s="g", args={"bytes": total})
 
 
 def _event(kind: str, name: str, **others: Any) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _event(kind: str, name: str, **others: Any) -> dict[str, Any]:
 
 
 def exported(recording: Recording, ending: str) -> str | bytes:
-    """Return the content of a file with an ending of :data:`tensorlens.render.OF_RECORDINGS`."""
+    """Return the content of a file with an ending of ``tensorlens.render.RECORDING_ENDINGS``."""
     if ending in ("tlens", "tlens.gz"):
         return tlens.write(recording, compressed=ending == "tlens.gz")
     if ending == "pickle":

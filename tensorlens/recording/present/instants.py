@@ -26,7 +26,7 @@ from tensorlens.tensors.present.inventory import LeftOut
 _LOOKED_AT = 20_000
 """So many blocks are put together into rows, unless all are to be shown."""
 
-UNKNOWN = "(no line known)"
+NO_LINE = "(no line known)"
 
 LINES_SHOWN = 10
 """How many lines a report names before it sums the others."""
@@ -59,7 +59,7 @@ class BlockRow:
         model = self.first.model_line
         if model is not None:
             return model_place(model)
-        return line_place(self.first.charged, "before" if self.first.age_ns is None else UNKNOWN)
+        return line_place(self.first.charged, "before" if self.first.age_ns is None else NO_LINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def instant_text(marks: Sequence[Mark], mark: Mark) -> str:
     return f'"{printable(mark.name)}"{which}'
 
 
-def line_place(line: SourceLine | None, nowhere: str = UNKNOWN) -> str:
+def line_place(line: SourceLine | None, nowhere: str = NO_LINE) -> str:
     """Return ``train.py:12``, or that there is no line."""
     return nowhere if line is None else place(line)
 
@@ -213,7 +213,7 @@ def _nowhere(recording: Recording, device: str) -> str:
     }
     if before == {True}:
         return BEFORE
-    return UNKNOWN if True not in before else f"{BEFORE}, or no line known"
+    return NO_LINE if True not in before else f"{BEFORE}, or no line known"
 
 
 def has_times(log: EventLog) -> bool:
@@ -234,7 +234,7 @@ def line_rows(
     sizes: Mapping[SourceLine | None, int],
     limit: int | None,
     models: Mapping[tuple[SourceLine | None, SourceLine], int] = _NONE,
-    nowhere: str = UNKNOWN,
+    nowhere: str = NO_LINE,
 ) -> tuple[tuple[LineRow, ...], LeftOut | None]:
     """Return the lines with the most bytes, and the sum of the others.
 

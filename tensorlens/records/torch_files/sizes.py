@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.records.events import Segment
+from tensorlens.units import rounded_up
 
 MIN_BLOCK = 512
 """Every block is a multiple of so many bytes (``kMinBlockSize``)."""
@@ -61,7 +62,7 @@ class Rules:
             divisions = self.divisions[power]
             if divisions > 1 and size > MIN_BLOCK * divisions:
                 return _divided(size, divisions)
-        return -(-size // MIN_BLOCK) * MIN_BLOCK
+        return rounded_up(size, MIN_BLOCK)
 
     def splits(self, size: int, remainder: int, *, small: bool) -> bool:
         """Tell whether the remainder of a free block is kept for other requests."""
@@ -77,7 +78,7 @@ def _divided(size: int, divisions: int) -> int:
     step = floor >> (divisions.bit_length() - 1)
     if step == 0:
         return floor << 1
-    return -(-size // step) * step
+    return rounded_up(size, step)
 
 
 class LargePool:

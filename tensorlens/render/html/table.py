@@ -49,7 +49,7 @@ class ShownRow:
     cells: tuple[ShownCell, ...]
     details: tuple[str, ...] = ()
     fold: Fold | None = None
-    """Text of the last cell, if it is a fold."""
+    """Rows that are folded away, where this row stands for them."""
 
     @property
     def sources(self) -> list[str]:

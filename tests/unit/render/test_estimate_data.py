@@ -12,7 +12,7 @@ from tensorlens.errors import FileFormatError
 from tensorlens.loading import load
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording.recordings import Recording
-from tensorlens.render import OF_ALL, OF_RECORDINGS, JsonRenderer
+from tensorlens.render import ENDINGS, RECORDING_ENDINGS, JsonRenderer
 from tensorlens.render.flat import CsvRenderer, to_pandas
 
 
@@ -84,12 +84,12 @@ def test_a_data_frame() -> None:
     assert frame[frame["kind"] == "role"]["point"].sum() == PEAK
 
 
-@pytest.mark.parametrize("ending", OF_ALL)
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_every_ending_is_written(tmp_path: Path, ending: str) -> None:
     assert estimates.training().save(tmp_path / f"out.{ending}").stat().st_size
 
 
-@pytest.mark.parametrize("ending", OF_RECORDINGS)
+@pytest.mark.parametrize("ending", RECORDING_ENDINGS)
 def test_endings_of_recordings_keep_its_recording(tmp_path: Path, ending: str) -> None:
     made = estimates.training()
     path = made.save(tmp_path / f"out.{ending}")

@@ -43,10 +43,10 @@ RECORDS = {
     "leaks": rendered_leaks.hostile(),
     "estimate": rendered_estimates.hostile(),
 }
-OF_ALL = ("csv", "txt", "html", "json")
-OF_RECORDINGS = ("folded", "speedscope.json", "perfetto.json")
-CASES = [(name, ending) for name in RECORDS for ending in OF_ALL]
-CASES += [(name, ending) for name in RECORDS if "recording" in name for ending in OF_RECORDINGS]
+ENDINGS = ("csv", "txt", "html", "json")
+RECORDING_ENDINGS = ("folded", "speedscope.json", "perfetto.json")
+CASES = [(name, ending) for name in RECORDS for ending in ENDINGS]
+CASES += [(name, ending) for name in RECORDS if "recording" in name for ending in RECORDING_ENDINGS]
 
 
 @pytest.mark.parametrize(("name", "ending"), CASES)

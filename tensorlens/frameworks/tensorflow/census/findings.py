@@ -22,6 +22,7 @@ from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
 from tensorlens.heap import no_locals
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
+from tensorlens.units import rounded_up
 
 UNIT = 256
 """Bytes that a chunk is a multiple of (tsl/framework/bfc_allocator.h, ``kMinAllocationSize``)."""
@@ -44,7 +45,7 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
     number = table.devices.index(device) if device in table.devices else -1
     sizes = [table.storage_nbytes[row] for row in table.counted() if table.device[row] == number]
     exact = sum(sizes)
-    named = sum(-(-size // UNIT) * UNIT for size in sizes)
+    named = sum(rounded_up(size, UNIT) for size in sizes)
     info = counters.memory_info(counters.short_name(device))
     allocated = None if info is None else info[0]
     missing = dict.fromkeys(("reserved", "driver_used", "driver_total"), counters.RESERVED)

@@ -15,7 +15,7 @@ from typing import Any
 from tensorflow.python.framework.indexed_slices import IndexedSlices
 from tensorflow.python.framework.ops import EagerTensor
 
-from tensorlens.frameworks.keras.layers import walk
+from tensorlens.frameworks.keras.layers import variables_of
 from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap
 from tensorlens.heap.attributes import content_of, dict_of, items_of
 
@@ -115,5 +115,5 @@ class Weights:
 
 def _trainable(model: Any) -> list[Any]:
     """Return the variables that ``model.trainable_variables`` gives, each once, in that order."""
-    found = {id(owned.variable): owned.variable for owned in walk(model)}
+    found = {id(owned.variable): owned.variable for owned in variables_of(model)}
     return [each for each in found.values() if content_of(each).get("_trainable") is True]

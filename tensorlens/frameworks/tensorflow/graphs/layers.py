@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.layers import path_of
+from tensorlens.frameworks.keras.layers import layer_path
 from tensorlens.frameworks.tensorflow.graphs.functions import Body, Frames
 from tensorlens.frameworks.tensorflow.graphs.names import enclosing
 from tensorlens.heap import instances
@@ -29,7 +29,7 @@ def living_layers() -> LayerPaths:
     """Look for the layers in the heap; nothing of them is kept alive."""
     paths: dict[str, set[str]] = defaultdict(set)
     for layer in instances(kinds.layer()):
-        paths[_name(layer)].add(path_of(layer))
+        paths[_name(layer)].add(layer_path(layer))
     return paths
 
 

@@ -11,7 +11,7 @@ from tensorlens.frameworks.host.allocator import line_of, listed, start, wide
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.native.build import DEVICE_BLOCKS
 from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
-from tensorlens.user_code import foreign_folders
+from tensorlens.user_code import foreign_prefixes
 
 _KINDS = {kind.device_type: kind for kind in KINDS}
 """The native part says 1, CUDA's, for ROCm too."""
@@ -142,7 +142,7 @@ def _watch_births(library: ctypes.PyDLL) -> None:
     global _watches_births
     if _watches_births or _has_ended:
         return
-    if library.tl_devices_prepare_births(*wide(foreign_folders())) == 0:
+    if library.tl_devices_prepare_births(*wide(foreign_prefixes())) == 0:
         _watches_births = True
         library.tl_devices_switch_births(1)
         # the interpreter's exit frees what other threads' frames are read by

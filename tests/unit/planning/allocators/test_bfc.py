@@ -10,8 +10,8 @@ KIB, MIB = 1 << 10, 1 << 20
 FIRST = 1 << 44
 
 
-def allocator(limit=None):
-    return BFCAllocator(limit)
+def allocator(capacity=None):
+    return BFCAllocator(capacity)
 
 
 def sizes(made):
@@ -141,10 +141,10 @@ def test_chunks_of_regions_side_by_side_stay_apart():
     assert reserved(made) == (2 + 4 + 8) * MIB
 
 
-def test_the_last_region_is_what_the_limit_leaves():
+def test_the_last_region_is_what_the_capacity_leaves():
     made = allocator(10 * MIB + 300)
     kept = made.malloc(6 * MIB)
-    # of 2, 4, 8 MiB the last is enough; 2 MiB and 256 of 300 bytes are left of the limit
+    # of 2, 4, 8 MiB the last is enough; 2 MiB and 256 of 300 bytes are left of the capacity
     made.malloc(2 * MIB + 256)
     assert reserved(made) == 10 * MIB + 256
     with pytest.raises(NoRoom):
