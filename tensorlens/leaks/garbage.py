@@ -24,6 +24,8 @@ class Collections:
 
     def __init__(self, warmup: int) -> None:
         self._warmup = warmup
+        self._seen = 0
+        """The last step that it was told of."""
         self._last = 0
         """The last step that ended with a collector that runs, or that somebody ran."""
         self._runs = _runs()
@@ -36,8 +38,9 @@ class Collections:
         if runs != self._runs or (gc.isenabled() and gc.get_threshold()[0] > 0):
             self._last = step
         self._runs = runs
-        if step <= self._warmup:
+        if self._seen < self._warmup:
             self._frozen = gc.get_freeze_count()
+        self._seen = step
 
     @property
     def is_off(self) -> bool:

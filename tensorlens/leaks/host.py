@@ -23,6 +23,8 @@ _FIRST, _CHEAP = 8, 0.0005
 """The first ones are all taken, where each takes no more than some seconds: steps may be short;"""
 _SHARE_OF_FIRST, _SHARE = 20, 1000
 """else when as many times its cost has gone by since the last: of the first ones, of others."""
+_MOST_SPACED = 32
+"""Samples that are compared with one another at most."""
 _SMALLEST = 4096
 """Bytes a step below which growth of the heap is noise."""
 _OF_A_TENSOR = 4096
@@ -166,7 +168,7 @@ def host_growth(
         arrays: is asked only where the heap grows.
         collected: runs the collector and takes a sample; the same holds for it.
     """
-    counted = [each for each in samples if each.step >= warmup]
+    counted = _spaced([each for each in samples if each.step >= warmup])
     found = [_children(counted), _pinned(counted)]
     floor = _SMALLEST + _OF_A_TENSOR * tensors_per_step
     rate = steady_rate([(each.step, each.heap) for each in counted], floor)
@@ -186,6 +188,21 @@ def host_growth(
     elif objects is not None:
         found.append(_of_objects(objects - own))
     return [each for each in found if each is not None]
+
+
+def _spaced(samples: list[HostSample]) -> list[HostSample]:
+    """Return samples without those too near to others, as the first ones of a long loop are.
+
+    Noise of a step or two is large beside what a step leaves behind.
+    """
+    if len(samples) < _FEWEST:
+        return samples
+    least = (samples[-1].step - samples[0].step) / _MOST_SPACED
+    found = samples[-1:]
+    for each in reversed(samples[:-1]):
+        if found[-1].step - each.step >= least:
+            found.append(each)
+    return found[::-1] if len(found) >= _FEWEST else samples
 
 
 def steady_rate(points: Sequence[tuple[int, int]], floor: float) -> float | None:

@@ -104,14 +104,15 @@ class Runner:
         if server is not None and not server.wakes():
             server.kill()
             server = None
-        is_used = server is not None
+        is_used = is_fake and server is not None
         server = server or _Server(environment, is_fake)
         try:
             result = server.run(job, request, progress)
         except BaseException:
             server.kill()
             raise
-        if is_used and isinstance(result, Trouble) and result.kind is Reason.FAILED:
+        has_failed = isinstance(result, Trouble) and result.kind is Reason.FAILED
+        if is_used and has_failed and not server.is_over:
             # it may not bear to begin twice, as one that registers operators
             server.kill()
             return self.run(job, progress)

@@ -452,3 +452,19 @@ def test_a_model_at_module_level_is_seen_each_time(fresh, tmp_path, monkeypatch)
             of_layer = {each.name: each.nbytes for each in tensors if "weight" in each.name}
             assert set(of_layer) == {"weight", "weight.grad", "SGD.weight.momentum_buffer"}
             assert set(of_layer.values()) == {64 * 64 * 4}
+
+
+def make_scaled_rows():
+    table = torch.zeros(100, 64, device="cuda")
+    rows, values = torch.arange(10, device="cuda"), torch.ones(10, 64, device="cuda")
+
+    def step():
+        torch.index_add(table, 0, rows, values, alpha=2)
+
+    return step
+
+
+def test_rows_are_added_with_a_factor():
+    setup, first = tensorlens.estimate(make_scaled_rows, card="a100", steps=1).steps
+    assert setup.allocated == 25_600 + 2_560 + 512
+    assert first.peak_allocated == setup.allocated + 25_600

@@ -315,10 +315,10 @@ def test_modules_and_heads_in_groups_take_the_kernel(card, kernel):
                 answer["grouped"] = list(out.shape)
 
         torch.backends.cuda.enable_cudnn_sdp(False)
-        before = torch.backends.mha.get_fastpath_enabled()
+        before = torch._C._get_sdp_priority_order()
         trace, _ = track(program)
         answer["operators"] = sorted(each for each in operators(trace) if each)
-        answer["restored"] = torch.backends.mha.get_fastpath_enabled() == before
+        answer["restored"] = torch._C._get_sdp_priority_order() == before
         """,
         card,
     )

@@ -96,6 +96,8 @@ def serve() -> None:
             files = {file: _changed_at(file) for file in _files_of_programs()}
             send(result)
             if not _settle(job):
+                # whoever asks next is told so, also where threads of the program hold this process
+                target.close()
                 return
         elif FORKS:
             _fork(job, source, send)

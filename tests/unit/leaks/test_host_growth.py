@@ -148,6 +148,15 @@ def test_the_first_cheap_samples_are_all_taken() -> None:
     assert [each.step for each in sampler.samples(8, 0)] == [*range(9)]
 
 
+def test_noise_of_the_first_steps_hides_no_growth_of_a_long_loop() -> None:
+    steps = [2, 3, 4, 5, 6, 7, *range(100, 1000, 100)]
+    noise = {3: 1 << 20, 5: 1 << 20}
+    samples = [HostSample(step, 8192 * step + noise.get(step, 0), 0) for step in steps]
+    (growth,) = host_growth(samples, warmup=2)
+    # between the samples of steps 7 and 900, 8 KiB each
+    assert growth.bytes_per_step == 8192.0
+
+
 def test_dear_samples_are_taken_seldom() -> None:
     # a question takes as long as a sample: the next one is due after 20 questions, later after 1000
     sampler = HostSampler(clock=Clock(1 / 64))
@@ -203,7 +212,8 @@ def test_arrays_of_one_size_that_all_steps_left(numpy) -> None:
 
 def test_arrays_in_what_the_collector_does_not_track(numpy) -> None:
     KEPT.extend([{"seen": numpy.zeros(12_345), "step": step} for step in range(8)])
-    what, _path = growing_arrays(HostGrowth(98_800.0, 6, 8))
+    what, path = growing_arrays(HostGrowth(98_800.0, 6, 8))
+    assert path == ""
     assert what == "8 of 96.45 KiB each"
 
 

@@ -22,7 +22,7 @@ from tensorflow.python.eager import backprop
 from tensorflow.python.framework.ops import EagerTensor
 
 from tensorlens.frameworks.host.recorder import Amendment
-from tensorlens.frameworks.tensorflow.census.tensor_reader import read_tensor
+from tensorlens.frameworks.tensorflow.census.tensor_reader import UNREAD, read_tensor
 from tensorlens.frameworks.tensorflow.wrapping import Shared
 from tensorlens.records.events import ALLOC, FREE, EventLog
 
@@ -148,7 +148,8 @@ def _plain(op: str) -> str:
 
 def _nbytes(gradients: Sequence[Any]) -> int:
     found = [each for each in gradients or () if type(each) is EagerTensor]
-    return read_tensor(found[0]).nbytes if len(found) == 1 else -1
+    fact = read_tensor(found[0]) if len(found) == 1 else None
+    return -1 if fact is None or fact.kind == UNREAD else fact.nbytes
 
 
 Note = Callable[[int, tuple[Any, ...]], None]

@@ -7,7 +7,7 @@ from tensorlens.planning.estimate.present.report import blocks, cards, rows, sum
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording import export
 
-__all__ = ["blocks", "cards", "explanation", "exported", "rows", "summary", "title"]
+__all__ = ["TITLE", "blocks", "cards", "explanation", "exported", "rows", "summary"]
 
 TITLE = "memory estimate"
 

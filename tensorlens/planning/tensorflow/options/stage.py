@@ -56,10 +56,13 @@ def keras(setting: str) -> Any:
     """Return Keras.
 
     Raises:
-        CannotApply: it runs on another framework.
+        CannotApply: there is none, or it runs on another framework.
     """
-    found = importlib.import_module("keras")
-    backend = found.config.backend()
+    try:
+        found = importlib.import_module("keras")
+    except ImportError:
+        raise CannotApply(f"{setting} needs Keras 3, which is not installed") from None
+    backend = found.config.backend() if hasattr(found, "config") else ""
     if backend != "tensorflow":
-        raise CannotApply(f"{setting}: this Keras runs on {backend}")
+        raise CannotApply(f"{setting}: this Keras runs on {backend or 'an old TensorFlow'}")
     return found

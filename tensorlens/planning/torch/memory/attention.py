@@ -212,9 +212,6 @@ def fused_attention(card: Card) -> Iterator[None]:
     attend = partial(_attend, Chooser(card))
     operator = _aten.scaled_dot_product_attention.default
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    library = torch.library.Library("aten", "IMPL")
-    for key in ("AutogradCUDA", "CUDA"):
-        library.impl("scaled_dot_product_attention", attend, key)
 
     def attend_anywhere(query: Any, *args: Any, **kwargs: Any) -> Any:
         """Run what comes whole because no gradients are noted (``torch.inference_mode``)."""
@@ -222,18 +219,17 @@ def fused_attention(card: Card) -> Iterator[None]:
             return attend(query, *args, **kwargs)
         return operator._op_dk(composite, query, *args, **kwargs)
 
-    order = torch._C._get_sdp_priority_order()
-    with (
-        mock.patch.dict(operator.py_kernels, {composite: attend_anywhere}),
-        intercepted(_flex, (flex, "flex_attention")),
-    ):
+    with contextlib.ExitStack() as stage:
+        library = torch.library.Library("aten", "IMPL")
+        stage.callback(library._destroy)
+        for key in ("AutogradCUDA", "CUDA"):
+            library.impl("scaled_dot_product_attention", attend, key)
+        stage.callback(torch._C._set_sdp_priority_order, torch._C._get_sdp_priority_order())
+        stage.callback(operator._dispatch_cache.clear)
+        stage.enter_context(mock.patch.dict(operator.py_kernels, {composite: attend_anywhere}))
         operator._dispatch_cache.clear()
-        try:
-            yield
-        finally:
-            torch._C._set_sdp_priority_order(order)
-            library._destroy()
-    operator._dispatch_cache.clear()
+        stage.enter_context(intercepted(_flex, (flex, "flex_attention")))
+        yield
 
 
 def _attend(

@@ -157,9 +157,9 @@ def _sharding() -> Iterator[None]:
         yield
 
 
-def _aside(function: Any, *args: Any) -> Any:
+def _aside(function: Any, *args: Any, **kwargs: Any) -> Any:
     with _disable_current_modes():
-        return function(*args)
+        return function(*args, **kwargs)
 
 
 def _run_random(start: Any, end: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -222,10 +222,18 @@ class Reducer(_Silent):
     """
 
     def __init__(
-        self, params: Sequence[Any], bucket_indices: Sequence[Sequence[int]], *others: Any
+        self,
+        params: Sequence[Any],
+        bucket_indices: Sequence[Sequence[int]],
+        per_bucket_size_limits: Sequence[int],
+        process_group: Any,
+        expect_sparse_gradients: Sequence[bool] = (),
+        bucket_bytes_cap: int = 25 << 20,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        *others: Any,
+        **options: Any,
     ) -> None:
-        # after limits, group, sparseness, cap and what is unused
-        gradient_as_bucket_view = others[5]
         self._buffers: list[Any] = []
         for indices in bucket_indices:
             parameters = [params[each] for each in indices]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -51,20 +51,28 @@ def chosen_blocks(
         few: how many of the other points.
         many: how many of those points.
     """
-    sizes, pairs, allocated = log.size, log.pair, {*made}
-    resident: list[tuple[int, int]] = []
-    chosen: set[int] = set()
-    begin = 0
-    for point, last in enumerate(counted_at(log, timeline.rows)):
-        for row in range(begin, last + 1):
-            pair = pairs[row]
-            # the largest first, of equal ones the earliest
-            if row in allocated:
-                insort(resident, (-sizes[row], row))
-            elif pair in allocated:
-                del resident[bisect_left(resident, (-sizes[pair], pair))]
-        begin = last + 1
-        chosen.update(row for _, row in resident[: many if point in whole else few])
+    points, sizes, pairs = counted_at(log, timeline.rows), log.size, log.pair
+    room = [few] * len(points)
+    for point in whole:
+        room[point] = many
+    # the next point from each that has room still, found in ever fewer steps
+    following = list(range(len(points) + 1))
+    full = len(points)
+    chosen = []
+    for row in sorted(made, key=sizes.__getitem__, reverse=True):
+        first = bisect_left(points, row)
+        end = full if pairs[row] < 0 else bisect_left(points, pairs[row])
+        point = _next(following, first)
+        if point >= end:
+            continue
+        chosen.append(row)
+        while point < end:
+            room[point] -= 1
+            if not room[point]:
+                following[point] = point + 1
+            point = _next(following, point + 1)
+        if _next(following, 0) == full:
+            break
     return sorted(chosen)
 
 
@@ -83,6 +91,15 @@ def allocations(log: EventLog, device: str) -> list[int]:
         for row, (kind, each) in enumerate(zip(log.kind, log.device, strict=True))
         if each == number and kind in (START, ALLOC)
     ]
+
+
+def _next(following: list[int], point: int) -> int:
+    end = point
+    while following[end] != end:
+        end = following[end]
+    while following[point] != end:
+        following[point], point = end, following[point]
+    return end
 
 
 _TEXTS: dict[str, Callable[[Resident], str]] = {

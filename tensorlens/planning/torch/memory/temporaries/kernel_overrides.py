@@ -44,7 +44,9 @@ _ENGINE = str(PurePath(torch.autograd.__file__).parent / "graph.py")
 _node_running = torch._C._current_autograd_node
 
 
-def _into_zeros(nodes: tuple[str, ...], mode: Any, func: Any, zeros: Any, *args: Any) -> Any:
+def _into_zeros(
+    nodes: tuple[str, ...], mode: Any, func: Any, zeros: Any, *args: Any, **kwargs: Any
+) -> Any:
     return zeros if _runs_in(nodes) else NotImplemented
 
 
