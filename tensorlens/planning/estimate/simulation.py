@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -242,8 +241,12 @@ def least_capacity(
     else:
         too_little = figures.allocated.peak // step - 1
         enough = -(-figures.reserved.peak // step)
-    between = range(too_little + 1, enough)
-    enough = too_little + 1 + bisect_left(between, True, key=lambda steps: fits(steps) is not None)
+    while enough - too_little > 1:
+        middle = (too_little + enough) // 2
+        if fits(middle) is None:
+            too_little = middle
+        else:
+            enough = middle
     return min(enough * step, reserved)
 
 
