@@ -21,24 +21,11 @@ def patched(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def wrapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute by what ``make`` makes of it, while it is entered.
-
-    It keeps its signature: Keras reads it with ``getfullargspec``, which follows no wrapper.
-    """
-    original = getattr(owner, name)
-    replacement = make(original)
-    if inspect.isfunction(original) and inspect.isfunction(replacement):
-        replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    with patched(owner, name, replacement):
-        yield
-
-
-@contextlib.contextmanager
 def intercepted(call: Callable[..., Any], *places: tuple[Any, str]) -> Iterator[None]:
     """Let ``call`` stand before functions, by owner and name, while it is entered.
 
-    It is called with the function and its arguments, and returns what the caller gets.
+    It is called with the function and its arguments, and returns what the caller gets. Functions
+    keep their signature: Keras reads it with ``getfullargspec``, which follows no wrapper.
     """
 
     def make(original: Any) -> Any:
@@ -46,6 +33,9 @@ def intercepted(call: Callable[..., Any], *places: tuple[Any, str]) -> Iterator[
         def replacement(*args: Any, **kwargs: Any) -> Any:
             return call(original, *args, **kwargs)
 
+        # a builtin, or a function around one, may have none
+        with contextlib.suppress(ValueError, TypeError):
+            replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
         return replacement
 
     with contextlib.ExitStack() as stack:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +14,7 @@ from tensorlens.frameworks.keras.layers import layers_of
 from tensorlens.frameworks.tensorflow.recorder import module_paths
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, items_of
-from tensorlens.planning.patches import wrapped
+from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts
 from tensorlens.planning.tensorflow.options.stage import Stage, repeated_blocks
 
@@ -42,10 +41,10 @@ class StepWatch:
     def on(self) -> Iterator[None]:
         """Note what steps call."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(wrapped(tf, "recompute_grad", self._recompute))
+            stack.enter_context(intercepted(self._recompute, (tf, "recompute_grad")))
             optimizer = kinds.optimizer()
             if optimizer is not MissingClass:
-                stack.enter_context(wrapped(optimizer, "apply", self._apply))
+                stack.enter_context(intercepted(self._apply, (optimizer, "apply")))
             yield
 
     def facts(self, is_whole: bool) -> StepFacts:
@@ -68,23 +67,15 @@ class StepWatch:
             sparse_gradient_bytes=sum(self._sparse_gradients.values()),
         )
 
-    def _recompute(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def recompute_grad(*args: Any, **kwargs: Any) -> Any:
-            self._recomputes = True
-            return function(*args, **kwargs)
+    def _recompute(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        self._recomputes = True
+        return function(*args, **kwargs)
 
-        return recompute_grad
-
-    def _apply(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def apply(owner: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            # the program goes on whatever it gives
-            with contextlib.suppress(Exception):
-                self._look(owner, grads, trainable_variables)
-            return function(owner, grads, trainable_variables)
-
-        return apply
+    def _apply(self, function: Any, owner: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        # the program goes on whatever it gives
+        with contextlib.suppress(Exception):
+            self._look(owner, grads, trainable_variables)
+        return function(owner, grads, trainable_variables)
 
     def _look(self, owner: Any, grads: Any, given: Any) -> None:
         """Note whether it is a graph that steps, and else which gradients are slices of rows."""

@@ -13,7 +13,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from tensorlens.frameworks.keras.layers import layers_of
 from tensorlens.guards import one_line
-from tensorlens.planning.patches import accepted, exchanging, wrapped
+from tensorlens.planning.patches import accepted, exchanging, intercepted
 from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras, repeated_blocks
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.stage import missing_blocks
@@ -69,19 +69,15 @@ class Policy(Option):
         before = library.config.dtype_policy()
         library.config.set_dtype_policy(self.value)
         try:
-            with wrapped(library.layers.Layer, "__init__", self._of_layers):
+            with intercepted(self._with_policy, (library.layers.Layer, "__init__")):
                 yield
         finally:
             library.config.set_dtype_policy(before)
 
-    def _of_layers(self, init: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(init)
-        def with_policy(layer: Any, *args: Any, **kwargs: Any) -> None:
-            if kwargs.get("dtype") is None:
-                kwargs["dtype"] = self.value
-            init(layer, *args, **kwargs)
-
-        return with_policy
+    def _with_policy(self, init: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("dtype") is None:
+            kwargs["dtype"] = self.value
+        init(layer, *args, **kwargs)
 
     def built(self) -> None:
         """Say so where no layer took it."""
@@ -160,7 +156,7 @@ class JitCompile(Option):
         """Exchange the argument."""
         with (
             _compile_arguments({"jit_compile": self.value}, self.used),
-            wrapped(polymorphic_function.Function, "__init__", self._with_argument),
+            intercepted(self._with_argument, (polymorphic_function.Function, "__init__")),
         ):
             yield
 
@@ -183,16 +179,14 @@ class JitCompile(Option):
                 raise CannotApply(f"jit_compile: XLA refuses it: {one_line(error, 200)}") from None
             raise
 
-    def _with_argument(self, init: Any) -> Any:
-        @functools.wraps(init)
-        def __init__(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
-            # those of Keras are told by its models, and some of them cannot be compiled
-            if not str(getattr(python_function, "__module__", "")).startswith("keras."):
-                self.used()
-                kwargs["jit_compile"] = self.value
-            init(function, python_function, *args, **kwargs)
-
-        return __init__
+    def _with_argument(
+        self, init: Any, function: Any, python_function: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        # those of Keras are told by its models, and some of them cannot be compiled
+        if not str(getattr(python_function, "__module__", "")).startswith("keras."):
+            self.used()
+            kwargs["jit_compile"] = self.value
+        init(function, python_function, *args, **kwargs)
 
 
 class RunEagerly(Option):
@@ -211,7 +205,7 @@ class RunEagerly(Option):
         before = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(self.value)
         try:
-            with wrapped(polymorphic_function.Function, "__call__", self._call_counter):
+            with intercepted(self._counted, (polymorphic_function.Function, "__call__")):
                 yield
         finally:
             tf.config.run_functions_eagerly(before)
@@ -223,13 +217,9 @@ class RunEagerly(Option):
                 "run_eagerly changes nothing: no model is compiled and no tf.function called"
             )
 
-    def _call_counter(self, call: Any) -> Any:
-        @functools.wraps(call)
-        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            self.used()
-            return call(function, *args, **kwargs)
-
-        return __call__
+    def _counted(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        self.used()
+        return call(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -240,14 +230,10 @@ def _compile_arguments(arguments: dict[str, Any], on_call: Callable[[], None]) -
         yield
         return
 
-    def with_arguments(compile_model: Any) -> Any:
-        @functools.wraps(compile_model)
-        def compile(model: Any, *args: Any, **kwargs: Any) -> Any:
-            on_call()
-            # by position they would be the sixth and later ones: nobody gives them so
-            return compile_model(model, *args, **{**kwargs, **arguments})
+    def with_arguments(compile_model: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        on_call()
+        # by position they would be the sixth and later ones: nobody gives them so
+        return compile_model(model, *args, **{**kwargs, **arguments})
 
-        return compile
-
-    with wrapped(keras.Model, "compile", with_arguments):
+    with intercepted(with_arguments, (keras.Model, "compile")):
         yield
