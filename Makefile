@@ -28,7 +28,7 @@ NEWEST := $(lastword $(NEWER))
 ON_NEWEST := $(if $(NEWEST),$(addprefix tests/unit/,render records recording))
 
 # each in a process of its own: every look at the heap is as long as what that has imported
-SINGLE := tests/alone/test_wheel.py tests/smoke tests/unit tests/unit/heap tests/unit/frameworks \
+SINGLE := tests/alone/test_wheel.py tests/unit tests/unit/heap tests/unit/frameworks \
     $(filter-out %/test_wheel.py,$(wildcard tests/alone/test_*.py)) \
     $(filter-out %/test_composer.py,$(wildcard tests/trainers/test_*.py))
 tests/unit: WITHOUT := $(patsubst %,--ignore=%,$(filter tests/unit/%,$(SINGLE)) $(ON_NEWEST))
