@@ -1,16 +1,19 @@
 """Failures inside tensorlens, where the program's own code is running: told once, in one line.
 
-What measures goes on without what failed; the program goes on in any case.
+What measures goes on without what failed; the program goes on in any case. What a signal handler
+of the program raises in the middle of our code, as a time limit by ``signal.alarm`` does, is the
+program's own and reaches it.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import CodeType
 
 from tensorlens.errors import DeviceError, ProfileError, TensorlensError, UsageError
-from tensorlens.signals import is_from_a_handler
 from tensorlens.streams import write
 
 REFUSALS = (UsageError, ProfileError, DeviceError)
@@ -38,6 +41,27 @@ def guarded(consequence: str) -> Iterator[None]:
         if is_from_a_handler(error):
             raise
         warn(consequence, error)
+
+
+def is_from_a_handler(error: BaseException) -> bool:
+    """Tell whether a signal handler of the program raised ``error``; no, without memory to look."""
+    try:
+        handlers = _handlers()
+    except MemoryError:
+        return False
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code in handlers:
+            return True
+        step = step.tb_next
+    return False
+
+
+def _handlers() -> set[CodeType]:
+    found = (signal.getsignal(number) for number in signal.valid_signals())
+    functions = (getattr(handler, "__func__", handler) for handler in found)
+    codes = (getattr(function, "__code__", None) for function in functions)
+    return {code for code in codes if isinstance(code, CodeType)}
 
 
 def warn(consequence: str, error: BaseException) -> None:

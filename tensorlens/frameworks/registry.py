@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from tensorlens.errors import DeviceError, TensorlensError
 from tensorlens.frameworks.base import Adapter
-from tensorlens.guards import reason
-from tensorlens.signals import is_from_a_handler
+from tensorlens.guards import is_from_a_handler, reason
 
 _T = TypeVar("_T")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import AsyncGeneratorType, CellType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, NamedTuple
 
-from tensorlens import threads
 from tensorlens.heap.native import Slots, native
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
+from tensorlens.interpreter import is_own_thread
 from tensorlens.user_code import is_foreign, is_framework
 
 TEMPORARY = "(temporary)"
@@ -249,7 +249,7 @@ def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
         # this function's own frame is among them: a cycle
         frames.clear()
     # who watches from a thread of ours looks in the middle of a library's call
-    if threads.is_own():
+    if is_own_thread():
         libraries.clear()
     return users, sorted(libraries, key=lambda frame: is_framework(frame.f_code.co_filename))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from composer import Callback, Trainer
 
-from tensorlens.integrations.exception_watch import watch_exceptions
+from tensorlens.integrations.hooks import watch_exceptions
 from tensorlens.integrations.step_monitor import StepMonitor
 
 

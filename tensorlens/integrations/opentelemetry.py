@@ -15,8 +15,9 @@ from typing import Any
 
 from opentelemetry import metrics
 
-from tensorlens import locks, ranks
+from tensorlens import ranks
 from tensorlens.guards import guarded
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.lines.device_levels import FIGURES, DeviceLevels
 from tensorlens.lines.region import DeviceLevel
 
@@ -51,7 +52,7 @@ class _Collection:
         self._levels = DeviceLevels()
         self._taken: list[DeviceLevel] = []
         self._given: set[str] = set()
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
 
     def gauge(self, figure: str) -> Callable[[Any], Iterable[metrics.Observation]]:
         """Return the callback of one gauge."""

@@ -13,15 +13,14 @@ from tqdm import tqdm
 
 from tensorlens import ranks, render
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.guards import warn
-from tensorlens.integrations.quiet_hooks import quiet
+from tensorlens.guards import is_from_a_handler, warn
+from tensorlens.integrations.hooks import quiet
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.recording.oom import reserve
 from tensorlens.recording.oom.region import may_be_out_of_memory
 from tensorlens.recording.record import LiveRecording, record
-from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
 

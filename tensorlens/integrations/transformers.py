@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from tensorlens.integrations.exception_watch import watch_exceptions
+from tensorlens.integrations.hooks import watch_exceptions
 from tensorlens.integrations.step_monitor import StepMonitor
 
 

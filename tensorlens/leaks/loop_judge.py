@@ -7,10 +7,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensorlens.guards import reason
+from tensorlens.guards import is_from_a_handler, reason
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
-from tensorlens.signals import is_from_a_handler
 
 _FEWEST, _ENOUGH = 3, 6
 """Steps that count before the first verdict, which is not sure: a loop may be short; and before

@@ -14,9 +14,8 @@ from typing import Any
 from tensorlens.frameworks.base import UNKNOWN, Adapter, LeftBlocks, StepFigures, Steps
 from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.frameworks.survivors import GraphRoot, Holdings, Retained, Survivor
-from tensorlens.guards import reason
+from tensorlens.guards import is_from_a_handler, reason
 from tensorlens.records.tensors import SourceLine
-from tensorlens.signals import is_from_a_handler
 
 _SPAN = 1 << 28
 """How many numbers of lines each framework has for itself; eight of them fit into 32 bits."""

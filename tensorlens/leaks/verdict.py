@@ -6,8 +6,8 @@ import gc
 import re
 from collections.abc import Mapping, Sequence
 
-from tensorlens import collector
 from tensorlens.heap.paths import UNSEEN
+from tensorlens.interpreter import frozen_objects, paused_collector
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.garbage import (
     collect,
@@ -60,10 +60,10 @@ def verdict(watched: LoopSamples) -> LeakReport:
         text = f"too few steps to tell: {watched.made} with {watched.warmup_steps} of warm-up"
         return _report(watched, (), (), text)
     # or it might free what is about to be looked at
-    with collector.paused():
+    with paused_collector():
         seen = inspect_steps(watched)
     dead = collect(watched, seen)
-    with collector.paused():
+    with paused_collector():
         found, unclear = inspect_again(watched, seen, dead)
     found = [without_garbage(each, dead, watched) for each in found]
     leaks: list[tuple[RetainedGroup, Leak]] = []
@@ -101,7 +101,7 @@ def _left_out(seen: Inspection) -> tuple[str, ...]:
 
 def _hidden(leaks: Sequence[Leak]) -> tuple[str, ...]:
     """Return the note on holders that the collector, and so the search, does not see."""
-    count = collector.frozen_objects()
+    count = frozen_objects()
     if not count or not any(not leak.path or UNSEEN in leak.path for leak in leaks):
         return ()
     return (

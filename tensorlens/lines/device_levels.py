@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tensorlens import locks
 from tensorlens.frameworks.registry import adapters
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 
 FIGURES = {
@@ -19,7 +19,7 @@ class DeviceLevels:
 
     def __init__(self) -> None:
         self._region = MeasuredRegion()
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
         self._is_closed = False
 
     def read(self) -> list[DeviceLevel]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tensorlens import threads
+from tensorlens.interpreter import start_thread
 
 _PAUSE = 0.1
 """Seconds for a handler to begin."""
@@ -42,7 +42,7 @@ class MissedSignals:
         os.set_blocking(ends[1], False)
         signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
         self._ends = ends
-        threads.start(self._listen, ends[0], threading.get_ident())
+        start_thread(self._listen, ends[0], threading.get_ident())
 
     def forget(self) -> None:
         """Let go of the pipe in a forked child: it wakes the parent."""

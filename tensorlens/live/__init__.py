@@ -34,8 +34,7 @@ def serve(*, follows_steps: bool = False) -> None:
         follows_steps: count the steps of the program's optimizer, now and not only when somebody
             asks: hooks are not changed while the program runs through them.
     """
-    from tensorlens.guards import warn
-    from tensorlens.signals import is_from_a_handler
+    from tensorlens.guards import is_from_a_handler, warn
 
     try:
         from tensorlens.live.server import server

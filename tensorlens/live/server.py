@@ -10,8 +10,8 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from tensorlens import threads
 from tensorlens.frameworks.registry import adapters
+from tensorlens.interpreter import start_thread
 from tensorlens.live.addresses import listener
 from tensorlens.live.protocol import Channel
 from tensorlens.live.session import Session
@@ -45,7 +45,7 @@ class Server:
         if self._listening is None:
             self._listening, self._path = listener()
             try:
-                threads.start(self._accept)
+                start_thread(self._accept)
             except RuntimeError:
                 self.close()
                 raise
@@ -93,7 +93,7 @@ class Server:
                 continue
             self._connections.add(connection)
             try:
-                threads.start(self._answer, connection)
+                start_thread(self._answer, connection)
             except RuntimeError:
                 # no thread is left: the client may call again
                 self._connections.discard(connection)

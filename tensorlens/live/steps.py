@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tensorlens import render, threads
+from tensorlens import render
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
-from tensorlens.guards import reason
+from tensorlens.guards import is_from_a_handler, reason
+from tensorlens.interpreter import start_thread
 from tensorlens.recording.record import record
 from tensorlens.render.figures import counted
-from tensorlens.signals import is_from_a_handler
 
 _WRITE_SECONDS = 60.0
 """Seconds that the end of a process waits for a recording to be written."""
@@ -85,7 +85,7 @@ class StepRecording:
         self._is_written = threading.Event()
         self.is_on = True
         self.state = "the recording begins when a step ends"
-        threads.start(self._write)
+        start_thread(self._write)
 
     @property
     def is_waiting(self) -> bool:

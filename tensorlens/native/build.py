@@ -27,8 +27,7 @@ from typing import Any
 
 from tensorlens.errors import TensorlensError
 from tensorlens.folders import cache_folder, is_private, scratch_folder
-from tensorlens.guards import reason
-from tensorlens.signals import is_from_a_handler
+from tensorlens.guards import is_from_a_handler, reason
 
 TIMEOUT = 120.0
 """Seconds after which a compiler is taken to hang; it needs about one."""

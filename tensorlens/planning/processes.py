@@ -19,10 +19,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tensorlens import locks
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_file
 from tensorlens.guards import one_line
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.planning.trials.jobs import (
     Job,
     JobEnd,
@@ -153,7 +153,7 @@ def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:
 
 _kept: dict[Hashable, _Server] = {}
 """The process that waits for the next question about its program, if one does."""
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 
 
 @atexit.register

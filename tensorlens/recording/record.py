@@ -9,24 +9,24 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from tensorlens import locks, ranks
+from tensorlens import ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, Recorder, RecordOptions
 from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.registry import adapters, arrivals, ask, awaited, left_out, missing
-from tensorlens.guards import guarded, reason
+from tensorlens.guards import guarded, is_from_a_handler, reason
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import EventLog
 from tensorlens.records.origin import Origin, Recorded, merge_origins
-from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
 
 _LINE_TABLES = "tensorlens.lines.results"
 """Imported where lines are profiled; their tables have a column for backward."""
 
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 _running: list[LiveRecording] = []
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tensorlens import locks
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.events import EventLog
 
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 
 
 class DeferredLog(EventLog):

@@ -10,11 +10,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
-from tensorlens import locks, ranks
+from tensorlens import ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, CensusRoot
 from tensorlens.frameworks.queues.ledger_term import with_queued_input
 from tensorlens.frameworks.registry import adapters, ask, device_name, unserved
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import TensorTable
 from tensorlens.render.view import View
 from tensorlens.roles import ROLES
@@ -53,7 +54,7 @@ class MemReporter:
     def __init__(self, *roots: Any, model: Any = None, optimizer: Any = None, **named: Any) -> None:
         self._roots: list[tuple[Callable[[], Any], str | None]] = []
         self._last: Snapshot | None = None
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
         self._watched: list[Adapter] = []
         for root in (model, *roots, optimizer):
             if root is not None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tensorlens
-from tensorlens import threads
 from tensorlens.frameworks.torch.census import exclusive_use
+from tensorlens.interpreter import start_thread
 
 
 def in_the_engine(monkeypatch):
@@ -100,7 +100,7 @@ def test_own_thread_reads_no_node_during_a_pass(monkeypatch):
         has_ended.set()
 
     before = threading.enumerate()
-    threads.start(look)
+    start_thread(look)
     assert has_ended.wait(60)
     assert threading.enumerate() == before
     lock.release()

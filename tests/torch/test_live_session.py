@@ -5,7 +5,7 @@ import threading
 
 import torch
 
-from tensorlens import threads
+from tensorlens.interpreter import start_thread
 from tensorlens.live.protocol import Ask
 from tensorlens.live.session import Session
 
@@ -41,7 +41,7 @@ def test_names_in_the_middle_of_a_librarys_call_are_the_programs_own():
     class Watched(torch.nn.Module):
         def forward(self, x):
             del x
-            threads.start(look)
+            start_thread(look)
             is_done.wait(60)
 
     def look():

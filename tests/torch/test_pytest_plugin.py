@@ -250,7 +250,6 @@ def test_it():
         "tensorlens.errors",
         "tensorlens.integrations",
         "tensorlens.integrations.pytest",
-        "tensorlens.integrations.pytest_limits",
         "tensorlens.units",
     }
 """,

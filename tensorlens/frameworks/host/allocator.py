@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from heapq import nsmallest
 from itertools import repeat
 
-from tensorlens import locks
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, Signatures, declare
 from tensorlens.records.events import LAYERS, NO_MODELS, WRAPPERS
 from tensorlens.user_code import foreign_prefixes
@@ -125,7 +125,7 @@ class NativeAllocator:
         self._watchers = 0
         self._births_prepared = False
         self._ended = False
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
         # the interpreter's exit frees what other threads' frames are read by
         atexit.register(self._end)
 

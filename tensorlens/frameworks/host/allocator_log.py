@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 
-from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator, copied
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import Signatures, declare
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
@@ -122,7 +122,7 @@ class NativeRecorder:
         self._allocator = allocator
         self._library = allocator.library
         declare(self._library, _SIGNATURES)
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
         self._probe = _Probe(allocate)
         self._knows_modules: bool | None = None
         self.no_ops: str | None = None

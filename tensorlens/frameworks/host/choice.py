@@ -6,14 +6,13 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from tensorlens import locks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Counter, Reader
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.process import forced_source, process_counter
-from tensorlens.guards import reason
+from tensorlens.guards import is_from_a_handler, reason
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable
-from tensorlens.signals import is_from_a_handler
 
 _A = TypeVar("_A", bound=NativeAllocator)
 
@@ -51,7 +50,7 @@ class HostCounterChoice(Generic[_A]):
     def __init__(self, native: Callable[[], NativeCounter[_A]]) -> None:
         self._make_native = native
         # a signal handler may ask while its own thread is building
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
         self._native: NativeCounter[_A] | None = None
         self._fallback: Counter | None = None
         self._reason: str | None = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from tensorlens import locks
 from tensorlens.frameworks.base import Counter, LeftBlocks, StepFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import SourceLine
 
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 _era = 0
 
 

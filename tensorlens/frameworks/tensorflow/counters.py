@@ -10,9 +10,9 @@ import tensorflow
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context as eager
 
-from tensorlens import locks
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
+from tensorlens.interpreter import reentrant_lock
 
 
 def runtime() -> Any:
@@ -64,7 +64,7 @@ def spelling(text: str) -> str:
     return f"{_SPELLINGS.get(kind, kind)}:{number or 0}"
 
 
-_peaks_lock = locks.reentrant()
+_peaks_lock = reentrant_lock()
 _highest: dict[str, int] = {}
 """TensorFlow's short device name to the peak since the user's last reset, without the newest."""
 _info: Any = None
@@ -172,7 +172,7 @@ class DeviceCounter:
         return read
 
 
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 _counters: dict[str, DeviceCounter] = {}
 
 

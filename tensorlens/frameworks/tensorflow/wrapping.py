@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tensorlens import locks
+from tensorlens.interpreter import reentrant_lock
 
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 
 
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> Callable[[], None]:
@@ -48,7 +48,7 @@ class Shared:
     def __init__(self, begin: Callable[[], Callable[[], None]]) -> None:
         self._begin = begin
         self._end: Callable[[], None] = nothing
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
         self.users: tuple[tuple[Any], ...] = ()
         """Those who want it, each in a tuple of its own."""
 

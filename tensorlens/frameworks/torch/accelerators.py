@@ -13,11 +13,11 @@ from typing import Any
 
 import torch as _torch
 
-from tensorlens import locks
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 from tensorlens.frameworks.torch.backends import KINDS, Backend
 from tensorlens.guards import first_line
+from tensorlens.interpreter import reentrant_lock
 
 _UNREADABLE = (UNKNOWN, UNKNOWN, UNKNOWN)
 _NOTHING_YET = (0, 0, 0)
@@ -89,7 +89,7 @@ class Accelerators:
         """Start over with no device in use: what a forked child needs."""
         self._used: list[str] = []
         self._unused: dict[str, list[int]] = {}
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
 
     def has_accelerators(self) -> bool:
         """Tell whether this torch was built with any: where not, none can ever be in use."""

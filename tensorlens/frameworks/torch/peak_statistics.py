@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorlens import locks
+from tensorlens.interpreter import reentrant_lock
 
 Stats = dict[Any, Any]
 Figures = Callable[[Stats], tuple[int, int, int]]
@@ -52,7 +52,7 @@ class Statistics:
         self._figures = figures
         self._pairs = [(query, reset), *also]
         self._also_applies = also_applies
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
         self._maxima: dict[int, Stats] = {}
         self._cut_off: dict[int, int] = {}
         self._replaced: dict[str, tuple[Any, Any]] = {}

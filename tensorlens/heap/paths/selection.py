@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
-from tensorlens import collector
 from tensorlens.heap.paths.nodes import NO_MORE, NodePath, PathNode
 from tensorlens.heap.paths.path_text import write, write_cycle
 from tensorlens.heap.paths.search import Search, ancestors
+from tensorlens.interpreter import paused_collector
 from tensorlens.records.references import ReferencePath
 
 _DEPTH = 20
@@ -60,7 +60,7 @@ def cycle(target: object) -> ReferencePath | None:
 
 @contextlib.contextmanager
 def _searched(targets: Sequence[object], skip: Collection[int], most: int) -> Iterator[Search]:
-    with collector.paused():
+    with paused_collector():
         search = Search(targets, skip, _DEPTH)
         try:
             search.run(lambda target: count(target, most * _SPARE) >= most * _SPARE)

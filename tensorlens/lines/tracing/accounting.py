@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.traced_code import TracedCode
+from tensorlens.guards import is_from_a_handler
 from tensorlens.lines.tracing.passes import BackwardPass
-from tensorlens.signals import is_from_a_handler
 
 if TYPE_CHECKING:
     from tensorlens.lines.tracing.threads import ThreadState

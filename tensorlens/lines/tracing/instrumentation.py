@@ -22,11 +22,11 @@ from bytecode.instr import InstrLocation, TryBegin, TryEnd
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.base import Adapter, CompilerWatch
 from tensorlens.frameworks.registry import adapters
+from tensorlens.guards import is_from_a_handler
 from tensorlens.lines.tracing.accounting import Activation
 from tensorlens.lines.tracing.running_frames import RunningFrames
 from tensorlens.lines.tracing.threads import ThreadState
 from tensorlens.lines.tracing.tracer import EventSource, Hook, Tracer, original
-from tensorlens.signals import is_from_a_handler
 
 _NEVER_FALLS = frozenset(
     {"RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD"}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tensorlens import locks
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.lines.counters import CounterSlots, Read
 from tensorlens.lines.tracing.accounting import WIDTH, Account, Activation
 
@@ -165,7 +165,7 @@ class Threads:
         self.accounts = accounts
         self.busy: dict[int, ThreadState] = {}
         # a signal handler may run profiled code while it is held
-        self.lock = locks.reentrant()
+        self.lock = reentrant_lock()
         self.local = threading.local()
         """``local.state`` is the calling thread's state, once :meth:`current` was asked for it."""
 

@@ -11,8 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tensorlens.collector import paused
 from tensorlens.frameworks.host.logs import sources_of
+from tensorlens.interpreter import paused_collector
 from tensorlens.planning.tensorflow.cautions import BATCHES_AHEAD, cautions, compiled_by
 from tensorlens.planning.tensorflow.execution.graph_run import GraphRun, eager_lasts
 from tensorlens.planning.tensorflow.execution.kernels import Machine
@@ -36,7 +36,7 @@ _RUNTIME = 16 << 10
 """Bytes that a step has besides: constants of the graph, the iterator, states of generators."""
 
 
-@paused()
+@paused_collector()
 def run(model: Any, asked: TraceRequest) -> Trace:
     """Return what one train step of a model asks of its device's allocator.
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tensorlens.errors import error_chain
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.registry import adapters, first_answer
-from tensorlens.guards import reason
+from tensorlens.guards import is_from_a_handler, reason
 from tensorlens.recording.oom import reserve
 from tensorlens.recording.oom.failure import OutOfMemory, located
 from tensorlens.recording.oom.region import is_of_a_kind
@@ -23,7 +23,6 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.failures import Request
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
-from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.tensors.snapshot import Snapshot
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from tensorlens import locks
 from tensorlens.frameworks.import_hooks import when_one_arrives
 from tensorlens.guards import guarded
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording.oom import reserve
 from tensorlens.recording.oom.annotation import annotate_unhandled
 from tensorlens.tensors.reporter import MemReporter
 
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 _installed: _Hooks | None = None
 
 

@@ -9,10 +9,10 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tensorlens import locks
+from tensorlens.interpreter import reentrant_lock
 
 _SIZE = 64 << 20
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 _wanted = 0
 _given_up = 0
 _held: mmap.mmap | None = None

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
-from tensorlens import collector
 from tensorlens.errors import FileFormatError
+from tensorlens.interpreter import paused_collector
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_files.frames import StackReader
@@ -39,7 +39,7 @@ def read(content: bytes) -> Recorded:
     Raises:
         FileFormatError: it is no such pickle, is damaged, or tries to run code.
     """
-    with collector.paused():
+    with paused_collector():
         return from_snapshot(unpickle(content))
 
 

@@ -37,7 +37,7 @@ def test_a_read_that_fails_costs_its_line_only(
 
 
 @pytest.mark.parametrize(
-    "refused", ["tensorlens.signals._handlers", "tensorlens.lines.tracing.accounting.error_line"]
+    "refused", ["tensorlens.guards._handlers", "tensorlens.lines.tracing.accounting.error_line"]
 )
 def test_where_there_is_no_memory_to_say_what_failed_the_program_goes_on(
     bench: Bench, memory: FakeMemory, monkeypatch: pytest.MonkeyPatch, refused: str

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Literal
 
-from tensorlens import locks
 from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
 from tensorlens.frameworks.tensorflow.graphs.functions import Frames, Functions
 from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
 from tensorlens.frameworks.tensorflow.native import NodeLog, TensorflowAllocator
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
+from tensorlens.interpreter import reentrant_lock
 
 _MOST_KNOWN = 4096
 _MOST_READ = 16
@@ -153,7 +153,7 @@ class GraphCalls:
     def __init__(self, allocator: TensorflowAllocator) -> None:
         self._allocator = allocator
         self.log = NodeLog(allocator)
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
         self._codes: tuple[FollowedCode, ...] = ()
         self._known: dict[str, _Known | None] = {}
         self._unfollow: Callable[[], None] | None = None
@@ -300,7 +300,7 @@ def _last_line(code: CodeType) -> int:
     return max(lines, default=code.co_firstlineno)
 
 
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 _calls: GraphCalls | None = None
 
 

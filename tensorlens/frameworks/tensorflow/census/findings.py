@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 
-from tensorlens import collector
 from tensorlens.frameworks.base import CensusRoot, Findings
 from tensorlens.frameworks.census.balance import balanced
 from tensorlens.frameworks.census.table import Births
@@ -20,6 +19,7 @@ from tensorlens.frameworks.tensorflow.census.rows import CensusRows, look, tabul
 from tensorlens.frameworks.tensorflow.census.tensor_reader import fallback_reason, reader
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
 from tensorlens.heap import no_locals
+from tensorlens.interpreter import frozen_objects, paused_collector
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
 from tensorlens.units import rounded_up
@@ -79,7 +79,7 @@ def take(roots: Sequence[CensusRoot]) -> Findings:
         ledger = {"cpu": cpu_ledger(table, counter, births)}
         return Findings(table, ledger, ("TensorFlow has run no operation: nothing is allocated",))
     tensors = reader()
-    with collector.paused():
+    with paused_collector():
         heap = look()
         rows = CensusRows(heap, tensors)
         if allocator is not None and not _adopted:
@@ -101,7 +101,7 @@ def adopt_all(allocator: TensorflowAllocator) -> int:
     if _adopted or not counters.is_initialized():
         return 0
     _adopted.append(True)
-    with collector.paused():
+    with paused_collector():
         rows = CensusRows(look(), reader())
     return _adopt(rows, allocator)
 
@@ -124,7 +124,7 @@ def _notes(rows: CensusRows) -> list[str]:
             f"{rows.unread} tensors could not be read: they are being computed, on another "
             "machine, or spread over devices"
         )
-    frozen = collector.frozen_objects()
+    frozen = frozen_objects()
     if frozen:
         notes.append(
             f"gc.freeze() hides {frozen} objects: tensors among them are not listed, and their "

@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
-from tensorlens import locks
 from tensorlens.frameworks.tensorflow.native import TAP
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
@@ -183,7 +183,7 @@ def _value(number: int, tensor: Any, parent: int) -> Fact | None:
 _SIZES = {"string": 24, "resource": 0, "variant": 0}
 """Bytes of an element's own, where they are known."""
 
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 _reader: Reader | None = None
 _reason: str | None = None
 

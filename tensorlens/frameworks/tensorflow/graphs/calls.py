@@ -13,7 +13,7 @@ from typing import Any
 from tensorflow.python.eager import context
 
 from tensorlens.frameworks.tensorflow.wrapping import Shared, has_parameters, nothing, wrap
-from tensorlens.signals import is_from_a_handler
+from tensorlens.guards import is_from_a_handler
 
 _METHOD = "call_function"
 _End = Callable[[], object]

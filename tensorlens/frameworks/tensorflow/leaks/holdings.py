@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tensorlens import collector
 from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.tensorflow import cpu
@@ -15,6 +14,7 @@ from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, look
 from tensorlens.frameworks.tensorflow.census.tensor_reader import reader
 from tensorlens.heap.paths import reference_paths
 from tensorlens.heap.untracked_arrays import arrays_in, shown
+from tensorlens.interpreter import paused_collector
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
 
@@ -30,7 +30,7 @@ class TensorflowHoldings:
 
     def __init__(self, addresses: Sequence[int]) -> None:
         """Look for what keeps the blocks at ``addresses`` alive."""
-        with collector.paused():
+        with paused_collector():
             look = _HeapView(addresses)
             self.survivors = [*map(look.survivor, addresses)]
             """One for each address, in order."""

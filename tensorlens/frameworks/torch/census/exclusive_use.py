@@ -18,7 +18,7 @@ import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens import collector, threads
+from tensorlens.interpreter import is_own_thread, paused_collector
 
 _LONGEST_WAIT = 0.3
 """Seconds; passes that take longer are not waited for, and graphs are left out."""
@@ -73,7 +73,7 @@ def undisturbed() -> Iterator[ExclusiveUse]:
     """Run no code of the user's: no mode, no override of a subclass, no finalizer."""
     quiet = ExclusiveUse()
     quiet()
-    with collector.paused(), torch._C.DisableTorchFunction(), _disable_current_modes():
+    with paused_collector(), torch._C.DisableTorchFunction(), _disable_current_modes():
         yield quiet
 
 
@@ -91,4 +91,4 @@ def _runs_elsewhere() -> bool:
     if not others_run():
         return False
     # one of the engine's own threads, in a hook: who waits for it is no danger
-    return threads.is_own() or type(threading.current_thread()) is not threading._DummyThread
+    return is_own_thread() or type(threading.current_thread()) is not threading._DummyThread

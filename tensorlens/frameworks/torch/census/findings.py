@@ -11,7 +11,6 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 import torch
 
-from tensorlens import collector
 from tensorlens.frameworks.base import CensusRoot, Findings
 from tensorlens.frameworks.census.table import (
     Births,
@@ -30,6 +29,7 @@ from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap import Heap, live_objects, near_heap, no_locals, select
+from tensorlens.interpreter import frozen_objects
 from tensorlens.records.events import LAYERS
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES
@@ -181,7 +181,7 @@ def _census(
 
 
 def _notes(found: FoundTensors) -> list[str]:
-    graph, frozen = found.graph, collector.frozen_objects()
+    graph, frozen = found.graph, frozen_objects()
     counts = (
         (found.scan.fakes, "fake tensors were left out: they hold no memory"),
         (

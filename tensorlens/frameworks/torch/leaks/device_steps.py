@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from tensorlens import collector
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.torch.accelerators import backends, used_devices
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.leaks.device_blocks import BEFORE, DeviceBlocks, name_of
+from tensorlens.interpreter import paused_collector
 from tensorlens.records.tensors import SourceLine
 
 _FOLLOWED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
@@ -85,7 +85,7 @@ class DeviceSteps:
         if self._spent > _FREE + _PART * (begun - self._begun):
             return None
         # what the list is made of would have it run
-        with collector.paused():
+        with paused_collector():
             left = self.left(BEFORE)
         sums = _sums(left.birth, left.size)
         self._spent += perf_counter() - begun

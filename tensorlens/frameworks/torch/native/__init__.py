@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from array import array
 
-from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.torch.native.build import COUNTER
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, load
 
 __all__ = ["NativeUnavailable", "TorchAllocator", "install"]
@@ -46,7 +46,7 @@ class TorchAllocator(NativeAllocator):
         return adopted
 
 
-_lock = locks.reentrant()
+_lock = reentrant_lock()
 _installed: TorchAllocator | None = None
 
 

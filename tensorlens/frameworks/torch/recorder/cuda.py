@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from tensorlens import locks
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.host.labels import AddressNames, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.findings import look, take
 from tensorlens.heap.attributes import class_name
+from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
@@ -107,7 +107,7 @@ class _History:
     """torch's history, which is one for all recordings: the last of them ends it."""
 
     def __init__(self) -> None:
-        self._lock = locks.reentrant()
+        self._lock = reentrant_lock()
         self._holders = 0
         self.limit = 0
         """For how many events it has room."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tensorlens import collector
 from tensorlens.frameworks.torch.native.build import DEVICE, torch_folder
 from tensorlens.frameworks.torch.release import installed_release
 from tensorlens.guards import reason
+from tensorlens.interpreter import paused_collector
 from tensorlens.native.build import NativeUnavailable, load
 from tensorlens.planning.card import H100, Card
 
@@ -93,7 +93,7 @@ def prepare(card: Card = H100) -> Readiness:
         return Readiness(False, str(error))
     try:
         # torch and what its compiler needs are imported here
-        with collector.paused():
+        with paused_collector():
             _install(library, card)
             place = _place_of_a_gradient()
     except Exception as error:

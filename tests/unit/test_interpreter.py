@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tensorlens import locks
+from tensorlens.interpreter import reentrant_lock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
@@ -23,7 +23,7 @@ def in_child(act):
 
 
 def test_a_lock_that_another_thread_holds_is_free_in_a_child():
-    lock = locks.reentrant()
+    lock = reentrant_lock()
     held, done = threading.Event(), threading.Event()
 
     def hold():
@@ -45,7 +45,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_a_child():
 
 
 def test_who_forks_goes_on_holding_its_lock():
-    lock = locks.reentrant()
+    lock = reentrant_lock()
 
     def leave():
         lock.release()

@@ -1,12 +1,38 @@
-"""Exceptions that leave the methods of a trainer that tells no callback of them."""
+"""Hooks of a trainer's callback: they never fail, and hear of exceptions."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
-from tensorlens.guards import guarded
+from tensorlens.guards import guarded, is_from_a_handler, warn
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def quiet(method: _Method) -> _Method:
+    """Keep what fails in a hook from the program: one line says so, and no more is measured.
+
+    Whose hook it is has a flag ``is_on`` and a method ``_leave`` that lets go of all that is on.
+    """
+
+    @functools.wraps(method)
+    def run(self: Any, *arguments: Any, **options: Any) -> None:
+        if not self.is_on:
+            return
+        try:
+            method(self, *arguments, **options)
+        except Exception as failure:
+            if is_from_a_handler(failure):
+                raise
+            self.is_on = False
+            warn("MemoryCallback measures no more", failure)
+            with suppress(Exception):
+                self._leave()
+
+    return run  # type: ignore[return-value]
 
 
 def watch_exceptions(
