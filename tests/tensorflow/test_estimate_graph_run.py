@@ -2,11 +2,10 @@
 
 import tensorflow as tf
 
-from tensorlens.planning.tensorflow.execution.graph_run import GraphRun, eager_lasts
-from tensorlens.planning.tensorflow.execution.kernels import Machine
-from tensorlens.planning.tensorflow.execution.live_values import Buffer, Value, drop, keep
-from tensorlens.planning.tensorflow.graph.nodes import Graph, GraphNode, NodeOutput, linked
-from tensorlens.planning.tensorflow.graph.optimizing import nodes_of
+from tensorlens.planning.tensorflow.graph import Graph, GraphNode, NodeOutput, linked, nodes_of
+from tensorlens.planning.tensorflow.graph_run import GraphRun, eager_lasts
+from tensorlens.planning.tensorflow.kernels import Machine
+from tensorlens.planning.tensorflow.live_values import Buffer, Value, drop, keep
 from tests.tensorflow.estimate_requests import Requests
 
 KIB = 1024

@@ -17,8 +17,8 @@ from tensorflow.python.framework.func_graph import FuncGraph
 import tensorlens
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.tensorflow.cpu import cpu_counter
-from tensorlens.planning.tensorflow.graph import tracing
-from tensorlens.planning.tensorflow.graph.clone_model import StepGraph
+from tensorlens.planning.tensorflow import tracing
+from tensorlens.planning.tensorflow.clone_model import StepGraph
 from tensorlens.units import format_bytes
 from tests.tensorflow.estimate_models import (
     batch_for,

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.planning.tensorflow.graph.optimizing import optimized
-from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep, TraceRequest
+from tensorlens.planning.tensorflow.graph import optimized
 from tensorlens.planning.tensorflow.run import execute
+from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest
 from tensorlens.records.events import ALLOC
 from tests.tensorflow.estimate_requests import Requests
 

@@ -1,1 +1,56 @@
-"""Estimates a Keras model's training step from its graph alone."""
+"""Planning for TensorFlow: memory options, and estimates of a Keras model's train step.
+
+Importing this imports neither. :mod:`.settings` has the options (``docs/compare.md`` tells what
+each one does), :mod:`.measurement` runs a program with them, or traces it; :mod:`.run` makes an
+estimate from a step's graph alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+
+from tensorlens.planning.trials.jobs import Catalogue, Job, Mode, Result, Setting, choice, flag
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adafactor", "lion")
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+BLOCKS = "blocks"
+
+
+def catalogue() -> Catalogue:
+    """Return the built-in settings by name, in the order in which they are applied."""
+    return {each.name: each for each in _SETTINGS}
+
+
+def prepare() -> None:
+    """Import what :func:`run` needs, TensorFlow and Keras included; no operation runs."""
+    import tensorlens.planning.tensorflow.measurement  # noqa: F401
+
+    with contextlib.suppress(Exception):
+        importlib.import_module("keras")
+
+
+def run(job: Job) -> Result:
+    """Run a job in this process, or trace its step."""
+    from tensorlens.planning.tensorflow.measurement import BENCH, trace
+    from tensorlens.planning.trials.measurement import run_job
+
+    return trace(job) if job.mode is Mode.TRACED else run_job(job, BENCH)
+
+
+_SETTINGS = (
+    choice("policy", POLICIES, "Keras's policy of dtypes while the model is made"),
+    choice(
+        "optimizer",
+        OPTIMIZERS,
+        "every optimizer that is made becomes this one, with the same learning rate",
+    ),
+    Setting(
+        "recompute",
+        BLOCKS,
+        lambda value: isinstance(value, str) and value == BLOCKS,
+        "repeated blocks are computed again in backward: tf.recompute_grad",
+    ),
+    flag("jit_compile", "XLA for compiled models and every tf.function"),
+    flag("run_eagerly", "operation by operation, or as graphs"),
+)

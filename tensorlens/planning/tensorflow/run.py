@@ -12,19 +12,27 @@ import keras
 import tensorflow as tf
 
 from tensorlens.frameworks.host.logs import sources_of
+from tensorlens.frameworks.tensorflow.graphs.functions import Functions
 from tensorlens.interpreter import paused_collector
-from tensorlens.planning.tensorflow.cautions import BATCHES_AHEAD, cautions, compiled_by
-from tensorlens.planning.tensorflow.execution.graph_run import GraphRun, eager_lasts
-from tensorlens.planning.tensorflow.execution.kernels import Machine
-from tensorlens.planning.tensorflow.execution.live_values import NOTHING, Buffer, Value, drop, keep
-from tensorlens.planning.tensorflow.execution.scratch import add_positions, host_scratch, scratch_of
-from tensorlens.planning.tensorflow.graph.nodes import BRANCHES, ITEM_SIZES, LOOPS, Graph, GraphNode
-from tensorlens.planning.tensorflow.graph.optimizing import as_traced, optimized
-from tensorlens.planning.tensorflow.graph.tape import kept_until
-from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep, TraceRequest, trace
+from tensorlens.planning.tensorflow.graph import (
+    BRANCHES,
+    LOOPS,
+    Graph,
+    GraphNode,
+    as_traced,
+    item_size,
+    optimized,
+)
+from tensorlens.planning.tensorflow.graph_run import GraphRun, eager_lasts
+from tensorlens.planning.tensorflow.keras_training import TYPES_ARE_GUESSED, tells_types
+from tensorlens.planning.tensorflow.kernels import Machine
+from tensorlens.planning.tensorflow.live_values import NOTHING, Buffer, Value, drop, keep
+from tensorlens.planning.tensorflow.scratch import LOWER, add_positions, host_scratch, scratch_of
 from tensorlens.planning.tensorflow.trace_writer import OperationPlaces, TraceWriter
+from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest, trace
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label
+from tensorlens.units import format_bytes
 
 _OVERLAP = 16
 """Iterations of a loop that run at the same time on the CPU: half of those that may, in Keras."""
@@ -50,13 +58,13 @@ def run(model: Any, asked: TraceRequest) -> Trace:
     graph = as_traced(traced) if asked.eager else optimized(traced)
     batch = sum(_bytes_of(each) for each in traced.feeds)
     function = traced.function.name.decode()
-    xla = compiled_by(model, asked, function)
+    xla = _compiled_by(model, asked, function)
     found = Trace(
         framework="tensorflow",
         batch=asked.batch,
         unsimulated="XLA's buffers are not simulated" if xla else None,
-        formulas=most_common(traced.layers, asked.batch),
-        cautions=cautions(graph.nodes, asked, traced.layers, batch, xla),
+        formulas=_popular(traced.layers, asked.batch),
+        cautions=_cautions(graph.nodes, asked, traced.layers, batch, xla),
         versions={
             "tensorflow": str(tf.__version__),
             "keras": str(keras.__version__),
@@ -111,7 +119,8 @@ def execute(
     if asked.eager:
         numbers = {name: number for number, name in names.items()}
         held = {numbers[one]: numbers[other] for one, other in traced.held.items()}
-        lasts = eager_lasts(graph, kept_until(traced.calls, numbers), held)
+        until = {numbers[name]: last for name, last in traced.until.items() if name in numbers}
+        lasts = eager_lasts(graph, until, held)
     for value in GraphRun(machine).run(graph, arguments, lasts):
         drop(value, machine.free)
 
@@ -125,7 +134,7 @@ def _band(asked: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
 
 
 def _bytes_of(each: StepInput) -> int:
-    return prod(each.shape) * ITEM_SIZES.get(each.dtype, 0)
+    return prod(each.shape) * item_size(each.dtype)
 
 
 def _there(each: StepInput, writer: TraceWriter) -> Value:
@@ -165,6 +174,111 @@ def _label_gradients(traced: TracedStep, nodes: Sequence[GraphNode], writer: Tra
             writer.labels[node.number] = label
 
 
+_XLA = (
+    "{}: XLA plans buffers of its own when it compiles, which are not simulated; the figures are "
+    "of the step without XLA, which may take less or more"
+)
+_AUTO = (
+    "these are figures without XLA: on a GPU Keras compiles a step with it unless "
+    "compile(jit_compile=False) is written"
+)
+_LAYOUT = (
+    "the graph is optimized as for a CPU: what TensorFlow's layout optimizer would change on a GPU "
+    "(channels first for float32 convolutions on cards below 8.0) is told as copies of each kernel"
+)
+_GROWTH = (
+    "TensorFlow takes nearly all of a card at once unless memory growth is set: what is reserved "
+    "is told as with tf.config.experimental.set_memory_growth"
+)
+_CUDNN = (
+    "how much cuDNN's convolutions take while they run depends on the algorithms that are picked "
+    "on the card: from nothing to copies of all that they read and write"
+)
+_POOLING = (
+    "cuDNN pools three dimensions with channels first only: input and output, and in backward "
+    "their gradients too, are copied (cudnn_pooling_gpu.cc)"
+)
+_RECURRENT = (
+    "recurrent layers are estimated as loops; on a GPU Keras takes cuDNN's own kernels where it"
+    " can, which keep a reserve of their own"
+)
+_ORDER = (
+    "operations that are ready at the same time, and iterations of loops, run in an order that only"
+    " a run tells: one was simulated, and the bounds are as far from it as measured steps were"
+)
+_PRODUCTS = (
+    "what products in bfloat16 take on this processor was counted by running each once; those of "
+    "more than 2 billion multiplications were not run: they may take more"
+)
+BATCHES_AHEAD = 4
+"""Batches that Keras' adapter of arrays holds besides the step's, as measured of ``fit``."""
+_UNROLLED = "recurrent layers were written out step by step, as Python runs them"
+_ONE_BATCH = "one batch is counted; tensorlens.inputs() tells what the input pipeline holds ahead"
+_AHEAD = (
+    "the upper bound has room for {} more batches ({} each), which fit() holds ahead of the step; "
+    "of NumPy arrays it may keep a copy, of all samples, which is not counted"
+)
+
+
+def _cautions(
+    nodes: Sequence[GraphNode], asked: TraceRequest, model: Any, batch: int, xla: str
+) -> list[Caution]:
+    """Return what applies to a graph on a device.
+
+    Args:
+        nodes: of the graph.
+        asked: what is asked.
+        model: whose step it is.
+        batch: bytes of one batch.
+        xla: why XLA compiles the step or a part of it; empty where it does not.
+    """
+    ops = {node.op for node in nodes}
+    recurrent = any(hasattr(each, "unroll") for each in model._flatten_layers())
+    on_host = asked.device == "cpu"
+    texts = [_AHEAD.format(BATCHES_AHEAD, format_bytes(batch)) if on_host else _ONE_BATCH]
+    texts += [_XLA.format(xla)] if xla else []
+    if asked.input_dtype is None and not tells_types(model):
+        texts.append(TYPES_ARE_GUESSED)
+    if on_host:
+        if not asked.eager:
+            texts.append(_ORDER)
+        elif recurrent:
+            texts.append(_UNROLLED)
+        if any("MatMul" in node.op and node.attrs.get("T") == LOWER for node in nodes):
+            texts.append(_PRODUCTS)
+    else:
+        texts += [_GROWTH] if asked.eager else [_LAYOUT, _GROWTH]
+        # compile() on a machine without a GPU says False for "auto" as well
+        texts += [_AUTO] if not (asked.eager or xla) else []
+        texts += [_CUDNN] if any(op.startswith(("Conv", "_FusedConv")) for op in ops) else []
+        texts += [_POOLING] if any("Pool3D" in op for op in ops) else []
+        texts += [_RECURRENT] if recurrent else []
+    return [Caution(text) for text in texts]
+
+
+def _compiled_by(model: Any, asked: TraceRequest, function: str) -> str:
+    """Return what has XLA compile a step; empty where nothing does.
+
+    Args:
+        model: whose step it is.
+        asked: what is asked of it.
+        function: the name that the traced step has in TensorFlow's runtime.
+    """
+    if not asked.eager:
+        compiled = getattr(model, "_compile_config", None)
+        given = "auto" if compiled is None else compiled.config.get("jit_compile", "auto")
+        if given == "auto":
+            allows = all(getattr(each, "supports_jit", True) for each in model._flatten_layers())
+            if asked.device != "cpu" and allows:
+                return "Keras compiles a step with XLA on a GPU unless compile(jit_compile=False)"
+        # what is set after compile() counts
+        elif getattr(model, "jit_compile", given):
+            return "compile(jit_compile=True)"
+    if Functions().compiled(function):
+        return "tf.function(jit_compile=True)"
+    return "tf.config.optimizer.set_jit()" if tf.config.optimizer.get_jit() else ""
+
+
 _NAME = "weights + layer outputs"
 _WHY = (
     "the sum of stackoverflow.com/questions/43137288: each layer's weights and one output, as a "
@@ -174,7 +288,7 @@ _WHY = (
 )
 
 
-def most_common(model: Any, batch: int) -> tuple[Formula, ...]:
+def _popular(model: Any, batch: int) -> tuple[Formula, ...]:
     """Return what it comes to; nothing where a layer's output has no shape."""
     try:
         return (Formula(_NAME, _summed(model, batch), _WHY),)
@@ -187,11 +301,11 @@ def _summed(model: Any, batch: int) -> int:
     for layer in model.layers:
         if isinstance(layer, keras.Model):
             total += _summed(layer, batch)
-        size = ITEM_SIZES[layer.compute_dtype]
+        size = item_size(layer.compute_dtype)
         output = layer.output
         first = output[0] if isinstance(output, (list, tuple)) else output
         total += (
-            batch * prod(each for each in first.shape if each is not None) * ITEM_SIZES[first.dtype]
+            batch * prod(each for each in first.shape if each is not None) * item_size(first.dtype)
         )
         total += layer.count_params() * size
     return total

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import FrameType
 
 from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
-from tensorlens.planning.tensorflow.graph.nodes import GraphNode
+from tensorlens.planning.tensorflow.graph import GraphNode
 from tensorlens.planning.trace import Handover, Trace
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Label, Mark
 from tensorlens.records.tensors import SourceLine

@@ -20,7 +20,7 @@ from tensorlens.planning.trials.global_settings import GlobalSettings
 
 OPTIONS: Mapping[Framework, str] = {
     "torch": "tensorlens.planning.torch.options",
-    "tensorflow": "tensorlens.planning.tensorflow.options",
+    "tensorflow": "tensorlens.planning.tensorflow",
 }
 """Framework to the module of its built-in options."""
 

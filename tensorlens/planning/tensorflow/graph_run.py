@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tensorlens.planning.tensorflow.execution.kernels import Machine
-from tensorlens.planning.tensorflow.execution.live_values import NOTHING, Value, drop, keep
-from tensorlens.planning.tensorflow.graph.nodes import BRANCHES, LOOPS, Graph, GraphNode
+from tensorlens.planning.tensorflow.graph import BRANCHES, LOOPS, Graph, GraphNode
+from tensorlens.planning.tensorflow.kernels import Machine
+from tensorlens.planning.tensorflow.live_values import NOTHING, Value, drop, keep
 
 _MOST = 100_000
 """Iterations after which a loop ends whose condition never gets false."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tensorlens.planning.tensorflow.graph.nodes import GraphNode, Shape
+from tensorlens.planning.tensorflow.graph import GraphNode, Shape
 
 if TYPE_CHECKING:
-    from tensorlens.planning.tensorflow.execution.kernels import Machine
+    from tensorlens.planning.tensorflow.kernels import Machine
 
 
 @dataclass(slots=True, eq=False)

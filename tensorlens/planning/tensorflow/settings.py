@@ -1,22 +1,81 @@
-"""Settings: how a model is made, what is computed again, and how functions run."""
+"""Settings of an option: how a model is made, what is computed again, how functions run."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
+from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.layers import layers_of
 from tensorlens.guards import one_line
+from tensorlens.heap import instances
+from tensorlens.heap.attributes import content_of, items_of
 from tensorlens.planning.patches import accepted, exchanging, intercepted
-from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras, repeated_blocks
+from tensorlens.planning.trials import stage
 from tensorlens.planning.trials.jobs import CannotApply
-from tensorlens.planning.trials.stage import missing_blocks
+
+
+class Stage(stage.Stage):
+    """The program as options see it: its Keras models, and notes."""
+
+    def models(self) -> list[Any]:
+        """Return the Keras layers with layers inside that are in no other one, oldest first.
+
+        Every layer alive is looked at, wherever it is kept; no code of theirs runs.
+        """
+        found = instances(kinds.layer())
+        inside = {id(child) for layer in found for child in children_of(layer)}
+        return [layer for layer in found if id(layer) not in inside and children_of(layer)]
+
+
+class Option(stage.Option[Stage]):
+    """One setting."""
+
+    uses = 0
+    """How often the program has done what it changes."""
+
+    def used(self) -> None:
+        """Count one use."""
+        self.uses += 1
+
+
+def children_of(layer: Any) -> list[Any]:
+    """Return the layers that a layer has, without asking it."""
+    found = items_of(content_of(layer).get("_layers"))
+    return [each for each in found if issubclass(type(each), kinds.layer())]
+
+
+def repeated_blocks(models: Sequence[Any]) -> list[Any]:
+    """Return the blocks that models repeat, the outermost of each place.
+
+    A block is a layer with layers inside, one of two or more of its class in the same model or
+    layer.
+    """
+    return stage.repeated_blocks(models, children_of)
+
+
+def keras(setting: str) -> Any:
+    """Return Keras.
+
+    Raises:
+        CannotApply: there is none, or it runs on another framework.
+    """
+    try:
+        found = importlib.import_module("keras")
+    except ImportError:
+        raise CannotApply(f"{setting} needs Keras 3, which is not installed") from None
+    backend = found.config.backend() if hasattr(found, "config") else ""
+    if backend != "tensorflow":
+        raise CannotApply(f"{setting}: this Keras runs on {backend or 'an old TensorFlow'}")
+    return found
+
 
 _CLASSES = ("SGD", "Adam", "AdamW", "RMSprop", "Adafactor", "Lion")
 _KEPT = (
@@ -93,8 +152,8 @@ class RecomputeBlocks(Option):
     What a block draws at random, or counts, is drawn and counted once more in backward.
     """
 
-    def __init__(self, value: Any, stage: Stage) -> None:
-        super().__init__(value, stage)
+    def __init__(self, value: Any, program: Stage) -> None:
+        super().__init__(value, program)
         keras("recompute")
 
     def built(self) -> None:
@@ -102,7 +161,7 @@ class RecomputeBlocks(Option):
         models = self.stage.models()
         blocks = repeated_blocks(models)
         if not blocks:
-            raise missing_blocks(
+            raise stage.missing_blocks(
                 "recompute=blocks",
                 models,
                 "no model or layer holds two or more layers of one class that have layers inside",
@@ -146,9 +205,9 @@ _OF_XLA = ("XLA", "tf2xla", "jit_compile", "compile-time constant", "xla")
 class JitCompile(Option):
     """``jit_compile`` of every model that is compiled and of every ``tf.function`` that is made."""
 
-    def __init__(self, value: Any, stage: Stage) -> None:
-        super().__init__(value, stage)
-        if stage.estimated:
+    def __init__(self, value: Any, program: Stage) -> None:
+        super().__init__(value, program)
+        if program.estimated:
             raise CannotApply("jit_compile: XLA plans its memory when it compiles; measure it")
 
     @contextlib.contextmanager

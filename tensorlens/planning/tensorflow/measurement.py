@@ -21,14 +21,16 @@ from tensorlens.planning.tensorflow.keras_training import (
     traced,
     training_patches,
 )
-from tensorlens.planning.tensorflow.options.settings import (
+from tensorlens.planning.tensorflow.settings import (
     JitCompile,
     Optimizer,
+    Option,
     Policy,
     RecomputeBlocks,
     RunEagerly,
+    Stage,
+    keras,
 )
-from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.host_limits import host_limited

@@ -1,4 +1,8 @@
-"""Memory of operations on a device: their results, and their scratch while they run."""
+"""Memory of operations on a device: their results, and their scratch while they run.
+
+An alias hands on the buffer of its input, whole or a part of it. A kernel that forwards writes its
+result into the buffer of an input that nobody else will read (``OpKernelContext::forward_input``).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
-    ALIASES,
-    FORWARDS,
-    rows_of,
-)
-from tensorlens.planning.tensorflow.execution.live_values import (
+from tensorlens.planning.tensorflow.graph import GraphNode, NodeOutput, Shape, item_size
+from tensorlens.planning.tensorflow.live_values import (
     LIST_ARITHMETIC,
     LIST_KERNELS,
     NOTHING,
@@ -27,9 +27,47 @@ from tensorlens.planning.tensorflow.execution.live_values import (
     keep,
     nothing,
 )
-from tensorlens.planning.tensorflow.execution.scratch import Scratch, ScratchOf
-from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, GraphNode, NodeOutput, Shape
+from tensorlens.planning.tensorflow.scratch import Scratch, ScratchOf
 from tensorlens.planning.tensorflow.trace_writer import TraceWriter
+
+_ALIASES = frozenset(
+    (
+        *("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient"),
+        *("PreventGradient", "Enter", "RefEnter", "Exit", "RefExit", "NextIteration"),
+        *("LoopCond", "Snapshot", "EnsureShape", "Bitcast", "PlaceholderWithDefault"),
+        *("CheckNumerics", "_Retval", "ReadVariableXlaSplitND"),
+    )
+)
+
+_UNARY = (
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Digamma"),
+    *("Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Floor", "Inv", "Invert", "Lgamma", "Log", "Log1p"),
+    *("LogicalNot", "Neg", "Ndtri", "Reciprocal", "Rint", "Round", "Rsqrt", "Sigmoid", "Sign"),
+    *("Sin", "Sinh", "Sqrt", "Square", "Tan", "Tanh", "_UnaryOpsComposition"),
+    *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign"),
+    *("Softmax", "LogSoftmax", "BiasAdd", "ZerosLike", "OnesLike", "ClipByValue"),
+    *("MatrixBandPart", "MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3"),
+    "FakeQuantWithMinMaxArgs",
+)
+_BINARY = (
+    *("Add", "AddV2", "Sub", "Mul", "MulNoNan", "Div", "DivNoNan", "RealDiv", "FloorDiv"),
+    *("FloorMod", "Mod", "TruncateDiv", "TruncateMod", "Maximum", "Minimum", "Pow", "Atan2"),
+    *("SquaredDifference", "Xdivy", "Xlogy", "Xlog1py", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+    *("LogicalAnd", "LogicalOr", "LeftShift", "RightShift", "NextAfter", "Zeta", "Igamma"),
+    *("SigmoidGrad", "TanhGrad", "InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad"),
+    *("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad", "SoftplusGrad"),
+    *("SoftsignGrad",),
+)
+
+_FORWARDS: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(_UNARY, (0,)),
+    **dict.fromkeys(_BINARY, (0, 1)),
+    "AddN": tuple(range(64)),
+    **dict.fromkeys(("Select", "SelectV2"), (1, 2)),
+    "StridedSliceAssign": (0,),
+    "InplaceUpdate": (0,),
+}
+"""Operation to the inputs whose buffer it can take, in the order in which it tries them."""
 
 _TWO: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("Add", "AddV2"), operator.add),
@@ -134,7 +172,7 @@ class Machine:
 
     def new(self, shape: Shape, dtype: str) -> Value:
         """Return a new tensor."""
-        return Value(self.allocate(prod(shape) * ITEM_SIZES.get(dtype, 0)), shape)
+        return Value(self.allocate(prod(shape) * item_size(dtype)), shape)
 
     def _take_scratch(self, scratch: Scratch) -> Buffer:
         buffer = self.allocate(max(scratch.nbytes, scratch.most), scratch.name)
@@ -152,12 +190,12 @@ class Machine:
             return special(self, node, values)
         if node.outputs and node.outputs[0].shape is None:
             node = self._with_shapes(node, values)
-        if op in ALIASES:
+        if op in _ALIASES:
             return [
                 value.shaped(output.shape)
                 for value, output in zip(values, node.outputs, strict=False)
             ]
-        whole = rows_of(node, values)
+        whole = _rows_of(node, values)
         if whole is not None:
             return [Value(whole.held, output.shape, part=output.nbytes) for output in node.outputs]
         return self._computed(node, values)
@@ -178,10 +216,10 @@ class Machine:
             if shape is None:
                 self.unknown(node)
                 shape = ()
-            nbytes = prod(shape) * ITEM_SIZES.get(output.dtype, 0)
+            nbytes = prod(shape) * item_size(output.dtype)
             held: Buffer | None = None
             if slot == 0 and self._forwards:
-                held = self._forwarded(FORWARDS.get(node.op, ()), values, nbytes)
+                held = self._forwarded(_FORWARDS.get(node.op, ()), values, nbytes)
             if held is None:
                 held = self.allocate(nbytes)
             made.append(Value(held, shape, number if slot == 0 else None, part=nbytes))
@@ -198,6 +236,33 @@ class Machine:
             if isinstance(held, Buffer) and held.refs == 1 and nbytes == values[place].nbytes > 0:
                 return held
         return None
+
+
+_ALIGNMENT = 64
+"""Bytes at whose multiples a tensor has to begin (``EIGEN_MAX_ALIGN_BYTES``)."""
+
+
+_SOURCES = {"Split": 1, "SplitV": 0, "Unpack": 0, "Slice": 0, "StridedSlice": 0}
+"""Operation whose results may be rows of an input, to the place of that input."""
+
+
+def _rows_of(node: GraphNode, values: Sequence[Value]) -> Value | None:
+    """Return the input that all results are rows of, in its own memory; None where they are not.
+
+    Rows along the first axis are shared where each begins aligned (``IsInnerDimsSizeAligned`` and
+    ``IsDim0SliceAligned`` of ``core/framework/tensor.h``).
+    """
+    source = values[_SOURCES[node.op]] if node.op in _SOURCES else None
+    if source is None or not source.shape or node.attrs.get("axis"):
+        return None
+    inner = source.shape[1:]
+    if prod(inner) * item_size(node.outputs[0].dtype) % _ALIGNMENT:
+        return None
+    shapes = [output.shape for output in node.outputs]
+    # an index in the first axis alone may take the place of a range
+    are_rows = node.attrs.get("shrink_axis_mask", 0) in (0, 1)
+    are_rows = are_rows and all(each and each in (inner, (each[0], *inner)) for each in shapes)
+    return source if are_rows else None
 
 
 def _number(op: str, values: Sequence[Value]) -> Any:

@@ -5,30 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.tensorflow.attribution.eager_gradients import follow_gradients
 from tensorlens.guards import one_line
 from tensorlens.planning.card import Card
-from tensorlens.planning.keras import shapes
-from tensorlens.planning.tensorflow.graph.clone_model import (
+from tensorlens.planning.tensorflow.clone_model import (
     StepGraph,
     clone_of,
     is_built,
     names_and_seeds_kept,
     rebuilt_model,
 )
-from tensorlens.planning.tensorflow.graph.nodes import Shape
-from tensorlens.planning.tensorflow.graph.tape import (
-    GradientCall,
-    forget_gradients,
-    gradient_notes,
-    held_by_results,
-)
+from tensorlens.planning.tensorflow.keras_training import inputs_of, targets_of
+
+_GRADIENT = "_gradient_op_type"
+_LOGITS = "_keras_logits"
+"""Attribute by which Keras has the result of a sigmoid or a softmax refer to what it was computed
+from, for losses (``backend/tensorflow/nn.py`` of Keras 3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class StepInput:
     name: str
     role: str
     dtype: str
-    shape: Shape
+    shape: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -76,8 +77,8 @@ class TracedStep:
     """Name of an operation to the weight whose gradient it makes."""
     layers: Any
     """The model that was traced."""
-    calls: Sequence[GradientCall] = ()
-    """Of gradient functions, in their order."""
+    until: Mapping[str, int] = field(default_factory=dict)
+    """Name of an operation to the place of that until whose end a tape keeps its results."""
     held: Mapping[str, str] = field(default_factory=dict)
     """Name of an operation to that of another, whose results its own refer to in Python."""
 
@@ -103,7 +104,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
                 made = rebuilt_model(model, asked.policy)
             elif not is_built(model):
                 made = rebuilt_model(model)
-                made(_inputs_of(made, asked)[0])
+                made(inputs_of(made, asked.batch, asked.input_shape, asked.input_dtype)[0])
             twin = clone_of(made)
             try:
                 made_optimizer = make(**configuration)
@@ -115,36 +116,21 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
             gradients: dict[str, str] = {}
             for optimizer in _optimizers(twin):
                 _note_gradients(optimizer, gradients, outer)
-            inputs, names = _inputs_of(made, asked)
+            inputs, names = inputs_of(made, asked.batch, asked.input_shape, asked.input_dtype)
             batches = list(_batches(twin, inputs))
-        calls: list[GradientCall] = []
-        steps = unrolled(made) if asked.eager else nullcontext()
-        with steps:
-            batch, function = _concrete(twin, batches, calls)
+        with unrolled(made) if asked.eager else nullcontext():
+            batch, function, until = _concrete(twin, batches)
     graph = function.graph
-    forget_gradients(graph)
+    _forget_gradients(graph)
     return TracedStep(
         function=function,
         variables=_variables(graph, twin, made),
         feeds=_feeds(graph, batch, names),
         gradients=gradients,
         layers=made,
-        calls=[call for call in calls if call.graph is graph],
-        held=held_by_results(graph),
+        until=until.get(graph, {}),
+        held=_held_by_results(graph),
     )
-
-
-def _inputs_of(model: Any, asked: TraceRequest) -> tuple[Any, list[str]]:
-    """Return the structure of the inputs, symbolic, with the batch, and their names.
-
-    Raises:
-        UsageError: the model does not know their shapes, and they were not given.
-    """
-    return shapes.inputs_of(model, asked.batch, asked.input_shape, asked.input_dtype)
-
-
-def _specification(tensor: Any) -> tf.TensorSpec:
-    return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
 def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
@@ -155,27 +141,26 @@ def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
     """
     is_own = not kinds.is_inherited(twin, "train_step")
     if twin.loss is not None:
-        yield inputs, shapes.targets_of(twin, inputs, twin.loss)
+        yield inputs, targets_of(twin, inputs, twin.loss)
         return
     yield (inputs,) if isinstance(inputs, (tuple, list)) else inputs
     if is_own and not kinds.is_inherited(twin, "call"):
-        yield inputs, shapes.targets_of(twin, inputs, "mse")
+        yield inputs, targets_of(twin, inputs, "mse")
 
 
-def _concrete(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tuple[Any, Any]:
-    """Return the batch that the train step takes, and the function that is made for it.
+def _concrete(twin: Any, batches: Sequence[Any]) -> tuple[Any, Any, Mapping[Any, dict[str, int]]]:
+    """Return the batch that the train step takes, the function made for it, and what tapes keep.
 
     Raises:
         UsageError: it takes none of them, or fails with all.
     """
     first: Exception | None = None
     for symbolic in batches:
-        batch = tf.nest.map_structure(_specification, symbolic)
+        batch = tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape, each.dtype), symbolic)
         step = tf.function(twin.train_step, autograph=False)
-        del calls[:]
         try:
-            with gradient_notes(calls):
-                return batch, step.get_concrete_function(batch)
+            with _kept_by_tapes() as until:
+                return batch, step.get_concrete_function(batch), until
         except Exception as error:
             first = first or error
     assert first is not None
@@ -301,3 +286,53 @@ def unrolled(model: Any) -> Iterator[None]:
     finally:
         for each in rolled:
             each.unroll = False
+
+
+@contextmanager
+def _kept_by_tapes() -> Iterator[dict[Any, dict[str, int]]]:
+    """Give, by graph, the operations that tapes keep results of, and until which one's end.
+
+    A tape keeps of each operation the inputs and outputs that its gradient function reads, until
+    backward has run that function (``c/eager/tape.h`` of TensorFlow 2.21). They are seen as the
+    tape hands them, and gradients, to the gradient functions of a step that is being traced.
+    """
+    found: dict[Any, dict[str, int]] = {}
+
+    def note(begin: int, arguments: tuple[Any, ...]) -> None:
+        graph = tf.compat.v1.get_default_graph()
+        until = found.setdefault(graph, {})
+        for each in chain.from_iterable(group or () for group in arguments[3:6]):
+            if getattr(each, "graph", None) is graph:
+                # how many operations the graph has now
+                until[each.op.name] = each.graph.version - 1
+
+    end = follow_gradients(note)
+    try:
+        yield found
+    finally:
+        end()
+
+
+def _forget_gradients(graph: Any) -> None:
+    """Take what a graph's custom gradients left in TensorFlow's registry out of it again.
+
+    ``tf.custom_gradient`` registers one for each call that is traced, for ever, and it holds the
+    graph and all the weights that this captured.
+    """
+    definition = graph.as_graph_def()
+    functions = (each.node_def for each in definition.library.function)
+    for node in chain(definition.node, *functions):
+        name = node.attr[_GRADIENT].s.decode() if _GRADIENT in node.attr else ""
+        if name.startswith("CustomGradient-"):
+            ops.gradient_registry._registry.pop(name, None)
+
+
+def _held_by_results(graph: Any) -> Mapping[str, str]:
+    """Return operations whose results Python has refer to those of another one, by name."""
+    found = {}
+    for operation in graph.get_operations():
+        for each in operation.outputs:
+            held: Any = getattr(each, _LOGITS, None)
+            if getattr(held, "graph", None) is graph:
+                found[operation.name] = held.op.name
+    return found

@@ -1,1 +1,0 @@
-"""A graph run without data: what each operation takes of a device's memory, and until when."""

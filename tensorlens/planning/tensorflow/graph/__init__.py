@@ -1,1 +1,0 @@
-"""The graph of one train step: traced without data, and optimized as TensorFlow would."""
