@@ -1,78 +1,24 @@
 """The plugin of pytest: limits on the tensors that a test takes, and on those it leaves behind.
 
-It imports no framework, and the rest of tensorlens only where a test is watched: nothing is done
-for a test without one of its markers or options.
+It imports no framework, and does nothing for a test without one of its markers or options.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 
 from tensorlens.errors import TensorlensError
-from tensorlens.units import format_bytes, parse_bytes
+from tensorlens.integrations.pytest_limits import Limits, excess_text, limits_of
 
 if TYPE_CHECKING:
-    from tensorlens.integrations.assertions import Peaks, TensorMemory
-    from tensorlens.leaks.residue import LineResidue, Stretch
+    from tensorlens.integrations.assertions import TensorMemory
 
-_DEVICE = re.compile(r"[a-z]+(:\d+)?")
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
-
-
-@dataclass(slots=True)
-class Limits:
-    """Limits of a test, and their watchers."""
-
-    leaks: int | None = None
-    """Bytes of tensors made in the test that may be there after it."""
-    memory: int | None = None
-    """Bytes that may be allocated at once, beyond what was there before."""
-    device: str | None = None
-    stretch: Stretch | None = None
-    peaks: Peaks | None = None
-    refused: list[str] = field(default_factory=list)
-    """Why something could not be watched."""
-
-    def watch(self) -> Callable[[], None]:
-        """Watch from now on, if a framework is there; return what ends that."""
-        from tensorlens.frameworks.registry import adapters, arrivals
-        from tensorlens.integrations.assertions import Peaks
-        from tensorlens.leaks.residue import Stretch
-
-        watched = adapters()
-
-        def begin() -> None:
-            if self.memory is not None and watched:
-                self.peaks = Peaks(self.device)
-            if self.leaks is not None and watched:
-                self.stretch = Stretch()
-
-        def stop() -> None:
-            self.refused += (f"the test itself imported {name}" for name in arrivals(watched))
-            if self.peaks is not None:
-                self.peaks.end()
-                self.refused += filter(None, [self.peaks.unknown])
-            if self.stretch is not None:
-                self.stretch.end()
-
-        def safely(act: Callable[[], None]) -> None:
-            # the test's own exception is not to give way to ours
-            try:
-                act()
-            except Exception as error:
-                self.refused.append(str(error) or type(error).__name__)
-
-        safely(begin)
-        return lambda: safely(stop)
-
-
 _KEY = pytest.StashKey[Limits]()
 
 
@@ -122,7 +68,8 @@ def _measure_all(config: pytest.Config) -> None:
         raise pytest.UsageError("--tensorlens-update needs a file: --tensorlens-baseline FILE")
     if not top and not file:
         return
-    from tensorlens.integrations.pytest_peaks import Baseline, PeakPlugin, tolerance_of
+    from tensorlens.integrations.pytest_baseline import Baseline, tolerance_of
+    from tensorlens.integrations.pytest_peaks import PeakPlugin
 
     try:
         tolerance = tolerance_of(config.getini("tensorlens_tolerance"))
@@ -216,58 +163,3 @@ def _failure(item: pytest.Item, text: str) -> Any:
         pytest.fail(text, pytrace=False)
     except pytest.fail.Exception:
         return item.repr_failure(pytest.ExceptionInfo.from_current())
-
-
-def limits_of(item: pytest.Item, leaks: pytest.Mark | None, memory: pytest.Mark | None) -> Limits:
-    """Return what the markers of a test say.
-
-    Raises:
-        pytest.UsageError: one has arguments that it cannot take.
-    """
-    limits = Limits()
-    if leaks is not None:
-        limits.leaks = _size(item, leaks, ())
-    if memory is not None:
-        limits.memory = _size(item, memory, ("device",))
-        limits.device = _device(item, memory)
-    return limits
-
-
-def _size(item: pytest.Item, mark: pytest.Mark, options: Sequence[str]) -> int:
-    unknown = next((name for name in mark.kwargs if name not in options), None)
-    if unknown is not None:
-        raise _refused(item, mark, f"unknown argument {unknown!r}")
-    if len(mark.args) != 1:
-        raise _refused(item, mark, f'it takes one size, as in {mark.name}("64 MiB")')
-    (given,) = mark.args
-    if isinstance(given, bool) or not isinstance(given, str | int):
-        raise _refused(item, mark, f"{given!r} is not a size: write for example '64 MiB'")
-    try:
-        size = parse_bytes(given)
-    except TensorlensError as error:
-        raise _refused(item, mark, str(error)) from None
-    if size < 0:
-        raise _refused(item, mark, f"{given!r} is not a size: it is negative")
-    return size
-
-
-def _device(item: pytest.Item, mark: pytest.Mark) -> str | None:
-    device = mark.kwargs.get("device")
-    if device is None:
-        return None
-    if not isinstance(device, str) or _DEVICE.fullmatch(device) is None:
-        raise _refused(item, mark, f"{device!r} is no device: write for example 'cuda:0'")
-    return device
-
-
-def _refused(item: pytest.Item, mark: pytest.Mark, text: str) -> pytest.UsageError:
-    return pytest.UsageError(f"{item.nodeid}: {mark.name}: {' '.join(text.split())}")
-
-
-def excess_text(remains: Sequence[LineResidue], limit: int) -> str:
-    """Return what is left of a test beyond its limit, in words."""
-    from tensorlens.integrations.assertions import remains_text
-
-    total = format_bytes(sum(each.nbytes for each in remains))
-    head = f"{total} of tensors outlive the test, its limit is {format_bytes(limit)}"
-    return "\n".join([head, *(line for each in remains for line in remains_text(each))])

@@ -250,6 +250,7 @@ def test_it():
         "tensorlens.errors",
         "tensorlens.integrations",
         "tensorlens.integrations.pytest",
+        "tensorlens.integrations.pytest_limits",
         "tensorlens.units",
     }
 """,

@@ -6,7 +6,7 @@ import pytest
 
 from tensorlens.frameworks import registry
 from tensorlens.integrations import assertions as limits
-from tensorlens.integrations.pytest import Limits
+from tensorlens.integrations.pytest_limits import Limits
 from tensorlens.lines.region import DeviceLevel
 
 
