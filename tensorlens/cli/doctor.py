@@ -160,7 +160,7 @@ def _devices(count: int | None) -> str:
 
 
 def _process(why: str) -> Finding:
-    from tensorlens.frameworks.host.process import process_counter
+    from tensorlens.frameworks.host.counters import process_counter
 
     try:
         counter = process_counter()

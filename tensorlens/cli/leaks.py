@@ -20,9 +20,9 @@ from tensorlens.cli.program.execution import Script, plain, program_of
 from tensorlens.cli.program.instrument import Instrument
 from tensorlens.cli.program.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.base import Adapter, compiler
-from tensorlens.frameworks.import_hooks import when_one_arrives
-from tensorlens.frameworks.registry import adapters, ask, supported
+from tensorlens.frameworks.base import Adapter
+from tensorlens.frameworks.compilers import compiler
+from tensorlens.frameworks.registry import adapters, ask, supported, when_one_arrives
 from tensorlens.leaks.loop_judge import LoopJudge
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank

@@ -19,8 +19,7 @@ from tensorlens.cli.program.execution import Script, plain, program_of
 from tensorlens.cli.program.instrument import Instrument
 from tensorlens.cli.program.targets import Target, library_model_module, resolve
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.import_hooks import when_one_arrives
-from tensorlens.frameworks.registry import adapters, supported
+from tensorlens.frameworks.registry import adapters, supported, when_one_arrives
 from tensorlens.guards import reason
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from tensorlens.frameworks.base import UNKNOWN, Reader
-from tensorlens.frameworks.host.process import HeapCounter, ResidentCounter, child_processes
+from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter, child_processes
 from tensorlens.leaks.host_arrays import HostGrowth
 from tensorlens.leaks.report import Growth, GrowthKind
 from tensorlens.units import format_bytes

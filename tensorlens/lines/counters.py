@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tensorlens.frameworks.base import UNKNOWN, Adapter, Counter, Reader
-from tensorlens.frameworks.host.process import HeapCounter, ResidentCounter, process_counter
+from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter, process_counter
 from tensorlens.frameworks.registry import adapters, ask, ask_owners, left_out
 
 _UPPER_BOUND = "a peak is the sum of theirs: an upper bound where both moved during one line"

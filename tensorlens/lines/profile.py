@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from tensorlens import config
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import compiler
+from tensorlens.frameworks.compilers import compiler
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import guarded, reason
 from tensorlens.lines.exit_report import ExitReport

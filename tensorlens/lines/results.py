@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorlens import ranks
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
+from tensorlens.frameworks.compilers import NodeFigures, TracedFigures
 from tensorlens.lines.counters import CounterSlots
 from tensorlens.lines.functions import ProfiledFunction, signature
 from tensorlens.lines.report import (

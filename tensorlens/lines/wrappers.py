@@ -17,7 +17,7 @@ from typing import Any
 
 from line_profiler.profiler_mixin import ByCountProfilerMixin
 
-from tensorlens.frameworks.base import compiler
+from tensorlens.frameworks.compilers import compiler
 from tensorlens.lines.call_scope import CallScope
 
 

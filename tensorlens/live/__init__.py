@@ -22,7 +22,7 @@ def is_wanted(value: str | None) -> bool:
 def prepare() -> None:
     """Serve from the import of a framework on, where the environment asks for it."""
     if is_wanted(os.environ.get(VARIABLE)):
-        from tensorlens.frameworks.import_hooks import when_one_arrives
+        from tensorlens.frameworks.registry import when_one_arrives
 
         when_one_arrives(functools.partial(serve, follows_steps=True))
 

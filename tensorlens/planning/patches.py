@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from tensorlens.frameworks.import_hooks import when_imported
+from tensorlens.frameworks.registry import when_imported
 
 
 def patched(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:

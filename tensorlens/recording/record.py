@@ -12,8 +12,15 @@ from typing import Any
 from tensorlens import ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, Recorder, RecordOptions
-from tensorlens.frameworks.import_hooks import when_imported
-from tensorlens.frameworks.registry import adapters, arrivals, ask, awaited, left_out, missing
+from tensorlens.frameworks.registry import (
+    adapters,
+    arrivals,
+    ask,
+    awaited,
+    left_out,
+    missing,
+    when_imported,
+)
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording.oom import region as regions

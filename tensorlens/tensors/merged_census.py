@@ -8,8 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from tensorlens.frameworks.base import Adapter, CensusRoot, Findings
-from tensorlens.frameworks.census.balance import balanced, difference
-from tensorlens.frameworks.census.host_ledger import REASONS, fitted
+from tensorlens.frameworks.host.ledger import REASONS, balanced, difference, fitted
 from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable, merge_tables

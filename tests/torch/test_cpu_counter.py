@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.host.process import HeapCounter, ResidentCounter
+from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter, adopt_living
 from tensorlens.frameworks.torch.native import install

@@ -1,6 +1,6 @@
 """Names of blocks where a census says less than what made them."""
 
-from tensorlens.frameworks.host.labels import label
+from tensorlens.frameworks.host.event_log import label
 from tensorlens.records.events import ALLOC, START, Context, EventLog, Label
 
 

@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.keras.kinds import backend
-from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.merged_queues import bounded_queue, merge_queues
+from tensorlens.frameworks.queues import batch_bytes, bounded_queue, merge_queues
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, imported
 from tensorlens.heap.frames import cell_content

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.merged_queues import bounded_queue
+from tensorlens.frameworks.queues import batch_bytes, bounded_queue
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart
 

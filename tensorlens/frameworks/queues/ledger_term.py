@@ -6,7 +6,7 @@ import multiprocessing.process
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensorlens.frameworks.queues.merged_queues import total
+from tensorlens.frameworks.queues import total
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, content_of, imported
 from tensorlens.records.ledger import Ledger, Term

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tensorlens.frameworks import base
 from tensorlens.frameworks.advice import TENSORFLOW
-from tensorlens.frameworks.base import compiler, deferred
+from tensorlens.frameworks.base import deferred
+from tensorlens.frameworks.compilers import compiler
 
 
 class Adapter(base.Adapter):

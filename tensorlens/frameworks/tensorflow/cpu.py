@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorlens.frameworks.host.choice import HostCounterChoice, NativeCounter
+from tensorlens.frameworks.host.counters import HostCounterChoice, NativeCounter
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator, install
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops
 from tensorflow.python.util import tf_stack
 
-from tensorlens.frameworks.census.wrappers import wrapped
+from tensorlens.frameworks.compilers import wrapped
 from tensorlens.frameworks.keras import kinds
 from tensorlens.heap import live_objects, select
 

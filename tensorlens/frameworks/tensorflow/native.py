@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow
 
+from tensorlens.frameworks.compilers import NodeFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
-from tensorlens.frameworks.traced_code import NodeFigures
 from tensorlens.native.build import (
     SOURCES,
     NativePart,

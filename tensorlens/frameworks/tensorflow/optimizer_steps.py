@@ -12,8 +12,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops
 
-from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.registry import when_imported
 from tensorlens.frameworks.tensorflow.wrapping import Shared, nothing, wrap
 
 _Act = Callable[[], None]

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.merged_queues import bounded_queue, merge_queues, total
+from tensorlens.frameworks.queues import batch_bytes, bounded_queue, merge_queues, total
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name, content_of, imported
 from tensorlens.records.queues import Queue, QueuePart

@@ -11,17 +11,19 @@ from typing import Any
 from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.moment_censuses import (
+from tensorlens.frameworks.host.recorder import (
+    Amendment,
+    FrameworkHooks,
+    HostRecorder,
     ModulePath,
     Moment,
     MomentCensus,
     NameSources,
     unknown_path,
 )
-from tensorlens.frameworks.host.recorder import Amendment, FrameworkHooks, HostRecorder
-from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.layers import layer_path
+from tensorlens.frameworks.registry import when_imported
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.observation import watch
 from tensorlens.heap import instances

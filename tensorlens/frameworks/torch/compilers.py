@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.census.wrappers import attributes, wrapped
-from tensorlens.frameworks.import_hooks import when_imported
+from tensorlens.frameworks.compilers import attributes, wrapped
 from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.registry import when_imported
 
 _FRAMES = "torch._dynamo.eval_frame"
 _CALLBACKS = "torch._dynamo.callback"

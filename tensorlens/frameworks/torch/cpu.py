@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.host.choice import HostCounterChoice, NativeCounter
+from tensorlens.frameworks.host.counters import HostCounterChoice, NativeCounter
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_buckets
 from tensorlens.frameworks.torch.census.tensors.graph import maker_of, walk

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.traced_code import TracedCode
+from tensorlens.frameworks.compilers import TracedCode
 from tensorlens.guards import is_from_a_handler
 from tensorlens.lines.tracing.passes import BackwardPass
 

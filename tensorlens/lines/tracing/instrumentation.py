@@ -20,7 +20,8 @@ from bytecode import Bytecode, Instr, Label
 from bytecode.instr import InstrLocation, TryBegin, TryEnd
 
 from tensorlens.errors import ProfileError
-from tensorlens.frameworks.base import Adapter, CompilerWatch
+from tensorlens.frameworks.base import Adapter
+from tensorlens.frameworks.compilers import CompilerWatch
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import is_from_a_handler
 from tensorlens.lines.tracing.accounting import Activation

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from tensorlens.frameworks.base import compiler
+from tensorlens.frameworks.compilers import compiler
 from tensorlens.lines.tracing.accounting import Account, Activation, note_failure
 from tensorlens.lines.tracing.threads import Threads, ThreadState
 

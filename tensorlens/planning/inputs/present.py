@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tensorlens.frameworks.queues.merged_queues import total
+from tensorlens.frameworks.queues import total
 from tensorlens.frameworks.queues.worker_memory import FORK
 from tensorlens.records.queues import ObjectContainer, Queue, QueuePart, QueueWorker
 from tensorlens.render.blocks import (

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.registry import when_imported
 from tensorlens.planning.card import Card
 from tensorlens.planning.patches import patched
 from tensorlens.planning.trace import Caution, Trace

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tensorlens.frameworks.host.logs import sources_of
+from tensorlens.frameworks.host.event_log import sources_of
 from tensorlens.frameworks.tensorflow.graphs.functions import Functions
 from tensorlens.interpreter import paused_collector
 from tensorlens.planning.tensorflow.graph import (

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.host.logs import sources_of
+from tensorlens.frameworks.host.event_log import sources_of
 from tensorlens.frameworks.torch.optimizer_steps import when_stepped
 from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from tensorlens.frameworks.import_hooks import when_one_arrives
+from tensorlens.frameworks.registry import when_one_arrives
 from tensorlens.guards import guarded
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording.oom import reserve

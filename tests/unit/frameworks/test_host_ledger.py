@@ -5,9 +5,8 @@ import random
 
 import pytest
 
-import tensorlens.frameworks.census.host_ledger as hosts
-from tensorlens.frameworks.census.balance import balanced
-from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
+import tensorlens.frameworks.host.ledger as hosts
+from tensorlens.frameworks.host.ledger import AllocatorFigures, balanced, host_ledger
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.tensors.present.balance import unknown
 from tests.ledger_terms import check_ledger

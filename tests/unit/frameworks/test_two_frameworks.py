@@ -14,7 +14,7 @@ from tensorlens.cli import leaks
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks import registry
 from tensorlens.frameworks.base import UNKNOWN, Adapter
-from tensorlens.frameworks.host.process import HeapCounter, ResidentCounter
+from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter
 from tensorlens.leaks.merged_steps import pinned
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.counters import Counters, CounterSlots, continues

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.host.process import child_processes
+from tensorlens.frameworks.host.counters import child_processes
 from tensorlens.leaks.host import HostSample, HostSampler, host_growth, steady_rate
 from tensorlens.leaks.host_arrays import HostGrowth, growing_arrays
 

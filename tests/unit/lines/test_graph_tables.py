@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from bench import Bench, FakeFramework, FakeMemory
 
-from tensorlens.frameworks.base import compiler
-from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
+from tensorlens.frameworks.compilers import NodeFigures, TracedFigures, compiler
 
 
 class FakeTracedCode:

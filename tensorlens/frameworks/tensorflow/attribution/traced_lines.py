@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Literal
 
+from tensorlens.frameworks.compilers import NodeFigures, TracedFigures
 from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
 from tensorlens.frameworks.tensorflow.graphs.functions import Frames, Functions
 from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
 from tensorlens.frameworks.tensorflow.native import NodeLog, TensorflowAllocator
-from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 from tensorlens.interpreter import reentrant_lock
 
 _MOST_KNOWN = 4096
@@ -40,7 +40,7 @@ _Way = Literal["forward", "backward"]
 
 
 class FollowedCode:
-    """See :class:`tensorlens.frameworks.traced_code.TracedCode`."""
+    """See :class:`tensorlens.frameworks.compilers.TracedCode`."""
 
     def __init__(self, code: CodeType, calls: GraphCalls) -> None:
         self._name = code.co_name

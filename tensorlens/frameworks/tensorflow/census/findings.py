@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from tensorlens.frameworks.base import CensusRoot, Findings
-from tensorlens.frameworks.census.balance import balanced
-from tensorlens.frameworks.census.table import Births
+from tensorlens.frameworks.host.census_table import Births
+from tensorlens.frameworks.host.ledger import balanced
 from tensorlens.frameworks.tensorflow import counters, cpu
 from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows

@@ -7,15 +7,14 @@ from dataclasses import replace
 from itertools import starmap
 
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.census.foreign_memory import note_foreign
-from tensorlens.frameworks.census.host_ledger import (
+from tensorlens.frameworks.host.allocator import LiveBlocks, NativeAllocator
+from tensorlens.frameworks.host.census_table import Births, note_foreign, number_of
+from tensorlens.frameworks.host.ledger import (
     AllocatorFigures,
     cpu_rows,
     host_ledger,
     ledger_of_process,
 )
-from tensorlens.frameworks.census.table import Births, number_of
-from tensorlens.frameworks.host.allocator import LiveBlocks, NativeAllocator
 from tensorlens.frameworks.tensorflow.census.rows import CensusRow, append
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Fact
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter

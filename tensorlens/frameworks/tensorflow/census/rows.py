@@ -14,7 +14,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from tensorlens.frameworks.census.table import (
+from tensorlens.frameworks.host.census_table import (
     Births,
     add_births,
     choose_counted,

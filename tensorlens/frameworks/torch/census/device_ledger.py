@@ -15,7 +15,7 @@ from typing import Any
 
 import torch as _torch
 
-from tensorlens.frameworks.census.balance import balanced, difference
+from tensorlens.frameworks.host.ledger import balanced, difference
 from tensorlens.frameworks.torch import accelerators
 from tensorlens.frameworks.torch.census.cuda_blocks import Account, Range, account
 from tensorlens.records.ledger import Ledger, Term

@@ -12,13 +12,13 @@ from collections.abc import Callable, Container, Iterator, Sequence
 import torch
 
 from tensorlens.frameworks.base import CensusRoot, Findings
-from tensorlens.frameworks.census.table import (
+from tensorlens.frameworks.host.census_table import (
     Births,
     add_births,
     choose_counted,
     name_the_rest,
 )
-from tensorlens.frameworks.host.moment_censuses import ModulePath
+from tensorlens.frameworks.host.recorder import ModulePath
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed

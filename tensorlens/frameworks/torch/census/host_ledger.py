@@ -13,14 +13,13 @@ from typing import cast
 import torch
 
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.census.foreign_memory import note_foreign
-from tensorlens.frameworks.census.host_ledger import (
+from tensorlens.frameworks.host.census_table import Births, note_foreign
+from tensorlens.frameworks.host.ledger import (
     AllocatorFigures,
     cpu_rows,
     host_ledger,
     ledger_of_process,
 )
-from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable

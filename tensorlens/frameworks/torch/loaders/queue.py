@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.dataset_objects import object_containers
-from tensorlens.frameworks.queues.merged_queues import bounded_queue, merge_queues, total
-from tensorlens.frameworks.queues.worker_memory import workers_of
+from tensorlens.frameworks.queues import batch_bytes, bounded_queue, merge_queues, total
+from tensorlens.frameworks.queues.worker_memory import object_containers, workers_of
 from tensorlens.frameworks.torch.loaders.tasks import Counts, Tasks, items
 from tensorlens.frameworks.torch.loaders.worker_pipes import PipeContent, sent, shared_in_flight
 from tensorlens.heap import instances

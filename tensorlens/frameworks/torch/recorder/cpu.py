@@ -11,8 +11,14 @@ import torch
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.moment_censuses import ModulePath, Moment, MomentCensus, NameSources
-from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder
+from tensorlens.frameworks.host.recorder import (
+    FrameworkHooks,
+    HostRecorder,
+    ModulePath,
+    Moment,
+    MomentCensus,
+    NameSources,
+)
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.exclusive_use import others_run
 from tensorlens.frameworks.torch.census.findings import look

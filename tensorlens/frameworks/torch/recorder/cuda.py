@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
-from tensorlens.frameworks.host.labels import AddressNames, label, unfreed
+from tensorlens.frameworks.host.event_log import AddressNames, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.findings import look, take
 from tensorlens.heap.attributes import class_name

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from torch.utils.data import DataLoader, dataloader
 
-from tensorlens.frameworks.queues.batch_bytes import batch_bytes, holds_tensors
+from tensorlens.frameworks.queues import batch_bytes, holds_tensors
 from tensorlens.frameworks.torch.loaders.queue import named, number
 from tensorlens.heap.attributes import content_of
 from tensorlens.planning.patches import intercepted

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import CensusRoot
-from tensorlens.frameworks.host.moment_censuses import ModulePath
+from tensorlens.frameworks.host.recorder import ModulePath
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.names.labels import ParameterUsers
 from tensorlens.frameworks.torch.census.names.modules import ModulePaths, model_name, outermost

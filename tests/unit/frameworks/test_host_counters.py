@@ -11,8 +11,8 @@ import pytest
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.host import process
-from tensorlens.frameworks.host.process import (
+from tensorlens.frameworks.host import counters
+from tensorlens.frameworks.host.counters import (
     HeapCounter,
     ResidentCounter,
     forced_source,
@@ -60,7 +60,7 @@ def test_without_mallinfo2(monkeypatch):
             pass
 
     monkeypatch.delenv("TENSORLENS_COUNTER", raising=False)
-    monkeypatch.setattr(process.ctypes, "PyDLL", Library)
+    monkeypatch.setattr(counters.ctypes, "PyDLL", Library)
     assert isinstance(process_counter(), ResidentCounter)
     monkeypatch.setenv("TENSORLENS_COUNTER", "heap")
     with pytest.raises(UsageError, match=r"^TENSORLENS_COUNTER=heap: this C library has no"):
@@ -121,7 +121,7 @@ def test_without_proc_the_resident_set_is_psutils(monkeypatch):
     def refuse(*arguments, **options):
         raise FileNotFoundError(2, "No such file or directory")
 
-    monkeypatch.setattr(process, "Path", refuse)
+    monkeypatch.setattr(counters, "Path", refuse)
     now = ResidentCounter().reader()()[0]
     monkeypatch.undo()
     assert abs(now - psutil.Process().memory_info().rss) < 4 * MIB

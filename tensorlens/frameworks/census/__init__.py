@@ -1,1 +1,0 @@
-"""Parts that the censuses of all frameworks share."""
