@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
 
         return _several_cards([*estimate_cards(words[0], args.card, **options).values()], args)
     from tensorlens.planning.estimate import estimate
-    from tensorlens.planning.estimate.present.verdict import fit_of, verdict
+    from tensorlens.planning.estimate.verdict import fit_of, verdict
     from tensorlens.planning.processes import shared_runner
 
     # the program has ended, with what it cleans up, before anything is written
@@ -202,7 +202,7 @@ def _largest_batches(
     if options["capacity"] is None and not args.card:
         raise UsageError("--max-batch needs a --capacity, or a --card")
     from tensorlens.planning.estimate import max_batch
-    from tensorlens.planning.estimate.present.verdict import largest_batch
+    from tensorlens.planning.estimate.verdict import largest_batch
     from tensorlens.planning.processes import shared_runner
 
     with shared_runner():
@@ -220,7 +220,7 @@ def _largest_batches(
 def _several_cards(answers: Sequence[Estimate], args: argparse.Namespace) -> int:
     """Print one table of several cards; return 3 where it fits none."""
     from tensorlens.planning.estimate import present
-    from tensorlens.planning.estimate.present.verdict import fit_of
+    from tensorlens.planning.estimate.verdict import fit_of
     from tensorlens.render import text_of_blocks
 
     fits = any(fit is None or fit for fit in map(fit_of, answers))
@@ -241,7 +241,7 @@ def _several_cards(answers: Sequence[Estimate], args: argparse.Namespace) -> int
 
 
 def _answer(answer: Estimate, args: argparse.Namespace, outputs: Sequence[Output]) -> None:
-    from tensorlens.planning.estimate.present.verdict import verdict
+    from tensorlens.planning.estimate.verdict import verdict
 
     if args.explain:
         show(answer.explain())

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tensorlens  # noqa: E402
-from tensorlens.planning.estimate.cards import find_card  # noqa: E402
+from tensorlens.planning.card import find_card  # noqa: E402
 from tensorlens.planning.torch.memory.attention import (  # noqa: E402
     CUDNN,
     EFFICIENT,
@@ -201,7 +201,7 @@ def test_other_kernels_take_about_the_same(kernel):
 
 STAGE = """
 import json, math, sys
-from tensorlens.planning.estimate.cards import find_card
+from tensorlens.planning.card import find_card
 from tensorlens.planning.torch.device.readiness import prepare
 card = find_card(sys.argv[1])
 readiness = prepare(card)

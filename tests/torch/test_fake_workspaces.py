@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from tensorlens.frameworks.torch.release import parse_release  # noqa: E402
-from tensorlens.planning.estimate.cards import find_card  # noqa: E402
+from tensorlens.planning.card import find_card  # noqa: E402
 from tensorlens.planning.torch.memory.temporaries import Temporaries  # noqa: E402
 from tensorlens.planning.torch.memory.temporaries.workspaces import (  # noqa: E402
     cublas_workspace,

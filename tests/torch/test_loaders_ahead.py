@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, Dataset
 from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.prefetch import LoaderWatch, PrefetchFactor
 from tensorlens.planning.torch.options.stage import Stage
-from tensorlens.planning.trials.full_queues import held_ahead
 from tensorlens.planning.trials.jobs import CannotApply
+from tensorlens.planning.trials.measurement import held_ahead
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="what is in a queue between processes is told by Linux"

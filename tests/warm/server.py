@@ -39,7 +39,6 @@ OF_TRIALS = (
     "tensorlens.planning.torch.job",
     "tensorlens.planning.torch.step_facts",
     "tensorlens.planning.trials.measurement",
-    "tensorlens.planning.trials.recorded_step",
     "tensorlens.frameworks.torch.recorder",
 )
 """What the processes of trials import besides; pytest is for programs in modules of tests."""

@@ -11,6 +11,7 @@ from tensorlens.errors import UsageError
 from tensorlens.guards import reason
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
+from tensorlens.planning.card import DeviceSpec, device_spec
 from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.outcomes import (
@@ -25,7 +26,6 @@ from tensorlens.planning.compare.outcomes import (
 )
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.api import allocator_settings
-from tensorlens.planning.estimate.cards import DeviceSpec, device_spec
 from tensorlens.planning.estimate.target import STEPS, MakeStep, StepsRequest, program, search_path
 from tensorlens.planning.processes import progress, shared_runner
 from tensorlens.planning.trace import Framework

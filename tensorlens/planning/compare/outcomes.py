@@ -10,8 +10,8 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
-from tensorlens.planning.estimate.present.peak import culprits
 from tensorlens.planning.estimate.target import STEPS, StepsRequest
+from tensorlens.planning.estimate.verdict import culprits
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
 from tensorlens.planning.trials.jobs import Job, Measured, Reason, Result, Trouble
 from tensorlens.units import format_bytes

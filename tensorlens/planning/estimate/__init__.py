@@ -1,12 +1,11 @@
 """Before the run: what a step will need on a card that is not there.
 
-A program is checked (:mod:`.target`, :mod:`.cards`) and asked about (:mod:`.api`); a process of its
-own runs it on fake tensors (``planning/processes.py``, ``planning/torch``) and sends back a
+A program is checked (:mod:`.target`) and asked about (:mod:`.api`); a process of its own runs it on
+fake tensors (``planning/processes.py``, ``planning/torch``) and sends back a
 :class:`~tensorlens.planning.trace.Trace` of its requests. These are made of simulated allocators
-(:mod:`.simulation`), what lies outside of the framework's memory is added
-(:mod:`.terms`), and the answer is put together (:mod:`.assembly`). :mod:`.batches` and
-:mod:`.scaling` ask several times. No module here imports torch. The method, each figure's rule and
-the accuracy are in ``docs/estimate.md``.
+(:mod:`.simulation`), and with what lies outside of the framework's memory the answer is put
+together (:mod:`.assembly`). :mod:`.batches` and :mod:`.scaling` ask several times. No module here
+imports torch. The method, each figure's rule and the accuracy are in ``docs/estimate.md``.
 """
 
 from tensorlens.planning.estimate.api import estimate, estimate_cards

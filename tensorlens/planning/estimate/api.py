@@ -9,11 +9,17 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.allocators.settings import Settings, settings_text
-from tensorlens.planning.card import Card
-from tensorlens.planning.estimate.cards import device_spec
-from tensorlens.planning.estimate.keras import KerasRequest, check_options, keras_request
+from tensorlens.planning.card import Card, device_spec
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.estimate.target import STEPS, MakeStep, StepsRequest, program
+from tensorlens.planning.estimate.target import (
+    STEPS,
+    KerasRequest,
+    MakeStep,
+    StepsRequest,
+    check_options,
+    keras_request,
+    program,
+)
 from tensorlens.planning.processes import Runner, shared_runner
 from tensorlens.planning.trials.jobs import Choice
 

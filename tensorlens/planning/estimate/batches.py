@@ -9,9 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.card import Card
+from tensorlens.planning.card import Card, find_card
 from tensorlens.planning.estimate.api import request
-from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.result import Estimate, LargestBatch
 from tensorlens.planning.estimate.target import STEPS, MakeStep
 from tensorlens.planning.processes import progress, shared_runner

@@ -1,8 +1,8 @@
 """Suggestions that save most at the peak, from one recording of a program's steps.
 
-The program's steps are recorded in a process of its own (:mod:`.verification`), and each change
-that might help is tried on the recording (:mod:`.recorded_steps`): which blocks of memory would die
-earlier, come again or never be there, and what the highest instant of all would be then. The
-candidates are :mod:`.checkpoints`, :mod:`.late_frees` and :mod:`.state`; what a recording cannot
-tell is simulated (:mod:`.simulated_changes`). No module here imports a framework.
+The program's steps are recorded in a process of its own, and each change that might help is tried
+on the recording (:mod:`.recorded_steps`): which blocks of memory would die earlier, come again or
+never be there, and what the highest instant of all would be then. The candidates are
+:mod:`.checkpoints`, :mod:`.late_frees` and :mod:`.state`; what a recording cannot tell is simulated
+(:mod:`.verification`). No module here imports a framework.
 """

@@ -15,7 +15,6 @@ from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
-from tensorlens.planning.step_facts import StepFacts
 from tensorlens.planning.suggest.checkpoints import block_checkpoints, block_recomputation
 from tensorlens.planning.suggest.late_frees import (
     acts,
@@ -28,14 +27,15 @@ from tensorlens.planning.suggest.recorded_steps import (
     TORCH,
     Finder,
     RecordedSteps,
+    Watcher,
+    watched,
 )
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
-from tensorlens.planning.suggest.simulated_changes import Run, simulated
 from tensorlens.planning.suggest.state import optimizer_change, queue_change
 from tensorlens.planning.suggest.verification import (
-    Watcher,
+    Run,
+    simulated,
     verified,
-    watched,
     without_failures,
 )
 from tensorlens.planning.trials.jobs import Reason, Trouble
@@ -49,6 +49,7 @@ _ON_HOST = (
     "suggest() knows only the CPU memory of TensorFlow's steps: TensorFlow does not tell of"
     " single blocks on an accelerator; compare() measures its options there"
 )
+_DROPPED = "the highest instant is among the events that were dropped: record a shorter span"
 WORTH = 0.01
 """A change is told when it saves at least this part of the peak, or, where its bytes are beside
 the peak, of what the host holds at most."""
@@ -103,9 +104,8 @@ def suggest(
             the CPU where none is used; of a recording, the one with the highest peak.
         batch: what ``make_step`` is called with; None: nothing.
         warmup: steps before those that are timed where changes are verified.
-        steps: steps that follow. Where changes to a graph of TensorFlow are verified, whose order
-            is another each time, the peak of the median step counts: of thirty after thirty that
-            warm up, of ten where they take 0.2 s and more, of these where they take 6 s and more.
+        steps: steps that follow. Where changes to a graph of TensorFlow are verified, the peak of
+            the median step counts, of more steps (``docs/suggest.md``).
         repeats: how often each change is run where changes are verified; of several peaks the
             median counts. By default once, and such a graph three times.
         arguments: keyword arguments of ``make_step``.
@@ -124,7 +124,8 @@ def suggest(
     if isinstance(step, Recording):
         if verify:
             raise UsageError("verify=True runs the program: give make_step in place of a recording")
-        return _of_recording(step, top, device, framework)
+        record = RecordedSteps(step.still(), device=device, framework=framework or "")
+        return _suggestions(record, _candidates(record), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
     framework = framework or framework_of(step, program(step))
@@ -134,18 +135,16 @@ def suggest(
         compare, step, batch=batch, arguments=arguments, timeout=timeout, framework=framework
     )
     with shared_runner():
-        recording, facts, made = _recorded(run, framework, device, warmup, steps)
-        record = RecordedSteps(recording, facts, made.device, framework)
+        record, made = _recorded(run, framework, device, warmup, steps)
         found, notes = simulated(record, [*_candidates(record)], run)
         told = _suggestions(record, found, top, made.program, notes)
+        facts = record.facts
         if not told.suggestions:
             return replace(told, verified=verify)
         if not verify:
-            return (
-                told
-                if facts.is_whole
-                else without_failures(told, run, acts(record), warmup + steps)
-            )
+            if facts.is_whole:
+                return told
+            return without_failures(told, run, acts(record), warmup + steps)
         if facts.is_graph:
             warmup, steps = _settled(made.outcomes[0], warmup, steps)
         if repeats is None:
@@ -154,17 +153,10 @@ def suggest(
         return verified(told, run, acts(record), by_step=facts.is_graph)
 
 
-def _of_recording(
-    recording: Recording, top: int, device: str | None, framework: str | None
-) -> Suggestions:
-    record = RecordedSteps(recording.still(), device=device, framework=framework or "")
-    return _suggestions(record, [*_candidates(record)], top, "")
-
-
 def _recorded(
     run: Run, framework: str, device: str | None, warmup: int, steps: int
-) -> tuple[Recording, StepFacts, Comparison]:
-    """Return the recording of a program, what it told besides, and what its run came to."""
+) -> tuple[RecordedSteps, Comparison]:
+    """Return the steps of a program, recorded, and what the run came to."""
     with scratch_folder() as folder:
         watcher = Watcher(folder, warmup + steps, framework)
         done = run({"as it is": watcher}, device=device, repeats=1, warmup=warmup, steps=steps)
@@ -175,7 +167,8 @@ def _recorded(
         raise ProgramFailed(Trouble(Reason.FAILED, text, outcome.details))
     if framework == TENSORFLOW and done.device != "cpu":
         raise UsageError(_ON_HOST)
-    return *left, done
+    recording, facts = left
+    return RecordedSteps(recording, facts, done.device, framework), done
 
 
 def _settled(recorded: Outcome, warmup: int, steps: int) -> tuple[int, int]:
@@ -205,6 +198,7 @@ def _suggestions(
     with_cost = [each for each in worth if not each.is_free]
     others = with_cost[top:]
     peak = record.recording.at(record.peak_row, record.device)
+    dropped = dropped_peak(record.recording, record.device) > record.peak
     lines, _ = line_rows(record.log, peak.by_line, None)
     return Suggestions(
         suggestions=tuple(each for each in worth if each not in others),
@@ -216,7 +210,7 @@ def _suggestions(
         tensor=largest_tensors(record.recording, record.device, record.peak_row, record.peak),
         program=program,
         others=tuple(_in_short(record, each) for each in others),
-        notes=(*_dropped(record), *notes),
+        notes=(*([_DROPPED] if dropped else []), *notes),
     )
 
 
@@ -232,8 +226,3 @@ def _in_short(record: RecordedSteps, each: Suggestion) -> str:
     if each.memory:
         return f"{each.change} ({format_bytes(saving)} of {each.memory})"
     return f"{each.change} ({100 * saving / record.peak:.1f} %)"
-
-
-def _dropped(record: RecordedSteps) -> Iterator[str]:
-    if dropped_peak(record.recording, record.device) > record.peak:
-        yield "the highest instant is among the events that were dropped: record a shorter span"

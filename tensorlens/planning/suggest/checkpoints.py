@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps, stretches
-from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps, Replay, stretches
 from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.records.events import ALLOC, FREE, Stacks
 
+_TWICE = "their forward runs twice"
 _RANDOM_STATE = 5056
 """Bytes of the CPU generator's state that ``torch.utils.checkpoint`` keeps for each call."""
 
@@ -79,26 +79,23 @@ class Blocks:
 
     def calls(self) -> Sequence[Call]:
         """Return the calls that a backward pass goes back to, in the order of the program."""
-        forward = self._forward()
+        log, phase = self._record.log, self._record.phase
+        rows = [row for row in range(len(log)) if phase(row) != "other"]
         back: dict[int, list[int]] = {}
-        for row in range(len(self._record.log)):
-            if self._record.phase(row) == "backward" and (block := self.of(row)) >= 0:
+        for row in rows:
+            if phase(row) == "backward" and (block := self.of(row)) >= 0:
                 back.setdefault(block, []).append(row)
+        recorded = (row for row in rows if row >= log.starts)
+        runs = stretches(recorded, lambda row: self.of(row) if phase(row) == "forward" else -1)
+        forward = [(block, span) for block, span in runs if block >= 0]
         found = []
         for place, (block, span) in enumerate(forward):
             later = (after.begin for other, after in forward[place + 1 :] if other == block)
-            until = next(later, len(self._record.log))
+            until = next(later, len(log))
             rows = [row for row in back.get(block, ()) if span.end <= row < until]
             if rows:
                 found.append(Call(block, span, EventRange(rows[0], rows[-1] + 1)))
         return _apart(found)
-
-    def _forward(self) -> list[tuple[int, EventRange]]:
-        """Return the blocks in the order in which they were called, with the rows of each call."""
-        log, phase = self._record.log, self._record.phase
-        rows = (row for row in range(log.starts, len(log)) if phase(row) != "other")
-        found = stretches(rows, lambda row: self.of(row) if phase(row) == "forward" else -1)
-        return [(block, span) for block, span in found if block >= 0]
 
 
 def _apart(calls: Sequence[Call]) -> Sequence[Call]:
@@ -138,8 +135,9 @@ def block_checkpoints(record: RecordedSteps) -> Iterator[Suggestion]:
     something in it is needed, and what it keeps is there until backward has used it.
     """
     where = Blocks(record)
-    found = where.calls()
-    if not found or _is_on(record, found):
+    found, index = where.calls(), record.index
+    backward = (row for call in found for row in range(call.backward.begin, call.backward.end))
+    if not found or any(index.computed_again(index.place(row)) for row in backward):
         return
     replay = record.replay()
     inputs = _keep_inputs(record, replay, found)
@@ -188,36 +186,29 @@ def _checkpoint(
             replay.add(_RANDOM_STATE, call.forward.begin, call.backward.end)
 
 
-def _is_on(record: RecordedSteps, found: Sequence[Call]) -> bool:
-    """Tell whether blocks are computed again already."""
-    index = record.index
-    return any(
-        index.computed_again(index.place(row))
-        for call in found
-        for row in range(call.backward.begin, call.backward.end)
-    )
-
-
 def _called(blocks: Sequence[RepeatedBlock]) -> str:
     lists = Counter((_list(block), block.kind or "block") for block in blocks)
     return ", ".join(f"{count} x {kind} in {path}" for (path, kind), count in lists.items())
 
 
 def _code(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
-    models = list(dict.fromkeys(block.path.partition(".")[0] for block in blocks))
+    models = dict.fromkeys(block.path.partition(".")[0] for block in blocks)
     facts = record.facts
-    of_models = []
-    if facts.has_cache:
-        of_models += [f"{model}.config.use_cache = False" for model in models]
+    lines = [f"{model}.config.use_cache = False" for model in models if facts.has_cache]
     if facts.own_checkpoints:
-        of_models += [f"{model}.{facts.own_checkpoints}" for model in models]
+        lines += [f"{model}.{facts.own_checkpoints}" for model in models]
     else:
-        of_models.append(_loop(blocks))
-    return "\n".join(of_models)
+        lines.append(_loop(blocks))
+    return "\n".join(lines)
 
 
 def _loop(blocks: Sequence[RepeatedBlock]) -> str:
-    lists = _slices(blocks)
+    """Return the loop over blocks: over ``net[1:5]`` where others come before them."""
+    places: dict[str, list[int]] = {}
+    for block in blocks:
+        last = block.path.rpartition(".")[2]
+        places.setdefault(_list(block), []).append(int(last) if last.isdigit() else 0)
+    lists = [f"{path}[{min(at)}:{max(at) + 1}]" if min(at) else path for path, at in places.items()]
     several = f"[{', '.join(f'*{path}' for path in lists)}]"
     return (
         "from functools import partial\n"
@@ -225,17 +216,6 @@ def _loop(blocks: Sequence[RepeatedBlock]) -> str:
         f"for block in {lists[0] if len(lists) == 1 else several}:\n"
         "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
     )
-
-
-def _slices(blocks: Sequence[RepeatedBlock]) -> list[str]:
-    """Return what holds blocks: ``net[1:5]`` where others come before them."""
-    places: dict[str, list[int]] = {}
-    for block in blocks:
-        last = block.path.rpartition(".")[2]
-        places.setdefault(_list(block), []).append(int(last) if last.isdigit() else 0)
-    return [
-        f"{path}[{min(own)}:{max(own) + 1}]" if min(own) else path for path, own in places.items()
-    ]
 
 
 def _list(block: RepeatedBlock) -> str:
@@ -256,10 +236,7 @@ def _keep_inputs(
 
 
 def _input_of(record: RecordedSteps, call: Call) -> int | None:
-    """Return what is likely a block's input, which a checkpoint keeps until backward is through.
-
-    What was made last before the call and is there when it begins.
-    """
+    """Return what is likely a block's input: made last before the call, there when it begins."""
     begin = call.forward.begin
     step = next((span.begin for span in record.steps if begin in span), 0)
     made = [
@@ -303,18 +280,13 @@ def _output_of(record: RecordedSteps, kept: Sequence[int]) -> int | None:
 def _cost_of(record: RecordedSteps, found: Sequence[Call]) -> str:
     """Return what the second forward takes, by the last step that was recorded."""
     span = next((step for step in reversed(record.steps) if found[-1].forward.begin in step), None)
-    text = "their forward runs twice"
     if span is None:
-        return text
+        return _TWICE
     time = record.log.time
-    end = min(span.end, len(time) - 1)
-    whole = time[end] - time[span.begin]
-    second = sum(
-        time[call.forward.end - 1] - time[call.forward.begin]
-        for call in found
-        if call.forward.begin in span
-    )
-    return f"{text}: about +{100 * second / whole:.0f} % time" if whole > 0 else text
+    whole = time[min(span.end, len(time) - 1)] - time[span.begin]
+    calls = [call.forward for call in found if call.forward.begin in span]
+    second = sum(time[each.end - 1] - time[each.begin] for each in calls)
+    return f"{_TWICE}: about +{100 * second / whole:.0f} % time" if whole > 0 else _TWICE
 
 
 def block_recomputation(record: RecordedSteps) -> Iterator[Suggestion]:
@@ -341,31 +313,30 @@ def recompute_suggestion(
     record: RecordedSteps,
     blocks: Sequence[RepeatedBlock],
     peak: int = 0,
-    cost: str = "their forward runs twice",
+    cost: str = _TWICE,
 ) -> Suggestion:
     """Return the change; ``peak`` 0 where it is still to be simulated."""
+    classes = Counter(block.kind or "block" for block in blocks)
+    paths = [block.path for block in blocks]
+    shown = paths if len(paths) < 4 else [*paths[:2], "...", paths[-1]]
+    names = ", ".join(f'"{path.rpartition("/")[2]}"' for path in paths)
     return record.suggestion(
         kind="checkpoint",
         change=f"recompute {len(blocks)} blocks",
-        what=_layers(blocks),
-        code=_keras_code(blocks),
+        what=f"{', '.join(f'{n} x {kind}' for kind, n in classes.items())}: {', '.join(shown)}",
+        code=(
+            "# before the model is called\n"
+            "def recomputed(call):\n"
+            "    def again(*given, **options):\n"
+            "        return tf.recompute_grad(lambda *x: call(*x, **options))(*given)\n"
+            "    return again\n"
+            "for block in model._flatten_layers():\n"
+            f"    if block.name in ({names}):\n"
+            "        block.call = recomputed(block.call)"
+        ),
         peak=peak,
         cost=cost,
         settings=("recompute=blocks",),
-    )
-
-
-def _keras_code(blocks: Sequence[RepeatedBlock]) -> str:
-    names = ", ".join(f'"{block.path.rpartition("/")[2]}"' for block in blocks)
-    return (
-        "# before the model is called\n"
-        "def recomputed(call):\n"
-        "    def again(*given, **options):\n"
-        "        return tf.recompute_grad(lambda *x: call(*x, **options))(*given)\n"
-        "    return again\n"
-        "for block in model._flatten_layers():\n"
-        f"    if block.name in ({names}):\n"
-        "        block.call = recomputed(block.call)"
     )
 
 
@@ -407,10 +378,3 @@ def _given(record: RecordedSteps, call: Call) -> int | None:
         row for row in rows if record.phase(row) == "backward" and record.end(row) in call.backward
     ]
     return max(there, default=None)
-
-
-def _layers(blocks: Sequence[RepeatedBlock]) -> str:
-    classes = Counter(block.kind or "block" for block in blocks)
-    names = [block.path for block in blocks]
-    shown = names if len(names) < 4 else [*names[:2], "...", names[-1]]
-    return f"{', '.join(f'{n} x {kind}' for kind, n in classes.items())}: {', '.join(shown)}"

@@ -1,25 +1,29 @@
-"""A recording of a program's steps, as finders of changes read it."""
+"""A recording of a program's steps: made in its process, read by finders, replayed with changes."""
 
 from __future__ import annotations
 
+import pickle
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
-from tensorlens.planning.step_facts import StepFacts
-from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.step_facts import StepFacts, Watch, watch
 from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.levels import chosen, device_peak
+from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL
+from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, EventLog
 
 TORCH, TENSORFLOW = "torch", "tensorflow"
 _STEP = re.compile(r"step \d+")
+_SEEN = "seen.pickle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +205,136 @@ def _framework(recording: Recording) -> str:
 
 Finder = Callable[[RecordedSteps], Iterator[Suggestion]]
 """Finds the changes of one kind."""
+
+
+class Replay:
+    """The levels of one device, and changes to them."""
+
+    def __init__(self, log: EventLog, device: int) -> None:
+        self._log = log
+        self._changes = array("q", bytes(8 * (len(log) + 1)))
+        self._moved: dict[int, int] = {}
+        """Changes right before a row by frees and blocks that were moved."""
+        self._inserted: dict[int, list[int]] = {}
+        sizes, changes = log.size, self._changes
+        for row, (kind, here, pair) in enumerate(zip(log.kind, log.device, log.pair, strict=True)):
+            if here != device:
+                continue
+            if kind < FREE:
+                changes[row] = sizes[row]
+            elif kind == FREE and pair >= 0:
+                changes[row] = -sizes[pair]
+
+    def remove(self, row: int) -> None:
+        """Let an allocation not be made."""
+        self._changes[row] -= self._log.size[row]
+        self._undo_free(row)
+
+    def free(self, row: int, before: int) -> None:
+        """Let a block be freed right before an event; later than it was if that comes later."""
+        self._undo_free(row)
+        self._move(before, -self._log.size[row])
+
+    def keep_apart(self, row: int, before: int) -> None:
+        """Let a block be freed right before an event, and another be freed where it was.
+
+        That other one is for :meth:`insert` to allocate.
+        """
+        self._move(before, -self._log.size[row])
+
+    def add(self, nbytes: int, after: int, before: int) -> None:
+        """Add a block that is there from after one event until right before another."""
+        self._move(after + 1, nbytes)
+        self._move(before, -nbytes)
+
+    def insert(self, before: int, changes: Iterable[int]) -> None:
+        """Add allocations and frees, by their sizes, one after the other before an event."""
+        self._inserted.setdefault(before, []).extend(changes)
+
+    def peak(self) -> int:
+        """Return the most bytes that would have been handed out."""
+        highest = level = 0
+        for row, change in enumerate(self._changes):
+            if row in self._moved:
+                level += self._moved[row]
+            for each in (*self._inserted.get(row, ()), change):
+                level += each
+                highest = max(highest, level)
+        return highest
+
+    def _undo_free(self, row: int) -> None:
+        if self._log.pair[row] >= 0:
+            self._changes[self._log.pair[row]] += self._log.size[row]
+
+    def _move(self, row: int, nbytes: int) -> None:
+        row = min(row, len(self._log))
+        self._moved[row] = self._moved.get(row, 0) + nbytes
+
+
+class Watcher:
+    """An option of :func:`tensorlens.compare` that changes nothing and records all."""
+
+    __name__ = "watched"
+
+    def __init__(self, folder: str, steps: int, framework: str) -> None:
+        self._folder = folder
+        self._steps = steps
+        self._framework = framework
+
+    def __call__(self, make_step: Callable[[], Any]) -> Any:
+        """Make the step and return it, watched."""
+        recording = record()
+        recording.start()
+        seen = watch(self._framework, recording.mark)
+        try:
+            with seen.on():
+                step = make_step()
+        except BaseException:
+            # a whole program, which is ended after its last step
+            self._leave(recording, _facts(seen, is_whole=True))
+            raise
+        if not callable(step):
+            self._leave(recording, _facts(seen, is_whole=True))
+            return step
+        done = 0
+
+        def watched() -> Any:
+            nonlocal done
+            done += 1
+            if done > self._steps:
+                return step()
+            recording.mark(f"step {done}")
+            seen.is_last = done == self._steps
+            with seen.on():
+                result = step()
+            if seen.is_last:
+                recording.mark("end")
+                self._leave(recording, _facts(seen, is_whole=False))
+            return result
+
+        return watched
+
+    def _leave(self, recording: LiveRecording, facts: StepFacts) -> None:
+        recording.stop()
+        seen = Recording(recording.log, recording.origin), facts
+        place = Path(self._folder) / _SEEN
+        part = place.with_suffix(".part")
+        part.write_bytes(pickle.dumps(seen, protocol=5))
+        part.replace(place)
+
+
+def _facts(seen: Watch, is_whole: bool) -> StepFacts:
+    """Return what is known; what cannot be found out of a strange program is left out."""
+    try:
+        return seen.facts(is_whole)
+    except Exception:
+        return StepFacts(is_whole=is_whole)
+
+
+def watched(folder: str) -> tuple[Recording, StepFacts] | None:
+    """Return what a :class:`Watcher` left in a folder; None where it left nothing."""
+    place = Path(folder) / _SEEN
+    if not place.exists():
+        return None
+    seen: tuple[Recording, StepFacts] = pickle.loads(place.read_bytes())
+    return seen

@@ -5,9 +5,9 @@ import pytest
 import rendered_estimates as estimates
 from rendered_estimates import MIB, PEAK
 
+from tensorlens.planning.card import find_card
 from tensorlens.planning.estimate import present
-from tensorlens.planning.estimate.cards import find_card
-from tensorlens.planning.estimate.present.figures import requirement
+from tensorlens.planning.estimate.figures import requirement
 from tensorlens.planning.estimate.result import LargestBatch, Range
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, EventLog, Frame

@@ -14,8 +14,8 @@ from tensorlens.guards import one_line
 from tensorlens.planning.patches import accepted, exchanging, intercepted
 from tensorlens.planning.torch.options.stage import Option, Stage, stepping_classes
 from tensorlens.planning.trials.jobs import CannotApply
-from tensorlens.planning.trials.losses import loss_of
 from tensorlens.planning.trials.stage import Step
+from tensorlens.planning.trials.steps import loss_of
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
 """Arguments that the other optimizer is given as well, where it takes them."""

@@ -23,10 +23,8 @@ from tensorlens.planning.torch.options.models import (
 from tensorlens.planning.torch.options.optimizers import Accumulate, Optimizers, SetToNone
 from tensorlens.planning.torch.options.prefetch import PrefetchFactor
 from tensorlens.planning.torch.options.stage import Option, Stage
-from tensorlens.planning.trials.host_limits import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
-from tensorlens.planning.trials.measurement import Bench
-from tensorlens.planning.trials.meter import Meter
+from tensorlens.planning.trials.measurement import Bench, Meter, host_limited
 from tensorlens.planning.trials.stage import Optioned
 
 _KINDS: dict[str, type[Option]] = {

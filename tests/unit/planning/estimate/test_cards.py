@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.card import H100, Card
-from tensorlens.planning.estimate.cards import DEFAULT, find_card
+from tensorlens.planning.card import DEFAULT, H100, Card, find_card
+from tensorlens.planning.estimate.assembly import KERNELS, context_overhead
 from tensorlens.planning.estimate.result import CONTEXT
-from tensorlens.planning.estimate.terms import KERNELS, context_overhead
 from tensorlens.planning.trace import Trace
 from tensorlens.records.events import ALLOC, Context
 

@@ -8,7 +8,7 @@ from tensorlens.errors import UsageError
 from tensorlens.planning.step_facts import RepeatedBlock
 from tensorlens.planning.suggest import checkpoints
 from tensorlens.planning.suggest.api import suggest
-from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.suggest.recorded_steps import Replay
 from tensorlens.planning.torch.step_facts import unused
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog

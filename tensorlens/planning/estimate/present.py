@@ -6,35 +6,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from tensorlens.planning.estimate.peak_parts import peak_parts
-from tensorlens.planning.estimate.present.figures import (
+from tensorlens.planning.estimate.explanation import explanation as explanation
+from tensorlens.planning.estimate.figures import (
     Figure,
+    peak_parts,
     requirement,
     sum_rows,
     tool_figures,
 )
-from tensorlens.planning.estimate.present.peak import (
+from tensorlens.planning.estimate.result import Estimate, EstimateTerm, Range, Verdict
+from tensorlens.planning.estimate.verdict import (
+    caution_text,
+    conditions,
     culprits,
+    fit_of,
+    largest_batch,
     peak_block,
     peak_lines,
     peak_modules,
     peak_step,
-)
-from tensorlens.planning.estimate.present.verdict import (
-    caution_text,
-    conditions,
-    fit_of,
-    largest_batch,
     spread,
     title,
     verdict,
 )
-from tensorlens.planning.estimate.result import (
-    Estimate,
-    EstimateTerm,
-    Range,
-    Verdict,
-)
+from tensorlens.recording import export
 from tensorlens.recording import present as recordings
 from tensorlens.recording.present.data import (
     by_line_data,
@@ -64,7 +59,7 @@ from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.render.view import View
 from tensorlens.tensors.present.tables import share_table, size_cell
 
-_MAKER = "NVIDIA "
+TITLE = "memory estimate"
 _FEW = 5
 """So many lines and modules are named before the others are summed."""
 _LINE = 32
@@ -93,6 +88,11 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
     return [*shown, Only(("page",), lambda: _recording(estimate, view))]
 
 
+def exported(estimate: Estimate, ending: str) -> str | bytes:
+    """Return the content of a file that keeps recordings alone: its own."""
+    return export.exported(estimate.recording, ending)
+
+
 def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
     """Return one table of the same program on several cards."""
     is_search = any(each.largest for each in estimates)
@@ -105,7 +105,7 @@ def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
     rows = []
     for each in estimates:
         fit, largest = fit_of(each), each.largest
-        name = (each.card.name if each.card else each.device).removeprefix(_MAKER)
+        name = (each.card.name if each.card else each.device).removeprefix("NVIDIA ")
         capacity, said = ("", "") if fit is None else (size(fit.capacity), fit.verdict)
         if largest and not largest.batch:
             said = f"a batch of {largest.next_batch:,} {said}"

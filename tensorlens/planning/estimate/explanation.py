@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorlens.planning.estimate.peak_parts import (
+from tensorlens.planning.estimate.figures import (
     ACTIVATION_GRADIENT,
     PeakPart,
     bytes_of,
     highest,
     of_kind,
     peak_parts,
+    sum_rows,
 )
-from tensorlens.planning.estimate.present.figures import sum_rows
-from tensorlens.planning.estimate.present.peak import peak_block, peak_place
-from tensorlens.planning.estimate.present.verdict import (
+from tensorlens.planning.estimate.result import Estimate, EstimateTerm
+from tensorlens.planning.estimate.verdict import (
     caution_text,
     largest_batch,
+    peak_block,
+    peak_place,
     spread,
     title,
     verdict,
 )
-from tensorlens.planning.estimate.result import Estimate, EstimateTerm
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
