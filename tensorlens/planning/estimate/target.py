@@ -238,8 +238,8 @@ class KerasRequest:
             TensorlensError: the train step cannot be traced.
         """
         # TensorFlow is there already, or there would be no model
-        from tensorlens.planning.tensorflow.tracing import TraceRequest
         from tensorlens.planning.tensorflow.run import run
+        from tensorlens.planning.tensorflow.tracing import TraceRequest
 
         spec = self.spec
         asked = TraceRequest(self.batch, device=spec.kind, card=spec.card, **self.options)
