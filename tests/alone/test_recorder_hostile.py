@@ -269,16 +269,16 @@ def test_interrupted_anywhere(allocator):
 def test_no_memory_to_begin_with(allocator, monkeypatch):
     with record(names=False):
         pass
-    real = native.TorchRecorder.tell_modules
+    real = native.TorchRecorder.start_ops
 
     def fail(self):
         raise MemoryError
 
-    monkeypatch.setattr(native.TorchRecorder, "tell_modules", fail)
+    monkeypatch.setattr(native.TorchRecorder, "start_ops", fail)
     refused = record(names=False).start()
     assert refused.failure is not None and "MemoryError" in refused.failure
     refused.stop()
-    monkeypatch.setattr(native.TorchRecorder, "tell_modules", real)
+    monkeypatch.setattr(native.TorchRecorder, "start_ops", real)
     with record(names=False) as recording:
         torch.empty(6)
     assert sizes(recording) == [6]

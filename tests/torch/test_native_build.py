@@ -165,7 +165,7 @@ def test_the_second_load_does_not_compile(cache, compiled, monkeypatch):
     build.load(COUNTER)
     assert len(compiled) == 1
     monkeypatch.setattr(build, "_compile", refuse)
-    assert build.load(COUNTER).tl_blocks
+    assert build.load(COUNTER).tl_allocated
     assert len(list(cache.iterdir())) == 1
 
 
@@ -208,8 +208,8 @@ def test_another_users_library_is_not_loaded(cache, compiled):
 
 def test_no_cache_folder_can_be_made(tmp_path, monkeypatch, compiled):
     monkeypatch.setattr(build, "cache_folder", lambda: None)
-    assert build.load(COUNTER).tl_blocks
-    assert build.load(COUNTER).tl_blocks
+    assert build.load(COUNTER).tl_allocated
+    assert build.load(COUNTER).tl_allocated
     assert len(compiled) == 2
     assert not compiled[0].parent.exists()
 
@@ -224,7 +224,7 @@ def test_a_full_disk(cache, monkeypatch, compiled):
         return original(self, data)
 
     monkeypatch.setattr(Path, "write_bytes", write)
-    assert build.load(COUNTER).tl_blocks
+    assert build.load(COUNTER).tl_allocated
     assert list(cache.iterdir()) == []
 
 

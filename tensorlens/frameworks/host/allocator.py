@@ -26,16 +26,10 @@ _pointer, _length, _number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _SIGNATURES: Signatures = {
     "tl_make_reader": (ctypes.py_object, ()),
     "tl_allocated": (_length, ()),
-    "tl_blocks": (_length, ()),
     "tl_resident": (_length, ()),
     "tl_set_era": (None, (_number,)),
-    "tl_sizes": (_length, (_pointer, _length, _pointer)),
     "tl_living": (_pointer, (_number,)),
-    "tl_living_look": (_length, (_pointer, _pointer)),
-    "tl_living_release": (None, (_pointer,)),
     "tl_totals": (_pointer, ()),
-    "tl_totals_look": (_length, (_pointer, _pointer)),
-    "tl_totals_release": (None, (_pointer,)),
     "tl_op_name": (ctypes.c_char_p, (_number,)),
     "tl_births": (None, (_pointer, _length, _pointer, _pointer)),
     "tl_birth_line": (_pointer, (_number, _pointer)),
@@ -43,6 +37,11 @@ _SIGNATURES: Signatures = {
     "tl_prepare_births": (ctypes.c_int, (_pointer, _length, ctypes.c_int)),
     "tl_switch_births": (None, (ctypes.c_int,)),
 }
+LISTS: Signatures = {
+    "tl_list_look": (_length, (_pointer, _pointer)),
+    "tl_list_release": (None, (_pointer,)),
+}
+"""Functions of each part with lists for :func:`listed`."""
 _UTF_32 = f"utf-32-{sys.byteorder[0]}e"
 _LEAST_FRAMES = 5
 """On the stack that :func:`_through_c` builds, from the native check to its caller."""
@@ -62,11 +61,6 @@ class LiveBlocks:
     """Number of the name of the graph's node, or of the operation, that made it; -1 unknown."""
     function: array[int]
     """Number of the name of the graph function that was called then, -1 for none."""
-
-    @classmethod
-    def none(cls) -> LiveBlocks:
-        """Return no block."""
-        return cls(array("Q"), array("q"), *(array("i") for _ in range(4)))
 
     def at(self, rows: Iterable[int]) -> LiveBlocks:
         """Return some of the blocks."""
@@ -110,7 +104,7 @@ class NativeAllocator:
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         self.library = library
-        declare(library, _SIGNATURES)
+        declare(library, {**_SIGNATURES, **LISTS})
         self.read: Callable[[], tuple[int, int, int]] = library.tl_make_reader()
         """Gives ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
 
@@ -118,8 +112,6 @@ class NativeAllocator:
         """
         self.allocated: Callable[[], int] = library.tl_allocated
         """Gives the bytes handed out now."""
-        self.blocks: Callable[[], int] = library.tl_blocks
-        """Gives the number of blocks handed out now."""
         self.resident: Callable[[], int] = library.tl_resident
         """Gives the resident set of the process in bytes, or -1."""
         self._watchers = 0
@@ -138,16 +130,11 @@ class NativeAllocator:
         Raises:
             MemoryError: there is none for a copy of the table.
         """
-        allocated, sizes = self.sizes(addresses)
-        found = dict(zip(addresses, sizes, strict=True))
-        named = sum(found.values()) + [*found.values()].count(-1)
-        if named == allocated:
-            return Balance(allocated, named, sizes, 0, [], LiveBlocks.none())
         blocks = self.living()
         size, starts = blocks.size, blocks.address
-        # all of it is of the moment of the list
         sizes = array("q", map(dict(zip(starts, size, strict=True)).get, addresses, repeat(-1)))
-        others = [row for row, address in enumerate(starts) if address not in found]
+        named = {*addresses}
+        others = [row for row, address in enumerate(starts) if address not in named]
         allocated, unnamed = sum(size), sum(map(size.__getitem__, others))
         tagged = [row for row in others if by_node and blocks.node[row] >= 0]
         if tagged:
@@ -161,15 +148,6 @@ class NativeAllocator:
             unmatched=[(starts[row], size[row], blocks.birth[row]) for row in largest],
             by_node=blocks.at(tagged),
         )
-
-    def sizes(self, addresses: array[int]) -> tuple[int, array[int]]:
-        """Return the bytes of all blocks, and the size of the block at each address.
-
-        At one moment; -1 where no block begins at an address of the ``array('Q')``.
-        """
-        check(addresses)
-        sizes = array("q", bytes(8 * len(addresses)))
-        return self.library.tl_sizes(start(addresses), len(addresses), start(sizes)), sizes
 
     def set_era(self, era: int) -> None:
         """Say which step it is: blocks made from now on keep the number (at least 0)."""
@@ -227,7 +205,6 @@ class NativeAllocator:
         watched, and for blocks made on a thread that ran no Python code. The second are of the
         lines of a library's model that those call, -1 where they call none.
         """
-        check(addresses)
         lines, models = (array("i", bytes(4 * len(addresses))) for _ in range(2))
         self.library.tl_births(start(addresses), len(addresses), start(lines), start(models))
         return lines, models
@@ -265,18 +242,12 @@ class NativeAllocator:
         self._births_prepared = True
 
 
-def check(addresses: array[int]) -> None:
-    """Raise TypeError unless these are addresses."""
-    if addresses.typecode != "Q":
-        raise TypeError(f"array('Q') expected, not array({addresses.typecode!r})")
-
-
 def listed(library: ctypes.CDLL, name: str, codes: str, *given: int) -> list[array[int]]:
     """Return the columns of a list that a native part makes, which is released.
 
     Args:
         library: the part.
-        name: of the function that makes it; there are one more to ``look`` and to ``release``.
+        name: of the function that makes it.
         codes: types of the columns.
         given: what the function takes.
 
@@ -288,10 +259,10 @@ def listed(library: ctypes.CDLL, name: str, codes: str, *given: int) -> list[arr
         raise MemoryError
     try:
         starts = (ctypes.c_void_p * len(codes))()
-        count = getattr(library, f"{name}_look")(handle, starts)
+        count = library.tl_list_look(handle, starts)
         return list(map(copied, codes, starts, repeat(count)))
     finally:
-        getattr(library, f"{name}_release")(handle)
+        library.tl_list_release(handle)
 
 
 def copied(code: str, address: int | None, count: int) -> array[int]:

@@ -112,19 +112,13 @@ class NativeRecorder:
 
     Args:
         allocator: what is recorded.
-        allocate: has it hand out a block, for a trial.
-
-    Raises:
-        NativeUnavailable: stacks cannot be had on this Python.
     """
 
-    def __init__(self, allocator: NativeAllocator, allocate: Callable[[], object]) -> None:
+    def __init__(self, allocator: NativeAllocator) -> None:
         self._allocator = allocator
         self._library = allocator.library
         declare(self._library, _SIGNATURES)
         self._lock = reentrant_lock()
-        self._probe = _Probe(allocate)
-        self._knows_modules: bool | None = None
         self.no_ops: str | None = None
         """Why operators and nodes are not known, once it was tried."""
 
@@ -133,18 +127,6 @@ class NativeRecorder:
 
     def stop_ops(self) -> None:
         """Nobody records any more who wants operators."""
-
-    def tell_modules(self) -> None:
-        """Let the native part read which module a frame calls, after a trial."""
-        if self._knows_modules is None:
-            self._library.tl_module_call(id(_Probe.call.__code__))
-            self._knows_modules = self._reads_modules()
-            self._library.tl_module_call(None)
-            if self._knows_modules:
-                self.follow_modules()
-
-    def follow_modules(self) -> None:
-        """Say to the native part, once it reads modules, which code calls them."""
 
     def begin(self, limit: int, ops: bool = True) -> LogSpan:
         """Record from now on; it ends with :meth:`read`, or when the span is forgotten.
@@ -161,7 +143,6 @@ class NativeRecorder:
         with self._lock:
             self._allocator.watch_births()
             span.watches = True
-            self.tell_modules()
             if ops:
                 self.start_ops()
             if self._library.tl_record_begin(limit, span.where):
@@ -254,31 +235,3 @@ class NativeRecorder:
         start = self._library.tl_record_marks(span.handle, ctypes.byref(length))
         numbers = iter(copied("q", start, length.value))
         return list(zip(numbers, numbers, strict=True))
-
-    def _reads_modules(self) -> bool:
-        """Tell whether a trial recording meets the probe as a module."""
-        span = LogSpan(self._allocator)
-        if self._library.tl_record_begin(1, span.where):
-            return False
-        self._probe.call()
-        self._library.tl_record_read(span.handle, 1)
-        rows, *_ = self._look(span, 0)
-        span.end()
-        met = {
-            self.module(module)[0]
-            for stack in set(rows.stack)
-            if stack >= 0
-            for _, module in self.stack(stack)
-            if module >= 0
-        }
-        return id(self._probe) in met
-
-
-class _Probe:
-    """An object whose method is called as a module is."""
-
-    def __init__(self, allocate: Callable[[], object]) -> None:
-        self._allocate = allocate
-
-    def call(self, *arguments: object, **options: object) -> None:
-        self._allocate()

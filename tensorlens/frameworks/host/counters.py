@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from array import array
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -117,12 +116,11 @@ class HostCounterChoice(Generic[_A]):
 
     def sizes(self, addresses: Iterable[int]) -> dict[int, int]:
         """Return the bytes of the block at each address, 0 where that is not known."""
-        sizes = dict.fromkeys(addresses, 0)
-        allocator = self.allocator()
-        if allocator is None:
-            return sizes
-        _, blocks = allocator.sizes(array("Q", sizes))
-        return {address: max(size, 0) for address, size in zip(sizes, blocks, strict=True)}
+        allocator, known = self.allocator(), {}
+        if allocator is not None:
+            blocks = allocator.living()
+            known = dict(zip(blocks.address, blocks.size, strict=True))
+        return {address: known.get(address, 0) for address in addresses}
 
     def fallback_reason(self) -> str | None:
         """Return the one line that says why a fallback counts host memory, or None."""

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow
 
 from tensorlens.frameworks.compilers import NodeFigures
-from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
+from tensorlens.frameworks.host.allocator import NativeAllocator, start
 from tensorlens.native.build import (
     SOURCES,
     NativePart,
@@ -101,7 +101,6 @@ class TensorflowAllocator(NativeAllocator):
 
         Those that are counted already are left alone.
         """
-        check(addresses)
         return int(self.library.tl_adopt(start(addresses), start(sizes), len(addresses)))
 
     def call(self, function: str) -> object:

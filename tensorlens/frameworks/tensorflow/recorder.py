@@ -36,18 +36,12 @@ class TensorflowRecorder(NativeRecorder):
     """Records spans of what TensorFlow's tapped allocator hands out; spans may overlap."""
 
     def __init__(self, allocator: NativeAllocator) -> None:
-        super().__init__(allocator, allocator.library.tl_trial)
-
-    def follow_modules(self) -> None:
-        """Say to the native part, once there is Keras, which code calls layers.
-
-        All are called by one method, ``Layer.__call__``.
-        """
+        super().__init__(allocator)
         # a recording may begin first: Keras is imported when its first attribute is read
-        when_imported(_LAYERS, self._read_layers)
+        when_imported(_LAYERS, self._follow_layers)
 
-    def _read_layers(self) -> None:
-        # below its decorators
+    def _follow_layers(self) -> None:
+        # one method calls all layers, below its decorators
         function: Any = inspect.unwrap(vars(kinds.layer())["__call__"])
         self._library.tl_module_call(id(function.__code__))
 

@@ -8,7 +8,6 @@
 
 #pragma once
 
-#include "alloc_site.hpp"
 #include "frames.hpp"
 #include "table.hpp"
 
@@ -24,6 +23,15 @@ extern "C" uint32_t PyUnicode_ReadChar(PyObject*, ssize_t);
 extern "C" void* PyType_GetSlot(PyObject*, int);
 
 namespace {
+
+constexpr int32_t kNoBirth = -1;
+
+// Numbers of the source lines that made a block (see Lines): the user's, and the model's where that
+// is a library's.
+struct Birth {
+  int32_t line = kNoBirth;
+  int32_t model = kNoBirth;
+};
 
 // so that a long stack of other people's code cannot make every allocation slow
 constexpr int kDeepest = 512;

@@ -2,10 +2,11 @@
 
 #pragma once
 
-#include "alloc_site.hpp"
+#include "alloc_sites.hpp"
+#include "columns.hpp"
 #include "table.hpp"
 
-#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -129,36 +130,11 @@ int64_t count_out(const void* data) {
   return known ? block.size : 0;
 }
 
-int64_t count_blocks() {
-  int64_t blocks = 0;
-  for (Shard& shard : g_shards) {
-    const Holding holding(shard.lock);
-    blocks += static_cast<int64_t>(shard.blocks.used());
-  }
-  return blocks;
-}
-
 Birth birth_of(uintptr_t address) {
   Shard& shard = g_shards[shard_of(address)];
   const Holding holding(shard.lock);
   const Block* block = shard.blocks.find(address);
   return block == nullptr ? Birth() : block->origin.birth;
-}
-
-// Gives the bytes of all blocks, and the sizes of those that begin at the addresses, -1 where none
-// does, at one moment.
-int64_t sizes_at(const uint64_t* addresses, int64_t length, int64_t* sizes) {
-  const AllLocked locked;
-  int64_t allocated = 0;
-  for (const Shard& shard : g_shards) {
-    shard.blocks.each([&](const Block& block) { allocated += block.size; });
-  }
-  for (int64_t index = 0; index < length; ++index) {
-    const auto address = static_cast<uintptr_t>(addresses[index]);
-    const Block* block = g_shards[shard_of(address)].blocks.find(address);
-    sizes[index] = block == nullptr ? -1 : block->size;
-  }
-  return allocated;
 }
 
 // The size of the block that begins there, -1 if none does.
@@ -167,6 +143,42 @@ int64_t size_of(uintptr_t address) {
   const Holding holding(shard.lock);
   const Block* block = shard.blocks.find(address);
   return block == nullptr ? -1 : block->size;
+}
+
+// Address, size, birth, era, node and function of all blocks of the era `since` or later, at one
+// moment.
+Columns* list_living(int32_t since) {
+  return listed<ColumnsOf<uint64_t, int64_t, int32_t, int32_t, int32_t, int32_t>>([&](auto& list) {
+    each_block([&](const Block& block) {
+      if (block.era >= since) {
+        const Origin& origin = block.origin;
+        list.add(
+            block.key, block.size, origin.birth.line, block.era, origin.node, origin.function);
+      }
+    });
+  });
+}
+
+// Birth, and how many blocks and bytes of it live.
+Columns* sum_by_birth() {
+  return listed<ColumnsOf<int32_t, int64_t, int64_t>>([](auto& list) {
+    // births are few and dense: a vector is faster than a table
+    std::vector<std::pair<int64_t, int64_t>> totals;
+    each_block([&](const Block& block) {
+      const auto place = static_cast<size_t>(block.origin.birth.line + 1);
+      if (place >= totals.size()) {
+        totals.resize(place + 1);
+      }
+      ++totals[place].first;
+      totals[place].second += block.size;
+    });
+    for (size_t place = 0; place < totals.size(); ++place) {
+      const auto [blocks, bytes] = totals[place];
+      if (blocks != 0) {
+        list.add(static_cast<int32_t>(place) - 1, blocks, bytes);
+      }
+    }
+  });
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 
 #include "scope_capsule.hpp"
 #include "exports.hpp"
-#include "live_blocks.hpp"
 #include "resident.hpp"
 
 #include <atomic>
@@ -18,8 +17,6 @@
 #include <new>
 
 #include <pthread.h>
-
-#define TL_EXPORT extern "C" __attribute__((visibility("default")))
 
 // A few names of CPython's stable ABI, found in the running interpreter: Python.h is not needed,
 // which on many machines is a package of its own.
@@ -84,16 +81,10 @@ void after_fork_in_child() {
   after_fork();
   stop_in_child();
   g_ask_again.store(0, std::memory_order_relaxed);
-  const int parents = g_statm.exchange(-1, std::memory_order_relaxed);
-  if (parents >= 0) {
-    close(parents);
-    open_statm();
-  }
 }
 
 // To be called once, when the allocator is tapped.
 void begin_counting() {
-  open_statm();
   pthread_atfork(&before_fork, &after_fork, &after_fork_in_child);
 }
 
@@ -135,16 +126,8 @@ TL_EXPORT int64_t tl_allocated() {
   return g_allocated.load(std::memory_order_relaxed);
 }
 
-TL_EXPORT int64_t tl_blocks() {
-  return count_blocks();
-}
-
 TL_EXPORT int64_t tl_resident() {
   return read_resident();
-}
-
-TL_EXPORT int64_t tl_sizes(const uint64_t* addresses, int64_t length, int64_t* sizes) {
-  return sizes_at(addresses, length, sizes);
 }
 
 // See prepare_births. `folders` are separated by NUL.
@@ -347,45 +330,14 @@ TL_EXPORT int64_t tl_end(PyObject* held) {
   return end_begun(held);
 }
 
-// Blocks that live. Both lists are released by whoever asked; null when there is no memory.
 TL_EXPORT void tl_set_era(int32_t era) {
   g_era.store(era, std::memory_order_relaxed);
 }
 
-TL_EXPORT Living* tl_living(int32_t since) {
-  try {
-    return list_living(since);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+TL_EXPORT Columns* tl_living(int32_t since) {
+  return list_living(since);
 }
 
-TL_EXPORT int64_t tl_living_look(const Living* living, const void** columns) {
-  const void* all[] = {
-      living->address.data(), living->size.data(), living->birth.data(), living->era.data(),
-      living->node.data(), living->function.data()};
-  std::copy(std::begin(all), std::end(all), columns);
-  return static_cast<int64_t>(living->address.size());
-}
-
-TL_EXPORT void tl_living_release(Living* living) {
-  delete living;
-}
-
-TL_EXPORT Totals* tl_totals() {
-  try {
-    return sum_by_birth();
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-
-TL_EXPORT int64_t tl_totals_look(const Totals* totals, const void** columns) {
-  const void* all[] = {totals->birth.data(), totals->blocks.data(), totals->bytes.data()};
-  std::copy(std::begin(all), std::end(all), columns);
-  return static_cast<int64_t>(totals->birth.size());
-}
-
-TL_EXPORT void tl_totals_release(Totals* totals) {
-  delete totals;
+TL_EXPORT Columns* tl_totals() {
+  return sum_by_birth();
 }

@@ -6,7 +6,6 @@
 
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace {
@@ -14,41 +13,32 @@ namespace {
 constexpr int32_t kNoStack = -1;
 
 // A node is known by the thread that made it and its sequence number there; an operator that may
-// make nodes says which number comes next.
+// make nodes says which number comes next. The latest million are kept: nodes of two threads may
+// share a place, which the later one has then.
 class Nodes {
  public:
-  static constexpr size_t kSmallest = 1 << 8, kLargest = 1 << 20;
   // of one operator, so many nodes at most
   static constexpr int kMostAtOnce = 64;
-  // a program that starts a thread for every request must not eat the host
-  static constexpr size_t kMostThreads = 256, kMostPlaces = 1 << 22;
+  static constexpr int kBits = 20;
 
   void made(uint64_t thread, int64_t number, int32_t stack) {
-    if (stack == kNoStack) {
-      return;
-    }
     const Holding holding(lock);
-    std::vector<Made>& ring = ring_of(thread);
-    Made* place = &ring[number & (ring.size() - 1)];
-    while (place->stack != kNoStack && place->number != number && ring.size() < kLargest &&
-           places_ + ring.size() <= kMostPlaces) {
-      enlarge(ring);
-      place = &ring[number & (ring.size() - 1)];
+    if (made_ == nullptr) {
+      // its pages are taken as they are written to
+      made_ = static_cast<Made*>(std::calloc(size_t{1} << kBits, sizeof(Made)));
     }
-    *place = Made{number, stack};
+    if (made_ != nullptr && stack != kNoStack) {
+      *place(thread, number) = Made{thread, number, stack + 1};
+    }
   }
 
   int32_t find(uint64_t thread, int64_t number) {
     const Holding holding(lock);
-    const auto found = threads_.find(thread);
-    if (number < 0 || found == threads_.end()) {
-      return kNoStack;
-    }
-    const std::vector<Made>& ring = found->second.ring;
     for (int64_t earlier = number; earlier >= 0 && number - earlier < kMostAtOnce; --earlier) {
-      const Made& made = ring[earlier & (ring.size() - 1)];
-      if (made.stack != kNoStack && made.number == earlier) {
-        return made.stack;
+      const Made* const made = made_ == nullptr ? nullptr : place(thread, earlier);
+      if (made != nullptr && made->stack != 0 && made->thread == thread &&
+          made->number == earlier) {
+        return made->stack - 1;
       }
     }
     return kNoStack;
@@ -56,64 +46,26 @@ class Nodes {
 
   void clear() {
     const Holding holding(lock);
-    last_ = nullptr;
-    threads_.clear();
-    places_ = 0;
+    std::free(made_);
+    made_ = nullptr;
   }
 
   SpinLock lock;
 
  private:
   struct Made {
-    int64_t number = -1;
-    int32_t stack = kNoStack;
-  };
-  struct OfThread {
-    std::vector<Made> ring;
-    int64_t used = 0;
+    uint64_t thread;
+    int64_t number;
+    int32_t stack;  // 1 + its number, 0 where there is none
   };
 
-  std::vector<Made>& ring_of(uint64_t thread) {
-    if (last_ == nullptr || last_thread_ != thread) {
-      if (threads_.size() >= kMostThreads && threads_.count(thread) == 0) {
-        forget_one();
-      }
-      last_ = &threads_[thread];
-      last_thread_ = thread;
-      last_->used = ++uses_;
-      if (last_->ring.empty()) {
-        last_->ring.resize(kSmallest);
-        places_ += kSmallest;
-      }
-    }
-    return last_->ring;
+  Made* place(uint64_t thread, int64_t number) const {
+    // numbers of one thread follow each other
+    const uint64_t begin = (thread * 0x9E3779B97F4A7C15ull) >> (64 - kBits);
+    return &made_[(begin + static_cast<uint64_t>(number)) & ((1u << kBits) - 1)];
   }
 
-  void enlarge(std::vector<Made>& ring) {
-    std::vector<Made> larger(2 * ring.size());
-    for (const Made& made : ring) {
-      if (made.stack != kNoStack) {
-        larger[made.number & (larger.size() - 1)] = made;
-      }
-    }
-    places_ += ring.size();
-    ring.swap(larger);
-  }
-
-  void forget_one() {
-    const auto oldest = std::min_element(
-        threads_.begin(), threads_.end(),
-        [](const auto& one, const auto& other) { return one.second.used < other.second.used; });
-    places_ -= oldest->second.ring.size();
-    threads_.erase(oldest);
-    last_ = nullptr;
-  }
-
-  std::unordered_map<uint64_t, OfThread> threads_;
-  OfThread* last_ = nullptr;
-  uint64_t last_thread_ = 0;
-  int64_t uses_ = 0;
-  size_t places_ = 0;
+  Made* made_ = nullptr;
 };
 
 Nodes& g_nodes = *new Nodes;

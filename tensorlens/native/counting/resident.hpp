@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <ctime>
 
 #include <fcntl.h>
@@ -16,50 +18,21 @@
 
 namespace {
 
-std::atomic<int> g_statm{-1};
-
-void open_statm() {
-#ifdef __linux__
-  g_statm.store(open("/proc/self/statm", O_RDONLY | O_CLOEXEC), std::memory_order_relaxed);
-#endif
-}
-
-// Gives -1 unless the text is seven numbers, of which the second is the resident pages: the
-// program may have closed our descriptor and been given its number for a file of its own.
-int64_t resident_pages(const char* text, ssize_t length) {
-  int64_t pages = 0;
-  int field = 0;
-  if (length < 14 || text[length - 1] != '\n') {
-    return -1;
-  }
-  for (ssize_t index = 0; index < length - 1; ++index) {
-    const char letter = text[index];
-    if (letter == ' ') {
-      ++field;
-    } else if (letter < '0' || letter > '9') {
-      return -1;
-    } else if (field == 1) {
-      pages = 10 * pages + (letter - '0');
-    }
-  }
-  return field == 6 ? pages : -1;
-}
-
 int64_t read_resident() {
 #if defined(__linux__)
   static const int64_t page = sysconf(_SC_PAGESIZE);
-  char text[192];
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    const int file = g_statm.load(std::memory_order_relaxed);
-    if (file >= 0) {
-      const int64_t pages = resident_pages(text, pread(file, text, sizeof text, 0));
-      if (pages >= 0) {
-        return pages * page;
-      }
-    }
-    open_statm();
+  // opened anew: the program may close any descriptor, and one from before a fork is the parent's
+  const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    return -1;
   }
-  return -1;
+  char text[192];
+  const ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  text[std::max<ssize_t>(length, 0)] = '\0';
+  // total and resident pages, and five more numbers
+  const char* const resident = std::strchr(text, ' ');
+  return resident == nullptr ? -1 : page * std::strtoll(resident, nullptr, 10);
 #elif defined(__APPLE__)
   mach_task_basic_info info;
   mach_msg_type_number_t count = MACH_TASK_BASIC_INFO_COUNT;
@@ -71,8 +44,8 @@ int64_t read_resident() {
 #endif
 }
 
-// Asking the kernel costs more than all else of a read: a microsecond, or twenty where its code has
-// left the processor's cache. The answer moves with page faults, not with single lines, so it is
+// Asking the kernel costs more than all else of a read: a few microseconds, or twenty where its code
+// has left the processor's cache. The answer moves with page faults, not with single lines, so it is
 // asked again only when three hundred times what the last time took has gone by.
 constexpr int64_t kShare = 300;
 

@@ -258,10 +258,3 @@ TL_EXPORT int64_t tl_adopt(const uint64_t* addresses, const int64_t* sizes, int6
   }
   return adopted;
 }
-
-// Takes a block and gives it back, for a trial of who is told.
-TL_EXPORT void tl_trial() {
-  if (g_original != nullptr) {
-    (void)counts_a_trial(tsl::cpu_allocator_base());
-  }
-}

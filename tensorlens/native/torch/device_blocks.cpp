@@ -14,16 +14,14 @@
 #include <c10/core/Allocator.h>
 
 #include "alloc_sites.hpp"
+#include "columns.hpp"
 #include "device_levels.hpp"
 #include "imports.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include <pthread.h>
-
-#define TL_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
@@ -188,13 +186,6 @@ void unlock_all() {
 at::CallbackHandle g_callback = at::INVALID_CALLBACK_HANDLE;
 int g_followers = 0;
 
-struct Living {
-  std::vector<uint64_t> address;
-  std::vector<int64_t> size;
-  std::vector<int32_t> birth, era;
-  std::vector<int64_t> device;
-};
-
 }  // namespace
 
 // Has the levels kept; gives how many libraries report here, 0 where levels cannot be read.
@@ -259,35 +250,16 @@ TL_EXPORT int64_t tl_devices_made(int64_t device) {
   return made == nullptr ? 0 : made->count;
 }
 
-TL_EXPORT Living* tl_devices_living(int32_t since) {
-  try {
-    auto living = std::make_unique<Living>();
+// Address, size, birth, era and device of the blocks of the era `since` or later.
+TL_EXPORT Columns* tl_devices_living(int32_t since) {
+  return listed<ColumnsOf<uint64_t, int64_t, int32_t, int32_t, int64_t>>([&](auto& list) {
     const Holding holding(g_all.lock);
     g_all.blocks.each([&](const DeviceBlock& block) {
       if (block.era >= since) {
-        living->address.push_back(block.key);
-        living->size.push_back(block.size);
-        living->birth.push_back(block.birth);
-        living->era.push_back(block.era);
-        living->device.push_back(block.device);
+        list.add(block.key, block.size, block.birth, block.era, block.device);
       }
     });
-    return living.release();
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-
-TL_EXPORT int64_t tl_devices_living_look(const Living* living, const void** columns) {
-  const void* all[] = {
-      living->address.data(), living->size.data(), living->birth.data(), living->era.data(),
-      living->device.data()};
-  std::copy(std::begin(all), std::end(all), columns);
-  return static_cast<int64_t>(living->address.size());
-}
-
-TL_EXPORT void tl_devices_living_release(Living* living) {
-  delete living;
+  });
 }
 
 // Births are numbered apart from the counter's.

@@ -7,7 +7,7 @@ import ctypes
 from array import array
 from dataclasses import dataclass
 
-from tensorlens.frameworks.host.allocator import line_of, listed, start, wide
+from tensorlens.frameworks.host.allocator import LISTS, line_of, listed, start, wide
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.native.build import DEVICE_BLOCKS
 from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
@@ -21,14 +21,13 @@ BEFORE = -1
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES: Signatures = {
+    **LISTS,
     "tl_devices_follow": (_Number, ()),
     "tl_devices_leave": (None, ()),
     "tl_devices_adopt": (None, (_Address, _Address, _Number, _Number)),
     "tl_devices_era": (None, (ctypes.c_int32,)),
     "tl_devices_made": (_Number, (_Number,)),
     "tl_devices_living": (_Address, (ctypes.c_int32,)),
-    "tl_devices_living_look": (_Number, (_Address, _Address)),
-    "tl_devices_living_release": (None, (_Address,)),
     "tl_devices_prepare_births": (ctypes.c_int, (_Address, _Number)),
     "tl_devices_switch_births": (None, (ctypes.c_int,)),
     "tl_devices_birth_line": (_Address, (ctypes.c_int32, _Address)),

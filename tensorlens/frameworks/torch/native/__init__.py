@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 
-from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
+from tensorlens.frameworks.host.allocator import NativeAllocator, start
 from tensorlens.frameworks.torch.native.build import COUNTER
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, load
@@ -36,7 +36,6 @@ class TorchAllocator(NativeAllocator):
         Raises:
             MemoryError: there is none left.
         """
-        check(tensors)
         function = self.library.tl_adopt
         function.argtypes = (ctypes.c_void_p, ctypes.c_int64)
         function.restype = ctypes.c_int64

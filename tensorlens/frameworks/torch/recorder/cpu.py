@@ -33,9 +33,11 @@ class TorchRecorder(NativeRecorder):
     """Records spans of what torch's counting allocator hands out; spans may overlap."""
 
     def __init__(self, allocator: NativeAllocator) -> None:
-        super().__init__(allocator, lambda: torch.UntypedStorage(64))
+        super().__init__(allocator)
         self._ops: ctypes.PyDLL | None = None
+        # which code calls modules
         self._module_call = torch.nn.Module._wrapped_call_impl.__code__
+        self._library.tl_module_call(id(self._module_call))
 
     def stop_ops(self) -> None:
         """Nobody records any more who wants operators."""
@@ -56,10 +58,6 @@ class TorchRecorder(NativeRecorder):
             self._library.tl_hooks_connected()
         if self._ops is not None:
             self._ops.tl_ops_start()
-
-    def follow_modules(self) -> None:
-        """Say to the native part which code calls modules."""
-        self._library.tl_module_call(id(self._module_call))
 
 
 _recorder = functools.cache(TorchRecorder)
