@@ -20,10 +20,9 @@ import keras
 from keras import layers
 from tensorflow.python.eager import context
 
-from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls, not_followed
-from tensorlens.frameworks.tensorflow.graphs.functions import Functions, plain_name
-from tensorlens.frameworks.tensorflow.graphs.names import plain_names
+from tensorlens.frameworks.tensorflow.graphs.functions import Functions, plain_name, plain_names
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
+from tensorlens.frameworks.tensorflow.hooks import follow_calls, not_followed
 
 SOURCE = Path(__file__).read_text().splitlines()
 X = tf.ones((4, 4))

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_census_checks import Since
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.native import install
+from tensorlens.frameworks.tensorflow.cpu import install
 from tests.warm import python
 
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from tf_census_checks import Since
 
-from tensorlens.frameworks.tensorflow.census.gradients import NOTE
-from tensorlens.frameworks.tensorflow.native import install
+from tensorlens.frameworks.tensorflow.census.named_rows import NOTE
+from tensorlens.frameworks.tensorflow.cpu import install
 
 
 @pytest.fixture(autouse=True)

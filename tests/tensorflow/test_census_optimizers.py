@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from tf_census_checks import Since
 
-from tensorlens.frameworks.tensorflow.native import install
+from tensorlens.frameworks.tensorflow.cpu import install
 
 WEIGHTS = {"dense/kernel": (8, 4), "dense/bias": (4,)}
 SLOTS = {

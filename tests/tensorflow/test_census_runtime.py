@@ -17,7 +17,7 @@ from tensorlens.frameworks.tensorflow.census.tensor_reader import (
     NativeReader,
     Reader,
 )
-from tensorlens.frameworks.tensorflow.native import install
+from tensorlens.frameworks.tensorflow.cpu import install
 from tensorlens.render.text import TextRenderer
 from tensorlens.render.view import View
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from interrupting import Interrupted, interrupt_once
 from line_checks import Table, tables
 
-from tensorlens.frameworks.tensorflow.native import install
+from tensorlens.frameworks.tensorflow.cpu import install
 from tensorlens.lines.present.layout import layouts
 from tensorlens.lines.present.overview import overview
 from tensorlens.lines.profile import Options, Profile

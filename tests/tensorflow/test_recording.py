@@ -14,7 +14,7 @@ import tensorflow as tf
 from interrupting import Interrupted, interrupt_once
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.native import install
+from tensorlens.frameworks.tensorflow.cpu import install
 
 FLOAT = 4
 HANDLE = 200

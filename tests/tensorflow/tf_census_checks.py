@@ -4,7 +4,7 @@ import gc
 
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.tensorflow.census.findings import adopt_all, take
-from tensorlens.frameworks.tensorflow.native import install
+from tensorlens.frameworks.tensorflow.cpu import install
 
 
 def census(*roots, **named):

@@ -18,22 +18,22 @@ class Adapter(base.Adapter):
     used_devices = deferred("tensorlens.frameworks.tensorflow.counters:used_devices")
     device_counter = deferred("tensorlens.frameworks.tensorflow.counters:device_counter")
     device_name = deferred("tensorlens.frameworks.tensorflow.counters:device_name")
-    compiled_by = deferred("tensorlens.frameworks.tensorflow.functions:compiled_by")
-    follow_code = deferred("tensorlens.frameworks.tensorflow.attribution.traced_lines:follow_code")
-    forward_of = deferred("tensorlens.frameworks.tensorflow.functions:forward_of")
-    keep_compilers_out = deferred("tensorlens.frameworks.tensorflow.functions:keep_autograph_out")
-    watch = deferred("tensorlens.frameworks.tensorflow.observation:watch")
+    compiled_by = deferred("tensorlens.frameworks.tensorflow.autograph:compiled_by")
+    follow_code = deferred("tensorlens.frameworks.tensorflow.traced_lines:follow_code")
+    forward_of = deferred("tensorlens.frameworks.tensorflow.autograph:forward_of")
+    keep_compilers_out = deferred("tensorlens.frameworks.tensorflow.autograph:keep_autograph_out")
+    watch = deferred("tensorlens.frameworks.tensorflow.cpu:watch")
     census = deferred("tensorlens.frameworks.tensorflow.census.findings:take")
     record = deferred("tensorlens.frameworks.tensorflow.recorder:start")
     follow = deferred("tensorlens.frameworks.tensorflow.steps:TensorflowSteps")
-    when_stepped = deferred("tensorlens.frameworks.tensorflow.optimizer_steps:when_stepped")
+    when_stepped = deferred("tensorlens.frameworks.tensorflow.hooks:when_stepped")
     failed_request = deferred("tensorlens.frameworks.tensorflow.failures:failed_request")
     notes = deferred("tensorlens.frameworks.tensorflow.cpu:notes")
 
     def __init__(self) -> None:
-        from tensorlens.frameworks.tensorflow import functions, optimizer_steps
+        from tensorlens.frameworks.tensorflow import autograph, hooks
 
-        compiler.builds(functions.is_building)
-        compiler.as_called = functions.as_called
-        compiler.when_run = optimizer_steps.when_run
-        compiler.follow_runs = optimizer_steps.follow
+        compiler.builds(autograph.is_building)
+        compiler.as_called = autograph.as_called
+        compiler.when_run = hooks.when_run
+        compiler.follow_runs = hooks.follow

@@ -1,9 +1,140 @@
-"""The counter of host memory: TensorFlow's CPU allocator where it can be tapped, or a fallback."""
+"""TensorFlow's CPU allocator: tapped once per process for good, counted, and watched.
+
+Where it cannot be tapped a fallback counts host memory.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import re
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow
+
+from tensorlens.frameworks.host.allocator import NativeAllocator, start
 from tensorlens.frameworks.host.counters import HostCounterChoice, NativeCounter
-from tensorlens.frameworks.tensorflow.native import TensorflowAllocator, install
+from tensorlens.frameworks.tensorflow.hooks import Shared, follow_calls, nothing
+from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
+
+GENERATED = "__autograph_generated_file"
+"""Part of the names of files that autograph makes."""
+_LABEL = "the native CPU counter of TensorFlow"
+_REFUSALS = {
+    1: "its functions are not where they are known to be",
+    2: "its object cannot be written",
+    3: "what it hands out is not seen",
+    4: "there are two allocators, as where TF_CPU_ALLOCATOR_USE_BFC is set",
+}
+
+
+def _arguments() -> Sequence[str]:
+    folder = Path(tensorflow.sysconfig.get_include())
+    headers = ("xla/tsl/framework/allocator.h", "tsl/framework/allocator.h")
+    if not any((folder / header).is_file() for header in headers):
+        raise NativeUnavailable(
+            f"{_LABEL} was not built: this TensorFlow has no C++ headers ({folder}): "
+            "install tensorflow from its wheels"
+        )
+    library = tensorflow.sysconfig.get_lib()
+    compile_flags = (f for f in tensorflow.sysconfig.get_compile_flags() if f[:2] != "-I")
+    return [
+        *compile_flags,
+        *("-isystem", str(folder)),
+        *(flag for flag in tensorflow.sysconfig.get_link_flags() if flag[:2] == "-L"),
+        f"-Wl,-rpath,{library}",
+    ]
+
+
+def release() -> str | None:
+    """Return what a shipped binary must be made for; the headers of a minor release are one."""
+    published = re.match(r"(\d+\.\d+)\.\d+$", tensorflow.version.VERSION)
+    return None if published is None else f"tensorflow{published[1]}"
+
+
+def _depends_on() -> tuple[Any, ...]:
+    versions = tensorflow.version
+    return versions.VERSION, versions.GIT_VERSION, tuple(tensorflow.sysconfig.get_compile_flags())
+
+
+TAP = NativePart(
+    "tap",
+    _LABEL,
+    SOURCES / "tensorflow" / "tap.cpp",
+    libraries=tuple(f for f in tensorflow.sysconfig.get_link_flags() if f[:2] == "-l"),
+    arguments=_arguments,
+    release=release,
+    depends_on=_depends_on,
+)
+
+
+class TensorflowAllocator(NativeAllocator):
+    """Exact bytes that TensorFlow's CPU allocator has handed out since :func:`install`.
+
+    Tensors of all threads and functions, variables, and the scratch of kernels; not what libraries
+    below the kernels take from malloc for themselves.
+    """
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        super().__init__(library)
+        declare(
+            library,
+            {
+                "tl_adopt": (ctypes.c_int64, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
+                "tl_call_begins": (ctypes.py_object, (ctypes.c_char_p,)),
+                "tl_end": (ctypes.c_int64, (ctypes.py_object,)),
+            },
+        )
+        self._call_begins = library.tl_call_begins
+        self._end_begun = library.tl_end
+
+    def adopt(self, addresses: array[int], sizes: array[int]) -> int:
+        """Count in blocks from before, ``array('Q')`` and ``array('q')``; return how many.
+
+        Those that are counted already are left alone.
+        """
+        return int(self.library.tl_adopt(start(addresses), start(sizes), len(addresses)))
+
+    def call(self, function: str) -> object:
+        """Say that this thread calls a graph function; what its nodes allocate is by this line.
+
+        Returns what :meth:`end` takes. It also ends when nobody refers to that any more.
+        """
+        return self._call_begins(function.encode())
+
+    def end(self, begun: object) -> int:
+        """Say that it has ended, on the thread where it began; the second time does nothing."""
+        return int(self._end_begun(begun))
+
+    def birth_line(self, birth: int) -> tuple[str, int, str]:
+        """As of every allocator, with the line that autograph's was made from in its place."""
+        line = super().birth_line(birth)
+        if GENERATED not in line[0]:
+            return line
+        # imported here: it reads the heap
+        from tensorlens.frameworks.tensorflow.autograph import source_line
+
+        return source_line(line)
+
+
+@functools.cache
+def install() -> TensorflowAllocator:
+    """Tap the allocator, once.
+
+    Raises:
+        NativeUnavailable: it could not be built, or the allocator cannot be tapped.
+    """
+    library = load(TAP)
+    refusal = int(library.tl_install())
+    if refusal:
+        raise NativeUnavailable(f"{_LABEL} is not in use: {_REFUSALS[refusal]}")
+    installed = TensorflowAllocator(library)
+    # the trial's peak is not the program's
+    installed.read()
+    return installed
 
 
 class CpuCounter(NativeCounter[TensorflowAllocator]):
@@ -19,3 +150,42 @@ recordable = _choice.recordable
 block_sizes = _choice.sizes
 fallback_reason = _choice.fallback_reason
 notes = _choice.notes
+
+
+def watch() -> Callable[[], None]:
+    """Count host memory from now on and note which line allocates it, until what is returned.
+
+    Raises:
+        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+    """
+    found = allocator()
+    if found is None:
+        return nothing
+    # imported here: it reads the heap's native part
+    from tensorlens.frameworks.tensorflow.census.findings import adopt_all
+
+    adopt_all(found)
+    try:
+        return _watched.add()
+    except NativeUnavailable:
+        # names and sizes do without; births are shown as unknown
+        return nothing
+
+
+def _begin() -> Callable[[], None]:
+    """Note births, and have the native part told of calls of graph functions.
+
+    Their nodes run on other threads.
+    """
+    found = recordable()
+    found.watch_births()
+    unfollow = follow_calls(lambda name: functools.partial(found.end, found.call(name)))
+
+    def end() -> None:
+        found.watch_births(False)
+        unfollow()
+
+    return end
+
+
+_watched = Shared(_begin)

@@ -25,8 +25,8 @@ def take() -> dict[str, object]:
     """
     from tensorlens.frameworks.tensorflow import cpu
     from tensorlens.frameworks.tensorflow.census import tensor_reader
-    from tensorlens.frameworks.tensorflow.graphs.calls import not_followed
-    from tensorlens.frameworks.tensorflow.native import TAP
+    from tensorlens.frameworks.tensorflow.cpu import TAP
+    from tensorlens.frameworks.tensorflow.hooks import not_followed
 
     counter = cpu.cpu_counter()
     tensor_reader.reader()

@@ -1,11 +1,16 @@
-"""A recording of TensorFlow's CPU allocator, with the Keras layers that frames call."""
+"""A recording of TensorFlow's CPU allocator, with the lines, layers and phases of graph nodes."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
+import re
 import weakref
+from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
@@ -22,12 +27,188 @@ from tensorlens.frameworks.host.recorder import (
     unknown_path,
 )
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.layers import layer_path
+from tensorlens.frameworks.keras.names import layer_path
 from tensorlens.frameworks.registry import when_imported
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.observation import watch
+from tensorlens.frameworks.tensorflow.cpu import watch
+from tensorlens.frameworks.tensorflow.graphs.functions import bare_name
+from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
+from tensorlens.frameworks.tensorflow.graphs.titles import (
+    Title,
+    data_given,
+    function_title,
+    is_folded,
+    title_of_data,
+    title_of_kept,
+)
+from tensorlens.frameworks.tensorflow.hooks import follow_calls, nothing
 from tensorlens.heap import instances
-from tensorlens.records.events import GRAPH_CALL, EventLog
+from tensorlens.records.events import ALLOC, GRAPH_CALL, Context, EventLog, Label
+from tensorlens.records.families import HANDLES
+
+_OURS = str(Path(__file__).parents[2]) + os.sep
+_MACHINERY = f"{os.sep}tensorflow{os.sep}python{os.sep}"
+"""Frames between the line that calls a function and its nodes; the first call takes another way
+through it than the others."""
+_HANDLE = "VarHandleOp"
+_BODY = re.compile(r"^.*/(?:body|cond|then|else|branch_?\d*|branches)/_\d+/")
+"""Prefix of a node of an inlined body of a loop or branch."""
+_NUMBER = re.compile(r"(?<=[A-Za-z])_\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class _ContextFacts:
+    """Facts of a context."""
+
+    number: int
+    """Of the context that takes its place."""
+    origin: NodeOrigin | None
+    is_between: bool
+    """Whether a function was running and none of its nodes."""
+
+
+class GraphLines:
+    """Origins of the nodes of live functions, looked up once a node."""
+
+    def __init__(self) -> None:
+        self.called: Callable[[], None] = nothing
+        """Called where Python calls a function."""
+        self._nodes = Nodes()
+        self._titles: dict[tuple[str, str | None], Title | None] = {}
+
+    def start(self) -> Callable[[], None]:
+        """Read functions that die before the recording ends, as ``fit``'s input pipelines do.
+
+        Returns what ends that.
+        """
+        met: set[str] = set()
+        functions = self._nodes.functions
+
+        def begin(name: str) -> None:
+            self.called()
+            if name not in met:
+                met.add(name)
+                functions.catch_up()
+
+        return follow_calls(begin)
+
+    def amend(self, log: EventLog) -> None:
+        """Give events inside of graph functions the stack of their node below that of the call.
+
+        What the innermost frames are then is the code that made the node; outside of it is the
+        line that called the function.
+        """
+        self._name(log)
+        stacks: dict[tuple[int, int], int] = {}
+        contexts: dict[int, _ContextFacts] = {-1: _ContextFacts(-1, None, False)}
+        before: dict[int, tuple[int, int]] = {}
+        stack, context = array("i"), array("i")
+        for row_stack, row_context in zip(log.stack, log.context, strict=True):
+            if row_context not in contexts:
+                contexts[row_context] = self._known(log, row_context)
+            known = contexts[row_context]
+            place = row_stack, known.number
+            if known.origin is not None:
+                key = row_stack, row_context
+                if key not in stacks:
+                    stacks[key] = _below(log, _callers(log, row_stack), known.origin)
+                place = stacks[key], known.number
+            elif known.is_between:
+                # what a node's end gives back
+                thread = log.contexts[row_context].thread
+                place = before.get(thread, (_callers(log, row_stack), known.number))
+            if row_context >= 0 and not known.is_between:
+                before[log.contexts[row_context].thread] = place
+            stack.append(place[0])
+            context.append(place[1])
+        log.stack, log.context = stack, context
+
+    def _name(self, log: EventLog) -> None:
+        """Give what no census named its name, where it is no node's of a step."""
+        found: dict[tuple[int, int, int], Label | None] = {}
+        for row, (kind, number) in enumerate(zip(log.kind, log.label, strict=True)):
+            if number >= 0 or kind > ALLOC:
+                continue
+            key = log.context[row], log.stack[row], log.size[row]
+            if key not in found:
+                found[key] = self._label(log, *key)
+            label = found[key]
+            if label is not None:
+                log.name(row, label)
+
+    def _label(self, log: EventLog, number: int, stack: int, nbytes: int) -> Label | None:
+        context = log.contexts[number] if number >= 0 else Context()
+        if context.op is None:
+            given = data_given(log.stacks.of(stack))
+            return None if given is None else Label(given, "input")
+        if context.op == _HANDLE:
+            # of a variable that has died since
+            return Label(HANDLES, "other")
+        what = title_of_data(context.op, nbytes) or self._constant(context)
+        return None if what is None else Label(what.base, what.role)
+
+    def _constant(self, context: Context) -> Title | None:
+        """Return what is of a function and no node of its step: constants, a dataset's elements."""
+        key = context.op or "", context.outer
+        if key not in self._titles:
+            found = None
+            # without a function it may be an operation that Python runs, known by its type
+            if context.outer is not None or not key[0][:1].isupper() or "/" in key[0]:
+                found = title_of_kept(self._nodes, *key, is_folded=is_folded(key[0]))
+            self._titles[key] = found
+        return self._titles[key]
+
+    def _known(self, log: EventLog, number: int) -> _ContextFacts:
+        context = log.contexts[number]
+        if context.outer is None:
+            return _ContextFacts(number, None, False)
+        title = function_title(self._nodes.functions, context.outer)
+        if context.op is None:
+            return _ContextFacts(log.context_number(replace(context, outer=title)), None, True)
+        origin = self._nodes.find(context.op, context.outer)
+        if origin is None:
+            return _ContextFacts(log.context_number(replace(context, outer=title)), None, False)
+        is_backward = origin.phase == "backward"
+        forward = -1
+        if is_backward and origin.forward is not None:
+            forward = _below(log, -1, origin.forward)
+        amended = replace(
+            context,
+            op=origin.op if origin.layer else _plain(context.op),
+            outer=None,
+            node=origin.op if is_backward else None,
+            forward=forward,
+            phase=origin.phase,
+            module=origin.layer,
+        )
+        return _ContextFacts(log.context_number(amended), origin, False)
+
+
+def _callers(log: EventLog, stack: int) -> int:
+    """Return a stack without the innermost frames of TensorFlow, and of ours that told it."""
+    stacks = log.stacks
+    while stack >= 0:
+        file = stacks.frames[stacks.frame[stack]].filename
+        if _MACHINERY not in file and not file.startswith(_OURS):
+            break
+        stack = stacks.parent[stack]
+    return stack
+
+
+def _plain(node: str) -> str:
+    """Return a node's name without the calls around it, loops' bodies and the number at its end.
+
+    Of ``lstm/while/body/_150/lstm/while/add_3`` it is ``lstm/while/add``.
+    """
+    return _NUMBER.sub("", bare_name(_BODY.sub("", node)))
+
+
+def _below(log: EventLog, outside: int, origin: NodeOrigin) -> int:
+    node = outside
+    for line in reversed(origin.frames or origin.stack):
+        node = log.stacks.push(node, frame_of(line))
+    return node
+
 
 _LAYERS = "keras.src.layers.layer"
 
@@ -64,8 +245,8 @@ def start(options: RecordOptions) -> Recorder:
     Raises:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    from tensorlens.frameworks.tensorflow.attribution.eager_gradients import EagerGradients
-    from tensorlens.frameworks.tensorflow.attribution.graph_lines import GraphLines
+    from tensorlens.frameworks.tensorflow.eager_gradients import EagerGradients
+    from tensorlens.frameworks.tensorflow.recorder import GraphLines
 
     native = _recorder(cpu.recordable())
     gradients, lines = EagerGradients(native.thread_now), GraphLines()

@@ -1,8 +1,4 @@
-// What the nodes of graph functions are handed while calls are followed, added up by group.
-//
-// Which nodes make up a group only Python can say, and not while they run. So what happens is
-// written down until the call is over; then the nodes that are new are put into their groups, and
-// what was written down is added up. Of a call only sums remain.
+// Events of the nodes of graph functions while calls are followed: rows, which Python adds up.
 
 #pragma once
 
@@ -11,151 +7,75 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
-#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace {
 
-// What one group was handed, of all its calls.
-struct Group {
-  int64_t hits = 0;       // calls in which it was handed anything
-  int64_t allocated = 0;  // the most that was handed out in one call
-  int64_t peak = 0;       // the most that was there at once
-  int64_t net = 0, net_max = 0, net_first = 0;  // what was left when calls ended
-};
-
-// The same of the call that runs.
-struct NowInGroup {
-  int64_t allocated = 0, resident = 0, peak = 0;
-  bool touched = false;
+// One row, as Python reads it.
+struct NodeEvent {
+  uint64_t address;
+  int64_t size;  // 0: it was freed; -1: no call runs any more
+  int32_t function, node;  // numbers of their names, -1 for none
 };
 
 // Whoever calls holds the lock.
 struct NodeLog {
-  // 6 MiB; a call with more is added up as it goes, so far as its nodes are known
-  static constexpr size_t kMostEntries = 1 << 18;
+  // 96 MiB; a call with more is left out as a whole
+  static constexpr size_t kMostEvents = 1 << 22;
   // a program that traces anew all the time must not eat the host
-  static constexpr size_t kMostKeys = 1 << 16;
-
-  struct Key {
-    int32_t function, node;
-    bool placed, waits;
-    std::vector<int32_t> groups;
-  };
-  struct Entry {
-    uintptr_t address;
-    int64_t size;  // 0: it was freed
-    int32_t key;
-  };
-  struct Open {
-    int64_t size;
-    int32_t key;
-  };
+  static constexpr size_t kMostNodes = 1 << 16;
 
   SpinLock lock;
   std::atomic<int64_t> calls{0};
-  std::unordered_map<uint64_t, int32_t> numbers;
-  std::vector<Key> keys;
-  std::vector<int32_t> fresh;
-  int64_t waiting = 0;  // nodes that were met and are in no group yet
-  std::vector<Entry> entries;
-  std::unordered_map<uintptr_t, Open> open;
-  std::vector<Group> groups;
-  std::vector<NowInGroup> running;
-  std::vector<int32_t> touched;
-  int64_t lost = 0;  // events that could not be added up
+  std::vector<NodeEvent> events;
+  std::unordered_set<uint64_t> met;
+  bool has_fresh = false;  // whether a node was met for the first time among the events
+  bool leaves_out = false;  // the call that runs
+  int64_t left_out = 0;  // how many calls
 
   bool is_on() const {
     return calls.load(std::memory_order_relaxed) > 0;
   }
 
-  // The number of what runs in a call, which is fresh where it is in no group; -1 where there are
-  // too many.
-  int32_t key_of(int32_t function, int32_t node) {
-    const uint64_t name = static_cast<uint64_t>(static_cast<uint32_t>(function)) << 32 |
-        static_cast<uint32_t>(node);
-    auto known = numbers.find(name);
-    if (known == numbers.end()) {
-      if (keys.size() >= kMostKeys) {
-        return -1;
-      }
-      keys.push_back(Key{function, node, false, false, {}});
-      known = numbers.emplace(name, static_cast<int32_t>(keys.size()) - 1).first;
-    }
-    Key& key = keys[known->second];
-    if (!key.placed && !key.waits) {
-      fresh.push_back(known->second);
-      key.waits = true;
-      ++waiting;
-    }
-    return known->second;
+  std::vector<NodeEvent>::iterator end_of_calls() {
+    const auto is_end = [](const NodeEvent& event) { return event.size < 0; };
+    return std::find_if(events.rbegin(), events.rend(), is_end).base();
   }
 
-  void add(const Entry& entry) {
-    if (entries.size() >= kMostEntries) {
-      add_up();
-    }
-    entries.push_back(entry);
-  }
-
-  void add_up() {
-    for (const Entry& entry : entries) {
-      if (entry.size == 0) {
-        const auto found = open.find(entry.address);
-        if (found != open.end()) {
-          change(found->second.key, -found->second.size);
-          open.erase(found);
-        }
-        continue;
-      }
-      if (!keys[entry.key].placed) {
-        ++lost;
-        continue;
-      }
-      open[entry.address] = Open{entry.size, entry.key};
-      change(entry.key, entry.size);
-    }
-    entries.clear();
-  }
-
-  void change(int32_t key, int64_t size) {
-    for (const int32_t number : keys[key].groups) {
-      NowInGroup& group = running[number];
-      if (!group.touched) {
-        group.touched = true;
-        touched.push_back(number);
-      }
-      group.resident += size;
-      if (size > 0) {
-        group.allocated += size;
-        group.peak = std::max(group.peak, group.resident);
-      }
-    }
-  }
-
-  void settle() {
-    add_up();
-    if (is_on()) {
+  void add(const NodeEvent& event) {
+    if (leaves_out) {
       return;
     }
-    for (const int32_t number : touched) {
-      Group& all = groups[number];
-      const NowInGroup& now = running[number];
-      all.net_first = all.hits == 0 ? now.resident : all.net_first;
-      all.net_max = all.hits == 0 ? now.resident : std::max(all.net_max, now.resident);
-      all.net += now.resident;
-      all.allocated = std::max(all.allocated, now.allocated);
-      all.peak = std::max(all.peak, now.peak);
-      ++all.hits;
-      running[number] = NowInGroup();
+    try {
+      if (events.size() >= kMostEvents) {
+        throw std::bad_alloc();
+      }
+      events.push_back(event);
+      if (event.size > 0) {
+        if (met.size() >= kMostNodes) {
+          met.clear();
+        }
+        const uint64_t name = static_cast<uint64_t>(static_cast<uint32_t>(event.function)) << 32 |
+            static_cast<uint32_t>(event.node);
+        has_fresh |= met.insert(name).second;
+      }
+    } catch (const std::bad_alloc&) {
+      events.erase(end_of_calls(), events.end());
+      leaves_out = true;
+      ++left_out;
     }
-    touched.clear();
-    open.clear();
-    if (keys.size() >= kMostKeys && waiting == 0) {
-      keys.clear();
-      numbers.clear();
+  }
+
+  int64_t end_call() {
+    // a child forked during a call has a count of 0 already
+    const int64_t left = std::max<int64_t>(0, calls.load() - 1);
+    calls.store(left, std::memory_order_relaxed);
+    if (left == 0) {
+      add(NodeEvent{0, -1, -1, -1});
+      leaves_out = false;
     }
+    return has_fresh ? -1 : static_cast<int64_t>(events.size());
   }
 };
 
@@ -166,25 +86,12 @@ void log_node(const void* block, int64_t size, int32_t node) {
   Call call{0, 0, -1, Captured{kNoStack, Birth()}};
   g_calls.here(&call);
   const Holding holding(g_node_log.lock);
-  try {
-    const int32_t key = g_node_log.key_of(call.function, node);
-    if (key >= 0) {
-      g_node_log.add(NodeLog::Entry{reinterpret_cast<uintptr_t>(block), size, key});
-      return;
-    }
-  } catch (const std::bad_alloc&) {
-    // it is lost as well
-  }
-  ++g_node_log.lost;
+  g_node_log.add(NodeEvent{reinterpret_cast<uintptr_t>(block), size, call.function, node});
 }
 
 void log_free(const void* block) {
   const Holding holding(g_node_log.lock);
-  try {
-    g_node_log.add(NodeLog::Entry{reinterpret_cast<uintptr_t>(block), 0, -1});
-  } catch (const std::bad_alloc&) {
-    ++g_node_log.lost;
-  }
+  g_node_log.add(NodeEvent{reinterpret_cast<uintptr_t>(block), 0, -1, -1});
 }
 
 void follow_forks() {
@@ -192,19 +99,15 @@ void follow_forks() {
       [] { g_node_log.lock.lock(); }, [] { g_node_log.lock.unlock(); },
       [] {
         g_node_log.calls.store(0);
-        g_node_log.entries.clear();
-        g_node_log.open.clear();
-        for (const int32_t group : g_node_log.touched) {
-          g_node_log.running[group] = NowInGroup();
-        }
-        g_node_log.touched.clear();
+        g_node_log.events.clear();
+        g_node_log.leaves_out = false;
         g_node_log.lock.unlock();
       });
 }
 
 }  // namespace
 
-// The end gives how many nodes are in no group yet; if none, all is added up.
+// The end gives how many events there are, or -1 where a node was met for the first time in one.
 TL_EXPORT PyObject* tl_nodes_begin() {
   {
     const Holding holding(g_node_log.lock);
@@ -212,82 +115,31 @@ TL_EXPORT PyObject* tl_nodes_begin() {
   }
   return begun(0, [](int64_t) {
     const Holding holding(g_node_log.lock);
-    // a child forked during a call has a count of 0 already
-    const int64_t left = std::max<int64_t>(0, g_node_log.calls.load() - 1);
-    g_node_log.calls.store(left, std::memory_order_relaxed);
-    if (g_node_log.waiting == 0) {
-      g_node_log.settle();
-    }
-    return g_node_log.waiting;
+    return g_node_log.end_call();
   });
 }
 
-// Takes the nodes that are in no group yet: key, function and node of each.
-TL_EXPORT int64_t tl_nodes_fresh(int32_t* found, int64_t most) {
+// Gives how many events there are of calls that are over. Takes them if that is no more than most.
+TL_EXPORT int64_t tl_nodes_take(NodeEvent* found, int64_t most) {
   const Holding holding(g_node_log.lock);
-  int64_t count = 0;
-  for (; count < most && !g_node_log.fresh.empty(); ++count) {
-    const int32_t key = g_node_log.fresh.back();
-    g_node_log.fresh.pop_back();
-    *found++ = key;
-    *found++ = g_node_log.keys[key].function;
-    *found++ = g_node_log.keys[key].node;
+  std::vector<NodeEvent>& events = g_node_log.events;
+  const auto last = g_node_log.end_of_calls();
+  const int64_t count = last - events.begin();
+  if (count <= most) {
+    std::copy(events.begin(), last, found);
+    events.erase(events.begin(), last);
+    g_node_log.has_fresh &= !events.empty();
   }
   return count;
 }
 
-TL_EXPORT void tl_nodes_place(int32_t number, const int32_t* groups, int64_t count) {
+// Has all nodes met for the first time anew.
+TL_EXPORT void tl_nodes_forget() {
   const Holding holding(g_node_log.lock);
-  if (static_cast<size_t>(number) < g_node_log.keys.size()) {
-    NodeLog::Key& key = g_node_log.keys[number];
-    key.groups.assign(groups, groups + count);
-    key.placed = true;
-    g_node_log.waiting -= key.waits;
-    key.waits = false;
-  }
+  g_node_log.met.clear();
 }
 
-// Has all nodes put into groups anew.
-TL_EXPORT void tl_nodes_forget_places() {
+TL_EXPORT int64_t tl_nodes_left_out() {
   const Holding holding(g_node_log.lock);
-  const int64_t lost = g_node_log.lost;
-  g_node_log.add_up();
-  g_node_log.lost = lost;  // of groups that nobody asks for any more, or not yet
-  g_node_log.fresh.clear();
-  g_node_log.waiting = 0;
-  for (NodeLog::Key& key : g_node_log.keys) {
-    key.placed = key.waits = false;
-  }
-}
-
-TL_EXPORT void tl_nodes_settle() {
-  const Holding holding(g_node_log.lock);
-  g_node_log.settle();
-}
-
-TL_EXPORT int32_t tl_nodes_group() {
-  const Holding holding(g_node_log.lock);
-  try {
-    g_node_log.running.emplace_back();
-    g_node_log.groups.emplace_back();
-    return static_cast<int32_t>(g_node_log.groups.size()) - 1;
-  } catch (const std::bad_alloc&) {
-    return -1;
-  }
-}
-
-// Gives hits, allocated, peak, net, net_max and net_first.
-TL_EXPORT void tl_nodes_look(int32_t group, int64_t* figures) {
-  const Holding holding(g_node_log.lock);
-  std::memcpy(figures, &g_node_log.groups[group], sizeof(Group));
-}
-
-TL_EXPORT void tl_nodes_clear(int32_t group) {
-  const Holding holding(g_node_log.lock);
-  g_node_log.groups[group] = Group();
-}
-
-TL_EXPORT int64_t tl_nodes_lost() {
-  const Holding holding(g_node_log.lock);
-  return g_node_log.lost;
+  return g_node_log.left_out;
 }

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.layers import layers_of
+from tensorlens.frameworks.keras.names import layers_of
 from tensorlens.guards import one_line
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import content_of, items_of

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.layers import layers_of
+from tensorlens.frameworks.keras.names import layers_of
 from tensorlens.frameworks.tensorflow.recorder import module_paths
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, items_of

@@ -14,7 +14,7 @@ from tensorflow.python.framework import ops
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.tensorflow.attribution.eager_gradients import follow_gradients
+from tensorlens.frameworks.tensorflow.eager_gradients import follow_gradients
 from tensorlens.guards import one_line
 from tensorlens.planning.card import Card
 from tensorlens.planning.tensorflow.clone_model import (

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
-from tensorlens.frameworks.tensorflow.native import TAP
+from tensorlens.frameworks.tensorflow.cpu import TAP
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 

@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.layers import layer_path
-from tensorlens.frameworks.tensorflow.graphs.functions import Body, Frames
-from tensorlens.frameworks.tensorflow.graphs.names import enclosing
+from tensorlens.frameworks.keras.names import layer_path
+from tensorlens.frameworks.tensorflow.graphs.functions import Body, Frames, enclosing
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import content_of, text_of
 

@@ -10,7 +10,11 @@ from tensorlens.frameworks.tensorflow.graphs.functions import (
     BodyNode,
     Frames,
     Functions,
+    enclosing,
+    inlined,
+    is_compiled,
     is_of_dataset,
+    plain_names,
 )
 from tensorlens.frameworks.tensorflow.graphs.gradients import (
     TAPE,
@@ -20,12 +24,6 @@ from tensorlens.frameworks.tensorflow.graphs.gradients import (
     summed,
 )
 from tensorlens.frameworks.tensorflow.graphs.layers import LayerPaths, Scopes, living_layers
-from tensorlens.frameworks.tensorflow.graphs.names import (
-    enclosing,
-    inlined,
-    is_compiled,
-    plain_names,
-)
 from tensorlens.records.events import Frame, Phase
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign

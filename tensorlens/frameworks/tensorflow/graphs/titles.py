@@ -10,14 +10,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorlens.frameworks.keras.feeds import METHODS
+from tensorlens.frameworks.keras.names import METHODS
 from tensorlens.frameworks.tensorflow.graphs.functions import (
     Functions,
+    bare_name,
     is_of_dataset,
     plain_name,
+    plain_names,
 )
 from tensorlens.frameworks.tensorflow.graphs.gradients import is_gradient
-from tensorlens.frameworks.tensorflow.graphs.names import bare_name, plain_names
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.records.events import Frame
 from tensorlens.records.families import AHEAD, HANDLE_OF_DATA, HANDLES_OF_DATA, KEPT

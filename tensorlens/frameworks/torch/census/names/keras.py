@@ -14,8 +14,7 @@ import torch
 
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.layers import LayerNames, layers_of
-from tensorlens.frameworks.keras.optimizers import OptimizerNames
+from tensorlens.frameworks.keras.names import LayerNames, OptimizerNames, layers_of
 from tensorlens.frameworks.torch.census.names.modules import ModulePaths
 from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
 from tensorlens.heap import select

@@ -1,27 +1,39 @@
 """Charges the allocations of graph functions to the profiled lines that made their nodes.
 
 While code is followed, each call of a graph function that has nodes of it is logged natively, and
-nothing else is: a function is looked at once, when it is called first.
+nothing else is: a function is looked at once, when it is called first. Of the events only sums
+remain, made where there are many of them, where nodes are new, and where somebody asks.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from tensorlens.frameworks.compilers import NodeFigures, TracedFigures
-from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
+from tensorlens.frameworks.tensorflow import cpu
+from tensorlens.frameworks.tensorflow.counters import used_devices
 from tensorlens.frameworks.tensorflow.graphs.functions import Frames, Functions
 from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
-from tensorlens.frameworks.tensorflow.native import NodeLog, TensorflowAllocator
+from tensorlens.frameworks.tensorflow.hooks import follow_calls
 from tensorlens.interpreter import reentrant_lock
+from tensorlens.native.build import declare
 
 _MOST_KNOWN = 4096
+_MOST_PLACED = 1 << 16
 _MOST_READ = 16
 """Functions whose nodes are kept at hand; the others' are read again if they are wanted."""
+_AT_ONCE = 1 << 15
+"""Events that wait to be added up."""
+_EVENT = np.dtype([("address", "u8"), ("size", "i8"), ("function", "i4"), ("node", "i4")])
+"""``NodeEvent`` of ``node_log.hpp``."""
+_NONE = 0xFFFFFFFF
 
 
 @functools.lru_cache(_MOST_READ)
@@ -36,7 +48,9 @@ _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequentia
 _INPUTS = "/keras/src/trainers/data_adapters/"
 """Code of Keras that makes the input pipeline of ``fit``, which runs beside the graphs."""
 
-_Way = Literal["forward", "backward"]
+_Line = tuple[Literal["whole", "forward", "backward"], int]
+_WHOLE: _Line = ("whole", 0)
+_NOTHING = NodeFigures(0, 0, 0, 0, 0, 0)
 
 
 class FollowedCode:
@@ -47,8 +61,7 @@ class FollowedCode:
         self._filename = code.co_filename
         self._lines = range(code.co_firstlineno, _last_line(code) + 1)
         self._calls = calls
-        self._groups: dict[tuple[_Way, int], int] = {}
-        self._whole = calls.log.group()
+        self._counted: dict[_Line, NodeFigures] = {}
         self._of_models: set[int] = set()
         """Lines that run all layers of a functional or Sequential model."""
         self.times = 0
@@ -68,31 +81,46 @@ class FollowedCode:
 
     def clear(self) -> None:
         """Forget what was counted."""
+        self._calls.add_up()
         self.times = 0
         self.plain = self.compiled = False
         self.levels = None
         self._of_models.clear()
-        for group in (self._whole, *self._groups.values()):
-            self._calls.log.clear(group)
+        self._counted.clear()
+
+    def count(self, line: _Line, call: Any, size: Any) -> None:
+        """Add the events of a line's nodes: the number of the call, and bytes, less if freed."""
+        starts = np.flatnonzero(np.diff(call, prepend=-1))
+        net, level = np.add.reduceat(size, starts), np.cumsum(size)
+        level -= np.repeat(np.cumsum(net) - net, np.diff(starts, append=len(size)))
+        old = self._counted.get(line, _NOTHING)
+        self._counted[line] = NodeFigures(
+            hits=old.hits + len(starts),
+            allocated=max(old.allocated, int(np.add.reduceat(size.clip(0), starts).max())),
+            peak=max(old.peak, int(level.max())),
+            net=old.net + int(net.sum()),
+            net_max=max(old.net_max, int(net.max())),
+            net_first=old.net_first if old.hits else int(net[0]),
+        )
 
     def figures(self) -> TracedFigures | None:
         """Return what was counted; None where no graph with such nodes was called."""
         if not self.times:
             return None
-        found: dict[_Way, dict[int, NodeFigures]] = {"forward": {}, "backward": {}}
-        for (way, lineno), group in self._groups.items():
-            figures = self._calls.log.figures(group)
-            if figures.hits:
-                found[way][lineno] = figures
+        self._calls.add_up()
+        forward, backward = (
+            {lineno: found for (kind, lineno), found in self._counted.items() if kind == way}
+            for way in ("forward", "backward")
+        )
         return TracedFigures(
             device="cpu",
             calls=self.times,
-            lines=found["forward"],
-            backward=found["backward"],
-            whole=self._calls.log.figures(self._whole),
+            lines=forward,
+            backward=backward,
+            whole=self._counted.get(_WHOLE, _NOTHING),
             growth=self.levels[1] - self.levels[0] if self.levels else 0,
             compiler="XLA" if self.compiled and not self.plain else None,
-            notes=(*self._notes_of_models(), *_notes(self._calls.log.lost())),
+            notes=(*self._notes_of_models(), *_notes(self._calls.left_out())),
         )
 
     def _notes_of_models(self) -> Iterator[str]:
@@ -114,26 +142,23 @@ class FollowedCode:
                 return depth
         return None
 
-    def groups_of(self, origin: NodeOrigin | None) -> list[int]:
-        """Return the groups that a node is in."""
-        groups = [self._whole]
-        if origin is not None:
-            groups += self._group("forward", origin.frames or origin.stack)
-            if origin.phase == "backward" and origin.forward is not None:
-                groups += self._group("backward", origin.forward.frames or origin.forward.stack)
-        return groups
+    def lines_of(self, origin: NodeOrigin | None) -> list[_Line]:
+        """Return the lines that a node is of."""
+        if origin is None:
+            return []
+        found = self._line("forward", origin.frames or origin.stack)
+        if origin.phase == "backward" and origin.forward is not None:
+            found += self._line("backward", origin.forward.frames or origin.forward.stack)
+        return found
 
-    def _group(self, way: _Way, frames: Frames) -> list[int]:
+    def _line(self, way: Literal["forward", "backward"], frames: Frames) -> list[_Line]:
         depth = self.depth(frames)
         if depth is None or any(_INPUTS in frame.filename for frame in frames[:depth]):
             return []
         lineno = frames[depth].lineno
         if any(frame.filename.endswith(_WHOLE_MODELS) for frame in frames[:depth]):
             self._of_models.add(lineno)
-        key = way, lineno
-        if key not in self._groups:
-            self._groups[key] = self._calls.log.group()
-        return [self._groups[key]]
+        return [(way, lineno)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +175,32 @@ class _Known:
 class GraphCalls:
     """Follows the calls of graph functions while there is code to follow."""
 
-    def __init__(self, allocator: TensorflowAllocator) -> None:
-        self._allocator = allocator
-        self.log = NodeLog(allocator)
+    def __init__(self, allocator: cpu.TensorflowAllocator) -> None:
+        self._allocator, self._library = allocator, allocator.library
+        number, address = ctypes.c_int64, ctypes.c_void_p
+        declare(
+            self._library,
+            {
+                "tl_nodes_begin": (ctypes.py_object, ()),
+                "tl_nodes_take": (number, (address, number)),
+                "tl_nodes_forget": (None, ()),
+                "tl_nodes_left_out": (number, ()),
+            },
+        )
+        self.left_out: Callable[[], int] = self._library.tl_nodes_left_out
+        """Gives how many calls had too many events."""
         self._lock = reentrant_lock()
         self._codes: tuple[FollowedCode, ...] = ()
         self._known: dict[str, _Known | None] = {}
+        self._places: dict[int, Sequence[tuple[FollowedCode, _Line]]] = {}
+        """Function and node, by the numbers of their names, to the lines that the node is of."""
         self._unfollow: Callable[[], None] | None = None
 
     def add(self, code: FollowedCode) -> None:
         """Follow the graphs with nodes of this code as well."""
         with self._lock:
             if code not in self._codes:
-                self._codes = (*self._codes, code)
-                self._look_anew()
+                self._follow((*self._codes, code))
             if self._unfollow is None:
                 self._unfollow = follow_calls(self._begin)
 
@@ -171,17 +208,36 @@ class GraphCalls:
         """Undo :meth:`add`."""
         with self._lock:
             if code in self._codes:
-                self._codes = tuple(each for each in self._codes if each is not code)
-                self._look_anew()
+                self._follow(tuple(each for each in self._codes if each is not code))
             if not self._codes and self._unfollow is not None:
                 self._unfollow()
                 self._unfollow = None
 
-    def _look_anew(self) -> None:
-        self._known = {}
+    def _follow(self, codes: tuple[FollowedCode, ...]) -> None:
+        self.add_up()
+        self._codes, self._known, self._places = codes, {}, {}
         # functions may have come to run beside those that are known
         _nodes_of.cache_clear()
-        self.log.forget_places()
+        self._library.tl_nodes_forget()
+
+    def add_up(self) -> None:
+        """Add up the events of all calls that are over."""
+        with self._lock:
+            call, name, size = _sizes(self._events())
+            names, place = np.unique(name, return_inverse=True)
+            members: dict[tuple[FollowedCode, _Line], list[int]] = {}
+            for number, each in enumerate(names.tolist()):
+                for place_of in self._lines_of(each):
+                    members.setdefault(place_of, []).append(number)
+            for (code, line), numbers in members.items():
+                chosen = np.isin(place, numbers)
+                code.count(line, call[chosen], size[chosen])
+
+    def _events(self) -> Any:
+        events = np.empty(0, _EVENT)
+        while (count := self._library.tl_nodes_take(events.ctypes.data, len(events))) > len(events):
+            events = np.empty(count, _EVENT)
+        return events[:count]
 
     def _begin(self, name: str) -> Callable[[], None] | None:
         known = self._known.get(name)
@@ -190,14 +246,13 @@ class GraphCalls:
         if known is None:
             return None
         before = self._allocator.allocated()
-        call, logged = self._allocator.call(name), self.log.call()
+        call, logged = self._allocator.call(name), self._library.tl_nodes_begin()
 
         def end() -> None:
             self._allocator.end(call)
-            if self._allocator.end(logged):
-                with self._lock:
-                    self._place_fresh()
-                    self.log.settle()
+            # less than none: nodes are new, and their function may be gone later
+            if not 0 <= self._allocator.end(logged) <= _AT_ONCE:
+                self.add_up()
             after = self._allocator.allocated()
             for code in known.codes:
                 code.levels = (code.levels or (before,))[0], after
@@ -232,23 +287,24 @@ class GraphCalls:
             return None
         return _Known(tuple(codes), body.backward_of is not None, _where_compiled(functions, name))
 
-    def _place_fresh(self) -> None:
-        for key, function, node in self.log.fresh():
-            known = self._known.get(function or "")
-            codes = known.codes if known is not None else self._codes
+    def _lines_of(self, name: int) -> Sequence[tuple[FollowedCode, _Line]]:
+        if name not in self._places:
+            if len(self._places) >= _MOST_PLACED:
+                self._places.clear()
+            function, node = (
+                None if number in (-1, _NONE) else self._allocator.node_name(number)
+                for number in (name >> 32, name & _NONE)
+            )
             try:
-                groups = self._groups(codes, function, node, known)
+                self._places[name] = self._find_lines(function, node)
             except Exception:  # of a TensorFlow with other internals: it is in no line
-                groups = []
-            self.log.place(key, groups)
+                self._places[name] = ()
+        return self._places[name]
 
-    def _groups(
-        self,
-        codes: Sequence[FollowedCode],
-        function: str | None,
-        node: str | None,
-        known: _Known | None,
-    ) -> list[int]:
+    def _find_lines(
+        self, function: str | None, node: str | None
+    ) -> Sequence[tuple[FollowedCode, _Line]]:
+        known = self._known.get(function or "")
         origin, named, within = None, False, False
         if function is not None and node is not None and node != function:
             named = True
@@ -258,14 +314,31 @@ class GraphCalls:
         elif known is not None and known.compiled_at:
             # what runs without a name is what XLA compiled
             origin = NodeOrigin(frames=known.compiled_at)
-        groups = []
-        for code in codes:
-            whole, *lines = code.groups_of(origin)
+        found = []
+        for code in self._codes if known is None else known.codes:
             # what runs without a name is what XLA compiled; else the preparation of a call, and
             # input pipelines beside it
-            is_own = within if named else code.compiled
-            groups += [whole, *lines] if is_own and known is not None else lines
-        return groups
+            if known is not None and (within if named else code.compiled):
+                found.append((code, _WHOLE))
+            found += [(code, line) for line in code.lines_of(origin)]
+        return found
+
+
+def _sizes(events: Any) -> tuple[Any, Any, Any]:
+    """Return call, function with node, and bytes of each event; less than none where freed."""
+    call = np.cumsum(events["size"] < 0)
+    # what is freed was allocated by the event before it at the same address, if in the same call
+    order = np.argsort(events["address"], kind="stable")
+    address, size, calls = events["address"][order], events["size"][order], call[order]
+    name = events["function"][order].astype("i8") << 32 | events["node"][order].astype("u4")
+    is_pair = (size[1:] == 0) & (size[:-1] > 0)
+    is_pair &= (address[1:] == address[:-1]) & (calls[1:] == calls[:-1])
+    freed = np.flatnonzero(is_pair) + 1
+    size[freed], name[freed] = -size[freed - 1], name[freed - 1]
+    kept = (size != 0) & (address != 0)
+    order, size, name, calls = order[kept], size[kept], name[kept], calls[kept]
+    back = np.argsort(order)
+    return calls[back], name[back], size[back]
 
 
 def _frames_of(functions: Functions, *names: str) -> tuple[set[Frames], set[Frames]]:
@@ -309,8 +382,6 @@ def follow_code(code: CodeType) -> FollowedCode | None:
 
     None where single nodes cannot be told: host memory is counted by a fallback.
     """
-    from tensorlens.frameworks.tensorflow import cpu
-
     global _calls
     allocator = cpu.allocator()
     if allocator is None:
@@ -321,11 +392,9 @@ def follow_code(code: CodeType) -> FollowedCode | None:
     return FollowedCode(code, _calls)
 
 
-def _notes(lost: int) -> Iterator[str]:
-    from tensorlens.frameworks.tensorflow.counters import used_devices
-
+def _notes(left_out: int) -> Iterator[str]:
     used = ", ".join(used_devices())
     if used:
         yield f"of {used} nothing is in this table: TensorFlow does not tell of single nodes there"
-    if lost:
-        yield f"{lost} allocations of graphs are in no line: too many in the first call"
+    if left_out:
+        yield f"{left_out} calls of graphs are left out: too many allocations in each"

@@ -1,0 +1,281 @@
+"""Names of what Keras's objects hold, and of the data that it reads, the same on every backend."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from tensorlens.frameworks.base import CensusRoot
+from tensorlens.frameworks.keras import kinds
+from tensorlens.heap.attributes import class_name, content_of, dict_of, items_of, text_of
+from tensorlens.heap.frames import locals_of
+from tensorlens.records.names import Names
+from tensorlens.roles import Role
+
+Give = Callable[[Any, int, Role], None]
+"""Names a variable: takes it, the node of its name and its role."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerVariable:
+    """A variable and what holds it."""
+
+    variable: Any
+    role: Role
+    layer: Any
+
+
+class LayerNames:
+    """Names the variables of given models first, then of all others."""
+
+    def __init__(self, names: Names, give: Give) -> None:
+        self._names, self._give = names, give
+        self._used: dict[str, int] = {}
+        self.given: dict[int, int] = {}
+        """``id()`` of a variable to its node."""
+        self.paths: dict[int, str] = {}
+        """``id()`` of a layer to its path."""
+        self.layer_of: dict[int, str] = {}
+        """``id()`` of a variable to the path of the layer that has it."""
+
+    def add_roots(self, roots: Sequence[CensusRoot]) -> None:
+        """Name what given models hold, below the root's name where it has one."""
+        for root in roots:
+            if issubclass(type(root.item), kinds.layer()):
+                prefix = None if root.name is None else self._names.text(root.name)
+                for owned in variables_of(root.item):
+                    self._name(owned, prefix)
+
+    def add_layers(self, layers: Iterable[Any]) -> None:
+        """Name what these layers hold themselves."""
+        for layer in layers:
+            self.note_path(layer)
+            for owned in layer_variables(layer):
+                self._name(owned, None)
+
+    def add_states(self, metrics: Iterable[Any], generators: Iterable[Any]) -> None:
+        """Name what metrics hold, and the states of generators of random numbers."""
+        for owned in _states(metrics, generators, None):
+            self._name(owned, None)
+
+    def add_variables(self, variables: Iterable[Any]) -> None:
+        """Name variables that nothing of the above holds."""
+        for variable in variables:
+            trainable = content_of(variable).get("_trainable") is True
+            self._name(LayerVariable(variable, "parameter" if trainable else "buffer", None), None)
+
+    def note_path(self, layer: Any) -> str:
+        """Return the path of a layer, and keep it in :attr:`paths`."""
+        return self.paths.setdefault(id(layer), layer_path(layer))
+
+    def _name(self, owned: LayerVariable, prefix: int | None) -> None:
+        variable = owned.variable
+        if not issubclass(type(variable), kinds.variable()) or id(variable) in self.given:
+            return
+        if owned.layer is not None:
+            self.layer_of[id(variable)] = self.note_path(owned.layer)
+        content = content_of(variable)
+        found = text_of(content.get("_path")) or text_of(content.get("_name"))
+        text = found or "variable"
+        if prefix is not None:
+            node = self._names.attribute(prefix, text)
+        else:
+            count = self._used[text] = self._used.get(text, 0) + 1
+            node = self._names.text(text if count == 1 else f"{text}#{count}")
+        self.given[id(variable)] = node
+        self._give(variable, node, owned.role)
+
+
+def layer_variables(layer: Any) -> Iterator[LayerVariable]:
+    """Give the variables that a layer holds itself."""
+    content = content_of(layer)
+    kept: Mapping[str, Role] = {
+        "_trainable_variables": "parameter",
+        "_non_trainable_variables": "buffer",
+    }
+    for attribute, role in kept.items():
+        for variable in items_of(content.get(attribute)):
+            yield LayerVariable(variable, role, layer)
+    metrics, generators = (items_of(content.get(each)) for each in ("_metrics", "_seed_generators"))
+    yield from _states(metrics, generators, layer)
+
+
+def _states(
+    metrics: Iterable[Any], generators: Iterable[Any], layer: Any
+) -> Iterator[LayerVariable]:
+    for generator in generators:
+        yield LayerVariable(content_of(generator).get("state"), "buffer", layer)
+    for metric in metrics:
+        for variable in items_of(content_of(metric).get("_variables")):
+            yield LayerVariable(variable, "buffer", layer)
+
+
+def variables_of(model: Any) -> Iterator[LayerVariable]:
+    """Give the variables of a model and of all layers in it, in Keras's own order."""
+    for layer in layers_of(model):
+        yield from layer_variables(layer)
+
+
+def layers_of(*models: Any) -> Iterator[Any]:
+    """Give models and all layers in them, each once, in Keras's own order."""
+    waiting, seen = [*reversed(models)], set()
+    while waiting:
+        layer = waiting.pop()
+        if id(layer) not in seen and issubclass(type(layer), kinds.layer()):
+            seen.add(id(layer))
+            yield layer
+            waiting.extend(reversed(items_of(content_of(layer).get("_layers"))))
+
+
+def layer_path(layer: Any) -> str:
+    """Return the path of a layer within its model: ``sequential/dense``."""
+    content = content_of(layer)
+    path = text_of(content.get("_path"))
+    if path:
+        return path
+    parent, name = text_of(content.get("_parent_path")), text_of(content.get("name"))
+    return "/".join(filter(None, (parent, name))) or class_name(layer)
+
+
+_PLAIN = "optimizer"
+"""Keras's own name for the one of each model."""
+
+
+_WEIGHTS, _ALL = "_trainable_variables", "_variables"
+_OF_ITSELF = re.compile(r"(variable(_\d+)?)?")
+"""Name of a variable that was given none."""
+
+
+class OptimizerNames:
+    """Names the slots and counters of one optimizer after another.
+
+    Args:
+        names: takes the names.
+        give: is told the node and the role of each variable.
+        name_of: gives the node that a weight has been given, or None.
+    """
+
+    def __init__(self, names: Names, give: Give, name_of: Callable[[Any], int | None]) -> None:
+        self._names, self._give, self._name_of = names, give, name_of
+        self._used: dict[str, int] = {}
+        self._called: dict[int, str] = {}
+        self.anchors: dict[int, int] = {}
+        """``id()`` of an optimizer to the node of its name."""
+        self.given: set[int] = set()
+        """``id()`` of the variables that were named."""
+
+    def call(self, optimizers: Sequence[Any], holders: Iterable[Any]) -> None:
+        """Note how the program calls each optimizer that is not the only one of its class.
+
+        Args:
+            optimizers: all there are.
+            holders: models, whose attributes may be optimizers.
+        """
+        count = Counter(map(class_name, optimizers))
+        wanted = {id(each) for each in optimizers if count[class_name(each)] > 1}
+        if wanted:
+            for name, value in _names(holders):
+                if id(value) in wanted and name.strip("_") != _PLAIN:
+                    self._called.setdefault(id(value), name)
+
+    def add_all(self, found: Sequence[Any], roots: Sequence[CensusRoot]) -> None:
+        """Name what the given optimizers hold, then what the others do."""
+        for root in roots:
+            if issubclass(type(root.item), kinds.optimizer()):
+                self._add(root.item, root.name)
+        inner = {id(content_of(each).get("inner_optimizer")) for each in found}
+        # what another wraps comes after it
+        for optimizer in sorted(found, key=lambda each: id(each) in inner):
+            self._add(optimizer, None)
+
+    def _add(self, optimizer: Any, name: str | None) -> None:
+        if id(optimizer) in self.anchors:
+            return
+        text = name or self._called.get(id(optimizer)) or class_name(optimizer)
+        count = self._used[text] = self._used.get(text, 0) + 1
+        node = self._names.text(text if count == 1 else f"{text}#{count}")
+        self.anchors[id(optimizer)] = node
+        content = content_of(optimizer)
+        weights = items_of(content.get(_WEIGHTS))
+        for attribute, value in content.items():
+            if attribute not in (_WEIGHTS, _ALL):
+                for slot, weight in zip(items_of(value), weights, strict=False):
+                    if issubclass(type(slot), kinds.variable()) and id(slot) not in self.given:
+                        self._give_slot(slot, weight, node, attribute.strip("_"))
+        attributes = {id(value): attribute.strip("_") for attribute, value in content.items()}
+        for each in items_of(content.get(_ALL)):
+            if id(each) not in self.given:
+                text = _name(each)
+                if _OF_ITSELF.fullmatch(text):
+                    text = attributes.get(id(each), text or "variable")
+                self._take(each, self._names.attribute(node, text))
+        inner = content.get("inner_optimizer")
+        if inner is not None:
+            self._add(inner, None if name is None else f"{name}.{class_name(inner)}")
+
+    def _give_slot(self, slot: Any, weight: Any, node: int, attribute: str) -> None:
+        text = _name(slot)
+        path = text_of(content_of(weight).get("_path"))
+        prefix = path.replace("/", "_") + "_"
+        # Keras names a slot after its weight, but for those whose shape is another
+        kind = text.removeprefix(prefix) if text.startswith(prefix) else attribute
+        named = self._name_of(weight)
+        below = self._names.attribute(node, path if named is None else self._names[named])
+        self._take(slot, self._names.attribute(below, kind))
+
+    def _take(self, variable: Any, node: int) -> None:
+        self.given.add(id(variable))
+        self._give(variable, node, "optimizer")
+
+
+def _name(variable: Any) -> str:
+    return text_of(content_of(variable).get("_name"))
+
+
+def _names(holders: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    for holder in holders:
+        yield from content_of(holder).items()
+    main = getattr(sys.modules.get("__main__"), "__dict__", {})
+    yield from ((name, value) for name, value in dict.copy(main).items() if type(name) is str)
+
+
+METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+"""Methods that train, test or apply a model."""
+_KERAS = "/keras/src/"
+_LOCAL, _ATTRIBUTE = "epoch_iterator", "_eval_epoch_iterator"
+"""Where these methods keep what they read (keras/src/backend/tensorflow/trainer.py, 3.15)."""
+_CLASSES = ("EpochIterator", "TFEpochIterator")
+
+
+def feeds(models: Iterable[Any]) -> dict[int, str]:
+    """Return the ``id()`` of each epoch iterator in use to the call that reads from it."""
+    found: dict[int, str] = {}
+    threads = sys._current_frames()
+    # one that refers to itself would keep all that its callers have
+    threads[threading.get_ident()] = sys._getframe(1)
+    for innermost in threads.values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name in METHODS and _KERAS in code.co_filename.replace("\\", "/"):
+                for name, address, *_ in locals_of(frame):
+                    if name == _LOCAL:
+                        found.setdefault(address, code.co_name)
+            frame = frame.f_back
+    for model in models:
+        content = dict_of(model)
+        waiting = content.get(_ATTRIBUTE) if type(content) is dict else None
+        if waiting is not None:
+            found.setdefault(id(waiting), "evaluate")
+    return found
+
+
+def feed_of(holder: str) -> str:
+    """Return what a holder of data is called: of an epoch iterator that is over, Keras."""
+    return "Keras" if holder.startswith(_CLASSES) else holder

@@ -1,1 +1,0 @@
-"""Growth in TensorFlow: who holds it, and which functions are traced anew."""
