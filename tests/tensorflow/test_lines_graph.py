@@ -181,6 +181,31 @@ def test_loops_add_up_their_iterations():
     assert memory.net == SQUARE
 
 
+def test_a_call_with_too_many_allocations_is_left_out_and_told():
+    profiler = LineProfiler()
+
+    @tf.function
+    @profiler
+    def work(x, turns):
+        for _ in tf.range(turns):
+            x = tf.reverse(x, [0])
+            x = tf.reverse(x, [0])
+            x = tf.reverse(x, [0])
+            x = tf.reverse(x, [0])
+        return x
+
+    x = tf.zeros(1000)
+    few, many = tf.constant(2), tf.constant(300_000)
+    # the first call also keeps the constants of the graph
+    work(x, few)
+    profiler.clear()
+    work(x, few), work(x, many), work(x, few)
+    table = graph_table(profiler)
+    (line, *_) = [each for each in table.function.lines if "x = tf.reverse" in each.source]
+    assert (line.hits, line.memory["cpu"].allocated) == (2, 2 * 4000)
+    assert "left out for more than a million allocations: 1 call" in table.function.note
+
+
 def test_only_the_branch_that_ran_has_figures():
     profiler = LineProfiler()
 

@@ -24,6 +24,7 @@ from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
 from tensorlens.frameworks.tensorflow.hooks import follow_calls
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import declare
+from tensorlens.render.figures import counted
 
 _MOST_KNOWN = 4096
 _MOST_PLACED = 1 << 16
@@ -44,7 +45,6 @@ def _nodes_of(function: str) -> Nodes:
 
 _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")
 """Code of Keras that runs the layers of a model which has no ``call`` of the user's."""
-
 _INPUTS = "/keras/src/trainers/data_adapters/"
 """Code of Keras that makes the input pipeline of ``fit``, which runs beside the graphs."""
 
@@ -397,4 +397,4 @@ def _notes(left_out: int) -> Iterator[str]:
     if used:
         yield f"of {used} nothing is in this table: TensorFlow does not tell of single nodes there"
     if left_out:
-        yield f"{left_out} calls of graphs are left out: too many allocations in each"
+        yield f"left out for more than a million allocations: {counted(left_out, 'call')} of graphs"

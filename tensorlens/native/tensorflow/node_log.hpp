@@ -21,8 +21,8 @@ struct NodeEvent {
 
 // Whoever calls holds the lock.
 struct NodeLog {
-  // 96 MiB; a call with more is left out as a whole
-  static constexpr size_t kMostEvents = 1 << 22;
+  // 48 MiB; a call with more is left out as a whole
+  static constexpr size_t kMostEvents = 1 << 21;
   // a program that traces anew all the time must not eat the host
   static constexpr size_t kMostNodes = 1 << 16;
 
