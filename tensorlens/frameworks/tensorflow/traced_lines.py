@@ -62,6 +62,7 @@ class FollowedCode:
         self._lines = range(code.co_firstlineno, _last_line(code) + 1)
         self._calls = calls
         self._counted: dict[_Line, NodeFigures] = {}
+        self._left_out = calls.left_out()
         self._of_models: set[int] = set()
         """Lines that run all layers of a functional or Sequential model."""
         self.times = 0
@@ -85,6 +86,7 @@ class FollowedCode:
         self.times = 0
         self.plain = self.compiled = False
         self.levels = None
+        self._left_out = self._calls.left_out()
         self._of_models.clear()
         self._counted.clear()
 
@@ -120,16 +122,22 @@ class FollowedCode:
             whole=self._counted.get(_WHOLE, _NOTHING),
             growth=self.levels[1] - self.levels[0] if self.levels else 0,
             compiler="XLA" if self.compiled and not self.plain else None,
-            notes=(*self._notes_of_models(), *_notes(self._calls.left_out())),
+            notes=tuple(self._notes()),
         )
 
-    def _notes_of_models(self) -> Iterator[str]:
+    def _notes(self) -> Iterator[str]:
         if self._of_models:
             lines = ", ".join(f"line {each}" for each in sorted(self._of_models))
             yield (
                 f"{lines}: all layers of a Keras model are in one line, because the model has "
                 "no code of its own; tensorlens.record() tells the memory of each layer"
             )
+        if used := ", ".join(used_devices()):
+            hidden = "TensorFlow does not tell of single nodes there"
+            yield f"of {used} nothing is in this table: {hidden}"
+        left_out = self._calls.left_out() - self._left_out
+        if left_out:
+            yield f"left out for more than a million allocations: {counted(left_out, 'call')}"
 
     def depth(self, frames: Frames) -> int | None:
         """Return which of the frames, innermost first, is the function's; None if none is."""
@@ -188,7 +196,7 @@ class GraphCalls:
             },
         )
         self.left_out: Callable[[], int] = self._library.tl_nodes_left_out
-        """Gives how many calls had too many events."""
+        """Gives how many calls had too many events so far."""
         self._lock = reentrant_lock()
         self._codes: tuple[FollowedCode, ...] = ()
         self._known: dict[str, _Known | None] = {}
@@ -390,11 +398,3 @@ def follow_code(code: CodeType) -> FollowedCode | None:
         if _calls is None:
             _calls = GraphCalls(allocator)
     return FollowedCode(code, _calls)
-
-
-def _notes(left_out: int) -> Iterator[str]:
-    used = ", ".join(used_devices())
-    if used:
-        yield f"of {used} nothing is in this table: TensorFlow does not tell of single nodes there"
-    if left_out:
-        yield f"left out for more than a million allocations: {counted(left_out, 'call')} of graphs"
