@@ -5,10 +5,38 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from types import GetSetDescriptorType, MemberDescriptorType
+from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
-from tensorlens.heap.rows import mro, name_of_type, vars_of_type
+MODULES = ModuleType
+
+_MRO = type.__dict__["__mro__"].__get__
+_VARS = vars(ModuleType)["__dict__"].__get__
+vars_of_type: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+name_of_type: Callable[[type], str] = type.__dict__["__name__"].__get__
+qualname_of_type: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+module_of_type: Callable[[type], Any] = type.__dict__["__module__"].__get__
+"""These run no code of a metaclass."""
+
+TRANSPARENT = ("_modules", "_parameters", "_buffers")
+"""Attributes that are dicts whose entries read as attributes: ``model.fc``."""
+
+
+def is_subtype(kind: type, base: type) -> bool:
+    """Tell whether ``kind`` derives from ``base``, running no metaclass's code."""
+    return kind is base or any(known is base for known in mro(kind))
+
+
+def mro(kind: type) -> tuple[type, ...]:
+    """Return the types that ``kind`` derives from, itself first, running no code of theirs."""
+    found: tuple[type, ...] = _MRO(kind)
+    return found
+
+
+def vars_of_module(module: Any) -> dict[str, Any]:
+    """Return a module's globals, running no code of a lazy module."""
+    found: dict[str, Any] = _VARS(module)
+    return found
 
 
 class MissingClass:

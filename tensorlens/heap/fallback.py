@@ -8,23 +8,46 @@ from __future__ import annotations
 import gc
 from array import array
 from collections.abc import Iterator, Mapping
+from itertools import chain, compress, repeat
+from operator import is_not
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
-from tensorlens.heap.attributes import dict_of
-from tensorlens.heap.objects import without_tuples as objects
+from tensorlens.heap.attributes import MODULES, TRANSPARENT, dict_of, is_subtype, vars_of_module
 from tensorlens.heap.reference_names import ReferenceNames
-from tensorlens.heap.rows import DEPTH, MODULES, TRANSPARENT, is_subtype, vars_of_module
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 
-__all__ = ["find_names", "objects", "select"]
-
+_DEPTH = 8
+"""References of a name, at most."""
 _ALIAS = -1
 """What goes by its holder's name."""
 _NAMESPACE = -2
 """A dict that goes by its holder's name, and whose entries are attributes."""
 _UNKNOWN = -3
 """What its holder has at a place that is not known yet."""
+
+
+def without_tuples() -> list[Any]:
+    """Return the heap's objects, but for tuples; types derived from ``tuple`` are none.
+
+    ``tuple(iterable)`` makes a tuple in steps, and fails with ``SystemError`` when somebody else
+    holds it as its maker goes on (``_PyTuple_Resize`` of ``Objects/tupleobject.c``).
+    ``gc.get_objects()`` holds it, and wherever Python code runs, another thread may get its turn.
+    """
+    found: list[Any] = []
+    kept: list[Any] = []
+    fetch: Any = map(gc.get_objects, (None,))
+    steps = chain(
+        filter(None, map(found.extend, fetch)),
+        compress(found, map(is_not, map(type, found), repeat(tuple))),
+        filter(None, map(list.clear, (found,))),
+    )
+    # one call, in which no other code runs: all are fetched, chosen from and let go
+    kept.extend(steps)
+    others = list(compress(kept, map(is_not, kept, repeat(kept))))
+    # it holds itself
+    kept.clear()
+    return others
 
 
 def select(
@@ -63,7 +86,7 @@ def find_names(
     closed = {*begin, id(objects), id(tuples), id(alive), id(level)}
     left = set(targets).difference(begin)
     references: dict[int, _Reference] = {}
-    for _ in range(DEPTH):
+    for _ in range(_DEPTH):
         holders, level = level, []
         for holder, is_namespace in holders if left else ():
             for reference in _references(holder, is_namespace):

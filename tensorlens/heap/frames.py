@@ -16,8 +16,8 @@ from pathlib import Path
 from types import AsyncGeneratorType, CellType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, NamedTuple
 
+from tensorlens.heap.attributes import MODULES, is_subtype, vars_of_module
 from tensorlens.heap.native import Slots, native
-from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 from tensorlens.interpreter import is_own_thread
 from tensorlens.user_code import is_foreign, is_framework
 

@@ -11,22 +11,34 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.heap import fallback, reference_names
-from tensorlens.heap import rows as r
+from tensorlens.heap.attributes import is_subtype
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.heap.frames import tuples as variables
-from tensorlens.heap.native import native
-from tensorlens.heap.rows import HolderRows, HolderSearch, is_subtype
+from tensorlens.heap.native import HolderRows, How, Origin, Written, native
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, key_text
 
 UNREACHABLE = "unreachable cycle"
 """How the names begin of what nothing holds that could be found."""
 _NO_NODE, _NEW_NAME = -1, -2
 
-_KINDS = {r.ITEM: INDEX, r.VALUE: KEY, r.ATTRIBUTE: ATTRIBUTE, r.ALIAS: _NO_NODE}
+_KINDS: dict[int, int] = {
+    How.ITEM: INDEX,
+    How.VALUE: KEY,
+    How.ATTRIBUTE: ATTRIBUTE,
+    How.ALIAS: _NO_NODE,
+}
 _TO_KINDS = bytes(_KINDS.get(how, 0) & 0xFF for how in range(256))
-_DESCRIBED = re.compile(
-    b"[" + b"".join(re.escape(bytes([how])) for how in range(r.CLOSURE) if how not in _KINDS) + b"]"
-)
+_DESCRIBED = re.compile(b"[%b]" % re.escape(bytes(how for how in How if how not in _KINDS)))
+_WRITERS: dict[int, Callable[[Any], str]] = {
+    Written.QUOTED: repr,
+    Written.BARE: str,
+    Written.DESCRIBED: key_text,
+}
+_ATTRIBUTES = {
+    How.CONTENTS: "cell_contents",
+    How.DEFAULTS: "__defaults__",
+    How.KEYWORD_DEFAULTS: "__kwdefaults__",
+}
 
 
 def live_objects() -> list[Any]:
@@ -35,8 +47,8 @@ def live_objects() -> list[Any]:
     A tuple is made in steps, and whoever makes it fails if someone else holds it when another
     thread gets its turn in between. :func:`find_holders` looks at tuples by itself.
     """
-    engine = native() or fallback
-    return engine.objects()
+    reader = native()
+    return fallback.without_tuples() if reader is None else reader.objects()
 
 
 def select(
@@ -85,19 +97,15 @@ def find_holders(
             holder there is, or a cycle that nothing holds.
         named: further anchors, with the node of each one's name in ``names``; they come before
             ``anchors``. What a name goes on from counts as a class does.
-        tuples: the tuples to look into; all of the heap if None.
+        tuples: the tuples to look into, last of all; all of the heap if None.
 
-    A path has at most :data:`~tensorlens.heap.rows.DEPTH` references. The one with the fewest wins;
-    of equal ones that from a global of ``__main__``, then from a local, a class, another module's
-    global, a function's closure or defaults, a suspended generator, a frame that a traceback keeps.
-    Names end at these: what holds a function, a class or a module is not looked for. What no such
-    path reaches is named after a value on an evaluation stack, else after the type of the outermost
-    holder, else as part of an unreachable cycle.
+    The path with the fewest references wins, at most 8; of equal ones that with the better
+    :class:`~tensorlens.heap.native.Origin`. Names end at these: what holds a function, a class or
+    a module is not looked for. What no such path reaches is named after a value on an evaluation
+    stack, else after the type of the outermost holder, else as part of an unreachable cycle.
 
-    One step back takes in at most four holders per target and 10,000 more; further ones are left
-    out, in the order of the heap, so that beyond these a name may be a longer path or none.
-
-    Tuples come last: only what no other path reaches is looked for in them.
+    One step back takes in at most four holders per target and 10,000 more, in the order of the
+    heap: beyond these a name may be a longer path or none.
 
     Where the native reader cannot be had, the names are those of a coarse search: what no variable
     or global leads to has none.
@@ -106,27 +114,18 @@ def find_holders(
     named = named or {}
     origins = _origins(named, names)
     origins.extend(map(_origin, anchors.values()))
+    places = array("Q", [*named, *anchors])
     if reader is None:
-        begin = _by_origin({**anchors, **named}, [*named, *anchors], origins)
+        begin = _by_origin({**anchors, **named}, places, origins)
         return fallback.find_names(objects, variables(), targets, begin, names)
-    search = HolderSearch(
-        objects,
-        targets,
-        array("Q", [*named, *anchors]),
-        origins,
-        len(names.texts),
-        variables(),
-        gc.get_objects if tuples is None else tuples.copy,
-    )
-    rows = reader.search(search)
+    fetch = gc.get_objects if tuples is None else tuples.copy
+    first_text = len(names.texts)
+    rows = reader.search(objects, targets, places, origins, first_text, variables(), fetch)
     describer = _Describer(rows, anchors, names, named)
     kinds, values = describer.columns()
-    nodes, numbers, parents, new_kinds, new_values = reader.assemble(
-        rows, kinds, values, len(names)
-    )
-    names.parents.extend(parents)
-    names.kinds.extend(new_kinds)
-    names.values.extend(new_values)
+    nodes, numbers, *new = reader.assemble(rows, kinds, values, len(names))
+    for column, more in zip((names.parents, names.kinds, names.values), new, strict=True):
+        column.extend(more)
     if loose is not None:
         loose.update(numbers[row] for row in describer.loose)
     return nodes
@@ -134,10 +133,10 @@ def find_holders(
 
 def _origin(text: str) -> int:
     if "(" in text:
-        return r.TEMPORARY if text.endswith("(): " + TEMPORARY) else r.VARIABLE
+        return Origin.TEMPORARY if text.endswith("(): " + TEMPORARY) else Origin.VARIABLE
     if not text:
-        return r.MAIN
-    return r.OTHER_MODULE if dict.__contains__(sys.modules, text) else r.CLASS
+        return Origin.MAIN
+    return Origin.OTHER_MODULE if dict.__contains__(sys.modules, text) else Origin.CLASS
 
 
 def _by_origin(
@@ -145,12 +144,12 @@ def _by_origin(
 ) -> dict[int, int | str]:
     """Return where names begin, the best first, without what may be long gone."""
     ordered = sorted(zip(origins, range(len(addresses)), addresses, strict=True))
-    return {place: texts[place] for origin, _, place in ordered if origin != r.TEMPORARY}
+    return {place: texts[place] for origin, _, place in ordered if origin != Origin.TEMPORARY}
 
 
 def _origins(named: Mapping[int, int], names: Names) -> array[int]:
     """Return where what is found from each begins: a name's beginning is told by its text."""
-    origins = array("b", [r.CLASS]) * len(named)
+    origins = array("b", [Origin.CLASS]) * len(named)
     nodes = [*named.values()]
     parents = array("i", map(names.parents.__getitem__, nodes))
     place = -1
@@ -193,36 +192,24 @@ class _Describer:
         if not any(written.tobytes()):
             # short texts, and there may be many
             return map(repr, keys)
-        write: dict[int, Callable[[Any], str]] = {
-            r.QUOTED: repr,
-            r.BARE: str,
-            r.DESCRIBED: key_text,
-        }
-        return [write[how](key) for how, key in zip(written, keys, strict=True)]
+        return [_WRITERS[how](key) for how, key in zip(written, keys, strict=True)]
 
     def _describe(self, row: int) -> tuple[int, int | str]:
         rows = self._rows
         how, value = rows.how[row], rows.value[row]
-        if how == r.ROOT:
+        if how == How.ROOT:
             return _NEW_NAME, self._root(row, value)
-        if how == r.FREE:
-            return _NEW_NAME, reference_names.closure_text(self._object(self._function(row)), value)
-        if how == r.LOCAL:
+        if how == How.FREE:
+            function = self._object(rows.holder[rows.holder[row]])
+            return _NEW_NAME, reference_names.closure_text(function, value)
+        if how == How.LOCAL:
             holder = self._object(rows.holder[row])
             return _NEW_NAME, reference_names.local_text(holder, rows.address[row])
-        if how == r.OPAQUE:
+        if how == How.OPAQUE:
             return self._steps.step(self._object(rows.holder[row]), self._object(row))
-        if how == r.KEY:
+        if how == How.KEY:
             return TEXT, "{key}"
-        texts = {
-            r.CONTENTS: "cell_contents",
-            r.DEFAULTS: "__defaults__",
-            r.KEYWORD_DEFAULTS: "__kwdefaults__",
-        }
-        return ATTRIBUTE, texts[how]
-
-    def _function(self, row: int) -> int:
-        return self._rows.holder[self._rows.holder[row]]
+        return ATTRIBUTE, _ATTRIBUTES[How(how)]
 
     def _object(self, row: int) -> Any:
         # all rows but roots are held by the heap or the caller, so they are alive
@@ -232,22 +219,22 @@ class _Describer:
         address = self._rows.address[row]
         node = self._named.get(address)
         known = self._anchors.get(address) if node is None else self._names[node]
-        if origin == r.TEMPORARY:
+        if origin == Origin.TEMPORARY:
             # the slot may be stale: it says less than what else is known
             self.loose.append(row)
             return known or ""
         found = self._object(row)
-        if known is not None and origin <= r.OTHER_MODULE:
+        if known is not None and origin <= Origin.OTHER_MODULE:
             # a class is better known by its own name than by a variable's
             return known if not is_subtype(type(found), type) else reference_names.class_text(found)
-        if origin == r.CLASS:
+        if origin == Origin.CLASS:
             return reference_names.class_text(found)
-        if origin == r.OTHER_MODULE:
+        if origin == Origin.OTHER_MODULE:
             return reference_names.module_text(found)
-        if origin == r.OF_FUNCTION:
+        if origin == Origin.FUNCTION:
             return reference_names.function_text(found)
-        if origin in (r.OF_GENERATOR, r.OF_FRAME):
+        if origin in (Origin.GENERATOR, Origin.FRAME):
             return ""
         self.loose.append(row)
         name = reference_names.type_name(found)
-        return name if origin == r.TOP else f"{UNREACHABLE}: {name}"
+        return name if origin == Origin.TOP else f"{UNREACHABLE}: {name}"

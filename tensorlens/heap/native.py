@@ -1,4 +1,7 @@
-"""The native reader of the heap: built on first use, and tried on objects of known content."""
+"""The native reader of the heap: built on first use, and tried on objects of known content.
+
+How an object is held, where names begin and how keys are written is numbered as in ``layout.h``.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,25 @@ import sys
 import sysconfig
 from array import array
 from collections.abc import Callable
-from types import CellType, FunctionType
+from dataclasses import dataclass
+from enum import IntEnum
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    ClassMethodDescriptorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
 from typing import Any, NamedTuple
 
-from tensorlens.heap.rows import MODULES, SPECIAL, TRANSPARENT, HolderRows, HolderSearch, zeros
+from tensorlens.heap.attributes import MODULES, TRANSPARENT
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, load
 
 PART = NativePart(
@@ -23,6 +41,84 @@ PART = NativePart(
 )
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
+
+_ATOMIC, _FUNCTION, _, _CELL, _GENERATOR, _FRAME = range(6)
+"""Kinds of holders; the first cannot hold anything."""
+_SPECIAL: dict[type, int] = {
+    MethodDescriptorType: _ATOMIC,
+    WrapperDescriptorType: _ATOMIC,
+    GetSetDescriptorType: _ATOMIC,
+    MemberDescriptorType: _ATOMIC,
+    ClassMethodDescriptorType: _ATOMIC,
+    CodeType: _ATOMIC,
+    FunctionType: _FUNCTION,
+    CellType: _CELL,
+    GeneratorType: _GENERATOR,
+    CoroutineType: _GENERATOR,
+    AsyncGeneratorType: _GENERATOR,
+    FrameType: _FRAME,
+}
+"""The types that are known by themselves, not by what they derive from."""
+
+
+class How(IntEnum):
+    """How an object is held; an alias is part of its holder's name."""
+
+    ROOT = 0
+    ITEM = 1
+    VALUE = 2
+    ATTRIBUTE = 3
+    ALIAS = 4
+    OPAQUE = 5
+    """A reference of unknown place."""
+    KEY = 6
+    FREE = 7
+    LOCAL = 8
+    CONTENTS = 9
+    DEFAULTS = 10
+    KEYWORD_DEFAULTS = 11
+
+
+class Written(IntEnum):
+    """How a key is written: a short text in quotes, an attribute's name, anything else."""
+
+    QUOTED = 0
+    BARE = 1
+    DESCRIBED = 2
+
+
+class Origin(IntEnum):
+    """Where a name begins, the better first."""
+
+    MAIN = 0
+    VARIABLE = 1
+    CLASS = 2
+    OTHER_MODULE = 3
+    FUNCTION = 4
+    GENERATOR = 5
+    FRAME = 6
+    TEMPORARY = 7
+    TOP = 8
+    CYCLE = 9
+
+
+@dataclass(slots=True)
+class HolderRows:
+    """Objects on the path to targets, holders before what they hold."""
+
+    holder: array[int]
+    """The row of the holder, or -1 where a name begins."""
+    how: array[int]
+    value: array[int]
+    """An index, the number of a key, or for a root where its name begins."""
+    address: array[int]
+    keys: list[Any]
+    written: array[int]
+    """For each key."""
+    targets: array[int]
+    """The row of each target, or -1."""
+    tuples: list[Any]
+    """Those among the rows: they have to live until the rows have been read."""
 
 
 class Slots(NamedTuple):
@@ -65,37 +161,50 @@ class NativeHeap:
         self.call("tl_heap_select")(*map(ctypes.py_object, (objects, kinds, exact, lists)))
         return lists
 
-    def search(self, search: HolderSearch) -> HolderRows:
+    def search(
+        self,
+        objects: list[Any],
+        targets: array[int],
+        anchors: array[int],
+        origins: array[int],
+        first_text: int,
+        tuples: list[tuple[Any, ...]],
+        fetch: Callable[[], list[Any]],
+    ) -> HolderRows:
         """Return how the targets are held.
+
+        Args:
+            objects: the heap.
+            targets: addresses.
+            anchors: addresses of where names begin.
+            origins: the :class:`Origin` of each.
+            first_text: the number of the first key's text; the others' go on from there.
+            tuples: looked at before all the tuples of the heap are, to save time.
+            fetch: gives the objects that the other tuples are among.
 
         Raises:
             MemoryError: there is no memory for the search.
         """
-        rows = HolderRows()
-        lengths = array("q", map(len, (search.targets, search.anchors)))
+        keys: list[Any] = []
+        met: list[Any] = []
+        lengths = array("q", map(len, (targets, anchors)))
         found = self.call("tl_heap_search", ctypes.c_void_p)(
-            ctypes.py_object(search.objects),
-            *map(pointer, (search.targets, search.anchors, search.origins, lengths)),
-            ctypes.c_int64(search.first_text),
-            *map(
-                ctypes.py_object,
-                (search.tuples, search.fetch, rows.keys, rows.tuples),
-            ),
+            ctypes.py_object(objects),
+            *map(pointer, (targets, anchors, origins, lengths)),
+            ctypes.c_int64(first_text),
+            *map(ctypes.py_object, (tuples, fetch, keys, met)),
         )
         if not found:
             raise MemoryError
         handle = ctypes.c_void_p(found)
         try:
             count = self.call("tl_heap_length", ctypes.c_int64)(handle)
-            rows.holder, rows.how = zeros("i", count), zeros("b", count)
-            rows.value, rows.address = zeros("q", count), zeros("Q", count)
-            rows.written = zeros("b", len(rows.keys))
-            rows.targets = zeros("i", len(search.targets))
-            columns = (rows.holder, rows.how, rows.value, rows.address)
-            self.call("tl_heap_read")(handle, *map(pointer, (*columns, rows.written, rows.targets)))
+            columns = (zeros("i", count), zeros("b", count), zeros("q", count), zeros("Q", count))
+            written, rows = zeros("b", len(keys)), zeros("i", len(targets))
+            self.call("tl_heap_read")(handle, *map(pointer, (*columns, written, rows)))
         finally:
             self.call("tl_heap_release")(handle)
-        return rows
+        return HolderRows(*columns, keys, written, rows, met)
 
     def assemble(
         self, rows: HolderRows, kind: array[int], value: array[int], first: int
@@ -137,7 +246,7 @@ class NativeHeap:
         return function
 
     def _set_up(self, cached_keys: int) -> None:
-        self._kept = (TRANSPARENT, tuple(SPECIAL), array("B", SPECIAL.values()))
+        self._kept = (TRANSPARENT, tuple(_SPECIAL), array("B", _SPECIAL.values()))
         transparent, special, kinds = self._kept
         probe = (object(),)
         offset = 24 if _word(id(probe), 24) == id(probe[0]) else 32
@@ -220,6 +329,11 @@ class _List(list[int]):
     pass
 
 
+def zeros(code: str, count: int) -> array[Any]:
+    """Return an array of ``count`` zeros."""
+    return array(code, [0]) * count
+
+
 def _word(address: int, offset: int) -> int:
     return ctypes.c_uint64.from_address(address + offset).value
 
@@ -236,7 +350,8 @@ def _require(holds: bool, what: str) -> None:
 
 def _cached_keys_offset() -> int:
     """Return where a class keeps the names of its instances' attributes, or 0."""
-    for offset in range(400, _size_of_types() - 3 * _WORD, _WORD):
+    size: int = type.__dict__["__basicsize__"].__get__(type)
+    for offset in range(400, size - 3 * _WORD, _WORD):
         name, qualified = _word(id(_Plain), offset), _word(id(_Plain), offset + 2 * _WORD)
         if name == id(_Plain.__name__) and qualified == id(_Plain.__qualname__):
             return offset + 3 * _WORD
@@ -251,11 +366,6 @@ def _dicts_show() -> bool:
     probe = _Plain()
     probe.attribute = []  # type: ignore[attr-defined]
     return not gc.get_referents(vars(probe))
-
-
-def _size_of_types() -> int:
-    size: int = type.__dict__["__basicsize__"].__get__(type)
-    return size
 
 
 @functools.cache

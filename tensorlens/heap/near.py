@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 from typing import Any
 
+from tensorlens.heap.attributes import MODULES, is_subtype, vars_of_module
 from tensorlens.heap.frames import OWN, variables_of
-from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 from tensorlens.user_code import is_foreign
 
 _DEPTH = 8

@@ -18,9 +18,8 @@ from types import (
 )
 from typing import Any
 
-from tensorlens.heap.attributes import dict_of
-from tensorlens.heap.frames import function_name, locals_of, suspension
-from tensorlens.heap.rows import (
+from tensorlens.heap.attributes import (
+    dict_of,
     is_subtype,
     module_of_type,
     mro,
@@ -29,6 +28,7 @@ from tensorlens.heap.rows import (
     vars_of_module,
     vars_of_type,
 )
+from tensorlens.heap.frames import function_name, locals_of, suspension
 from tensorlens.records.names import ATTRIBUTE, INDEX, TEXT
 
 _BARE = (list, tuple, dict, set, frozenset, collections.deque, CellType)

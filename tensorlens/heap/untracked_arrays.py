@@ -13,7 +13,7 @@ from operator import is_not
 from typing import Any
 
 from tensorlens.heap import select
-from tensorlens.heap.rows import MODULES, is_subtype
+from tensorlens.heap.attributes import MODULES, is_subtype
 
 _AT_ONCE = 20_000
 """Objects that are asked for their referents in one go."""

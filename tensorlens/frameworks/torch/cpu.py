@@ -13,7 +13,7 @@ from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_buckets
 from tensorlens.frameworks.torch.census.tensors.graph import maker_of, walk
 from tensorlens.frameworks.torch.native import NativeUnavailable, TorchAllocator, install
-from tensorlens.heap.objects import without_tuples
+from tensorlens.heap.fallback import without_tuples
 
 
 class CpuCounter(NativeCounter[TorchAllocator]):

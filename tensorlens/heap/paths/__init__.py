@@ -6,7 +6,7 @@ track: C++, and NumPy's arrays (an object's count of references tells that there
 what ``gc.freeze()`` hid.
 """
 
+from tensorlens.heap.paths.reference_paths import cycle, reference_paths
 from tensorlens.heap.paths.search import UNSEEN
-from tensorlens.heap.paths.selection import cycle, reference_paths
 
 __all__ = ["UNSEEN", "cycle", "reference_paths"]

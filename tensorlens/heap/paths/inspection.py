@@ -12,9 +12,9 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from tensorlens.heap import attributes, reference_names
+from tensorlens.heap.attributes import is_subtype, name_of_type, qualname_of_type
 from tensorlens.heap.native import native
 from tensorlens.heap.paths.nodes import PathNode
-from tensorlens.heap.rows import is_subtype, name_of_type, qualname_of_type
 from tensorlens.records.references import Reference
 
 

@@ -1,10 +1,23 @@
-"""The part of the heap that a search has seen: objects, who refers to them, paths among them."""
+"""The part of the heap that a search has seen: objects, who refers to them, and where paths begin.
+
+Paths begin at modules' globals, classes, variables of running functions, which are known by the
+addresses of what they refer to. Nothing of the profiler's own is a beginning.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import dataclass, field
-from types import CellType
+from types import CellType, FrameType, FunctionType
 from typing import Any
+
+from tensorlens.heap.attributes import MODULES, is_subtype, module_of_type, vars_of_module
+from tensorlens.heap.frames import OWN, function_name, locals_of, note, suspension
+from tensorlens.user_code import is_foreign
+
+_PACKAGE = "tensorlens"
+_NEWLOCALS = 0x02
 
 GLOBAL, CLASS, LOCAL, HELD, UNKNOWN, CUT = range(6)
 """Where a path begins.
@@ -85,3 +98,99 @@ class NodePath:
     def rank(self) -> tuple[int, int]:
         """Order of paths: known beginnings first, then the shortest."""
         return _LAST.get(self.root.kind, 0), len(self.nodes)
+
+
+class RootTable:
+    """Where names begin, by address."""
+
+    def __init__(self) -> None:
+        self.roots: dict[int, list[PathRoot]] = {}
+        self.own_globals: set[int] = set()
+        self.variables: Counter[int] = Counter()
+        """How many variables of running functions refer to an address, the profiler's included."""
+        self._in_libraries: dict[int, PathRoot] = {}
+        self.reads_variables = not note()
+        for name, module in dict.copy(sys.modules).items():
+            if type(name) is str and is_subtype(type(module), MODULES):
+                self._add_globals(id(vars_of_module(module)), name)
+        frames = sys._current_frames()
+        try:
+            for thread in frames:
+                frame: FrameType | None = frames[thread]
+                while frame is not None:
+                    self._add_frame(frame)
+                    frame = frame.f_back
+        finally:
+            # this function's own frame is among them: a cycle
+            frames.clear()
+        for address, root in self._in_libraries.items():
+            self.roots.setdefault(address, [root])
+
+    def _add_globals(self, address: int, name: str) -> None:
+        if is_own_name(name):
+            self.own_globals.add(address)
+        elif address not in self.roots:
+            self.roots[address] = [PathRoot(GLOBAL, "" if name == "__main__" else name)]
+
+    def _add_frame(self, frame: FrameType) -> None:
+        code = frame.f_code
+        is_own = code.co_filename.startswith(OWN)
+        if not is_own and id(frame.f_globals) not in self.roots:
+            self._add_globals(id(frame.f_globals), namespace_name(frame.f_globals))
+        label = f"{function_name(code)}(): "
+        # module-level code and class bodies keep their variables in a dict
+        if code.co_flags & _NEWLOCALS:
+            for name, address, content, references in locals_of(frame):
+                # a cell is a variable's own place; where only its content is known, that is it
+                place = address or content
+                self.variables[place] += references
+                if not is_own and not name.startswith("."):
+                    root = PathRoot(LOCAL, label + name)
+                    if is_foreign(code.co_filename):
+                        # many of them pass on the same; one is enough, the user's are better
+                        self._in_libraries.setdefault(place, root)
+                    else:
+                        self._add_root(place, root)
+
+    def _add_root(self, address: int, root: PathRoot) -> None:
+        if address:
+            known = self.roots.setdefault(address, [])
+            if root not in known:
+                known.append(root)
+
+
+def namespace_name(variables: Any) -> str:
+    """Return what the globals of a module or of executed code are called."""
+    name = dict.get(variables, "__name__") if type(variables) is dict else None
+    return name if type(name) is str else "<globals>"
+
+
+def is_own_name(name: Any) -> bool:
+    """Tell whether a module belongs to the profiler."""
+    return type(name) is str and (name == _PACKAGE or name.startswith(_PACKAGE + "."))
+
+
+def is_own(holder: Any) -> bool:
+    """Tell whether an object belongs to the profiler, by its type or its code."""
+    kind = type(holder)
+    if kind is FunctionType:
+        return is_own_name(holder.__module__)
+    if kind is FrameType:
+        return bool(holder.f_code.co_filename.startswith(OWN))
+    if (names := suspension(kind)) is not None:
+        return bool(getattr(holder, names.code).co_filename.startswith(OWN))
+    return is_own_type(holder if is_subtype(kind, type) else kind)
+
+
+def is_own_type(kind: type) -> bool:
+    """Tell whether a class belongs to the profiler."""
+    try:
+        return is_own_name(module_of_type(kind))
+    except AttributeError:
+        return False
+
+
+def is_running(holder: Any) -> bool:
+    """Tell whether a generator runs: then its variables are those of a running function."""
+    names = suspension(type(holder))
+    return names is not None and bool(getattr(holder, names.running))

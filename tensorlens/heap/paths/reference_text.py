@@ -19,11 +19,11 @@ from types import (
 )
 from typing import Any
 
+from tensorlens.heap.attributes import TRANSPARENT, mro, name_of_type
 from tensorlens.heap.frames import SUSPENDED, function_name, locals_of
 from tensorlens.heap.paths import inspection
 from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import PathNode
-from tensorlens.heap.rows import TRANSPARENT, mro, name_of_type
 from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference
 

@@ -10,6 +10,7 @@ from operator import is_, is_not, itemgetter
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from tensorlens.heap.attributes import MODULES, is_subtype, vars_of_module
 from tensorlens.heap.paths.nodes import (
     CLASS,
     CUT,
@@ -19,10 +20,12 @@ from tensorlens.heap.paths.nodes import (
     UNKNOWN,
     PathNode,
     PathRoot,
+    RootTable,
+    is_own,
+    is_running,
+    namespace_name,
 )
-from tensorlens.heap.paths.roots import RootTable, is_own, is_running, namespace_name
 from tensorlens.heap.reference_names import class_text
-from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 
 MOST_AT_ONCE = 100
 """How many objects one question is about: a question takes longer the more it is about."""

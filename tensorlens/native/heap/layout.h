@@ -49,7 +49,7 @@ constexpr unsigned long kTupleSubclass = 1ul << 26;
 constexpr unsigned long kDictSubclass = 1ul << 29;
 constexpr unsigned long kTypeSubclass = 1ul << 31;
 
-// These are spelled the same in rows.py.
+// How, Origin and Written are spelled the same in heap/native.py.
 enum Kind : uint8_t {
   kAtomic, kFunction, kModule, kCell, kGenerator, kFrame,  // told by tl_heap_setup
   kList, kTuple, kDict, kType, kOther,

@@ -14,7 +14,7 @@ from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.torch.census.names.modules import outermost
 from tensorlens.frameworks.torch.census.names.owners import Owners
-from tensorlens.heap.objects import without_tuples
+from tensorlens.heap.fallback import without_tuples
 from tensorlens.planning.torch.tracker import Tracker, label_of
 from tensorlens.roles import ROLES
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tensorlens.heap.fallback import without_tuples
 from tensorlens.heap.native import native
-from tensorlens.heap.objects import without_tuples
 
 
 def natively() -> None:

@@ -18,8 +18,7 @@ from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
 from tensorlens.frameworks.torch.census.tensors.graph import LEAF, Saved
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
-from tensorlens.heap.attributes import class_name
-from tensorlens.heap.rows import is_subtype
+from tensorlens.heap.attributes import class_name, is_subtype
 from tensorlens.records.references import Reference
 
 Storage: TypeAlias = tuple[int, int]

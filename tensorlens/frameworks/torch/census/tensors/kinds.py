@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
-from tensorlens.heap.attributes import class_name
-from tensorlens.heap.rows import mro, vars_of_type
+from tensorlens.heap.attributes import class_name, mro, vars_of_type
 
 _base = torch._C.TensorBase
 
