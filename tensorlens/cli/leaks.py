@@ -23,7 +23,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler
 from tensorlens.frameworks.registry import adapters, ask, supported, when_one_arrives
-from tensorlens.leaks.loop_judge import LoopJudge
+from tensorlens.leaks.watch import LoopJudge
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
 from tensorlens.render import ENDINGS, either

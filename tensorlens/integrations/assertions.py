@@ -8,7 +8,7 @@ from contextlib import suppress
 from tensorlens import config
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, device_name
-from tensorlens.leaks.line_text import place_of
+from tensorlens.leaks.report import place_of
 from tensorlens.leaks.residue import LineResidue
 from tensorlens.lines.region import MeasuredRegion
 from tensorlens.recording.moments import Resident

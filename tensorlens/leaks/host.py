@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Protocol
+from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN, Reader
 from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter, child_processes
-from tensorlens.leaks.host_arrays import HostGrowth
+from tensorlens.heap import live_objects
+from tensorlens.heap.paths import reference_paths
+from tensorlens.heap.untracked_arrays import OwnedArray, owned_arrays
 from tensorlens.leaks.report import Growth, GrowthKind
 from tensorlens.units import format_bytes
 
 _FEWEST = 4
 """Samples without which nothing is said."""
-_MOST = 64
-_FIRST, _CHEAP = 8, 0.0005
-"""The first ones are all taken, where each takes no more than some seconds: steps may be short;"""
-_SHARE_OF_FIRST, _SHARE = 20, 1000
+_CHEAP = 0.0005
+"""Seconds below which a sample is taken at each look at the loop;"""
+_FIRST, _SHARE_OF_FIRST, _SHARE = 8, 20, 1000
 """else when as many times its cost has gone by since the last: of the first ones, of others."""
-_MOST_SPACED = 32
-"""Samples that are compared with one another at most."""
 _SMALLEST = 4096
 """Bytes a step below which growth of the heap is noise."""
 _OF_A_TENSOR = 4096
@@ -37,6 +36,12 @@ _OF_A_NODE = 2048
 """Bytes of the C heap that a node of autograd's graph may take, with what it notes of tensors."""
 _OF_A_LINE = 5
 """Python objects that a line's figures are made of."""
+_TOLERANCE = 0.08
+"""By which part arrays' sizes may miss the growth: the C heap rounds up, to pages what is large."""
+_OF_ONE = 0.02
+"""The same for one array alone, which may be of any size."""
+_MOST_A_STEP = 16
+"""Arrays of one size that one step leaves at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +63,6 @@ class HostSample:
     """Their resident sets."""
 
 
-class Arrays(Protocol):
-    """Finds the NumPy arrays that may be what grew."""
-
-    def __call__(self, grown: HostGrowth) -> tuple[str, str] | None:
-        """Return what they are and the path that holds them; None where there are none."""
-        ...
-
-
 class HostSampler:
     """Takes samples, seldom enough that the loop is not held up.
 
@@ -81,32 +78,33 @@ class HostSampler:
         pinned: Callable[[], int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.samples: list[HostSample] = []
         self._pinned = pinned
         self._clock = clock
         self._heap, self._counts_tensors = _reader()
-        self._samples: list[HostSample] = []
         self._last = -float("inf")
         self._cost = 0.0
-        self._every = 1
 
-    def step_ended(self, step: int, tensors: int) -> None:
-        """Take a sample unless the last one is too near.
+    def look(self, step: int, tensors: int) -> None:
+        """Take a sample after a step, unless the last one is too near for what it costs.
 
         Args:
             step: how many steps have ended.
             tensors: bytes that the framework's allocator of host memory has handed out.
         """
-        is_first = len(self._samples) < _FIRST
-        share = _SHARE_OF_FIRST if is_first else _SHARE
-        is_cheap = is_first and self._cost < _CHEAP
-        if is_cheap or self._clock() - self._last >= share * self._cost:
-            if step % self._every == 0:
-                self._take(step, tensors)
+        begin = self._clock()
+        share = _SHARE_OF_FIRST if len(self.samples) < _FIRST else _SHARE
+        if self._cost >= _CHEAP and begin - self._last < share * self._cost:
+            return
+        self.samples.append(self.now(step, tensors))
+        self._last = self._clock()
+        cost = self._last - begin
+        # another thread may have had its turn
+        self._cost = min(cost, 2 * self._cost) if self._cost else cost
 
-    def samples(self, step: int, tensors: int) -> tuple[HostSample, ...]:
-        """Return all samples, with one of now."""
-        self._take(step, tensors)
-        return tuple(self._samples)
+    def thin(self, stride: int) -> None:
+        """Keep every so many steps' samples alone."""
+        self.samples = [each for each in self.samples if each.step % stride == 0]
 
     def now(self, step: int, tensors: int) -> HostSample:
         """Return a sample of now, which does not count among the others."""
@@ -122,20 +120,6 @@ class HostSampler:
             children=children,
             children_bytes=nbytes,
         )
-
-    def _take(self, step: int, tensors: int) -> None:
-        begin = self._clock()
-        sample = self.now(step, tensors)
-        if self._samples and self._samples[-1].step == step:
-            self._samples.pop()
-        self._samples.append(sample)
-        if len(self._samples) > _MOST:
-            del self._samples[1::2]
-            self._every *= 2
-        self._last = self._clock()
-        cost = self._last - begin
-        # another thread may have had its turn
-        self._cost = min(cost, 2 * self._cost) if self._cost else cost
 
 
 @cache
@@ -154,7 +138,7 @@ def host_growth(
     tensors_per_step: float = 0.0,
     nodes_per_step: float = 0.0,
     lines: int = 0,
-    arrays: Arrays | None = None,
+    arrays: Callable[[HostGrowth], tuple[str, str] | None] | None = None,
     collected: Callable[[], HostSample | None] | None = None,
 ) -> list[Growth]:
     """Return what of the host's memory grows steadily although no tensors are in it.
@@ -165,44 +149,36 @@ def host_growth(
         tensors_per_step: how many tensors stay behind, each with something of its own in the heap.
         nodes_per_step: how many nodes of autograd's graph these keep.
         lines: of how many lines the watch itself keeps figures of each step.
-        arrays: is asked only where the heap grows.
+        arrays: tells what NumPy arrays may be what grew; asked only where the heap grows.
         collected: runs the collector and takes a sample; the same holds for it.
     """
-    counted = _spaced([each for each in samples if each.step >= warmup])
-    found = [_children(counted), _pinned(counted)]
+    counted = [each for each in samples if each.step >= warmup]
+    found = [*_children(counted), *_pinned(counted)]
     floor = _SMALLEST + _OF_A_TENSOR * tensors_per_step
     rate = steady_rate([(each.step, each.heap) for each in counted], floor)
-    points = [(each.step, each.objects) for each in counted]
     own = _OF_A_LINE * lines
+    points = [(each.step, each.objects) for each in counted]
     objects = steady_rate(points, _FEWEST_OBJECTS + own)
     if rate is not None:
-        steps = counted[-1].step - counted[0].step
-        freed = _freed(counted[-1], collected)
+        last = counted[-1]
+        after = None if collected is None else collected()
+        freed = 0.0 if after is None else (last.heap - after.heap) / max(1, last.step)
         if freed >= _FREED * rate:
-            found.append(_of_garbage(min(freed, rate)))
+            freed = min(freed, rate)
+            text = f"{_OTHER_MEMORY} grew {_size(freed)} a step: it waited for the collector"
+            found.append(Growth(GrowthKind.GARBAGE, text, freed))
             # what the last step left is still in use
-            floor, rate = max(floor, _FREED * rate), rate - min(freed, rate)
+            floor, rate = max(floor, _FREED * rate), rate - freed
         if rate >= floor:
-            known = None if arrays is None else arrays(HostGrowth(rate, steps, counted[-1].step))
+            grown = HostGrowth(rate, last.step - counted[0].step, last.step)
+            known = None if arrays is None else arrays(grown)
             found.append(_of_heap(rate, objects, known, nodes_per_step))
     elif objects is not None:
-        found.append(_of_objects(objects - own))
-    return [each for each in found if each is not None]
-
-
-def _spaced(samples: list[HostSample]) -> list[HostSample]:
-    """Return samples without those too near to others, as the first ones of a long loop are.
-
-    Noise of a step or two is large beside what a step leaves behind.
-    """
-    if len(samples) < _FEWEST:
-        return samples
-    least = (samples[-1].step - samples[0].step) / _MOST_SPACED
-    found = samples[-1:]
-    for each in reversed(samples[:-1]):
-        if found[-1].step - each.step >= least:
-            found.append(each)
-    return found[::-1] if len(found) >= _FEWEST else samples
+        text = (
+            f"about {objects - own:,.0f} Python objects a step stay behind, which hold no tensors"
+        )
+        found.append(Growth(GrowthKind.HOST, text, 0.0))
+    return found
 
 
 def steady_rate(points: Sequence[tuple[int, int]], floor: float) -> float | None:
@@ -233,17 +209,19 @@ def _rate(before: tuple[int, int], after: tuple[int, int]) -> float:
     return (after[1] - before[1]) / max(1, after[0] - before[0])
 
 
+_OTHER_MEMORY = "host memory without tensors"
+
+
 def _of_heap(
     rate: float, objects: float | None, arrays: tuple[str, str] | None, nodes: float
 ) -> Growth:
-    text = f"host memory without tensors grew {_size(rate)} a step: "
+    text = f"{_OTHER_MEMORY} grew {_size(rate)} a step: "
     if arrays is not None:
         what, path = arrays
         return Growth(GrowthKind.HOST, f"{text}NumPy arrays, {what}", rate, path)
     if objects is not None:
-        return Growth(
-            GrowthKind.HOST, f"{text}with about {objects:,.0f} Python objects a step", rate
-        )
+        text += f"with about {objects:,.0f} Python objects a step"
+        return Growth(GrowthKind.HOST, text, rate)
     graph = f"{nodes:,.0f} autograd nodes of what stays behind"
     if 0 < rate <= _OF_A_NODE * nodes:
         text += f"probably the {graph}, {_size(rate / nodes)} each"
@@ -252,43 +230,99 @@ def _of_heap(
     return Growth(GrowthKind.HOST, f"{text}; in part {graph}" if nodes >= 1 else text, rate)
 
 
-def _freed(last: HostSample, collected: Callable[[], HostSample | None] | None) -> float:
-    """Return how many bytes of each step the collector frees."""
-    after = None if collected is None else collected()
-    return 0.0 if after is None else (last.heap - after.heap) / max(1, last.step)
-
-
-def _of_garbage(rate: float) -> Growth:
-    text = f"host memory without tensors grew {_size(rate)} a step: it waited for the collector"
-    return Growth(GrowthKind.GARBAGE, text, rate)
-
-
-def _of_objects(objects: float) -> Growth:
-    text = f"about {objects:,.0f} Python objects a step stay behind, which hold no tensors"
-    return Growth(GrowthKind.HOST, text, 0.0)
-
-
-def _pinned(samples: Sequence[HostSample]) -> Growth | None:
+def _pinned(samples: Sequence[HostSample]) -> list[Growth]:
     rate = steady_rate([(each.step, each.pinned) for each in samples], _SMALLEST)
     if rate is None:
-        return None
-    return Growth(
-        GrowthKind.HOST, f"page-locked (pinned) host memory grew {_size(rate)} a step", rate
-    )
+        return []
+    text = f"page-locked (pinned) host memory grew {_size(rate)} a step"
+    return [Growth(GrowthKind.HOST, text, rate)]
 
 
-def _children(samples: Sequence[HostSample]) -> Growth | None:
-    rate = steady_rate([(each.step, each.children) for each in samples], 0.0)
-    if rate is None:
-        return None
+def _children(samples: Sequence[HostSample]) -> list[Growth]:
+    if steady_rate([(each.step, each.children) for each in samples], 0.0) is None:
+        return []
     first, last = samples[0], samples[-1]
-    steps = max(1, last.step - first.step)
-    nbytes = (last.children_bytes - first.children_bytes) / steps
-    text = f"worker processes: from {first.children} to {last.children}"
-    if UNKNOWN in (first.children_bytes, last.children_bytes) or nbytes <= 0:
-        return Growth(GrowthKind.HOST, f"{text} in {steps} steps", 0.0)
-    return Growth(GrowthKind.HOST, f"{text} in {steps} steps, {_size(nbytes)} a step", nbytes)
+    steps = last.step - first.step
+    text = f"worker processes: from {first.children} to {last.children} in {steps} steps"
+    rate = (last.children_bytes - first.children_bytes) / steps
+    if UNKNOWN in (first.children_bytes, last.children_bytes) or rate <= 0:
+        return [Growth(GrowthKind.HOST, text, 0.0)]
+    return [Growth(GrowthKind.HOST, f"{text}, {_size(rate)} a step", rate)]
 
 
 def _size(rate: float) -> str:
     return format_bytes(round(rate))
+
+
+@dataclass(frozen=True, slots=True)
+class HostGrowth:
+    """By how much host memory grew."""
+
+    rate: float
+    """Bytes a step."""
+    steps: int
+    """In how many steps that was seen."""
+    made: int
+    """How many steps there were in all."""
+
+    def fits(self, count: int, nbytes: int) -> bool:
+        """Tell whether so many things were left by all of the steps, or by those that count."""
+        low = self.rate * self.steps * (1 - _TOLERANCE)
+        return count >= self.steps and low <= nbytes <= self.rate * self.made * (1 + _TOLERANCE)
+
+    def is_multiple(self, count: int, size: int) -> bool:
+        """Tell whether a step left one thing of a size, or a few: there may be older ones."""
+        several = round(self.rate / size) if size else 0
+        if not 1 <= several <= _MOST_A_STEP or count < several * self.steps:
+            return False
+        return abs(several * size - self.rate) <= _TOLERANCE * self.rate
+
+
+def growing_arrays(grown: HostGrowth) -> tuple[str, str] | None:
+    """Return what arrays may have grown, and the path that holds one; None where none fit.
+
+    An array does not tell when it was made. So they have to account for the growth: together as
+    what all steps made, by their size as what one step makes, or one by itself that grew.
+    """
+    if "numpy" not in sys.modules:
+        return None
+    objects = live_objects()
+    arrays = owned_arrays(objects)
+    chosen = _chosen(arrays, grown)
+    if not chosen:
+        return None
+    skip = {id(arrays), id(objects), id(chosen), *map(id, arrays), *map(id, chosen)}
+    return _text(chosen), _path(chosen[0].array, skip)
+
+
+def _chosen(arrays: Sequence[OwnedArray], grown: HostGrowth) -> list[OwnedArray]:
+    sizes: dict[int, list[OwnedArray]] = {}
+    kinds: dict[int, list[OwnedArray]] = {}
+    for each in arrays:
+        sizes.setdefault(each.nbytes, []).append(each)
+        kinds.setdefault(each.held_in, []).append(each)
+    for group in (*sizes.values(), *kinds.values()):
+        if grown.fits(len(group), sum(each.nbytes for each in group)):
+            return group
+    for size, group in sizes.items():
+        if grown.is_multiple(len(group), size):
+            return group
+    whole = grown.rate * grown.made
+    alone = (group for size, group in sizes.items() if abs(size - whole) <= _OF_ONE * whole)
+    return next((group for group in alone if len(group) == 1), [])
+
+
+def _text(chosen: Sequence[OwnedArray]) -> str:
+    sizes = {each.nbytes for each in chosen}
+    if len(chosen) == 1:
+        return f"one that is {format_bytes(chosen[0].nbytes)} now"
+    if len(sizes) == 1:
+        return f"{len(chosen):,} of {format_bytes(chosen[0].nbytes)} each"
+    total = sum(each.nbytes for each in chosen)
+    return f"{len(chosen):,} with {format_bytes(total)} in all"
+
+
+def _path(array: Any, skip: Collection[int]) -> str:
+    """Return the shortest path; nothing where none is seen, as in a dict of arrays alone."""
+    paths = reference_paths([array], skip=skip)[0]
+    return next((str(each) for each in paths if each.references[0].kind != "unknown"), "")

@@ -1,17 +1,26 @@
-"""One look at the end of some steps: what of them is left, and which lines have ever more alive."""
+"""Inspection at the end of some steps: what is left of them, and which lines may grow."""
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.base import LeftBlocks
-from tensorlens.leaks.growth.balance import KnownGrowth, Levels, residue
-from tensorlens.leaks.growth.groups import Group, HeldBlock, LeftBlock, candidates, grouped, sampled
-from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, climbs, may_climb
+from tensorlens.interpreter import paused_collector
+from tensorlens.leaks.growth.groups import (
+    Group,
+    HeldBlock,
+    LeftBlock,
+    candidates,
+    grouped,
+    left_by_step,
+    sampled,
+)
+from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, UNCLEAR, climbs, judge, may_climb
+from tensorlens.leaks.growth.levels import KnownGrowth, Levels, grown_lines, residue
 from tensorlens.leaks.growth.populations import drifts, populations
-from tensorlens.leaks.growth.replacement import grown_lines
 from tensorlens.leaks.growth.retained import RetainedGroup, described
 from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.report import Growth
@@ -24,30 +33,51 @@ _MOST_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
+    """What steps left behind."""
+
+    found: list[RetainedGroup]
+    growth: list[Growth]
+    """Lines that may grow though no single block stays behind."""
+    unseen: int
+    """How many groups grew besides, the smallest, which nobody has looked at."""
+    unseen_bytes_per_step: float
+
+
+@dataclass(slots=True)
+class _Look:
     """The groups of blocks that steps left behind."""
 
     found: list[RetainedGroup]
-    left: LeftBlocks | None
-    """All that lives of the steps; None if nobody counts."""
+    left: LeftBlocks
+    """All that lives of the steps."""
     explained: KnownGrowth
     """Growth that the groups explain."""
     rest: dict[int, Levels]
     """Growth that they do not explain, by the number of the line."""
-    unseen: int = 0
-    """How many groups grew besides, the smallest, which nobody has looked at."""
-    unseen_bytes_per_step: float = 0.0
-
-    @property
-    def grew_otherwise(self) -> bool:
-        """Whether more of a line lives than the groups explain."""
-        return any(levels.growth > 0 for levels in self.rest.values())
+    unseen: list[float]
+    """Bytes a step of the groups that were not looked at."""
 
 
-def inspect_steps(watched: LoopSamples) -> Inspection:
-    """Return what is left of each of the steps."""
-    left = watched.steps.left(0)
-    if left is None:
-        return Inspection([], None, KnownGrowth(), {})
+def inspect(watched: LoopSamples) -> Inspection:
+    """Return what is left of each of the steps, and what may grow.
+
+    The collector runs once, between two looks, and only where something grew that nothing but it
+    could tell, and where the program lets it run at all: what it frees is garbage and no leak.
+    """
+    # or it might free what is about to be looked at
+    with paused_collector():
+        left = watched.steps.left(0)
+        if left is None:
+            return Inspection([], [], 0, 0.0)
+        look = _look(watched, left)
+    dead = _collect(watched, look)
+    with paused_collector():
+        found, growth = _populations(watched, look, dead)
+    found = [_without_garbage(each, dead, watched) for each in found]
+    return Inspection(found, growth, len(look.unseen), sum(look.unseen))
+
+
+def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
     blocks, places, chosen = sampled(candidates(left, watched.span), _MOST_BLOCKS)
     found: list[RetainedGroup] = []
     groups: list[Group] = []
@@ -72,27 +102,57 @@ def inspect_steps(watched: LoopSamples) -> Inspection:
         # of what hangs below the others nothing is known
         explained.births.update(block.birth for block in blocks)
     rest = {birth: rest[birth] for birth in rest.keys() - explained.births}
-    return Inspection(found, left, explained, rest, len(unseen), sum(unseen))
+    return _Look(found, left, explained, rest, unseen)
 
 
-def inspect_again(
-    watched: LoopSamples, seen: Inspection, dead: frozenset[int]
-) -> tuple[list[RetainedGroup], list[Growth]]:
-    """Return the groups with the populations that grow, and the lines that may.
+def _collect(watched: LoopSamples, look: _Look) -> frozenset[int]:
+    """Run the collector where it matters, and return the addresses that it has freed.
 
-    Args:
-        watched: the steps.
-        seen: the first look.
-        dead: the addresses that the collector has freed since.
+    Not where the program collects nothing: there a cycle tells by itself.
     """
-    if seen.left is None:
-        return seen.found, []
-    explained = KnownGrowth(seen.explained.addresses | dead, set(seen.explained.births))
-    rest = residue(watched, seen.left, explained) if dead else seen.rest
-    growing, births = populations(watched, seen.left, explained, rest)
-    found = [each for each in seen.found if each.is_explained or each.birth not in births]
+    grew_otherwise = any(levels.growth > 0 for levels in look.rest.values())
+    is_known = all(each.is_held for each in look.found) and not grew_otherwise
+    if is_known or watched.uncollected:
+        return frozenset()
+    gc.collect()
+    now = watched.steps.left(0)
+    return frozenset(look.left.address).difference(() if now is None else now.address)
+
+
+def _populations(
+    watched: LoopSamples, look: _Look, dead: frozenset[int]
+) -> tuple[list[RetainedGroup], list[Growth]]:
+    """Return the groups with the populations that grow, and the lines that may."""
+    explained = KnownGrowth(look.explained.addresses | dead, set(look.explained.births))
+    rest = residue(watched, look.left, explained) if dead else look.rest
+    growing, births = populations(watched, look.left, explained, rest)
+    found = [each for each in look.found if each.is_explained or each.birth not in births]
     told = births.union(each.birth for each in found if not each.is_explained)
-    return found + growing, drifts(watched, seen.left, explained, rest, told)
+    return found + growing, drifts(watched, look.left, explained, rest, told)
+
+
+def _without_garbage(
+    found: RetainedGroup, dead: frozenset[int], watched: LoopSamples
+) -> RetainedGroup:
+    """Judge what nobody holds again, by what of it the collector has left."""
+    if found.is_held:
+        return found
+    if watched.uncollected:
+        return replace(found, is_garbage=found.cycle is not None or watched.is_frozen)
+    left = [block for block in found.blocks if block.address not in dead]
+    judgement = judge(left_by_step(left), watched.span)
+    is_one = found.is_replaced or found.is_population
+    if len(left) == len(found.blocks):
+        # no cycle holds it: the collector has been there
+        return replace(found, cycle=None)
+    if left and is_one:
+        return found
+    if judgement.certainty == NONE:
+        return replace(found, is_garbage=True)
+    below = found.bytes_per_step - found.judgement.bytes_per_step
+    nbytes = judgement.bytes_per_step + below
+    # what hangs below is not told apart
+    return replace(found, judgement=judgement, bytes_per_step=nbytes)
 
 
 def _may_grow(group: Group, groups: Sequence[Group], watched: LoopSamples) -> bool:

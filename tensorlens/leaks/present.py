@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.leaks.line_text import place_of
-from tensorlens.leaks.report import Balance, BelowLine, Example, Growth, Leak, LeakKind, LeakReport
+from tensorlens.leaks.report import (
+    Balance,
+    BelowLine,
+    Example,
+    Growth,
+    Leak,
+    LeakKind,
+    LeakReport,
+    place_of,
+)
 from tensorlens.records.names import readable_name
 from tensorlens.records.references import ReferencePath
 from tensorlens.render.blocks import (

@@ -6,15 +6,16 @@ were watched after the warm-up.
 
 from __future__ import annotations
 
+import linecache
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar
 
-from tensorlens.leaks.line_text import place_of
 from tensorlens.records.documents import Document
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.source import place
 
 
 class LeakKind(StrEnum):
@@ -211,3 +212,13 @@ class LeakReport(Document):
         first = self.leaks[0]
         held = f", held by {first.path}" if first.path else ""
         return f"<LeakReport: {self.verdict}; made at {place_of(first.born)}{held}>"
+
+
+def place_of(line: SourceLine | None) -> str:
+    """Return where a line is, and in which function."""
+    return "a line that is not known" if line is None else place(line, function=True)
+
+
+def source_of(line: SourceLine | None) -> str:
+    """Return what a line says; nothing where its file cannot be read."""
+    return "" if line is None else linecache.getline(line.filename, line.lineno).strip()

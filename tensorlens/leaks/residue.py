@@ -11,8 +11,8 @@ from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.survivors import Survivor
 from tensorlens.leaks.growth.retained import paths_of
-from tensorlens.leaks.line_text import source_of
 from tensorlens.leaks.merged_steps import follow
+from tensorlens.leaks.report import source_of
 from tensorlens.records.tensors import SourceLine
 
 _MOST_LINES = 10

@@ -3,89 +3,64 @@
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Mapping, Sequence
 
 from tensorlens.heap.paths import UNSEEN
-from tensorlens.interpreter import frozen_objects, paused_collector
-from tensorlens.leaks.advice import Facts, advice
-from tensorlens.leaks.garbage import (
-    collect,
-    garbage_advice,
-    without_garbage,
-)
-from tensorlens.leaks.growth.balance import balance
-from tensorlens.leaks.growth.growth_test import (
-    CERTAIN,
-    LIKELY,
-    UNCLEAR,
-    Judgement,
-    climbs,
-    growing,
-)
+from tensorlens.interpreter import frozen_objects
+from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, Judgement, climbs, growing
+from tensorlens.leaks.growth.levels import balance
 from tensorlens.leaks.growth.retained import RetainedGroup, end_of
 from tensorlens.leaks.growth.samples import LoopSamples
-from tensorlens.leaks.headline import headline
-from tensorlens.leaks.host import HostSample, host_growth
-from tensorlens.leaks.host_arrays import growing_arrays
-from tensorlens.leaks.inspection import Inspection, inspect_again, inspect_steps
-from tensorlens.leaks.line_text import place_of, source_of
+from tensorlens.leaks.host import HostSample, growing_arrays, host_growth
+from tensorlens.leaks.inspection import Inspection, inspect
+from tensorlens.leaks.leak_records import leak_of, with_models_as_one
 from tensorlens.leaks.report import (
     Balance,
-    BelowLine,
-    Certainty,
     Growth,
     GrowthKind,
     Leak,
     LeakKind,
     LeakReport,
+    place_of,
 )
-from tensorlens.leaks.runtime_models import with_models_as_one
-from tensorlens.records.references import ReferencePath
 from tensorlens.render.figures import counted, counted_about
 from tensorlens.units import format_bytes
 
-_MANY = 24
-"""Steps after which a container that none of them emptied is taken to be never emptied."""
-_CONTAINERS = ("item", "key", "queue", "cache")
+_TIMES_MORE = 3
+"""How many times as many steps would tell what is not clear."""
+_HARMLESS = {
+    GrowthKind.FILLING: "go into containers with an end",
+    GrowthKind.GARBAGE: "wait for the garbage collector",
+}
+"""Kinds of growth that end, and the words for them."""
 
 
 def verdict(watched: LoopSamples) -> LeakReport:
-    """Return what grew in the steps that were watched.
-
-    The collector runs once, at the end, and only where something grew that nothing but it could
-    tell, and where the program lets it run at all: what it frees is garbage and no leak.
-    """
+    """Return what grew in the steps that were watched."""
     if not watched.judged:
         text = f"too few steps to tell: {watched.made} with {watched.warmup_steps} of warm-up"
         return _report(watched, (), (), text)
-    # or it might free what is about to be looked at
-    with paused_collector():
-        seen = inspect_steps(watched)
-    dead = collect(watched, seen)
-    with paused_collector():
-        found, unclear = inspect_again(watched, seen, dead)
-    found = [without_garbage(each, dead, watched) for each in found]
+    seen = inspect(watched)
     leaks: list[tuple[RetainedGroup, Leak]] = []
     others: list[tuple[float, Growth]] = []
-    for each in found:
+    for each in seen.found:
         other = _no_leak(each, watched)
         if other is not None:
             others.append((each.taken, other))
         elif each.judgement.certainty == UNCLEAR:
             others.append((each.taken, _unclear(each, watched)))
         else:
-            leaks.append((each, _leak(each, watched)))
+            leaks.append((each, leak_of(each, watched)))
     leaks = with_models_as_one(leaks)
     leaks.sort(key=lambda pair: -pair[1].bytes_per_step)
     listed = [leak for _, leak in leaks]
     grown = [other for _, other in others]
-    grown += unclear
+    grown += seen.growth
     grown += _reserved(watched)
     grown += _host(watched, listed)
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     grown += _gone(watched, sums)
-    text = headline(watched, listed, grown, sums)
+    text = _headline(watched, listed, grown, sums)
     notes = (*_left_out(seen), *_hidden(listed))
     return _report(watched, tuple(listed), tuple(grown), text, notes, sums)
 
@@ -139,92 +114,6 @@ def _unclear(found: RetainedGroup, watched: LoopSamples) -> Growth:
     text = f"{_rate(found.judgement, nbytes)}, made at {where}: {found.judgement.reason}"
     path = str(found.paths[0]) if found.paths else ""
     return Growth(GrowthKind.UNCLEAR, text, nbytes, path, found.device)
-
-
-def _certainty(found: RetainedGroup, watched: LoopSamples) -> tuple[Certainty, str]:
-    """Return how sure it is that something is a leak, and why."""
-    certainty, reason = found.judgement.certainty, found.judgement.reason
-    if found.is_garbage:
-        if watched.is_frozen:
-            return certainty, f"{reason}; gc.freeze() hides it from the collector"
-        return certainty, f"{reason}; only a cycle holds it, and nothing runs the collector"
-    if found.is_unseen or not found.paths:
-        reason += "; what holds it cannot be seen from Python"
-        reason += f" ({found.words.unseen})" if found.words.unseen else ""
-    if certainty == CERTAIN and watched.made < _MANY and _may_be_emptied(found.paths):
-        text = f"; a cache cleared less often than every {watched.made} steps would look the same"
-        return LIKELY, f"{reason}{text}: run {_MANY} or more steps to be sure"
-    return certainty, reason
-
-
-def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
-    return any(each.kind in _CONTAINERS for path in paths for each in path.references)
-
-
-def _leak(found: RetainedGroup, watched: LoopSamples) -> Leak:
-    line = watched.steps.line(found.birth)
-    source = source_of(line)
-    facts = Facts(
-        steps=watched.span.steps,
-        is_in_array=found.is_in_array,
-        is_replaced=found.is_replaced,
-        role=found.role,
-        variable=_variable(source),
-        carried=_carried(source),
-        words=found.words,
-    )
-    certainty, reason = _certainty(found, watched)
-    todo = advice(found.paths, found.example, facts)
-    return Leak(
-        born=line,
-        tensors_per_step=found.judgement.tensors_per_step,
-        bytes_per_step=found.bytes_per_step,
-        path=str(found.paths[0]) if found.paths else str(found.cycle or ""),
-        paths=found.paths,
-        role=found.role,
-        device=found.device,
-        example=found.example,
-        certainty=certainty,
-        reason=reason,
-        advice=garbage_advice(watched) if found.is_garbage else todo,
-        source=source,
-        kind=_kind(found),
-        below=_below(found, watched),
-        nodes_per_step=found.nodes,
-    )
-
-
-def _kind(found: RetainedGroup) -> LeakKind:
-    if found.is_garbage:
-        return LeakKind.GARBAGE
-    return LeakKind.QUEUE if found.is_population else LeakKind.LEAK
-
-
-def _below(found: RetainedGroup, watched: LoopSamples) -> tuple[BelowLine, ...]:
-    lines = [(watched.steps.line(each.birth), each) for each in found.below]
-    return tuple(
-        BelowLine(line, each.nbytes, each.tensors, each.role, source_of(line))
-        for line, each in lines
-    )
-
-
-def _variable(source: str) -> str | None:
-    """Return the variable that a line assigns to: ``loss`` of ``loss = criterion(y)``."""
-    targets, _ = _assignment(source)
-    return targets if targets.isidentifier() else None
-
-
-def _carried(source: str) -> str | None:
-    """Return what a line takes and replaces: ``h`` of ``out, h = rnn(x, h)``, or ``self.h``."""
-    targets, taken = (re.findall(r"[A-Za-z_][\w.]*", side) for side in _assignment(source))
-    both = {each for each in targets if any(f"{name}.".startswith(f"{each}.") for name in taken)}
-    return both.pop() if len(both) == 1 else None
-
-
-def _assignment(source: str) -> tuple[str, str]:
-    """Return what is left and right of a line's ``=``; both are empty where it has none."""
-    targets, equals, value = source.partition("=")
-    return (targets.strip(), value) if equals and not value.startswith("=") else ("", "")
 
 
 def _rate(judgement: Judgement, nbytes: float) -> str:
@@ -293,6 +182,68 @@ def _host(watched: LoopSamples, leaks: Sequence[Leak]) -> list[Growth]:
         arrays=growing_arrays,
         collected=collected,
     )
+
+
+def _headline(
+    watched: LoopSamples,
+    leaks: Sequence[Leak],
+    others: Sequence[Growth],
+    sums: Mapping[str, Balance],
+) -> str:
+    """Return the verdict in a sentence."""
+    count = watched.span.steps
+    if leaks:
+        tensors = sum(leak.tensors_per_step for leak in leaks)
+        likely = "" if any(leak.certainty == CERTAIN for leak in leaks) else "likely a "
+        kinds = {leak.kind for leak in leaks}
+        kind = kinds.pop() if len(kinds) == 1 else LeakKind.LEAK
+        number, nbytes = counted_about(tensors), _sum_of(leaks)
+        graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
+        if graphs:
+            its = "it keeps" if tensors == 1 else "they keep"
+            graph = f"probably the autograd graph that {its} ({_sum_of(graphs)})"
+            parts = f"{number} ({nbytes}) and {graph}"
+            return f"{likely}{kind}: {_sum_of([*leaks, *graphs])} stay behind in each step: {parts}"
+        return f"{likely}{kind}: {number} and {nbytes} stay behind in each step"
+    unclear = [each for each in others if each.kind == GrowthKind.UNCLEAR]
+    if unclear:
+        amount = f"{_sum_of(unclear)} a step more, but not from each of them"
+        more = _TIMES_MORE * (watched.made - watched.warmup_steps)
+        return f"not clear after {count} steps: {amount}; watch {more} steps or more"
+    gone = [each for each in others if each.kind == GrowthKind.GONE]
+    if gone:
+        return (
+            f"memory grew by {_sum_of(gone)} a step while the loop ran, and is freed now: ask for "
+            "the verdict before the loop's function returns"
+        )
+    if any(each.kind == GrowthKind.HOST for each in others):
+        return f"no tensors stay behind in {_any(count)}, but host memory grows"
+    grown = [
+        f"{_sum_of(mine)} a step {words}"
+        for kind, words in _HARMLESS.items()
+        if (mine := [each for each in others if each.kind == kind and each.bytes_per_step])
+    ]
+    if grown:
+        return f"no tensors are lost in {count} steps: {', and '.join(grown)}"
+    rest = [
+        each.unknown
+        for device, each in sums.items()
+        if 2 * each.unknown > watched.allocated(device)[0]
+    ]
+    if any(rest):
+        return (
+            f"no tensor is known to stay behind in {_any(count)}, but memory is "
+            f"{format_bytes(sum(rest))} more at their end"
+        )
+    return f"no leak: nothing stays behind in {_any(count)}"
+
+
+def _any(count: int) -> str:
+    return "the one step judged" if count == 1 else f"any of {count} steps"
+
+
+def _sum_of(several: Sequence[Leak | Growth]) -> str:
+    return format_bytes(round(sum(each.bytes_per_step for each in several)))
 
 
 def _report(

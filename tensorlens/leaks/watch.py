@@ -1,9 +1,11 @@
-"""``find_leaks()`` and ``LeakWatch``: what a loop's steps leave behind."""
+"""``find_leaks()``, ``LeakWatch`` and ``LoopJudge``: what a loop's steps leave behind."""
 
 from __future__ import annotations
 
 import gc
 import inspect
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -13,9 +15,8 @@ from typing import Any, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.registry import adapters, arrivals, missing
-from tensorlens.guards import guarded
-from tensorlens.leaks.garbage import Collections
-from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.guards import guarded, is_from_a_handler, reason
+from tensorlens.leaks.growth.samples import Collections, LoopSamples
 from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.merged_steps import follow, pinned
 from tensorlens.leaks.report import LeakReport
@@ -25,6 +26,11 @@ _T = TypeVar("_T")
 
 _MOST_FIGURES = 32
 """Moments whose figures are kept: at so many, every second one goes, and each two steps are one."""
+
+_FEWEST, _ENOUGH = 3, 6
+"""Steps that count before the first verdict, which is not sure: a loop may be short; and before
+the second."""
+_BY_PASS = "no optimizer stepped: a step ends with each backward pass"
 
 
 class LeakWatch:
@@ -100,11 +106,12 @@ class LeakWatch:
         self._collections.step_ended(made)
         figures = steps.figures()
         self._figures.append(figures)
-        self._host.step_ended(made, figures.allocated.get("cpu", 0))
+        self._host.look(made, figures.allocated.get("cpu", 0))
         if len(self._figures) > _MOST_FIGURES:
             del self._figures[1::2]
             steps.merge()
             self._stride *= 2
+            self._host.thin(self._stride)
         steps.begin()
 
     def follow(self, items: Iterable[_T]) -> Iterator[_T]:
@@ -147,19 +154,18 @@ class LeakWatch:
         if self._steps is None and self._report is not None:
             return self._report
         steps = self._on("result()")
-        tensors = steps.figures().allocated.get("cpu", 0)
-        host = self._host.samples(self._made, tensors)
 
         def now() -> HostSample:
             return self._host.now(self._made, steps.figures().allocated.get("cpu", 0))
 
+        host = [each for each in self._host.samples if each.step < self._made]
         seen = LoopSamples(
             steps,
             tuple(self._figures),
             self._made,
             self._warmup,
             self._stride,
-            host,
+            (*host, now()),
             now,
             self._collections.is_off,
             self._collections.is_frozen,
@@ -247,3 +253,115 @@ def _takes_a_number(step: Callable[..., Any]) -> bool:
         or (each.kind in positional and each.default is inspect.Parameter.empty)
         for each in parameters
     )
+
+
+class LoopJudge:
+    """Judges a loop while it runs: when it has ended, what it left behind may be gone.
+
+    That is after 3 steps that count, after 6, and whenever there are twice as many, up to
+    ``steps``, after which it watches no longer.
+
+    Args:
+        warmup: how many steps at the beginning do not count.
+        steps: how many count at most.
+    """
+
+    def __init__(self, warmup: int, steps: int) -> None:
+        self.made = 0
+        """How many steps the loop made."""
+        self.is_by_pass = False
+        """Whether backward passes ended the steps, as no optimizer stepped."""
+        self.refusal: str | None = None
+        """Why nothing is watched any more."""
+        self._watch: LeakWatch | None = LeakWatch(warmup=warmup)
+        self._warmup = warmup
+        self._steps = steps
+        self._next = min(_FEWEST, steps)
+        self._report: LeakReport | None = None
+        self._judged_after = 0
+        self._process = os.getpid()
+        self._busy = threading.Lock()
+
+    def begin(self, follow: Callable[[], None]) -> None:
+        """Begin to watch, or anew; what comes before is none of the first step."""
+        if self._watch is not None:
+            self._safely(self._watch.restart)
+        self._safely(follow)
+
+    def step_ended(self) -> None:
+        """A step of the loop has ended."""
+        if os.getpid() != self._process or not self._busy.acquire(blocking=False):
+            # forked, or while a step was judged
+            return
+        try:
+            self.made += 1
+            if self._watch is None:
+                return
+            self._safely(self._watch.step)
+            counted = self.made - self._warmup
+            if counted >= self._next:
+                self._judge(is_last=counted >= self._steps)
+                self._next = min(_ENOUGH if counted < _ENOUGH else 2 * counted, self._steps)
+        finally:
+            self._busy.release()
+
+    def pass_ended(self) -> None:
+        """A backward pass has ended, in a loop whose optimizer has not stepped."""
+        self.is_by_pass = True
+        self.step_ended()
+
+    def forget_passes(self) -> None:
+        """An optimizer steps for the first time: its steps count, and no passes before it."""
+        if self.is_by_pass and os.getpid() == self._process and self.refusal is None:
+            self.is_by_pass, self.made, self._report = False, 0, None
+            self._next = min(_FEWEST, self._steps)
+            self._watch = self._watch or LeakWatch(warmup=self._warmup)
+            self._safely(self._watch.restart)
+
+    def finish(self) -> LeakReport | None:
+        """Return the latest verdict; None where there is none.
+
+        A loop that was too short for one is judged now.
+        """
+        # a signal may come while a step is judged
+        if self._report is None and self.made and self._busy.acquire(blocking=False):
+            try:
+                self._judge()
+            finally:
+                self._busy.release()
+        report = self._report
+        if report is None:
+            return None
+        if self.is_by_pass:
+            report = replace(report, notes=(*report.notes, _BY_PASS))
+        if self.made == self._judged_after:
+            return report
+        note = f"judged after step {self._judged_after:,}; the program made {self.made:,}"
+        return replace(report, notes=(*report.notes, note))
+
+    def empty_report(self, why: str) -> LeakReport:
+        """Return a report without a verdict."""
+        return LeakReport((), (), steps=0, warmup=self._warmup, allocated={}, verdict=why)
+
+    def _judge(self, *, is_last: bool = False) -> None:
+        watch = self._watch
+        if watch is None:
+            return
+
+        def judge() -> None:
+            self._report = watch.stop() if is_last else watch.result()
+            self._judged_after = self.made
+
+        self._safely(judge)
+        if is_last:
+            self._watch = None
+
+    def _safely(self, act: Callable[[], object]) -> None:
+        """Do something in the middle of the program, which is to go on whatever happens here."""
+        try:
+            act()
+        except Exception as failure:
+            if is_from_a_handler(failure):
+                raise
+            self._watch = None
+            self.refusal = reason(failure)

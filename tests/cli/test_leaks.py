@@ -9,8 +9,8 @@ import pytest
 from commands import environment, own_lines, program_lines
 from commands import quick_tensorlens as tensorlens
 
-from tensorlens.leaks.loop_judge import LoopJudge
 from tensorlens.leaks.report import LeakReport
+from tensorlens.leaks.watch import LoopJudge
 from tensorlens.loading import load
 from tests import warm
 

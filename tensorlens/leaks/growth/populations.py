@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.survivors import Holdings, Retained
-from tensorlens.leaks.growth.balance import KnownGrowth, Levels, total
 from tensorlens.leaks.growth.groups import (
     Group,
     HeldBlock,
@@ -28,6 +27,7 @@ from tensorlens.leaks.growth.growth_test import (
     may_climb,
     may_enlarge,
 )
+from tensorlens.leaks.growth.levels import KnownGrowth, Levels, total
 from tensorlens.leaks.growth.retained import (
     RetainedBelow,
     RetainedGroup,
@@ -39,8 +39,7 @@ from tensorlens.leaks.growth.retained import (
     with_holders,
 )
 from tensorlens.leaks.growth.samples import LoopSamples
-from tensorlens.leaks.line_text import place_of
-from tensorlens.leaks.report import Certainty, Growth, GrowthKind
+from tensorlens.leaks.report import Certainty, Growth, GrowthKind, place_of
 from tensorlens.records.references import ReferencePath
 from tensorlens.units import format_bytes
 

@@ -16,7 +16,7 @@ from tensorlens.leaks.growth.groups import (
     merged_groups,
 )
 from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement
-from tensorlens.leaks.growth.replacement import frees_as_much, steps_of
+from tensorlens.leaks.growth.levels import frees_as_much, steps_of
 from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.report import Example
 from tensorlens.records.references import Reference, ReferencePath

@@ -7,8 +7,14 @@ import pytest
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.host.counters import child_processes
-from tensorlens.leaks.host import HostSample, HostSampler, host_growth, steady_rate
-from tensorlens.leaks.host_arrays import HostGrowth, growing_arrays
+from tensorlens.leaks.host import (
+    HostGrowth,
+    HostSample,
+    HostSampler,
+    growing_arrays,
+    host_growth,
+    steady_rate,
+)
 
 MIB = 1024**2
 
@@ -141,42 +147,41 @@ class Clock:
         return self.now
 
 
-def test_the_first_cheap_samples_are_all_taken() -> None:
+def test_cheap_samples_are_taken_at_each_look() -> None:
     sampler = HostSampler(clock=Clock(0.0001))
-    for step in range(9):
-        sampler.step_ended(step, 0)
-    assert [each.step for each in sampler.samples(8, 0)] == [*range(9)]
-
-
-def test_noise_of_the_first_steps_hides_no_growth_of_a_long_loop() -> None:
-    steps = [2, 3, 4, 5, 6, 7, *range(100, 1000, 100)]
-    noise = {3: 1 << 20, 5: 1 << 20}
-    samples = [HostSample(step, 8192 * step + noise.get(step, 0), 0) for step in steps]
-    (growth,) = host_growth(samples, warmup=2)
-    # between the samples of steps 7 and 900, 8 KiB each
-    assert growth.bytes_per_step == 8192.0
+    for step in range(100):
+        sampler.look(step, 0)
+    assert [each.step for each in sampler.samples] == [*range(100)]
 
 
 def test_dear_samples_are_taken_seldom() -> None:
     # a question takes as long as a sample: the next one is due after 20 questions, later after 1000
     sampler = HostSampler(clock=Clock(1 / 64))
     for step in range(2500):
-        sampler.step_ended(step, 0)
-    taken = [each.step for each in sampler.samples(2500, 0)]
-    assert taken == [*range(0, 160, 20), 1140, 2140, 2500]
+        sampler.look(step, 0)
+    assert [each.step for each in sampler.samples] == [*range(0, 160, 20), 1140, 2140]
 
 
-def test_a_long_loop_keeps_few_samples() -> None:
+def test_samples_between_the_steps_that_are_kept_go() -> None:
     sampler = HostSampler(clock=Clock(0.0))
-    for step in range(10_000):
-        sampler.step_ended(step, 0)
-    found = [each.step for each in sampler.samples(10_000, 0)]
-    assert len(found) <= 65 and found[0] == 0 and found[-1] == 10_000
+    for step in range(1, 10):
+        sampler.look(step, 0)
+    sampler.thin(4)
+    assert [each.step for each in sampler.samples] == [4, 8]
+
+
+def test_noise_of_the_first_steps_hides_no_growth_of_a_long_loop() -> None:
+    sampler, noise = HostSampler(), {3: 1 << 20, 5: 1 << 20}
+    steps = [*range(1, 33), *range(64, 1025, 32)]
+    sampler.samples = [HostSample(step, 8192 * step + noise.get(step, 0), 0) for step in steps]
+    sampler.thin(32)
+    (growth,) = host_growth(sampler.samples, warmup=2)
+    assert growth.bytes_per_step == 8192.0
 
 
 def test_pinned_memory_is_asked_for() -> None:
-    assert HostSampler(lambda: 7).samples(0, 0)[0].pinned == 7
-    assert HostSampler().samples(0, 0)[0].pinned == UNKNOWN
+    assert HostSampler(lambda: 7).now(0, 0).pinned == 7
+    assert HostSampler().now(0, 0).pinned == UNKNOWN
 
 
 @pytest.mark.skipif(child_processes()[0] == UNKNOWN, reason="children are not listed here")
