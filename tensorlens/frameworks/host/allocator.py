@@ -26,7 +26,6 @@ _pointer, _length, _number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _SIGNATURES: Signatures = {
     "tl_make_reader": (ctypes.py_object, ()),
     "tl_allocated": (_length, ()),
-    "tl_resident": (_length, ()),
     "tl_set_era": (None, (_number,)),
     "tl_living": (_pointer, (_number,)),
     "tl_totals": (_pointer, ()),
@@ -112,8 +111,6 @@ class NativeAllocator:
         """
         self.allocated: Callable[[], int] = library.tl_allocated
         """Gives the bytes handed out now."""
-        self.resident: Callable[[], int] = library.tl_resident
-        """Gives the resident set of the process in bytes, or -1."""
         self._watchers = 0
         self._births_prepared = False
         self._ended = False

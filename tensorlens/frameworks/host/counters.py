@@ -44,7 +44,7 @@ class NativeCounter(Generic[_A]):
     def __init__(self, allocator: _A) -> None:
         self.allocator = allocator
         self.missing: Mapping[str, str] = {}
-        if allocator.resident() < 0:
+        if allocator.read()[2] < 0:
             self.missing = {"reserved": "this system does not tell the resident set"}
         self._read = allocator.read
 

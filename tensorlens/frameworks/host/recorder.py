@@ -33,7 +33,6 @@ from tensorlens.records.deferred import DeferredLog
 from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
-from tensorlens.units import format_bytes
 
 ModulePath = Callable[[int, str], str | None]
 """Gives the path of a module by its address and its type's name; None where it is not known."""
@@ -42,126 +41,6 @@ Moment = Literal["begin", "backward", "end"]
 
 _SHARE = 20
 """After the second time, backward is looked at for at most one part in so many of the time."""
-
-
-def unknown_path(address: int, kind: str) -> str | None:
-    """Know the path of no module."""
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class MomentCensus:
-    """What is there at a moment."""
-
-    tensors: TensorTable
-    path: ModulePath = unknown_path
-    """Knows the modules that live then."""
-
-
-@dataclass(frozen=True, slots=True)
-class NameSources:
-    """How a framework's names are found."""
-
-    look: Callable[[Sequence[CensusRoot], Moment], MomentCensus]
-    """Gives the live tensors, named from roots on, and the paths of modules."""
-    paths: Callable[[Sequence[CensusRoot]], ModulePath]
-    """Gives the paths of the modules that live now."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundNames:
-    """What was seen at all moments of a recording."""
-
-    tensors: Sequence[tuple[TensorTable, TimeSpan]]
-    """Each with when all that is in it was there."""
-    paths: Sequence[ModulePath]
-    """Those that were taken later come first."""
-
-    def names(self) -> list[tuple[AddressNames, TimeSpan]]:
-        """Return names by address."""
-        return [(AddressNames(table), span) for table, span in self.tensors]
-
-    def path(self, address: int, kind: str) -> str:
-        """Return the path of a module; of one that nothing named, its type's name."""
-        return next(filter(None, (path(address, kind) for path in self.paths)), kind)
-
-
-class MomentCensuses:
-    """The censuses of one recording; none where the options want no names.
-
-    Args:
-        options: of the recording.
-        native: calls back when backward begins.
-        sources: how names are found.
-    """
-
-    def __init__(
-        self, options: RecordOptions, native: NativeRecorder, sources: NameSources
-    ) -> None:
-        self._options = options
-        self._native = native
-        self._sources = sources
-        self._between: list[tuple[TensorTable, TimeSpan]] = []
-        self._paths: list[ModulePath] = []
-        self._began = self._spent = 0
-        self._before = self._look("begin").tensors if options.names else None
-
-    def begin(self) -> None:
-        """The recording has begun."""
-        self._began = time.monotonic_ns()
-        if self._options.names:
-            _running.add(self)
-            self._native.name_at_backward(_name)
-
-    def look(self) -> None:
-        """Find the names of what is there now, unless that was done too often."""
-        began = time.monotonic_ns()
-        # the second pass is the first to find the state of optimizers
-        if len(self._between) > 1 and _SHARE * self._spent > began - self._began:
-            return
-        sight = self._look("backward")
-        self._between.append((sight.tensors, TimeSpan(began, time.monotonic_ns())))
-        self._paths.append(sight.path)
-        self._spent += time.monotonic_ns() - began
-
-    def end(self) -> None:
-        """The recording has ended."""
-        _running.discard(self)
-
-    def found(self, started: int) -> FoundNames:
-        """Return what was seen, and what is there now.
-
-        Args:
-            started: when the recording began, in monotonic nanoseconds.
-        """
-        if self._before is None:
-            return FoundNames((), (self._sources.paths(self._options.roots()),))
-        after = self._look("end")
-        tables = (
-            (self._before, TimeSpan(started, started)),
-            *self._between,
-            (after.tensors, TimeSpan(AT_THE_END, AT_THE_END)),
-        )
-        return FoundNames(tables, (after.path, *reversed(self._paths)))
-
-    def _look(self, moment: Moment) -> MomentCensus:
-        return self._sources.look(self._options.roots(), moment)
-
-
-_running: weakref.WeakSet[MomentCensuses] = weakref.WeakSet()
-
-
-def _name() -> None:
-    """Find names for all recordings that are on; called in the middle of the program."""
-    for censuses in [*_running]:
-        with contextlib.suppress(Exception):
-            censuses.look()
-
-
-_MOST = 1 << 14
-"""Marks that nobody asked for."""
-_mark_numbers = itertools.count()
-"""Of all recordings: they share the native log, which knows a mark by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +61,90 @@ class FrameworkHooks:
     """Name of the recorder, for the header."""
     watch: Callable[[], Callable[[], None]]
     """As :meth:`tensorlens.frameworks.base.Adapter.watch`."""
-    names: NameSources
+    look: Callable[[Sequence[CensusRoot], Moment], tuple[TensorTable, ModulePath]]
+    """Gives the live tensors, named from roots on, and the paths of the modules that live."""
+    paths: Callable[[Sequence[CensusRoot]], ModulePath]
+    """Gives the paths alone."""
     amend: Callable[[EventLog, Amendment], None] | None = None
     """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
+
+
+class MomentCensuses:
+    """The censuses of one recording; none where the options want no names.
+
+    Args:
+        options: of the recording.
+        native: calls back when backward begins.
+        hooks: find names.
+    """
+
+    def __init__(
+        self, options: RecordOptions, native: NativeRecorder, hooks: FrameworkHooks
+    ) -> None:
+        self._options = options
+        self._native = native
+        self._hooks = hooks
+        self._between: list[tuple[TensorTable, TimeSpan]] = []
+        self._paths: list[ModulePath] = []
+        self._began = self._spent = 0
+        self._before = self._look("begin")[0] if options.names else None
+
+    def begin(self) -> None:
+        """The recording has begun."""
+        self._began = time.monotonic_ns()
+        if self._options.names:
+            _running.add(self)
+            self._native.name_at_backward(_name)
+
+    def look(self) -> None:
+        """Find the names of what is there now, unless that was done too often."""
+        began = time.monotonic_ns()
+        # the second pass is the first to find the state of optimizers
+        if len(self._between) > 1 and _SHARE * self._spent > began - self._began:
+            return
+        tensors, path = self._look("backward")
+        self._between.append((tensors, TimeSpan(began, time.monotonic_ns())))
+        self._paths.append(path)
+        self._spent += time.monotonic_ns() - began
+
+    def end(self) -> None:
+        """The recording has ended."""
+        _running.discard(self)
+
+    def found(self, started: int) -> tuple[list[tuple[TensorTable, TimeSpan]], list[ModulePath]]:
+        """Return what was seen, each with when all of it was there, and the paths, latest first.
+
+        Args:
+            started: when the recording began, in monotonic nanoseconds.
+        """
+        if self._before is None:
+            return [], [self._hooks.paths(self._options.roots())]
+        tensors, path = self._look("end")
+        tables = [
+            (self._before, TimeSpan(started, started)),
+            *self._between,
+            (tensors, TimeSpan(AT_THE_END, AT_THE_END)),
+        ]
+        return tables, [path, *reversed(self._paths)]
+
+    def _look(self, moment: Moment) -> tuple[TensorTable, ModulePath]:
+        return self._hooks.look(self._options.roots(), moment)
+
+
+_running: weakref.WeakSet[MomentCensuses] = weakref.WeakSet()
+
+
+def _name() -> None:
+    """Find names for all recordings that are on; called in the middle of the program."""
+    for censuses in [*_running]:
+        with contextlib.suppress(Exception):
+            censuses.look()
+
+
+_MOST = 1 << 14
+"""Marks that nobody asked for."""
+_mark_numbers = itertools.count()
+"""Of all recordings: they share the native log, which knows a mark by its number."""
 
 
 class HostRecorder:
@@ -213,7 +173,7 @@ class HostRecorder:
         self._unwatch = weakref.finalize(self, hooks.watch())
         self._unwatch.atexit = False
         try:
-            self._censuses = MomentCensuses(options, self._native, hooks.names)
+            self._censuses = MomentCensuses(options, native, hooks)
             self._span = self._native.begin(options.limit, options.ops)
             self._wall, self._started = time.time(), time.monotonic_ns()
             self._censuses.begin()
@@ -246,11 +206,15 @@ class HostRecorder:
         finally:
             if end:
                 self._unwatch()
-        found = self._censuses.found(self._started)
+        tables, paths = self._censuses.found(self._started)
+
+        def module_name(address: int, kind: str) -> str:
+            return next(filter(None, (path(address, kind) for path in paths)), kind)
+
         parts = LogParts(
-            maker=LogMaker(self._native, found.path, taken.thread),
+            maker=LogMaker(self._native, module_name, taken.thread),
             taken=taken,
-            names=found,
+            tables=tables,
             marks=dict(self._marks),
             started=self._started,
             amend=self._hooks.amend,
@@ -273,7 +237,7 @@ class LogParts:
 
     maker: LogMaker
     taken: LogRows
-    names: FoundNames
+    tables: list[tuple[TensorTable, TimeSpan]]
     marks: dict[int, tuple[str, int]]
     """Name and time of each, by number."""
     started: int
@@ -300,15 +264,15 @@ class LogParts:
 
     def _made(self, rows: Columns, lives: Lifetimes) -> EventLog:
         log = self.maker.log(rows, self.started)
-        found = ((names, lives.there(span)) for names, span in self._by_address)
+        found = ((names, lives.there(span)) for names, span in self._names)
         label(log, rows.owner, found)
         if self.amend is not None:
             self.amend(log, Amendment(self.started, self.maker.thread))
         return log
 
     @functools.cached_property
-    def _by_address(self) -> list[tuple[AddressNames, TimeSpan]]:
-        return self.names.names()
+    def _names(self) -> list[tuple[AddressNames, TimeSpan]]:
+        return [(AddressNames(table), span) for table, span in self.tables]
 
 
 def _at_once(make: Callable[[], EventLog]) -> EventLog:
@@ -320,11 +284,6 @@ def gaps(taken: LogRows, no_ops: str | None) -> tuple[str, ...]:
     notes = []
     if no_ops is not None:
         notes.append(f"operators and autograd's nodes are not known: {no_ops}")
-    if taken.unlisted:
-        notes.append(
-            f"{format_bytes(taken.unlisted)} from before the first event that was kept is one "
-            "block here: there was no memory to list all blocks of then"
-        )
     if taken.lost_stacks:
         notes.append(f"{taken.lost_stacks} events have no stack: there are too many stacks")
     return tuple(notes)

@@ -22,9 +22,6 @@ from tensorlens.frameworks.host.recorder import (
     HostRecorder,
     ModulePath,
     Moment,
-    MomentCensus,
-    NameSources,
-    unknown_path,
 )
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.names import layer_path
@@ -45,6 +42,7 @@ from tensorlens.frameworks.tensorflow.hooks import follow_calls, nothing
 from tensorlens.heap import instances
 from tensorlens.records.events import ALLOC, GRAPH_CALL, Context, EventLog, Label
 from tensorlens.records.families import HANDLES
+from tensorlens.records.tensors import TensorTable
 
 _OURS = str(Path(__file__).parents[2]) + os.sep
 _MACHINERY = f"{os.sep}tensorflow{os.sep}python{os.sep}"
@@ -264,7 +262,7 @@ def start(options: RecordOptions) -> Recorder:
         lines.amend(log)
         gradients.amend(log, amendment)
 
-    hooks = FrameworkHooks(cpu.CpuCounter.source, observe, NameSources(_look, module_paths), amend)
+    hooks = FrameworkHooks(cpu.CpuCounter.source, observe, _look, module_paths, amend)
     recorder = HostRecorder(options, native, hooks)
     # whoever follows calls must not keep a recording that nobody ends
     reference = weakref.ref(recorder)
@@ -278,10 +276,9 @@ def _note(reference: weakref.ref[HostRecorder]) -> None:
         recorder.note(GRAPH_CALL)
 
 
-def _look(roots: Sequence[CensusRoot], moment: Moment) -> MomentCensus:
+def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
     from tensorlens.frameworks.tensorflow.census.findings import take
 
     # modules that are gone at the end have no paths
-    return MomentCensus(
-        take(roots).tensors, module_paths(roots) if moment == "end" else unknown_path
-    )
+    path = module_paths(roots) if moment == "end" else lambda address, kind: None
+    return take(roots).tensors, path

@@ -126,10 +126,6 @@ TL_EXPORT int64_t tl_allocated() {
   return g_allocated.load(std::memory_order_relaxed);
 }
 
-TL_EXPORT int64_t tl_resident() {
-  return read_resident();
-}
-
 // See prepare_births. `folders` are separated by NUL.
 TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length, int least_frames) {
   return prepare_births(folders, length, least_frames);
@@ -223,8 +219,7 @@ TL_EXPORT int tl_record_read(Span* span, int end) {
 }
 
 // `which` 0: the rows; 1: what was resident at the highest instant among the dropped. Gives how many
-// rows there are, how many events were dropped, how many stacks were lost, the thread that began, and
-// the bytes of the row that stands for blocks that could not be listed.
+// rows there are, how many events were dropped, how many stacks were lost, and the thread that began.
 TL_EXPORT void tl_record_look(const Span* span, int which, const void** columns, int64_t* figures) {
   const Rows& rows = which == 0 ? span->rows : span->dropped;
   const void* all[] = {
@@ -236,7 +231,6 @@ TL_EXPORT void tl_record_look(const Span* span, int which, const void** columns,
   figures[1] = span->lost;
   figures[2] = g_stacks.lost;
   figures[3] = span->thread;
-  figures[4] = which == 0 ? span->past_unlisted : span->dropped_unlisted;
 }
 
 // Has `namer` called on the main thread when backward begins from now on, see pending_names.hpp. The

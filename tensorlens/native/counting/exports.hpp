@@ -4,7 +4,6 @@
 
 #include "events.hpp"
 
-#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -45,17 +44,6 @@ struct Rows {
       birth.back() = block.birth;
     });
   }
-
-  // Gives the bytes that are not listed, for want of memory, of all that were there: they are one
-  // row, at an address that no block has, and no event frees them.
-  int64_t add_unlisted(int64_t level) {
-    const int64_t bytes = std::accumulate(size.begin(), size.end(), level, std::minus<>());
-    if (bytes <= 0) {
-      return 0;
-    }
-    add(kStart, 1, bytes, -1, kNoStack, -1);
-    return bytes;
-  }
 };
 
 // One recording: what was there when it began, and where in the log it began.
@@ -67,8 +55,6 @@ struct Span {
   Rows rows;     // as they were read last
   Rows dropped;  // what was resident at the highest instant among the dropped
   int64_t lost = 0;
-  // bytes that were there and are one row, for want of memory to list them
-  int64_t past_unlisted = 0, dropped_unlisted = 0;
 };
 
 // The second time it does nothing.
@@ -182,9 +168,13 @@ class Pairing {
   Table<OpenBlock> open_;
 };
 
-void take_past(Rows& rows, const Table<Past>& past) {
+// Of the `level` bytes that were there, blocks that there was no memory to remember are missing.
+void take_past(Rows& rows, const Table<Past>& past, int64_t level) {
   rows = Rows();
   rows.add_past(past);
+  if (std::accumulate(rows.size.begin(), rows.size.end(), int64_t{0}) < level) {
+    throw std::bad_alloc();
+  }
   Pairing(rows).own(past);
 }
 
@@ -195,10 +185,8 @@ void read_span(Span& span) {
   const int64_t from = known ? std::max(begin, g_log.first()) : begin;
   if (from > begin) {
     span.lost = span.highest.dropped;
-    take_past(span.past, g_log.past());
-    take_past(span.dropped, span.highest.blocks);
-    span.past_unlisted = span.past.add_unlisted(g_log.level());
-    span.dropped_unlisted = span.dropped.add_unlisted(span.highest.level);
+    take_past(span.past, g_log.past(), g_log.level());
+    take_past(span.dropped, span.highest.blocks, span.highest.level);
   }
   span.rows = span.past;
   Pairing pairing(span.rows);

@@ -16,8 +16,6 @@ from tensorlens.frameworks.host.recorder import (
     HostRecorder,
     ModulePath,
     Moment,
-    MomentCensus,
-    NameSources,
 )
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.exclusive_use import others_run
@@ -71,17 +69,14 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    names = NameSources(_look, _paths)
-    hooks = FrameworkHooks(cpu.CpuCounter.source, watch, names)
+    hooks = FrameworkHooks(cpu.CpuCounter.source, watch, _look, _paths)
     return HostRecorder(options, _recorder(cpu.recordable()), hooks)
 
 
-def _look(roots: Sequence[CensusRoot], moment: Moment) -> MomentCensus:
+def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
     # of a backward pass in another thread the model is not near this one
-    census = MomentCensus(*look(roots, near=moment != "backward" or not others_run()))
-    if moment == "end" and not _is_whole(census.tensors):
-        census = MomentCensus(*look(roots, near=False))
-    return census
+    found = look(roots, near=moment != "backward" or not others_run())
+    return look(roots, near=False) if moment == "end" and not _is_whole(found[0]) else found
 
 
 def _is_whole(table: TensorTable) -> bool:
