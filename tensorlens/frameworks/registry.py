@@ -186,17 +186,12 @@ def when_imported(name: str, act: Callable[[], None]) -> Callable[[], None]:
     Returns:
         What gives up waiting.
     """
-    module = sys.modules.get(name)
-    if module is not None and not _is_initializing(module):
+    if _is_imported(name):
         act()
         return lambda: None
     finder = _Finder(name, act)
     sys.meta_path.insert(0, finder)
     return finder.remove
-
-
-def _is_initializing(module: ModuleType) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 class _Finder(MetaPathFinder):

@@ -33,7 +33,7 @@ _SIGNATURES: Signatures = {
     "tl_births": (None, (_pointer, _length, _pointer, _pointer)),
     "tl_birth_line": (_pointer, (_number, _pointer)),
     "tl_name_models": (None, (_pointer, _length) * 3),
-    "tl_prepare_births": (ctypes.c_int, (_pointer, _length, ctypes.c_int)),
+    "tl_prepare_births": (ctypes.c_int, (_pointer, _length)),
     "tl_switch_births": (None, (ctypes.c_int,)),
 }
 LISTS: Signatures = {
@@ -42,8 +42,6 @@ LISTS: Signatures = {
 }
 """Functions of each part with lists for :func:`listed`."""
 _UTF_32 = f"utf-32-{sys.byteorder[0]}e"
-_LEAST_FRAMES = 5
-"""On the stack that :func:`_through_c` builds, from the native check to its caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +164,10 @@ class NativeAllocator:
         """
         return zip(*listed(self.library, "tl_totals", "iqq"), strict=True)
 
-    def node_name(self, number: int) -> str:
-        """Return the name of a node, an operation or a function.
-
-        Raises:
-            LookupError: there is no such name.
-        """
-        text = self.library.tl_op_name(number)
-        if text is None:
-            raise LookupError(f"no node {number}")
-        return str(text.decode("utf-8", "replace"))
+    def op_name(self, number: int) -> str | None:
+        """Return the name of an operator, a node or a function; None for -1."""
+        name = self.library.tl_op_name(number)
+        return None if name is None else name.decode("utf-8", "replace")
 
     def watch_births(self, on: bool = True) -> None:
         """Note from now on which source line allocates each block, on every thread.
@@ -228,12 +220,7 @@ class NativeAllocator:
         if not _is_plain_cpython():
             raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
         self.library.tl_name_models(*wide(LAYERS), *wide(NO_MODELS), *wide(WRAPPERS))
-        folders = wide(foreign_prefixes())
-
-        def prepare() -> int:
-            return int(self.library.tl_prepare_births(*folders, _LEAST_FRAMES))
-
-        refusal = _through_c(prepare)
+        refusal = int(self.library.tl_prepare_births(*wide(foreign_prefixes())))
         if refusal:
             raise NativeUnavailable(f"birth lines are not known: {_NO_BIRTHS[refusal]}")
         self._births_prepared = True
@@ -302,22 +289,6 @@ def wide(words: Iterable[str]) -> tuple[bytes, int]:
     """Return words as a native part takes them, one text of 32-bit characters, and its length."""
     text = "\0".join(words)
     return text.encode(_UTF_32, "surrogatepass"), len(text)
-
-
-def _through_c(function: Callable[[], int]) -> int:
-    """Call it on a stack that has a generator and C code between frames of functions."""
-    results: list[int] = []
-
-    def generate() -> Iterator[None]:
-        results.append(function())
-        yield
-
-    def key(item: int) -> int:
-        next(generate())
-        return item
-
-    sorted([0], key=key)
-    return results[0]
 
 
 def _is_plain_cpython() -> bool:

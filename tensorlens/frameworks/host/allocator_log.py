@@ -112,7 +112,7 @@ class NativeRecorder:
     """
 
     def __init__(self, allocator: NativeAllocator) -> None:
-        self._allocator = allocator
+        self.allocator = allocator
         self._library = allocator.library
         declare(self._library, _SIGNATURES)
         self._lock = reentrant_lock()
@@ -136,9 +136,9 @@ class NativeRecorder:
             NativeUnavailable: stacks cannot be had on this Python.
             MemoryError: there is none for the list of what is there already.
         """
-        span = LogSpan(self._allocator)
+        span = LogSpan(self.allocator)
         with self._lock:
-            self._allocator.watch_births()
+            self.allocator.watch_births()
             span.watches = True
             if ops:
                 self.start_ops()
@@ -194,10 +194,6 @@ class NativeRecorder:
         numbers = iter(frames[: 2 * length.value])
         return list(zip(numbers, numbers, strict=True))
 
-    def line(self, number: int) -> tuple[str, int, str]:
-        """Return file name, line number and qualified function name."""
-        return self._allocator.birth_line(number)
-
     def context(self, number: int) -> tuple[int, int, int, int, int, int]:
         """Return thread, op, outer op, node, the node's stack, whether the op made nodes."""
         key = array("i", bytes(24))
@@ -205,11 +201,6 @@ class NativeRecorder:
             raise LookupError(f"no context {number}")
         thread, op, outer, node, forward, grad = key
         return thread, op, outer, node, forward, grad
-
-    def op_name(self, number: int) -> str | None:
-        """Return the name of an operator or a node; None for -1."""
-        name = self._library.tl_op_name(number)
-        return None if name is None else name.decode("utf-8", "replace")
 
     def module(self, number: int) -> tuple[int, str]:
         """Return a module's address and the name of its type when it was first met."""

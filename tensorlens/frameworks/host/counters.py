@@ -213,40 +213,29 @@ def child_processes() -> tuple[int, int]:
     Read from Linux's ``/proc``, at a few microseconds for each thread and child; elsewhere, and
     where the kernel does not list them, both are :data:`UNKNOWN`.
     """
-    lists = [text for text in map(_children_of, _tasks()) if text is not None]
+    try:
+        tasks = os.listdir(_TASKS)  # noqa: PTH208 (a Path for each would cost more)
+    except OSError:
+        tasks = []
+    # nothing of a thread or a child that has ended, waited for or not
+    lists = [text for task in tasks if (text := _read(f"{_TASKS}/{task}/children")) is not None]
     if not lists:
         return UNKNOWN, UNKNOWN
-    sizes = [size for text in lists for size in map(_resident_of, text.split()) if size]
+    statms = (_read(f"/proc/{child}/statm") for text in lists for child in text.split())
+    pages = [int(statm.split()[1]) for statm in statms if statm]
+    sizes = [count * _PAGE for count in pages if count]
     return len(sizes), sum(sizes)
 
 
-def _tasks() -> list[str]:
+def _read(path: str) -> str | None:
     try:
-        return os.listdir(_TASKS)  # noqa: PTH208 (a Path for each would cost more)
-    except OSError:
-        return []
-
-
-def _children_of(task: str) -> str | None:
-    """Return the numbers of a thread's children; None where it has ended, or is not told."""
-    try:
-        return _read(f"{_TASKS}/{task}/children")
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return None
-
-
-def _resident_of(process: str) -> int:
-    """Return the bytes of a process; 0 of one that has ended, waited for or not."""
-    try:
-        return int(_read(f"/proc/{process}/statm").split()[1]) * _PAGE
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def _read(path: str) -> str:
-    descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, 65536).decode("ascii", "replace")
+    except OSError:
+        return None
     finally:
         os.close(descriptor)
 

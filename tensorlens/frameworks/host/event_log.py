@@ -84,7 +84,7 @@ class LogMaker:
     def _frame(self, line: int) -> Frame:
         frame = self._frames.get(line)
         if frame is None:
-            filename, lineno, function = self._recorder.line(line)
+            filename, lineno, function = self._recorder.allocator.birth_line(line)
             frame = Frame(filename, lineno, function, not is_foreign(filename))
             self._frames[line] = frame
         return frame
@@ -100,7 +100,7 @@ class LogMaker:
         self, key: tuple[int, int, int, int, int, int], stacks: Mapping[int, int]
     ) -> Context:
         thread, op, outer, node, forward, grad = key
-        name = self._recorder.op_name
+        name = self._recorder.allocator.op_name
         return Context(
             thread=self.thread(thread),
             op=name(op),

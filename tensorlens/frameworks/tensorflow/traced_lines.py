@@ -300,7 +300,7 @@ class GraphCalls:
             if len(self._places) >= _MOST_PLACED:
                 self._places.clear()
             function, node = (
-                None if number in (-1, _NONE) else self._allocator.node_name(number)
+                None if number == _NONE else self._allocator.op_name(number)
                 for number in (name >> 32, name & _NONE)
             )
             try:

@@ -336,7 +336,7 @@ const std::vector<std::u32string>* words_of(const char32_t* words, int64_t lengt
 
 // 0: births can be watched. 1: this Python's frames are not known. 2: they are not as expected.
 // 3: the end of code objects cannot be heard of.
-int prepare_births(const char32_t* folders, int64_t length, int least_frames) {
+int prepare_births(const char32_t* folders, int64_t length) {
   if (g_layout != nullptr) {
     return 0;
   }
@@ -344,7 +344,7 @@ int prepare_births(const char32_t* folders, int64_t length, int least_frames) {
   if (layout == nullptr || sizeof(void*) != 8) {
     return 1;
   }
-  if (!check_layout(*layout, least_frames)) {
+  if (!check_layout(*layout)) {
     return 2;
   }
   if (!hear_of_ends()) {

@@ -127,8 +127,8 @@ TL_EXPORT int64_t tl_allocated() {
 }
 
 // See prepare_births. `folders` are separated by NUL.
-TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length, int least_frames) {
-  return prepare_births(folders, length, least_frames);
+TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length) {
+  return prepare_births(folders, length);
 }
 
 // What functions are called that compute a layer, the packages whose layers are no model's, and

@@ -248,14 +248,13 @@ bool is_same_frame(const Layout& layout, Careful& read, Frames<Careful>& own, Py
 }
 
 // Compares the layout with the public functions, on the whole stack of the calling thread, which
-// holds the GIL. A stack of less than `least` frames would prove too little.
-bool check_layout(const Layout& layout, int least) {
+// holds the GIL.
+bool check_layout(const Layout& layout) {
   Careful read;
   PyThreadState* thread = PyThreadState_Get();
   Frames<Careful> own(layout, read, thread);
   PyObject* frame = PyThreadState_GetFrame(thread);
   bool same = PyGILState_GetThisThreadState() == thread;
-  int frames = 0;
   while (same && frame != nullptr) {
     while (!own.at_end() && is_shim(layout, read, own.code())) {
       own.step();
@@ -265,12 +264,11 @@ bool check_layout(const Layout& layout, int least) {
     PyObject* back = PyFrame_GetBack(frame);
     Py_DecRef(frame);
     frame = back;
-    ++frames;
   }
   if (frame != nullptr) {
     Py_DecRef(frame);
   }
-  return same && own.at_end() && !read.failed() && frames >= least;
+  return same && own.at_end() && !read.failed();
 }
 
 }  // namespace

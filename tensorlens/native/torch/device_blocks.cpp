@@ -265,8 +265,7 @@ TL_EXPORT Columns* tl_devices_living(int32_t since) {
 // Births are numbered apart from the counter's.
 
 TL_EXPORT int tl_devices_prepare_births(const char32_t* folders, int64_t length) {
-  // the counter, which has prepared before, has compared a whole stack
-  return prepare_births(folders, length, 1);
+  return prepare_births(folders, length);
 }
 
 TL_EXPORT void tl_devices_switch_births(int on) {

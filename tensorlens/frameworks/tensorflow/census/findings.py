@@ -175,12 +175,12 @@ def _add_runtime_blocks(
     ):
         key = node, function, size, birth >= 0
         if key not in known:
-            calling = allocator.node_name(function) if function >= 0 else None
-            made_by = allocator.node_name(node)
+            calling = allocator.op_name(function)
+            made_by = allocator.op_name(node) or ""
             known[key] = title(nodes, made_by, calling, size, by_python=birth >= 0)
         found = known[key]
         if found is None:
-            what = f"made by {allocator.node_name(node)}"
+            what = f"made by {allocator.op_name(node)}"
             others.append(births.block(address, size, birth, what))
             continue
         if birth not in lines:
