@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from tensorlens.errors import UsageError
@@ -19,7 +19,7 @@ from tensorlens.planning.compare.outcomes import (
     BatchSearch,
     Estimated,
     Estimation,
-    failed_outcome,
+    estimated_outcome,
     measured_outcome,
     run_estimate,
     run_search,
@@ -27,10 +27,9 @@ from tensorlens.planning.compare.outcomes import (
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.api import allocator_settings
 from tensorlens.planning.estimate.target import STEPS, MakeStep, StepsRequest, program, search_path
-from tensorlens.planning.processes import progress, shared_runner
+from tensorlens.planning.processes import Done, progress, shared_runner
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
-from tensorlens.planning.trials.pickling import pack
+from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble
 from tensorlens.records.run import current_run
 
 Work = Job | BatchSearch | Estimation
@@ -46,48 +45,46 @@ def run_work(work: Work) -> Any:
         return processes.run(work)
 
 
-def _executed(works: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any]]:
-    """Give the results as they come, each with its place in ``works``.
+def _results(works: Sequence[Work], executor: Executor | None) -> list[Any]:
+    """Return what each comes to; further repeats of an option that has failed are not run."""
+    with progress("compare", "trial", len(works)) as done:
+        if executor is not None:
+            return _executed(works, executor, done)
+        found: list[Any] = []
+        failed: dict[str, Trouble] = {}
+        with shared_runner():
+            for number, work in enumerate(works):
+                done(number, work.name)
+                found.append(failed.get(work.name) or run_work(work))
+                if isinstance(found[-1], Trouble):
+                    failed[work.name] = found[-1]
+    return found
 
-    What fails on the way to another machine, or breaks the executor, is a :class:`Trouble`.
-    """
+
+def _executed(works: Sequence[Work], executor: Executor, done: Done) -> list[Any]:
+    """Return the results; what fails on the way to another machine is a :class:`Trouble`."""
     if not hasattr(executor, "submit"):
         raise UsageError(
             f"executor is a {type(executor).__name__}: give a concurrent.futures.Executor"
         )
+    found: list[Any] = [None] * len(works)
     futures: dict[Future[Any], int] = {}
     try:
         for number, work in enumerate(works):
             futures[executor.submit(run_work, work)] = number
-        for future in as_completed(futures):
+        for count, future in enumerate(as_completed(futures), 1):
+            number = futures[future]
             try:
-                yield futures[future], future.result()
+                found[number] = future.result()
             except UsageError:
                 raise
             except Exception as error:
                 text = f"the executor failed: {reason(error)[:300]}"
-                yield futures[future], Trouble(Reason.FAILED, text)
+                found[number] = Trouble(Reason.FAILED, text)
+            done(count, works[number].name)
     finally:
         for future in futures:
             future.cancel()
-
-
-def _results(works: Sequence[Work], executor: Executor | None) -> list[Any]:
-    """Return what each comes to; further repeats of an option that has failed are not run."""
-    found: list[Any] = [None] * len(works)
-    failed: dict[str, Trouble] = {}
-    with progress("compare", "trial", len(works)) as done:
-        if executor is not None:
-            for count, (number, result) in enumerate(_executed(works, executor), 1):
-                found[number] = result
-                done(count, works[number].name)
-            return found
-        with shared_runner():
-            for number, work in enumerate(works):
-                done(number, work.name)
-                found[number] = failed.get(work.name) or run_work(work)
-                if isinstance(found[number], Trouble):
-                    failed[work.name] = found[number]
     return found
 
 
@@ -159,32 +156,31 @@ def compare(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
     spec = device_spec(device or "cuda", card, capacity)
-    asked = _program(make_step, with_data=measured)
+    asked = program(make_step, with_data=measured)
     # checked() refuses any other
     known_framework = cast(Framework, framework or framework_of(make_step, asked))
-    checked_options = checked(
+    known_options = checked(
         options, framework=known_framework, arguments=arguments or {}, with_data=measured
     )
-    baseline = _baseline(checked_options, baseline)
+    baseline = _baseline(known_options, baseline)
     if batch is None and spec.capacity is not None:
         batch = lowest
     job = Job("", asked, Choice(), known_framework, search_path(), device=device, batch=batch)
     job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
-    limits = _Limits(spec, lowest, highest)
     if measured:
-        works = _trials(job, checked_options, repeats, limits)
+        works = _trials(job, known_options, repeats, spec.capacity, (lowest, highest))
+        found = _results(works, executor)
+        outcomes = _measured(known_options, found, repeats)
     else:
         repeats = 1
-        works = [_estimation(job, option, limits) for option in checked_options]
-    found = _results(works, executor)
+        estimations = [
+            Estimation(each, _request(job, each, spec), lowest, highest) for each in known_options
+        ]
+        found = _results(estimations, executor)
+        outcomes = tuple(map(estimated_outcome, known_options, found))
     known = [each for each in found if isinstance(each, Measured | Estimated)]
     return Comparison(
-        outcomes=_outcomes(checked_options, found, repeats)
-        if measured
-        else tuple(
-            each.outcome if isinstance(each, Estimated) else failed_outcome(option, each)
-            for option, each in zip(checked_options, found, strict=True)
-        ),
+        outcomes=outcomes,
         baseline=baseline,
         device=known[0].device if known else device or ("cpu" if measured else "cuda"),
         provenance=how,
@@ -201,21 +197,11 @@ def compare(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """The device, and the batches that are looked for where it has a capacity."""
-
-    spec: DeviceSpec
-    lowest: int
-    highest: int | None
-
-
-def _estimation(job: Job, option: Option, limits: _Limits) -> Estimation:
-    """Return the estimate of an option."""
+def _request(job: Job, option: Option, spec: DeviceSpec) -> StepsRequest:
     settings = option.choice.settings
-    request = StepsRequest(
+    return StepsRequest(
         program=job.program,
-        spec=limits.spec,
+        spec=spec,
         steps=STEPS,
         settings=allocator_settings(settings.get("alloc_conf")),
         choice=option.choice,
@@ -223,10 +209,15 @@ def _estimation(job: Job, option: Option, limits: _Limits) -> Estimation:
         world_size=settings.get("shards", 1),
         batch=job.batch,
     )
-    return Estimation(option, request, limits.lowest, limits.highest)
 
 
-def _trials(job: Job, options: Sequence[Option], repeats: int, limits: _Limits) -> list[Work]:
+def _trials(
+    job: Job,
+    options: Sequence[Option],
+    repeats: int,
+    capacity: int | None,
+    batches: tuple[int, int | None],
+) -> list[Work]:
     """Return the runs of every option, in turns, then the searches for the largest batch."""
     jobs = []
     for option in options:
@@ -236,16 +227,14 @@ def _trials(job: Job, options: Sequence[Option], repeats: int, limits: _Limits) 
         jobs.append(replace(job, name=option.name, choice=option.choice, environment=environment))
     works: list[Work] = [replace(each, explains=True) for each in jobs]
     works += [*jobs] * (repeats - 1)
-    if limits.spec.capacity is not None:
-        for each in jobs:
-            multiple = each.choice.settings.get("accumulate", 1)
-            works.append(
-                BatchSearch(each, limits.spec.capacity, limits.lowest, limits.highest, multiple)
-            )
+    for each in jobs if capacity is not None else ():
+        assert capacity is not None
+        multiple = each.choice.settings.get("accumulate", 1)
+        works.append(BatchSearch(each, capacity, *batches, multiple))
     return works
 
 
-def _outcomes(options: Sequence[Option], found: Sequence[Any], repeats: int) -> tuple[Outcome, ...]:
+def _measured(options: Sequence[Option], found: Sequence[Any], repeats: int) -> tuple[Outcome, ...]:
     count = len(options)
     searches = found[repeats * count :] or [NOT_ASKED] * count
     return tuple(
@@ -268,13 +257,6 @@ def _check_numbers(*, lowest: int, **others: int | None) -> None:
             continue
         if isinstance(number, bool) or not isinstance(number, int) or number < least.get(name, 1):
             raise UsageError(f"{name}={number}: it is a number, at least {least.get(name, 1)}")
-
-
-def _program(make_step: MakeStep, *, with_data: bool) -> Program:
-    found = program(make_step)
-    if found.parcel is None or isinstance(make_step, str):
-        return found
-    return replace(found, parcel=pack(make_step, with_data=with_data))
 
 
 def _baseline(options: Sequence[Option], wanted: str | None) -> str:

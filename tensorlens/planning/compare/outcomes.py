@@ -71,17 +71,16 @@ def run_search(search: BatchSearch) -> SearchResult:
         fitting, too_large = largest_that_fits(
             needed, search.capacity, search.lowest, search.highest, search.multiple
         )
-    batch: int | None = fitting
     trouble = refused.get(too_large)
     if trouble is None:
-        return SearchResult(batch, _LIMIT)
+        return SearchResult(fitting, _LIMIT)
+    if trouble.kind is Reason.CANNOT:
+        return SearchResult(fitting or None, trouble.text)
     is_memory = trouble.kind is Reason.OUT_OF_MEMORY
     beyond = f"{too_large:,}: {'out of memory' if is_memory else trouble.text}"
-    if trouble.kind is Reason.CANNOT:
-        beyond = trouble.text
-    if not fitting and not is_memory and not trouble.text.startswith("the process was ended by"):
-        batch = None
-    return SearchResult(batch, beyond)
+    # the system ends a process for want of memory
+    is_known = fitting or is_memory or trouble.text.startswith("the process was ended by")
+    return SearchResult(fitting if is_known else None, beyond)
 
 
 NOT_ASKED = SearchResult(None, "no capacity was given")
@@ -176,7 +175,7 @@ def measured_outcome(
     """Return what became of one option in all repeats; one that failed decides."""
     trouble = next((each for each in results if isinstance(each, Trouble)), None)
     if trouble is not None:
-        return failed_outcome(option, trouble)
+        return _failed(option, trouble)
     runs = [each for each in results if isinstance(each, Measured)]
     first = runs[0]
     peaks = tuple(each.peak_allocated for each in runs)
@@ -212,8 +211,12 @@ def measured_outcome(
     )
 
 
-def failed_outcome(option: Option, trouble: Trouble) -> Outcome:
-    """Return the row of an option without figures."""
+def estimated_outcome(option: Option, found: Estimated | Trouble) -> Outcome:
+    """Return what became of the estimate of one option."""
+    return found.outcome if isinstance(found, Estimated) else _failed(option, found)
+
+
+def _failed(option: Option, trouble: Trouble) -> Outcome:
     return Outcome(
         option.name,
         option.settings,

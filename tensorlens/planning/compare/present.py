@@ -8,7 +8,6 @@ from tensorlens.planning.compare.result import (
     ONE_RUN,
     QUICK,
     Comparison,
-    LossCheck,
     Outcome,
     Ratio,
     Status,
@@ -38,9 +37,6 @@ _GIVES_WAY = ("reserved", "needs", "loss", "against", "held ahead")
 _ALWAYS = 3
 """Columns that are shown also where no row has a figure."""
 _LONGEST = 28
-_WINNERS = ("question", "option", "answer")
-_NOTHING = "-"
-_NOISY = "too noisy"
 
 _FIGURES = (
     *("peak_allocated", "peak_reserved"),
@@ -64,8 +60,11 @@ def blocks(found: Comparison, view: View) -> Sequence[Block]:
     text = f"Memory options{of}: {found.provenance} on {where}"
     shown: list[Block] = [Heading(text, conditions=(_conditions(found),))]
     winners = _winners(found)
-    sentences = tuple(_sentence(question, names, why) for question, names, why in winners)
-    columns = tuple(Column(each, "text") for each in _WINNERS)
+    sentences = tuple(
+        f"{question}: {names}, {why}" if names == UNKNOWN else f"{question}: {names} ({why})"
+        for question, names, why in winners
+    )
+    columns = tuple(Column(each, "text") for each in ("question", "option", "answer"))
     shown.append(Table(columns, winners, sentences=sentences))
     if any(each.ran for each in found.outcomes):
         shown.append(_options(found))
@@ -82,16 +81,12 @@ def rows(found: Comparison) -> Rows:
     return Rows(_COLUMNS, _rows(found), _TEXTS, _FRACTIONS)
 
 
-def _sentence(question: str, names: str, why: str) -> str:
-    return f"{question}: {names}, {why}" if names == UNKNOWN else f"{question}: {names} ({why})"
-
-
 def _options(found: Comparison) -> Table:
     cells = [_row(found, each) for each in found.outcomes if each.ran]
     shown = [
         place
         for place in range(len(_TITLES))
-        if place < _ALWAYS or any(row[place] not in (_NOTHING, UNKNOWN, "") for row in cells)
+        if place < _ALWAYS or any(row[place] not in ("-", UNKNOWN, "") for row in cells)
     ]
     ranks = {title: rank for rank, title in enumerate(_GIVES_WAY)}
     columns = tuple(
@@ -121,7 +116,6 @@ def _peaks(found: Comparison) -> Iterator[Section]:
 
 
 def _bars(found: Comparison) -> Iterator[Bars]:
-    """Yield the peaks, in the order of the options."""
     known = [
         (each.name, each.peak_allocated)
         for each in found.outcomes
@@ -135,7 +129,6 @@ def _bars(found: Comparison) -> Iterator[Bars]:
 
 
 def _conditions(found: Comparison) -> str:
-    """Return under which conditions the figures hold."""
     parts = []
     if found.batch is not None:
         parts.append(f"batch {found.batch:,}")
@@ -180,35 +173,30 @@ def _time_text(ratio: Ratio | None, *, is_baseline: bool) -> str:
     if ratio is None or ratio.half_width is None:
         return UNKNOWN
     if not ratio.is_known:
-        return _NOISY
+        return "too noisy"
     change = "same" if ratio.verdict == "no difference" else f"x{ratio.point:.2f}"
     return f"{change} ±{ratio.half_width:.2f}"
 
 
 def _loss_text(found: Comparison, outcome: Outcome) -> str:
-    """Return how an option's losses are to the baseline's."""
     if not outcome.losses:
         return UNKNOWN
     if outcome.name == found.baseline:
-        return _NOTHING
+        return "-"
     check = found.loss_check(outcome.name)
-    return UNKNOWN if check is None else _loss_words(check)
-
-
-def _loss_words(check: LossCheck) -> str:
-    if check.verdict != "differs":
-        return check.verdict
+    if check is None or check.verdict != "differs":
+        return UNKNOWN if check is None else check.verdict
     return "not finite" if check.first == float("inf") else f"{100 * check.first:.2g} % off"
 
 
 def _winners(found: Comparison) -> tuple[tuple[str, str, str], ...]:
-    """Return the winner of each question."""
     rows = []
     for winner in found.winners:
         if winner.question == QUICK and found.provenance == "estimated":
             continue  # the title says that there are no times
         names = ", ".join(winner.names) or UNKNOWN
-        off = [name for name in winner.names if _is_off(found, name)]
+        checks = {name: found.loss_check(name) for name in winner.names}
+        off = [name for name, check in checks.items() if check and check.verdict == "differs"]
         warning = f"; the loss differs: {', '.join(off)}" if off else ""
         rows.append((winner.question, names, winner.why + warning))
     if found.pareto:
@@ -217,13 +205,7 @@ def _winners(found: Comparison) -> tuple[tuple[str, str, str], ...]:
     return tuple(rows)
 
 
-def _is_off(found: Comparison, name: str) -> bool:
-    check = found.loss_check(name)
-    return check is not None and check.verdict == "differs"
-
-
 def _remarks(found: Comparison) -> tuple[str, ...]:
-    """Return what has to be said below the tables."""
     said = list(found.notes)
     if any(each.seconds for each in found.outcomes):
         said.append(_noise(found))

@@ -278,7 +278,8 @@ class Comparison(Document):
 
         Options whose times are not known, of one run or lost in noise, are in no set.
         """
-        timed = [each for each in self._running() if self._is_timed(each.name)]
+        ratios = ((each, self.time_ratio(each.name)) for each in self._running())
+        timed = [each for each, found in ratios if found is not None and found.is_known]
         if self.repeats < 2 or len(timed) < 2:
             return ()
         return tuple(
@@ -286,10 +287,6 @@ class Comparison(Document):
             for each in timed
             if not any(self._beats(other, each) for other in timed if other is not each)
         )
-
-    def _is_timed(self, name: str) -> bool:
-        found = self.time_ratio(name)
-        return found is not None and found.is_known
 
     def _beats(self, one: Outcome, other: Outcome) -> bool:
         assert one.peak_allocated is not None and other.peak_allocated is not None

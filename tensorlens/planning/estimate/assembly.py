@@ -6,7 +6,7 @@ Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensorlens.errors import TensorlensError
@@ -54,14 +54,9 @@ def assemble(
         trace.log.devices = [name if each == "cpu" else each for each in trace.log.devices]
     device = _found(trace, device)
     variants = [Simulation(trace, asked, total, size).run() for size in _sizes(trace)]
-    low, likely, high = variants if len(variants) == 3 else variants * 3
-
-    def ranged(of: Callable[[Simulated], int]) -> Range:
-        figures = [of(variant) for variant in (low, likely, high)]
-        return Range(min(figures), figures[1], max(figures))
-
-    allocated = ranged(lambda variant: variant.peak_allocated(device))
-    reserved = ranged(lambda variant: variant.peak_reserved(device))
+    likely = variants[len(variants) // 2]
+    allocated = _range([each.peak_allocated(device) for each in variants])
+    reserved = _range([each.peak_reserved(device) for each in variants])
     if trace.spread is not None:
         allocated = reserved = Range(trace.spread[0], allocated.point, trace.spread[1])
     log = likely.log
@@ -75,15 +70,7 @@ def assemble(
         least_capacity=_capacity(trace, device, asked, reserved),
         steps=tuple(likely.figures[device]),
         terms=(*_terms(trace, likely, device, row), *context_overhead(card, trace)),
-        recording=Recording(
-            log,
-            Origin(
-                provenance="estimated",
-                process=program,
-                source={name: _source(name, trace.framework) for name in log.devices},
-                notes=tuple(caution.text for caution in trace.cautions),
-            ),
-        ),
+        recording=Recording(log, _origin(trace, program)),
         peak_row=row,
         capacity=capacity,
         batch=trace.batch or _batch(log, device),
@@ -130,15 +117,20 @@ def _sizes(trace: Trace) -> list[Callable[[int], int] | None]:
     return [bound(0), None, bound(1)]
 
 
+def _range(figures: Sequence[int]) -> Range:
+    """Return the likeliest, which is in the middle, with the least and the most."""
+    return Range(min(figures), figures[len(figures) // 2], max(figures))
+
+
 def _capacity(trace: Trace, device: str, settings: Settings, reserved: Range) -> Range:
     if device == "cpu":
         return reserved
     peaks = (reserved.low, reserved.point, reserved.high)
-    least = sorted(
+    least = (
         least_capacity(trace, device, settings, most, size)
         for most, size in zip(peaks, _sizes(trace), strict=False)
     )
-    return Range(least[0], least[len(least) // 2], least[-1])
+    return _range(sorted(least))
 
 
 def _highest(log: EventLog, device: str) -> int:
@@ -158,15 +150,11 @@ def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
         made = simulated.rows.get(row)
         if made is not None and log.pair[made] < 0:
             log.name(made, Label(name, "other"))
-            _without_line(log, made)
-
-
-def _without_line(log: EventLog, row: int) -> None:
-    """Take a block from the line and the layer that came first: a library has it for all."""
-    log.stack[row] = -1
-    if log.context[row] >= 0:
-        context = log.contexts[log.context[row]]
-        log.context[row] = log.context_number(replace(context, forward=-1, module=None))
+            # a library has it for all, not for the line and the layer that came first
+            log.stack[made] = -1
+            if log.context[made] >= 0:
+                context = log.contexts[log.context[made]]
+                log.context[made] = log.context_number(replace(context, forward=-1, module=None))
 
 
 def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[EstimateTerm]:
@@ -182,17 +170,14 @@ def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[E
             size = trace.log.size[row]
             least, most = trace.bounds.get(row, (size, size))
             found[name] = found.get(name, Range(0, 0, 0)) + Range(least, size, most)
-    return [EstimateTerm(name, nbytes, rule(name)) for name, nbytes in found.items()]
+    return [EstimateTerm(name, nbytes, _WHY.get(name, _OWN)) for name, nbytes in found.items()]
 
 
 def _batch(log: EventLog, device: str) -> int | None:
     """Return the first dimension that most inputs have, those of one dimension last."""
     number = log.devices.index(device)
-    labels = [
-        log.labels[label]
-        for label, where in zip(log.label, log.device, strict=True)
-        if label >= 0 and where == number
-    ]
+    rows = zip(log.label, log.device, strict=True)
+    labels = [log.labels[label] for label, where in rows if label >= 0 and where == number]
     shapes = [label.shape for label in labels if label.role == "input" and label.shape]
     sizes = Counter(shape[0] for shape in shapes if len(shape) > 1)
     sizes = sizes or Counter(shape[0] for shape in shapes)
@@ -224,13 +209,21 @@ def _there(log: EventLog, device: str, row: int) -> int:
     )
 
 
-def _source(device: str, framework: str) -> str:
-    if framework == "tensorflow":
-        of = "the graph of a train step"
-        return of if device == "cpu" else f"{of}, simulated BFC allocator"
-    return "fake tensors" if device == "cpu" else "fake tensors, simulated caching allocator"
+def _origin(trace: Trace, program: str) -> Origin:
+    what, simulated = "fake tensors", "simulated caching allocator"
+    if trace.framework == "tensorflow":
+        what, simulated = "the graph of a train step", "simulated BFC allocator"
+    return Origin(
+        provenance="estimated",
+        process=program,
+        source={
+            name: what if name == "cpu" else f"{what}, {simulated}" for name in trace.log.devices
+        },
+        notes=tuple(caution.text for caution in trace.cautions),
+    )
 
 
+_OWN = "a kernel takes it for itself while it runs"
 _WHY = {
     "attention workspace": "the kernel of fused attention takes it while it runs (flash_api.cpp)",
     "cast copy": "a sum first casts its input (ReduceOpsUtils.h)",
@@ -269,11 +262,6 @@ _WHY = {
         "(CUB's dispatch_radix_sort.cuh)"
     ),
 }
-
-
-def rule(name: str) -> str:
-    """Return the rule behind a name, in one line."""
-    return _WHY.get(name, "a kernel takes it for itself while it runs")
 
 
 KERNELS = "loaded kernels"
@@ -328,21 +316,21 @@ def context_overhead(card: Card | None, trace: Trace) -> tuple[EstimateTerm, ...
     if card is None:
         return ()
     context = next(range_ for least, range_ in _CONTEXTS if card.capability >= least)
-    rule = (
-        f"what the driver keeps for a process on a card of capability {card.capability[0]}."
-        f"{card.capability[1]}; varies with driver and CUDA version"
+    capability = ".".join(map(str, card.capability))
+    why = (
+        f"what the driver keeps for a process on a card of capability {capability}; varies with"
+        " driver and CUDA version"
     )
-    return EstimateTerm(CONTEXT, context, rule, apart=True), _kernels(trace.log, trace.framework)
-
-
-def _kernels(log: EventLog, framework: str) -> EstimateTerm:
-    names = {each.op for each in log.contexts if each.op}
-    used = [library for library, (marks, _) in _OF.items() if _any_in(marks, names)]
-    size = sum((_OF[library][1] for library in used), _ANY)
-    libraries = ", ".join([framework, *used])
-    rule = f"kernels are loaded as they are first used: those of {libraries}"
-    return EstimateTerm(KERNELS, size, rule, apart=True)
-
-
-def _any_in(marks: tuple[str, ...], names: Iterable[str]) -> bool:
-    return any(mark in name for name in names for mark in marks)
+    names = {each.op for each in trace.log.contexts if each.op}
+    used = [
+        library
+        for library, (marks, _) in _OF.items()
+        if any(mark in name for name in names for mark in marks)
+    ]
+    kernels = sum((_OF[library][1] for library in used), _ANY)
+    libraries = ", ".join([trace.framework, *used])
+    loaded = f"kernels are loaded as they are first used: those of {libraries}"
+    return (
+        EstimateTerm(CONTEXT, context, why, apart=True),
+        EstimateTerm(KERNELS, kernels, loaded, apart=True),
+    )

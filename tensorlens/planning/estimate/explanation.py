@@ -68,7 +68,6 @@ _ABSENT = {"gradient": "Gradients", "optimizer": "Optimizer state", "activation"
 def _kinds(
     estimate: Estimate, parts: Mapping[str, PeakPart], most: Mapping[str, int]
 ) -> Iterator[str]:
-    """Give what there is of each kind, but for the terms."""
     for kind, label in _LABELS.items():
         part = of_kind(parts, kind)
         if part is not None:
@@ -82,7 +81,6 @@ def _kinds(
 
 
 def _detail(estimate: Estimate, part: PeakPart, parameters: int, most: int) -> str:
-    """Return what is said of a part beside its size."""
     told = [counted(part.blocks, "block")]
     if part.kind in ("gradient", "optimizer") and parameters:
         told.append(f"{part.nbytes / parameters:.2f} times the parameters")
@@ -96,7 +94,6 @@ def _detail(estimate: Estimate, part: PeakPart, parameters: int, most: int) -> s
 
 
 def _term(term: EstimateTerm) -> str:
-    """Return the size of what no tensor is, and why it is there."""
     why = _capital(term.why.strip())
     reason = f" {why}{'' if why.endswith('.') else '.'}" if why else ""
     return f"{_capital(term.name)}: {spread(term.nbytes)}.{reason}"
@@ -129,13 +126,11 @@ def _rules_of_thumb(
 
 def _sum(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Table:
     columns = (Column("", "text"), Column("Bytes"), Column("Size"), Column("The sum", "text"))
-    return Table(
-        columns,
-        tuple(
-            Row(
-                (row.sign, f"{row.nbytes:,}", size(row.nbytes), row.label),
-                state="sum" if row.sign == "=" else "",
-            )
-            for row in sum_rows(estimate, parts)
-        ),
+    rows = (
+        Row(
+            (row.sign, f"{row.nbytes:,}", size(row.nbytes), row.label),
+            state="sum" if row.sign == "=" else "",
+        )
+        for row in sum_rows(estimate, parts)
     )
+    return Table(columns, tuple(rows))

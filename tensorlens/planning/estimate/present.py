@@ -14,7 +14,7 @@ from tensorlens.planning.estimate.figures import (
     sum_rows,
     tool_figures,
 )
-from tensorlens.planning.estimate.result import Estimate, EstimateTerm, Range, Verdict
+from tensorlens.planning.estimate.result import Estimate, Range, Verdict
 from tensorlens.planning.estimate.verdict import (
     caution_text,
     conditions,
@@ -84,7 +84,10 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
         Only(("text", "cell"), lambda: list(_lines_and_modules(estimate, view))),
     ]
     shown += [_steps(estimate)] if estimate.steps else []
-    shown += [*_terms(estimate), *_formulas(estimate), *_warnings(estimate)]
+    shown += [*_terms(estimate), *_formulas(estimate)]
+    if estimate.warnings:
+        warnings = tuple(Note(caution_text(each)) for each in estimate.warnings)
+        shown.append(Section(warnings, "Warnings"))
     return [*shown, Only(("page",), lambda: _recording(estimate, view))]
 
 
@@ -202,18 +205,20 @@ def _lines_and_modules(estimate: Estimate, view: View) -> Iterator[Block]:
     rows, hidden = peak_lines(estimate, few)
     if any(row.line is not None for row in rows):
         table = line_table(rows, hidden, whole)
-        yield replace(table, columns=tuple(map(_with_source, table.columns)))
+        # their source stays, however narrow the page is
+        columns = (
+            replace(
+                each,
+                most=_LINE if each.kind == "line" else each.most,
+                rank=None if each.kind == "code" else each.rank,
+            )
+            for each in table.columns
+        )
+        yield replace(table, columns=tuple(columns))
     # without lines to weigh them against the modules are always told
     found, hidden = module_rows({}, peak_modules(estimate), few)
     if found:
         yield module_table(found, hidden, whole)
-
-
-def _with_source(column: Column) -> Column:
-    """Return a column of lines for a page where their source stays, however narrow it is."""
-    if column.kind == "line":
-        return replace(column, most=_LINE)
-    return replace(column, rank=None) if column.kind == "code" else column
 
 
 def _steps(estimate: Estimate) -> Table:
@@ -222,79 +227,55 @@ def _steps(estimate: Estimate) -> Table:
         *(Column("Step", "text"), Column("Peak"), Column("Peak reserved")),
         *(Column("At its end", rank=1), Column("Reserved then", rank=0)),
     )
-    rows = tuple(
-        Row(
-            (
-                step.name,
-                size_cell(step.peak_allocated, highest),
-                *map(size, (step.peak_reserved, step.allocated, step.reserved)),
-            )
-        )
-        for step in estimate.steps
+    rows = []
+    for step in estimate.steps:
         # a script makes its model in its first step
-        if step.peak_allocated or step.peak_reserved
-    )
-    return Table(columns, rows, "Step by step")
+        if step.peak_allocated or step.peak_reserved:
+            figures = map(size, (step.peak_reserved, step.allocated, step.reserved))
+            rows.append(Row((step.name, size_cell(step.peak_allocated, highest), *figures)))
+    return Table(columns, tuple(rows), "Step by step")
 
 
 def _terms(estimate: Estimate) -> Iterator[Block]:
-    inside = [term for term in estimate.terms if not term.apart]
-    outside = [term for term in estimate.terms if term.apart]
-    if inside:
-        yield Section((_term_table(inside),), "Other memory at the peak")
-    if outside:
-        yield Section((_term_table(outside),), f"Outside of {estimate.framework}'s memory")
-
-
-def _term_table(terms: Sequence[EstimateTerm]) -> Table:
-    rows = tuple(Row((term.name, spread(term.nbytes)), (term.why,)) for term in terms)
-    return Table((Column("Term", "text"), Column("Size", "text")), rows)
+    columns = (Column("Term", "text"), Column("Size", "text"))
+    titles = {False: "Other memory at the peak", True: f"Outside of {estimate.framework}'s memory"}
+    for apart, heading in titles.items():
+        rows = tuple(
+            Row((term.name, spread(term.nbytes)), (term.why,))
+            for term in estimate.terms
+            if term.apart == apart
+        )
+        if rows:
+            yield Section((Table(columns, rows),), heading)
 
 
 def _formulas(estimate: Estimate) -> Iterator[Block]:
     if not estimate.formulas:
         return
     columns = (Column("Rule", "text"), Column("Size"), Column("Off"))
+    whole = max(estimate.peak_allocated, 1)
     rows = tuple(
-        Row(
-            (
-                each.name,
-                size(each.nbytes),
-                f"{each.nbytes / max(estimate.peak_allocated, 1) - 1:+.0%}",
-            ),
-            (each.why,),
-        )
+        Row((each.name, size(each.nbytes), f"{each.nbytes / whole - 1:+.0%}"), (each.why,))
         for each in estimate.formulas
     )
     yield Section((Table(columns, rows),), "Rules of thumb, for comparison")
 
 
-def _warnings(estimate: Estimate) -> Iterator[Block]:
-    if estimate.warnings:
-        yield Section(tuple(Note(caution_text(each)) for each in estimate.warnings), "Warnings")
-
-
 def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
-    """Return the recording at the peak."""
     recording, device = estimate.recording, estimate.device
     devices = view.devices or ((device,) if device in recording.devices else ())
     shown = replace(view, devices=devices)
     if view.at is None and devices and recording.peak(device).row != estimate.peak_row >= 0:
         # with remainders another instant is the highest
         shown = replace(shown, at=str(estimate.peak_row))
-    return [*_remainders(estimate), *recordings.blocks(recording, shown)]
-
-
-def _remainders(estimate: Estimate) -> Iterator[Block]:
-    """Relate the peak to that of the recording, which is of blocks alone."""
     used = estimate.peak.bytes
     rest = estimate.peak_allocated - used
-    if rest:
-        yield Note(
-            f"peak allocated {exact_size(estimate.peak_allocated)} = {exact_size(used)} in blocks +"
-            f" {exact_size(rest)} of remainders, which the allocator cannot split off; the pictures"
-            " and tables below are of the blocks alone"
-        )
+    remainders = Note(
+        f"peak allocated {exact_size(estimate.peak_allocated)} = {exact_size(used)} in blocks +"
+        f" {exact_size(rest)} of remainders, which the allocator cannot split off; the pictures"
+        " and tables below are of the blocks alone"
+    )
+    return [*([remainders] if rest else []), *recordings.blocks(recording, shown)]
 
 
 Value = str | int | None

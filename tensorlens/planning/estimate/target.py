@@ -30,17 +30,18 @@ STEPS = 2
 """Optimizers make their state in the first step; the second has all of it from its beginning."""
 
 
-def program(make_step: MakeStep, arguments: Sequence[str] = ()) -> Program:
+def program(
+    make_step: MakeStep, arguments: Sequence[str] = (), *, with_data: bool = False
+) -> Program:
     """Return the program of a function, ``module:function``, ``file.py:function`` or a script.
+
+    Tensors that a function refers to go with their values only ``with_data``.
 
     Raises:
         UsageError: it is none of these, there is no such file or module, or the function cannot
             go to another process.
     """
-    return replace(_program(make_step, arguments), global_settings=settings())
-
-
-def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
+    given = Program("", arguments=tuple(arguments), global_settings=settings())
     if not isinstance(make_step, str):
         if not callable(make_step):
             raise UsageError(
@@ -54,7 +55,10 @@ def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
                 f"make_step is {what}: give a function that builds model, optimizer and data and "
                 "returns step()"
             )
-        return Program(_name_of(make_step), parcel=pack(make_step), arguments=tuple(arguments))
+        code = getattr(make_step, "__code__", None)
+        name = getattr(make_step, "__qualname__", None) or type(make_step).__name__
+        name = name if code is None else f"{Path(code.co_filename).name}:{name}"
+        return replace(given, name=name, parcel=pack(make_step, with_data=with_data))
     place, separator, function = make_step.rpartition(":")
     if not separator or place in ("", ".") or "/" in function or "\\" in function:
         place, function = make_step, ""
@@ -65,11 +69,11 @@ def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
             )
         if not _exists(place):
             raise UsageError(f"there is no module {place!r} for {make_step!r}")
-        return Program(make_step, module=place, function=function, arguments=tuple(arguments))
+        return replace(given, name=make_step, module=place, function=function)
     if not Path(place).is_file():
         raise UsageError(f"there is no file {place}")
     file = str(Path(place).resolve())
-    return Program(make_step, file=file, function=function or None, arguments=tuple(arguments))
+    return replace(given, name=make_step, file=file, function=function or None)
 
 
 def search_path() -> tuple[str, ...]:
@@ -85,12 +89,6 @@ def _exists(module: str) -> bool:
             return importlib.util.find_spec(module.partition(".")[0]) is not None
         except (ImportError, ValueError):
             return False
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__qualname__", None) or type(function).__name__
-    code = getattr(function, "__code__", None)
-    return name if code is None else f"{Path(code.co_filename).name}:{name}"
 
 
 BATCHES = ("batch", "batch_size")
