@@ -22,10 +22,7 @@ from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line
 
 _ITEM = re.compile(r"\[-?\d+\]$")
-_NEEDS = {
-    TORCH: ".item(), .cpu()",
-    TENSORFLOW: "float(...), .numpy()",
-}
+_NEEDS = {TORCH: ".item(), .cpu()", TENSORFLOW: "float(...), .numpy()"}
 _NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
 _ZERO_FIRST = "zero_grad() before forward"
 
@@ -174,10 +171,12 @@ def _code(record: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> st
 def zero_grad_change(record: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change of freeing gradients before forward, where it is done after it now."""
     replay, moved = record.replay(), 0
-    for row in _gradients(record):
+    for row in record.allocations():
         end = record.end(row)
+        if record.role(row) != "gradient" or end == len(record.log):
+            continue
         step = next((span for span in record.steps if end in span and row < span.begin), None)
-        if step is None or record.phase(end) == "optimizer":
+        if step is None or record.phase(end) in ("optimizer", "backward"):
             continue
         first = bisect_left(record.forward_rows, step.begin)
         if first < len(record.forward_rows) and record.forward_rows[first] < end:
@@ -194,13 +193,3 @@ def zero_grad_change(record: RecordedSteps) -> Iterator[Suggestion]:
             peak=replay.peak(),
             cost="none",
         )
-
-
-def _gradients(record: RecordedSteps) -> list[int]:
-    """Return the gradients that outlive the backward pass that made them."""
-    return [
-        row
-        for row in record.allocations()
-        if record.role(row) == "gradient"
-        and (record.end(row) == len(record.log) or record.phase(record.end(row)) != "backward")
-    ]

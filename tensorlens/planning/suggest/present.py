@@ -21,9 +21,6 @@ from tensorlens.render.blocks import (
 from tensorlens.render.figures import UNKNOWN, size
 from tensorlens.render.view import View
 
-_PEAK = "peak"
-_UNMEASURED = "unmeasured"
-_FREE = "free"
 _COSTS = {"checkpoint": "time", "bf16": "precision", "optimizer": "tuning", "queue": "waiting"}
 """Kind of a change to its cost in a word."""
 
@@ -96,14 +93,12 @@ def _bars(found: Suggestions) -> Iterator[Bars]:
 
 
 def _notes(suggestion: Suggestion) -> tuple[str, ...]:
-    """Return what it is about, what it costs, and why it is not measured."""
     cost = f"cost: {suggestion.cost}" if suggestion.cost else ""
     missing = f"not measured: {suggestion.missing}" if suggestion.missing else ""
     return tuple(filter(None, (suggestion.what, cost, missing)))
 
 
 def _remarks(found: Suggestions) -> tuple[str, ...]:
-    """Return what has to be said below the tables."""
     said = []
     if not found.suggestions:
         said.append("nothing that was tried saves 1 % of the peak or more")
@@ -151,7 +146,7 @@ def _verified(found: Suggestions) -> dict[Column, tuple[str, ...]]:
         Column("change", "name"): tuple(each.change for each in found),
         Column("predicted"): tuple(size(each.predicted_saving) for each in found),
         Column("measured"): tuple(
-            _UNMEASURED if each.missing else size(each.measured_saving) for each in found
+            "unmeasured" if each.missing else size(each.measured_saving) for each in found
         ),
         Column("error"): tuple(map(_off, found)),
         **_memory(found),
@@ -166,11 +161,11 @@ def _memory(found: Suggestions) -> dict[Column, tuple[str, ...]]:
     """Return whose bytes they are; no column where all are the peak's."""
     if not any(each.memory for each in found):
         return {}
-    return {Column("memory", "text"): tuple("queue" if each.memory else _PEAK for each in found)}
+    return {Column("memory", "text"): tuple("queue" if each.memory else "peak" for each in found)}
 
 
 def _cost(each: Suggestion) -> str:
-    return _FREE if each.is_free else _COSTS.get(each.kind, UNKNOWN)
+    return "free" if each.is_free else _COSTS.get(each.kind, UNKNOWN)
 
 
 def _time(each: Suggestion) -> str:
@@ -188,7 +183,7 @@ def _off(each: Suggestion) -> str:
 def _row(found: Suggestions, each: Suggestion) -> tuple[str | int | float | None, ...]:
     shown: dict[str, str | int | float | None] = {
         "settings": ", ".join(each.settings),
-        "memory": each.memory or _PEAK,
+        "memory": each.memory or "peak",
         "before": found.peak if each.before is None else each.before,
         "time_ratio": each.measured_time,
     }

@@ -10,7 +10,6 @@ from tensorlens.units import format_bytes
 
 _NOT_MUCH = 16
 """Bytes of the numbers that every optimizer of Keras has: the count of steps, the learning rate."""
-_LEAST = 1
 
 
 def optimizer_change(record: RecordedSteps) -> Iterator[Suggestion]:
@@ -83,11 +82,10 @@ def slot_bytes(record: RecordedSteps) -> int:
     """Return the bytes of slots, as the program told, else as the census at the end did."""
     if not record.is_alone:
         return sum(each.state or 0 for each in record.facts.optimizers)
-    rows = [row for row in record.allocations() if record.end(row) == len(record.log)]
-    labels = [(row, record.roles.label(row)) for row in rows]
-    found = sum(
-        record.log.size[row] for row, label in labels if label and label.role == "optimizer"
-    )
+    found = 0
+    for row in record.allocations():
+        label = record.roles.label(row) if record.end(row) == len(record.log) else None
+        found += record.log.size[row] if label and label.role == "optimizer" else 0
     return found if found > _NOT_MUCH else 0
 
 
@@ -100,7 +98,7 @@ def queue_change(record: RecordedSteps) -> Iterator[Suggestion]:
     """
     loaders = record.facts.queues
     before = sum(each.batches * each.batch_nbytes for each in loaders)
-    after = sum(min(each.batches, _LEAST * each.workers) * each.batch_nbytes for each in loaders)
+    after = sum(min(each.batches, each.workers) * each.batch_nbytes for each in loaders)
     if after >= before:
         return
     memory = " and ".join(sorted({each.memory for each in loaders}))
@@ -119,11 +117,11 @@ def queue_change(record: RecordedSteps) -> Iterator[Suggestion]:
         code=(
             "from torch.utils.data import DataLoader\n"
             "# with what else it is given now\n"
-            f"loader = DataLoader(dataset, {count}prefetch_factor={_LEAST})"
+            f"loader = DataLoader(dataset, {count}prefetch_factor=1)"
         ),
         peak=after,
         cost="the step waits sooner where a batch takes longer than a step",
-        settings=(f"prefetch_factor={_LEAST}",),
+        settings=("prefetch_factor=1",),
         how=Method.COUNTED,
         memory=memory,
         before=before,

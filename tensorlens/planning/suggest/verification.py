@@ -19,17 +19,6 @@ Run = Callable[..., Comparison]
 """:func:`tensorlens.compare` of the program: it is called with options, and more."""
 
 AS_IT_IS = "as it is"
-_NOT_THE_SAME = (
-    "a block does not compute the same twice: look for a cache (use_cache=True), random numbers of"
-    " its own, or what depends on how often it was called"
-)
-
-
-def failure_text(why: str) -> str:
-    """Return why a change fails, with what is known of errors of that kind."""
-    return f"{why}; {_NOT_THE_SAME}" if "CheckpointError" in why else why
-
-
 _HALVES = 0.01
 """Of the peak: halves of activations that are less are not looked into."""
 _COST = "8 bits of precision in place of 24: the loss differs a little"
@@ -47,6 +36,16 @@ _GRAPH = (
 )
 
 
+def failure_text(why: str) -> str:
+    """Return why a change fails, with what is known of errors of that kind."""
+    if "CheckpointError" not in why:
+        return why
+    return (
+        f"{why}; a block does not compute the same twice: look for a cache (use_cache=True), random"
+        " numbers of its own, or what depends on how often it was called"
+    )
+
+
 def simulated(
     record: RecordedSteps, replayed: Sequence[Suggestion], run: Run
 ) -> tuple[Sequence[Suggestion], Sequence[str]]:
@@ -58,56 +57,51 @@ def simulated(
     if facts.is_whole:
         return replayed, notes
     wanted = [*_wanted(record, replayed)]
+    names = " and ".join(each.change for each in wanted)
     if record.framework == TENSORFLOW and not facts.optimizers and not facts.blocks:
         notes.append(_NO_KERAS)
     elif record.framework == TENSORFLOW and not facts.is_compiled and wanted:
-        return replayed, [f"{_names(wanted)} {_NOT_COMPILED}"]
+        return replayed, [f"{names} {_NOT_COMPILED}"]
     if not wanted:
         return replayed, notes
     options = {AS_IT_IS: {}, **{each.change: each.option for each in wanted}}
     found = run(options, how="estimated", device=record.device, baseline=AS_IT_IS)
     before = found[AS_IT_IS]
     if before.peak_allocated is None:
-        return replayed, [f"{_names(wanted)} could not be simulated: {before.why}"]
+        return replayed, [f"{names} could not be simulated: {before.why}"]
     kinds = {each.kind for each in wanted}
     changes = [each for each in replayed if each.kind not in kinds]
     for each in wanted:
         outcome, saving = found[each.change], found.saved(each.change)
         if saving is None:
             notes.append(f"{each.change} could not be simulated: {failure_text(outcome.why)}")
-        else:
-            changes.append(
-                replace(
-                    each,
-                    predicted_peak=record.peak - saving,
-                    predicted_saving=saving,
-                    how=Method.SIMULATED,
-                )
+            continue
+        changes.append(
+            replace(
+                each,
+                predicted_peak=record.peak - saving,
+                predicted_saving=saving,
+                how=Method.SIMULATED,
             )
+        )
     return changes, [*notes, _GRAPH] if facts.is_graph else notes
-
-
-def _names(changes: Sequence[Suggestion]) -> str:
-    return " and ".join(each.change for each in changes)
 
 
 def _wanted(record: RecordedSteps, replayed: Sequence[Suggestion]) -> Iterator[Suggestion]:
     """Give the changes to simulate, without their peaks."""
     facts = record.facts
+    checkpoints = [each for each in replayed if each.kind == "checkpoint"]
     if record.framework == TENSORFLOW:
         if _computes_in_float32(record):
             yield _POLICY
-        is_replayed = any(each.kind == "checkpoint" for each in replayed)
-        if facts.blocks and not facts.recomputes and not is_replayed:
+        if facts.blocks and not facts.recomputes and not checkpoints:
             yield recompute_suggestion(record, facts.blocks)
         # the recording of a graph is of one order of the operations: without slots it is another
         if facts.is_graph and slot_bytes(record) and not has_momentum(record):
             yield plain_sgd(record, 0)
         return
     # what else a block's second forward does, as with a cache, no recording tells
-    yield from (
-        each for each in replayed if each.kind == "checkpoint" and each.predicted_saving > 0
-    )
+    yield from (each for each in checkpoints if each.predicted_saving > 0)
     if _computes_in_float32(record):
         yield _autocast(record.device.partition(":")[0])
     if facts.sets_to_none is False:
@@ -167,10 +161,8 @@ def _computes_in_float32(record: RecordedSteps) -> bool:
 
 _NOTABLE = 1.01
 """How far apart the peaks of repeats must be to be told, as a ratio."""
-_OWN_CODE = "whether your code still needs it, no option can know"
 _STEPS = 2
 """Optimizers make their state in the first; the second has it."""
-_NO_OPTION = "compare() has no setting that does it"
 
 
 def verified(
@@ -232,7 +224,11 @@ def _without(told: Suggestions, found: Comparison) -> Suggestions:
 
 
 def _unmeasured(suggestion: Suggestion) -> Suggestion:
-    return replace(suggestion, missing=_OWN_CODE if suggestion.kind == "kept" else _NO_OPTION)
+    is_own = suggestion.kind == "kept"
+    own_code = "whether your code still needs it, no option can know"
+    return replace(
+        suggestion, missing=own_code if is_own else "compare() has no setting that does it"
+    )
 
 
 def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
@@ -242,18 +238,19 @@ def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
     ratio = found.time_ratio(suggestion.change)
     ratio = ratio if ratio is not None and ratio.is_known else None
     peak, level = _level(suggestion, outcome), _level(suggestion, before)
+    reasons = (each.missing.get("held_ahead", "") or each.why for each in (outcome, before))
+    why = next(filter(None, reasons), "no loader was left after the last step")
     return replace(
         suggestion,
         measured_peak=peak,
         measured_saving=None if peak is None or level is None else level - peak,
         measured_time=None if ratio is None else ratio.point,
         measured_noise=None if ratio is None else ratio.half_width,
-        missing="" if peak is not None and level is not None else _why(outcome, before),
+        missing="" if peak is not None and level is not None else why,
     )
 
 
 def _level(suggestion: Suggestion, outcome: Outcome) -> int | None:
-    """Return the most that there was of the memory that the change is about."""
     return outcome.held_ahead if suggestion.memory else _peak(outcome)
 
 
@@ -277,8 +274,3 @@ def _noise(found: Comparison, what: str) -> Iterator[str]:
             f"measured in {found.repeats} runs, the median of their {what} counts: "
             + ", ".join(ranges)
         )
-
-
-def _why(*outcomes: Outcome) -> str:
-    reasons = [each.missing.get("held_ahead", "") or each.why for each in outcomes]
-    return next(filter(None, reasons), "no loader was left after the last step")

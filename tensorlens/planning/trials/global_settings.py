@@ -10,9 +10,8 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorlens.errors import TensorlensError
 from tensorlens.guards import one_line
@@ -29,26 +28,21 @@ class SettingRefused(TensorlensError):
     """A setting of the program that cannot be made in another process."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """One setting of a framework.
-
-    Attributes:
-        name: the function that tells it, with the framework in front.
-        read: returns its plain value, given the framework.
-        write: sets it, given the framework and the value.
-        default: of a fresh process; for any other the framework is imported. ``...``: it is set
-            only where the framework is imported.
-    """
+class _Setting(NamedTuple):
+    """One setting of a framework."""
 
     name: str
+    """The function that tells it, with the framework in front."""
     read: Callable[[Any], Any]
+    """Returns its plain value, given the framework."""
     write: Callable[[Any, Any], Any]
+    """Sets it, given the framework and the value."""
     default: Any
+    """Of a fresh process; for any other the framework is imported. ``...``: it is set only where
+    the framework is imported."""
 
 
 def _pair(getter: str, setter: str, default: Any) -> _Setting:
-    """Return the setting that one function tells and another one of its module sets."""
     _, _, path = getter.partition(".")
     beside = f"{path.rpartition('.')[0]}.{setter}".lstrip(".")
     return _Setting(
@@ -63,7 +57,7 @@ def _threads(kind: str) -> _Setting:
     name = f"{kind}_op_parallelism_threads"
     made = _pair(f"tensorflow.config.threading.get_{name}", f"set_{name}", 0)
     # 0 leaves it to TensorFlow, which tells a number of its own once it has begun
-    return replace(made, write=lambda tf, value: made.write(tf, value) if value else None)
+    return made._replace(write=lambda tf, value: made.write(tf, value) if value else None)
 
 
 def _flag(name: str) -> _Setting:
@@ -82,11 +76,6 @@ def _default_device(torch: Any) -> str:
         return str(torch.get_default_device())
     except AttributeError:
         return "cpu"
-
-
-def _set_seed(torch: Any, value: int) -> None:
-    if value != _DEFAULT_SEED:
-        torch.manual_seed(value)
 
 
 def _keras_policy(keras: Any) -> str:
@@ -113,7 +102,12 @@ _SETTINGS = (
     _pair("torch.get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
     _pair("torch.are_deterministic_algorithms_enabled", "use_deterministic_algorithms", False),
     _pair("torch.get_num_threads", "set_num_threads", ...),
-    _Setting(SEED, lambda torch: torch.initial_seed(), _set_seed, _DEFAULT_SEED),
+    _Setting(
+        SEED,
+        lambda torch: torch.initial_seed(),
+        lambda torch, value: torch.manual_seed(value) if value != _DEFAULT_SEED else None,
+        _DEFAULT_SEED,
+    ),
     _flag("benchmark"),
     _flag("deterministic"),
     _pair("tensorflow.config.functions_run_eagerly", "run_functions_eagerly", False),

@@ -70,7 +70,7 @@ def serve() -> None:
     Programs have neither standard input nor standard output. A job that does not come within a
     minute comes too late.
     """
-    source, target = _taken(0, "rb"), _taken(1, "wb")
+    source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
 
@@ -95,21 +95,17 @@ def serve() -> None:
             result = _result(job, send)
             files = {file: _changed_at(file) for file in _files_of_programs()}
             send(result)
-            if not _settle(job):
-                # whoever asks next is told so, also where threads of the program hold this process
-                target.close()
-                return
+            # without torch the job has failed already
+            with contextlib.suppress(Exception):
+                if importlib.import_module(_FAKE).settle(job.program):
+                    continue
+            # whoever asks next is told so, also where threads of the program hold this process
+            target.close()
+            return
         elif FORKS:
             _fork(job, source, send)
         else:
             _run_alone(job, source, send)
-
-
-def _settle(job: Job) -> bool:
-    try:
-        return bool(importlib.import_module(_FAKE).settle(job.program))
-    except Exception:  # without torch the job has failed already
-        return False
 
 
 def leave() -> NoReturn:
@@ -158,7 +154,13 @@ def _fork(job: Job, source: BinaryIO, send: Send) -> None:
 
 def _run_alone(job: Job, source: BinaryIO, send: Send) -> None:
     """Run a job and end this process; it ends too when whoever asked is gone."""
-    threading.Thread(target=_end_with, args=(source,), daemon=True).start()
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            os.read(source.fileno(), 1)
+        _exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
     send(_result(job, send))
     # what the program leaves running must not keep the process
     _exit(0)
@@ -178,24 +180,13 @@ def _result(job: Job, send: Send) -> Result:
         return _trouble(error, output.getvalue(), is_fake=job.mode is Mode.FAKE)
 
 
-def _end_with(source: BinaryIO) -> None:
-    with contextlib.suppress(OSError):
-        os.read(source.fileno(), 1)
-    _exit(1)
-
-
-def _taken(descriptor: int, mode: str) -> Any:
-    return os.fdopen(os.dup(descriptor), mode)
-
-
 def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
     """Return what is told of an error: one line, the program's traceback, what it wrote last."""
     if isinstance(error, TensorlensError):
         is_usage = isinstance(error, UsageError)
         return Trouble(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
-    kind = type(error).__name__
-    whole = f"{kind}: {error}"
-    text = f"{kind}: {one_line(error, 300)}"
+    whole = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {one_line(error, 300)}"
     lines = _own_frames(error)
     if whole != text:
         lines.append(whole)

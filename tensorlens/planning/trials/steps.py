@@ -32,7 +32,10 @@ def beginning(job: Job) -> Any:
     batch, keyword = job.batch, job.batch_argument
     sys.argv = [program.file or program.name, *program.arguments]
     if program.function is None and program.parcel is None:
-        return _run_script(program)
+        assert program.file is not None
+        sys.path.insert(0, str(Path(program.file).resolve().parent))
+        runpy.run_path(program.file, run_name="__main__")
+        return None
     function = _function(program)
     if batch is None:
         return function(**options)
@@ -50,7 +53,6 @@ def beginning(job: Job) -> Any:
 
 
 def _takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
-    """Tell whether a function can be called with these arguments."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -89,7 +91,7 @@ def _module(program: Program) -> ModuleType:
     folder = str(Path(program.file).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    name = _module_name(program.file)
+    name = Path(program.file).stem
     specification = importlib.util.spec_from_file_location(name, program.file)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -98,22 +100,12 @@ def _module(program: Program) -> ModuleType:
     return module
 
 
-def _module_name(file: str) -> str:
-    return Path(file).stem
-
-
 def forget(program: Program) -> None:
     """Let go of the module that a file was run as: the next job runs the file again."""
     if program.file is not None:
-        name = _module_name(program.file)
+        name = Path(program.file).stem
         if getattr(sys.modules.get(name), "__file__", None) == program.file:
             del sys.modules[name]
-
-
-def _run_script(program: Program) -> None:
-    assert program.file is not None
-    sys.path.insert(0, str(Path(program.file).resolve().parent))
-    runpy.run_path(program.file, run_name="__main__")
 
 
 END = "end"
