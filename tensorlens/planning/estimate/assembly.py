@@ -55,8 +55,7 @@ def assemble(
     device = _found(trace, device)
     variants = [Simulation(trace, asked, total, size).run() for size in _sizes(trace)]
     likely = variants[len(variants) // 2]
-    allocated = _range([each.peak_allocated(device) for each in variants])
-    reserved = _range([each.peak_reserved(device) for each in variants])
+    allocated, reserved = map(_range, zip(*(each.peaks(device) for each in variants), strict=True))
     if trace.spread is not None:
         allocated = reserved = Range(trace.spread[0], allocated.point, trace.spread[1])
     log = likely.log

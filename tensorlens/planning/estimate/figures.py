@@ -18,10 +18,12 @@ WORKSPACE = "workspace"
 UNATTRIBUTED = "unattributed"
 """The part that is left where the blocks do not add up to the peak."""
 
-_ORDER = (
+_KINDS = (
     *("parameter", "buffer", "gradient", "optimizer", "activation", ACTIVATION_GRADIENT),
     *("input", "other", "temporary", WORKSPACE, REMAINDER, UNATTRIBUTED),
 )
+_ORDER = {kind: place for place, kind in enumerate(_KINDS)}
+"""A role that is not known comes with the others."""
 _CALLED = {
     "parameter": "parameters",
     "buffer": "buffers",
@@ -63,14 +65,13 @@ def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
         part.nbytes += block.nbytes
         part.blocks += 1
     held = peak.bytes if peak.held is None else peak.held
-    for kind, nbytes in (
-        (REMAINDER, held - peak.bytes),
-        (UNATTRIBUTED, estimate.peak_allocated - held),
-    ):
-        if nbytes:
-            label = _CALLED.get(kind, kind)
-            found[label] = PeakPart(kind, label, nbytes)
-    ordered = sorted(found.values(), key=lambda part: (_place(part.kind), -part.nbytes))
+    rests = {REMAINDER: held - peak.bytes, UNATTRIBUTED: estimate.peak_allocated - held}
+    for kind, nbytes in rests.items():
+        label = _CALLED.get(kind, kind)
+        found[label] = PeakPart(kind, label, nbytes)
+    ordered = sorted(
+        found.values(), key=lambda part: (_ORDER.get(part.kind, _ORDER["other"]), -part.nbytes)
+    )
     return {part.label: part for part in ordered if part.nbytes}
 
 
@@ -123,11 +124,6 @@ def _kind(block: Resident, terms: Collection[str]) -> tuple[str, str]:
     if kind == "gradient" and not (block.known or block.name.endswith(".grad")):
         kind = ACTIVATION_GRADIENT
     return kind, _CALLED.get(kind, kind)
-
-
-def _place(kind: str) -> int:
-    # a role that is not known comes with the others
-    return _ORDER.index(kind if kind in _ORDER else "other")
 
 
 Sign = Literal["", "+", "-", "="]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -192,8 +192,7 @@ class Scaling:
             lines.append(
                 "  no further run confirms it: take it for values near the largest of them"
             )
-        if self.ended:
-            lines.append(f"  {self.ended}")
+        lines += [f"  {self.ended}"] if self.ended else []
         return "\n".join(lines)
 
 
@@ -250,29 +249,30 @@ def scaling(
         return asked.with_argument(argument, value).ask(runner)
 
     with Runner() as runner:
-        found = {value: run(value) for value in points}
-        scaled = _scaled(argument, found)
-        for _ in range(_MOST_FURTHER):
-            wanted = _wanted(scaled)
-            if wanted is None:
-                break
-            try:
-                found[wanted] = run(wanted)
-            except TensorlensError as error:
-                return replace(
-                    scaled, ended=f"no run with {argument} = {wanted}: {first_line(error)}"
-                )
-            scaled = _scaled(argument, found)
+        return _confirmed(argument, {value: run(value) for value in points}, run)
+
+
+def _confirmed(argument: str, runs: dict[int, Estimate], run: Callable[[int], Estimate]) -> Scaling:
+    """Fit the runs, and further ones as long as one is wanted."""
+    scaled = _scaled(argument, runs)
+    for _ in range(_MOST_FURTHER):
+        wanted = _wanted(scaled)
+        if wanted is None:
+            break
+        try:
+            runs[wanted] = run(wanted)
+        except TensorlensError as error:
+            return replace(scaled, ended=f"no run with {argument} = {wanted}: {first_line(error)}")
+        scaled = _scaled(argument, runs)
     return scaled
 
 
 def _scaled(argument: str, runs: Mapping[int, Estimate]) -> Scaling:
     peaks = {value: peaks_by_place(each) for value, each in runs.items()}
-    places = [
-        place for place in (SETUP, PASS, OPTIMIZER) if all(place in of for of in peaks.values())
-    ]
     pieces = {
-        place: fit_curve({value: of[place] for value, of in peaks.items()}) for place in places
+        place: fit_curve({value: parts[place] for value, parts in peaks.items()})
+        for place in (SETUP, PASS, OPTIMIZER)
+        if all(place in parts for parts in peaks.values())
     }
     return Scaling(argument, pieces, dict(sorted(runs.items())))
 

@@ -42,13 +42,11 @@ class Simulated:
     figures: dict[str, list[EstimatedStep]] = field(default_factory=dict)
     """Device to what each of its steps came to, the setup first."""
 
-    def peak_allocated(self, device: str) -> int:
-        """Return the highest of all steps, in bytes."""
-        return max((each.peak_allocated for each in self.figures.get(device, ())), default=0)
-
-    def peak_reserved(self, device: str) -> int:
-        """Return the highest of all steps, in bytes."""
-        return max((each.peak_reserved for each in self.figures.get(device, ())), default=0)
+    def peaks(self, device: str) -> tuple[int, int]:
+        """Return the most allocated and the most reserved of all steps, in bytes."""
+        steps = self.figures.get(device, ())
+        allocated = max((each.peak_allocated for each in steps), default=0)
+        return allocated, max((each.peak_reserved for each in steps), default=0)
 
 
 class Simulation:
@@ -141,11 +139,8 @@ class Simulation:
     def _hand_over(self, handover: Handover) -> None:
         """Let a block be another thing from here on; its allocator hears nothing of it."""
         log, before = self._log, self._open[handover.address]
-        device, address, size = (
-            log.devices[log.device[before]],
-            log.address[before],
-            log.size[before],
-        )
+        device = log.devices[log.device[before]]
+        address, size = log.address[before], log.size[before]
         for kind in (FREE, ALLOC):
             log.append(kind, device, address, size, 0, handover.stack, handover.context)
         made = self._open[handover.address] = len(log.kind) - 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tensorlens.planning.estimate.figures import library_bytes
-from tensorlens.planning.estimate.result import Estimate, Fit, LargestBatch, Range, Verdict
+from tensorlens.planning.estimate.result import Estimate, Fit, Range, Verdict
 from tensorlens.planning.trace import Caution
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import LineRow, line_rows, mark_before
@@ -26,29 +26,24 @@ def largest_batch(estimate: Estimate) -> str:
     found = estimate.largest
     if found is None:
         return ""
-    answer = _largest_batch(estimate, found)
-    if found.batch and found.is_uneven:
-        answer += "; need does not rise with every batch: a smaller one may not fit"
-    return answer
-
-
-def _largest_batch(estimate: Estimate, found: LargestBatch) -> str:
     capacity = size(found.capacity)
     needed = "" if found.next_needed is None else size(found.next_needed)
     if not found.batch:
         return f"not even a batch of {found.next_batch:,} fits into {capacity}: it needs {needed}"
     is_tight = estimate.fits(found.capacity).verdict == Verdict.TIGHT
     likely, tight = ("likely ", ", which is tight") if is_tight else ("", "")
+    uneven = "; need does not rise with every batch: a smaller one may not fit"
+    end = uneven if found.is_uneven else ""
     answer = f"the largest batch that {likely}fits into {capacity} is {found.batch:,}{tight}"
     if found.is_limit:
-        return f"{answer}, the largest that was tried"
+        return f"{answer}, the largest that was tried{end}"
     if found.next_batch is None:
-        return answer
+        return answer + end
     answer += f"; {found.next_batch:,} would {likely}need {needed}"
     jump = (found.next_needed or 0) - estimate.needed.point
     if estimate.framework == "tensorflow" and jump * _JUMP > found.capacity:
         answer += f", {size(jump)} more: TensorFlow's allocator takes memory in ever larger regions"
-    return answer
+    return answer + end
 
 
 def title(estimate: Estimate) -> str:
@@ -63,9 +58,11 @@ def conditions(estimate: Estimate) -> tuple[tuple[str, str], ...]:
     card = estimate.card
     found = []
     if card is not None:
+        sheet = " by its data sheet" if card.is_nominal else ""
         capability = ".".join(map(str, card.capability))
-        memory = f"{size(card.memory)}{' by its data sheet' if card.is_nominal else ''}"
-        text = f"{printable(card.name)}, {memory}, compute capability {capability}"
+        text = (
+            f"{printable(card.name)}, {size(card.memory)}{sheet}, compute capability {capability}"
+        )
         text += " (assumed; name yours with --card, card=...)" if card.is_assumed else ""
         found.append(("card", text))
     if estimate.settings:
@@ -121,10 +118,6 @@ def verdict(estimate: Estimate) -> str:
     return f"does not fit into {where}: needs {spread(needed)}, {size(-spare)} short"
 
 
-SETUP = "setup"
-"""Part before the first mark."""
-
-
 def peak_block(estimate: Estimate) -> Resident | None:
     """Return the block whose allocation made the peak."""
     log, row = estimate.recording.log, estimate.peak_row
@@ -135,18 +128,19 @@ def peak_block(estimate: Estimate) -> Resident | None:
 
 
 def peak_step(estimate: Estimate) -> str:
-    """Return the step that the peak is in: ``step 2``, or :data:`SETUP`."""
+    """Return the step that the peak is in: ``step 2``, or ``setup`` before the first."""
     mark = mark_before(estimate.recording.marks, estimate.peak_row)
-    return SETUP if mark is None else printable(mark.name)
+    return "setup" if mark is None else printable(mark.name)
 
 
 def peak_place(estimate: Estimate) -> str:
     """Return ``in backward of step 2, at train.py:12 in step, in module fc1``."""
     step, block = peak_step(estimate), peak_block(estimate)
-    when = "while model and data are made" if step == SETUP else f"in {step}"
+    is_setup = step == "setup"
+    when = "while model and data are made" if is_setup else f"in {step}"
     if block is None:
         return when
-    if step != SETUP and block.phase != "other":
+    if not is_setup and block.phase != "other":
         when = f"in {printable(block.phase)} of {step}"
     line = block.charged or block.born
     where = [f"at {place(line, function=True)}"] if line else []

@@ -92,7 +92,7 @@ def test_least_capacity_is_below_what_is_reserved_where_cached_memory_can_go():
     requests.take(102 * MIB)
     requests.mark("end")
     result = simulated(requests)
-    assert result.peak_reserved("cuda:0") == 202 * MIB
+    assert result.peaks("cuda:0")[1] == 202 * MIB
     # to one part in four hundred, of which 2 MiB are the finest
     least = least_capacity(requests.trace, "cuda:0", Settings(), 202 * MIB)
     assert 102 * MIB <= least <= 104 * MIB
@@ -163,7 +163,7 @@ def test_least_capacity_of_tensorflows_allocator():
     requests.give_back(kept)
     requests.mark("end")
     # with growth and without an end: 32 MiB, all for the 30, then for the 20; then 32 more
-    assert simulated(requests).peak_reserved("cuda:0") == 64 * MIB
+    assert simulated(requests).peaks("cuda:0")[1] == 64 * MIB
     # 20 are given all 32: the 8 need as much again, for which 8 will do
     assert least_capacity(requests.trace, "cuda:0", Settings(), 64 * MIB) == 40 * MIB
 
