@@ -297,10 +297,11 @@ def place(tmp_path, monkeypatch):
     return place
 
 
-def test_what_hangs_is_ended(place):
+@pytest.mark.parametrize("how", ["measured", "estimated"])
+def test_what_hangs_is_ended(place, how):
     only = {"hang": hang}
     found = tensorlens.compare(
-        programs.make_step, only, batch=8, repeats=1, warmup=0, steps=1, timeout=7
+        programs.make_step, only, how=how, batch=8, repeats=1, warmup=0, steps=1, timeout=7
     )
     assert (found["hang"].status, found["hang"].why) == ("failed", "not done after 7 s")
     assert_ended([int(place.read_text())])

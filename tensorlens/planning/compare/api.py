@@ -167,15 +167,14 @@ def compare(
         batch = lowest
     job = Job("", asked, Choice(), known_framework, search_path(), device=device, batch=batch)
     job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
+    batches = lowest, highest
     if measured:
-        works = _trials(job, known_options, repeats, spec.capacity, (lowest, highest))
+        works = _trials(job, known_options, repeats, spec.capacity, batches)
         found = _results(works, executor)
         outcomes = _measured(known_options, found, repeats)
     else:
         repeats = 1
-        estimations = [
-            Estimation(each, _request(job, each, spec), lowest, highest) for each in known_options
-        ]
+        estimations = [_estimation(job, each, spec, batches) for each in known_options]
         found = _results(estimations, executor)
         outcomes = tuple(map(estimated_outcome, known_options, found))
     known = [each for each in found if isinstance(each, Measured | Estimated)]
@@ -197,18 +196,14 @@ def compare(
     )
 
 
-def _request(job: Job, option: Option, spec: DeviceSpec) -> StepsRequest:
+def _estimation(
+    job: Job, option: Option, spec: DeviceSpec, batches: tuple[int, int | None]
+) -> Estimation:
     settings = option.choice.settings
-    return StepsRequest(
-        program=job.program,
-        spec=spec,
-        steps=STEPS,
-        settings=allocator_settings(settings.get("alloc_conf")),
-        choice=option.choice,
-        framework=job.framework,
-        world_size=settings.get("shards", 1),
-        batch=job.batch,
-    )
+    shards = settings.get("shards", 1)
+    job = replace(job, name=job.program.name, choice=option.choice, steps=STEPS, world_size=shards)
+    request = StepsRequest(job, spec, allocator_settings(settings.get("alloc_conf")))
+    return Estimation(option, request, *batches)
 
 
 def _trials(

@@ -114,11 +114,11 @@ class Estimated:
 def run_estimate(asked: Estimation) -> Estimated | Trouble:
     """Estimate one option; whatever becomes of it, an answer says so."""
     request = asked.request
-    if "alloc_conf" in request.choice.settings and request.spec.card is None:
+    if "alloc_conf" in request.job.choice.settings and request.spec.card is None:
         return Trouble(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
     try:
         # what an option leaves behind in a process of fake tensors must not meet the next one
-        with Runner() if request.framework == "torch" else shared_runner() as processes:
+        with Runner() if request.job.framework == "torch" else shared_runner() as processes:
             batch = _largest_batch(asked, processes)
             answer = request.ask(processes)
     except ProgramFailed as error:
@@ -158,7 +158,7 @@ def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
         spec.capacity,
         asked.lowest,
         asked.highest,
-        multiple=request.choice.settings.get("accumulate", 1),
+        multiple=request.job.choice.settings.get("accumulate", 1),
     )
     largest, beyond = found.estimate.largest, ""
     assert largest is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.errors import UsageError
@@ -19,9 +20,10 @@ from tensorlens.planning.estimate.target import (
     check_options,
     keras_request,
     program,
+    search_path,
 )
 from tensorlens.planning.processes import Runner, shared_runner
-from tensorlens.planning.trials.jobs import Choice
+from tensorlens.planning.trials.jobs import Choice, Job
 
 
 def estimate(
@@ -130,15 +132,10 @@ def request(
             )
         return keras_request(target, spec, **of_keras)
     check_options(of_keras)
-    return StepsRequest(
-        program=program(target, script_args),
-        spec=spec,
-        steps=steps,
-        settings=settings,
-        choice=Choice({}, dict(arguments or {})),
-        world_size=world_size,
-        of_keras=of_keras,
-    )
+    asked = program(target, script_args)
+    job = Job(asked.name, asked, Choice({}, dict(arguments or {})), "torch", search_path())
+    job = replace(job, steps=steps, world_size=world_size, of_keras=of_keras)
+    return StepsRequest(job, spec, settings)
 
 
 def allocator_settings(given: str | None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tensorlens.errors import TensorlensError
 from tensorlens.planning.allocators import Settings
-from tensorlens.planning.card import Card
+from tensorlens.planning.card import Card, DeviceSpec
 from tensorlens.planning.estimate.result import CONTEXT, Estimate, EstimateTerm, Range
 from tensorlens.planning.estimate.simulation import (
     Simulated,
@@ -27,20 +27,13 @@ from tensorlens.records.origin import Origin
 from tensorlens.units import format_bytes
 
 
-def assemble(
-    trace: Trace,
-    *,
-    device: str,
-    card: Card | None,
-    capacity: int | None,
-    program: str,
-    settings: str = "",
-) -> Estimate:
+def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -> Estimate:
     """Return the estimate for a device; ``settings`` are of torch's allocator.
 
     Raises:
         TensorlensError: the program puts nothing on it.
     """
+    device, card = spec.device, spec.card
     if trace.framework != "torch":
         settings = ""
     if trace.unsimulated:
@@ -71,7 +64,7 @@ def assemble(
         terms=(*_terms(trace, likely, device, row), *context_overhead(card, trace)),
         recording=Recording(log, _origin(trace, program)),
         peak_row=row,
-        capacity=capacity,
+        capacity=spec.capacity,
         batch=trace.batch or _batch(log, device),
         settings=settings,
         warnings=(*trace.cautions, *_growth(log, device)),

@@ -31,12 +31,7 @@ from tensorlens.planning.estimate.verdict import (
 )
 from tensorlens.recording import export
 from tensorlens.recording import present as recordings
-from tensorlens.recording.present.data import (
-    by_line_data,
-    by_module_data,
-    line_data,
-    moment_data,
-)
+from tensorlens.recording.present.data import by_line_data, by_module_data, line_data, moment_data
 from tensorlens.recording.present.tables import line_table, module_rows, module_table
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
@@ -280,10 +275,7 @@ def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
 
 Value = str | int | None
 
-COLUMNS = (
-    *("kind", "name", "low", "point", "high"),
-    *("filename", "lineno", "function", "why"),
-)
+COLUMNS = (*("kind", "name", "low", "point", "high"), *("filename", "lineno", "function", "why"))
 """The columns in order. ``kind`` is ``figure``, ``peak allocated``, ``peak reserved``,
 ``allocated`` and ``reserved`` of a step, ``term``, ``term outside of torch``, and at the peak
 ``role``, ``line`` and ``module``; of these the sizes add up to the figure ``allocated``."""

@@ -57,11 +57,7 @@ class Simulation:
     """
 
     def __init__(
-        self,
-        trace: Trace,
-        settings: Settings,
-        total: int | None,
-        size: SizeOf | None = None,
+        self, trace: Trace, settings: Settings, total: int | None, size: SizeOf | None = None
     ) -> None:
         self._trace = trace
         self._size = trace.log.size.__getitem__ if size is None else size

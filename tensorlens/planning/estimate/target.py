@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,9 +19,9 @@ from tensorlens.planning.card import DeviceSpec
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.processes import ProgramFailed, Runner, progress
-from tensorlens.planning.trace import Framework, Trace
+from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import settings
-from tensorlens.planning.trials.jobs import Choice, Job, Mode, Program, Reason, Trouble
+from tensorlens.planning.trials.jobs import Job, Mode, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack
 
 MakeStep = Callable[..., Any] | str
@@ -101,18 +101,10 @@ _ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
 class StepsRequest:
     """A program whose steps are estimated: torch's on fake tensors, TensorFlow's traced."""
 
-    program: Program
+    job: Job
+    """Its run, but for the mode, the device and what of it is Keras's."""
     spec: DeviceSpec
-    steps: int
     settings: str
-    choice: Choice = field(default_factory=Choice)
-    framework: Framework = "torch"
-    world_size: int = 1
-    batch: int | None = None
-    """Batch that the function is called with; None: nothing."""
-    batch_argument: str = ""
-    of_keras: Mapping[str, object] = field(default_factory=dict)
-    """Options of a Keras model, if the program makes or trains one."""
 
     def ask(self, runner: Runner) -> Estimate:
         """Run it and return the answer.
@@ -121,58 +113,36 @@ class StepsRequest:
             UsageError: the program is none that makes steps, or it cannot be pickled.
             ProgramFailed: the program raised an error, or it ended the process.
         """
-        return assemble(
-            self._trace(runner),
-            device=self.spec.device,
-            card=self.spec.card,
-            settings=self.settings,
-            capacity=self.spec.capacity,
-            program=self.program.name,
-        )
-
-    def with_batch(self, batch: int) -> StepsRequest:
-        """Return the same request, whose function is called with a batch."""
-        return replace(self, batch=batch, batch_argument="")
-
-    def with_argument(self, name: str, value: int) -> StepsRequest:
-        """Return the same request with a keyword argument of its function."""
-        if name in BATCHES:
-            return replace(self, batch=value, batch_argument=name)
-        arguments = {**self.choice.arguments, name: value}
-        return replace(self, choice=replace(self.choice, arguments=arguments))
-
-    def _trace(self, runner: Runner) -> Trace:
-        """Run it and return what it asks of allocators."""
-        given = {} if self.batch is None else {"batch_size": self.batch}
-        of_keras = {**self.of_keras, **given}
-        job = Job(
-            name=self.program.name,
-            program=self.program,
-            choice=self.choice,
-            framework=self.framework,
-            path=search_path(),
-            mode=Mode.FAKE if self.framework == "torch" else Mode.TRACED,
-            device=self.spec.kind,
-            card=self.spec.card,
-            batch=self.batch,
-            batch_argument=self.batch_argument,
-            steps=self.steps,
-            world_size=self.world_size,
-            of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
-        )
-        with progress(self.program.name, "step", self.steps) as done:
-            trace = runner.run(job, lambda count: done(count, ""))
+        job, spec = self.job, self.spec
+        given = job.of_keras if job.batch is None else {**job.of_keras, "batch_size": job.batch}
+        of_keras = {_ASKED.get(name, name): each for name, each in given.items()}
+        mode = Mode.FAKE if job.framework == "torch" else Mode.TRACED
+        asked = replace(job, mode=mode, device=spec.kind, card=spec.card, of_keras=of_keras)
+        with progress(job.name, "step", job.steps) as done:
+            trace = runner.run(asked, lambda count: done(count, ""))
         if isinstance(trace, Trouble):
             if trace.kind is Reason.USAGE:
                 raise UsageError(trace.text)
             raise ProgramFailed(trace)
         assert isinstance(trace, Trace)
-        if trace.batch is None and self.of_keras:
+        if trace.batch is None and job.of_keras:
             raise UsageError(
-                f"{', '.join(self.of_keras)}: these are arguments of Keras models, and"
-                f" {self.program.name} makes none"
+                f"{', '.join(job.of_keras)}: these are arguments of Keras models, and"
+                f" {job.name} makes none"
             )
-        return trace
+        return assemble(trace, spec, job.name, self.settings)
+
+    def with_batch(self, batch: int) -> StepsRequest:
+        """Return the same request, whose function is called with a batch."""
+        return replace(self, job=replace(self.job, batch=batch, batch_argument=""))
+
+    def with_argument(self, name: str, value: int) -> StepsRequest:
+        """Return the same request with a keyword argument of its function."""
+        if name in BATCHES:
+            return replace(self, job=replace(self.job, batch=value, batch_argument=name))
+        choice = self.job.choice
+        changed = replace(choice, arguments={**choice.arguments, name: value})
+        return replace(self, job=replace(self.job, choice=changed))
 
 
 _OPTIONS = ("optimizer", "loss", "policy", "input_shape", "input_dtype")
@@ -249,13 +219,7 @@ class KerasRequest:
             raise TensorlensError(
                 f"the train step cannot be traced: {one_line(error, 300)}"
             ) from error
-        return assemble(
-            trace,
-            device=spec.kind,
-            card=spec.card,
-            capacity=spec.capacity,
-            program=self.model.name,
-        )
+        return assemble(trace, replace(spec, device=spec.kind), self.model.name)
 
     def with_batch(self, batch: int) -> KerasRequest:
         """Return the same request for another batch."""

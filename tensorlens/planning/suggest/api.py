@@ -32,12 +32,7 @@ from tensorlens.planning.suggest.recorded_steps import (
 )
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.state import optimizer_change, queue_change
-from tensorlens.planning.suggest.verification import (
-    Run,
-    simulated,
-    verified,
-    without_failures,
-)
+from tensorlens.planning.suggest.verification import Run, simulated, verified, without_failures
 from tensorlens.planning.trials.jobs import Reason, Trouble
 from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.present.instants import line_rows

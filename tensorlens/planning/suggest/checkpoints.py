@@ -310,10 +310,7 @@ def block_recomputation(record: RecordedSteps) -> Iterator[Suggestion]:
 
 
 def recompute_suggestion(
-    record: RecordedSteps,
-    blocks: Sequence[RepeatedBlock],
-    peak: int = 0,
-    cost: str = _TWICE,
+    record: RecordedSteps, blocks: Sequence[RepeatedBlock], peak: int = 0, cost: str = _TWICE
 ) -> Suggestion:
     """Return the change; ``peak`` 0 where it is still to be simulated."""
     classes = Counter(block.kind or "block" for block in blocks)

@@ -9,12 +9,7 @@ from functools import partial
 from typing import Any
 
 from tensorlens.planning.step_facts import BACKWARD, UnusedVariable
-from tensorlens.planning.suggest.recorded_steps import (
-    TENSORFLOW,
-    TORCH,
-    EventRange,
-    RecordedSteps,
-)
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, EventRange, RecordedSteps
 from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.planning.torch.step_changes import freed_before_backward, gradients_first
 from tensorlens.records.events import START

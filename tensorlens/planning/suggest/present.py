@@ -73,10 +73,7 @@ def rows(found: Suggestions) -> Rows:
 def _table(found: Suggestions) -> Table:
     columns = _verified(found) if found.verified else _predicted(found)
     numbers = tuple(str(number) for number in range(1, len(found) + 1))
-    return Table(
-        (Column(""), *columns),
-        tuple(zip(numbers, *columns.values(), strict=True)),
-    )
+    return Table((Column(""), *columns), tuple(zip(numbers, *columns.values(), strict=True)))
 
 
 def _bars(found: Suggestions) -> Iterator[Bars]:

@@ -96,11 +96,7 @@ class Optioned:
     """A program with an option: its settings, in the order in which they act."""
 
     def __init__(
-        self,
-        job: Job,
-        stage: Stage,
-        options: Sequence[Option[Any]],
-        step_of: Callable[..., Any],
+        self, job: Job, stage: Stage, options: Sequence[Option[Any]], step_of: Callable[..., Any]
     ) -> None:
         self._job = job
         self._step_of = step_of

@@ -3,7 +3,7 @@
 import pytest
 
 from tensorlens.planning.allocators import Settings
-from tensorlens.planning.card import H100
+from tensorlens.planning.card import H100, DeviceSpec
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.simulation import Simulation, least_capacity
 from tensorlens.planning.trace import Trace
@@ -105,9 +105,7 @@ def test_a_request_of_unknown_size_gives_bounds():
     scratch = requests.take(20 * MIB, bounds=(0, 60 * MIB), hidden="cuDNN workspace")
     requests.give_back(scratch)
     requests.mark("end")
-    estimate = assemble(
-        requests.trace, device="cuda", card=H100, settings="", capacity=None, program="p"
-    )
+    estimate = assemble(requests.trace, DeviceSpec("cuda", H100, None), "p")
     allocated = estimate.allocated
     assert (allocated.low, allocated.point, allocated.high) == (40 * MIB, 60 * MIB, 100 * MIB)
     assert estimate.peak_allocated == 60 * MIB == sum(estimate.by_role.values())
@@ -124,9 +122,7 @@ def test_remainders_make_the_roles_add_up():
     # a segment of 12 MiB, from which 1 MiB less 512 B is too little to split off
     requests.take(11 * MIB + 512)
     requests.mark("end")
-    estimate = assemble(
-        requests.trace, device="cuda", card=H100, settings="", capacity=None, program="p"
-    )
+    estimate = assemble(requests.trace, DeviceSpec("cuda", H100, None), "p")
     assert estimate.peak_allocated == 12 * MIB
     assert estimate.by_role["remainder"] == MIB - 512
     assert sum(estimate.by_role.values()) == 12 * MIB
@@ -140,14 +136,7 @@ def test_what_fits(capacity, verdict):
     requests = Requests()
     requests.take(40 * MIB, bounds=(30 * MIB, 60 * MIB), hidden="cuDNN workspace")
     requests.mark("end")
-    estimate = assemble(
-        requests.trace,
-        device="cuda",
-        card=None,
-        settings="",
-        capacity=capacity * MIB,
-        program="p",
-    )
+    estimate = assemble(requests.trace, DeviceSpec("cuda", None, capacity * MIB), "p")
     assert estimate.apart.high == 0
     assert estimate.fits().verdict == verdict
     assert bool(estimate.fits) == (verdict != "does not fit")
