@@ -126,8 +126,8 @@ def _answer(estimate: Estimate) -> Iterator[Block]:
 
 def _bars(estimate: Estimate) -> Sequence[Block]:
     """Return what is allocated, what is required, and what there is, one below the other."""
-    fit = fit_of(estimate)
-    if fit is None:
+    fit = estimate.fits
+    if fit.capacity is None:
         return []
     figures = {
         "peak allocated": estimate.peak_allocated,

@@ -88,20 +88,36 @@ class EstimatedStep:
     reserved: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Fit:
-    """Whether a capacity is enough; true where the likeliest figure fits."""
+    """Whether a capacity is enough: true where the likeliest figure fits, and callable for any."""
 
-    capacity: int
-    """Bytes of the card, context included."""
+    capacity: int | None
+    """Bytes of the card, context included; None where none was asked for, of host memory."""
     needed: Range
     """The least capacity that works, what lies outside of the framework's memory included."""
     is_bounded: bool = True
     """Whether ``needed`` has bounds; else only its likeliest figure counts."""
 
+    def __call__(self, capacity: int | str | None = None) -> Fit:
+        """Return whether it fits into so many bytes, or a text such as ``24 GiB``.
+
+        Raises:
+            UsageError: it is no size.
+        """
+        return self if capacity is None else replace(self, capacity=parse_bytes(capacity))
+
     @property
     def verdict(self) -> Verdict:
-        """``fits`` if even the upper bound does, ``does not fit`` if the likeliest does not."""
+        """``fits`` if even the upper bound does, ``does not fit`` if the likeliest does not.
+
+        Raises:
+            UsageError: there is no capacity.
+        """
+        if self.capacity is None:
+            raise UsageError(
+                'host memory has no fixed size here: fits("24 GiB") answers for a capacity'
+            )
         if self.is_bounded and self.needed.high <= self.capacity:
             return Verdict.FITS
         return Verdict.TIGHT if self.needed.point <= self.capacity else Verdict.TOO_LARGE
@@ -109,33 +125,8 @@ class Fit:
     def __bool__(self) -> bool:
         return self.verdict != Verdict.TOO_LARGE
 
-
-class Fits:
-    """Answers for the capacity that was asked for, or, when called, for any other."""
-
-    def __init__(self, needed: Range, capacity: int | None, *, is_bounded: bool = True) -> None:
-        self._needed = needed
-        self._is_bounded = is_bounded
-        self._capacity = capacity
-
-    def __call__(self, capacity: int | str | None = None) -> Fit:
-        """Return whether it fits into so many bytes, or a text such as ``24 GiB``.
-
-        Raises:
-            UsageError: there is no capacity, or it is no size.
-        """
-        wanted = self._capacity if capacity is None else parse_bytes(capacity)
-        if wanted is None:
-            raise UsageError(
-                'host memory has no fixed size here: fits("24 GiB") answers for a capacity'
-            )
-        return Fit(wanted, self._needed, self._is_bounded)
-
-    def __bool__(self) -> bool:
-        return bool(self())
-
     def __repr__(self) -> str:
-        return f"<{self().verdict}>" if self._capacity is not None else "<no capacity was asked>"
+        return "<no capacity was asked>" if self.capacity is None else f"<{self.verdict}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +251,7 @@ class Estimate(Document):
         return self.least_capacity + self.apart
 
     @property
-    def fits(self) -> Fits:
+    def fits(self) -> Fit:
         """Whether it fits: ``if estimate.fits``, or ``fits("24 GiB")`` for any other capacity.
 
         Without one it is the capacity that was asked for, else the card's memory.
@@ -268,7 +259,7 @@ class Estimate(Document):
         capacity = self.capacity
         if capacity is None and self.card is not None:
             capacity = self.card.memory
-        return Fits(self.needed, capacity, is_bounded=self.unsimulated is None)
+        return Fit(capacity, self.needed, self.unsimulated is None)
 
     @property
     def peak(self) -> Moment:

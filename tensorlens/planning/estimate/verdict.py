@@ -87,7 +87,7 @@ def caution_text(caution: Caution) -> str:
 
 def fit_of(estimate: Estimate) -> Fit | None:
     """Return whether it fits: into what was asked, else into the card's whole memory."""
-    return None if estimate.capacity is None and estimate.card is None else estimate.fits()
+    return None if estimate.fits.capacity is None else estimate.fits
 
 
 def verdict(estimate: Estimate) -> str:
@@ -96,7 +96,7 @@ def verdict(estimate: Estimate) -> str:
     unsimulated = estimate.unsimulated
     if unsimulated:
         needed = Range.exactly(needed.point)
-    if fit is None:
+    if fit is None or fit.capacity is None:
         text = f"needs {spread(needed)}"
         return f"likely {text}; {unsimulated}: no bounds are known" if unsimulated else text
     where = size(fit.capacity)

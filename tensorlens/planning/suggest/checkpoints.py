@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps, Replay, stretches
+from tensorlens.planning.suggest.recorded_steps import RecordedSteps, Replay, stretches
 from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.records.events import ALLOC, FREE, Stacks
 
@@ -25,8 +25,8 @@ class Call:
     """One call of a block, and the part of the backward pass that goes back to it."""
 
     block: int
-    forward: EventRange
-    backward: EventRange
+    forward: range
+    backward: range
 
 
 def repeated_paths(paths: Iterable[str]) -> Sequence[str]:
@@ -90,11 +90,11 @@ class Blocks:
         forward = [(block, span) for block, span in runs if block >= 0]
         found = []
         for place, (block, span) in enumerate(forward):
-            later = (after.begin for other, after in forward[place + 1 :] if other == block)
+            later = (after.start for other, after in forward[place + 1 :] if other == block)
             until = next(later, len(log))
-            rows = [row for row in back.get(block, ()) if span.end <= row < until]
+            rows = [row for row in back.get(block, ()) if span.stop <= row < until]
             if rows:
-                found.append(Call(block, span, EventRange(rows[0], rows[-1] + 1)))
+                found.append(Call(block, span, range(rows[0], rows[-1] + 1)))
         return _apart(found)
 
 
@@ -103,12 +103,12 @@ def _apart(calls: Sequence[Call]) -> Sequence[Call]:
 
     What a gradient goes back to is not always found, and may be taken for the like in a later call.
     """
-    begins = sorted(call.backward.begin for call in calls)
+    begins = sorted(call.backward.start for call in calls)
     found = []
     for call in calls:
-        begin = call.backward.begin
-        following = next((row for row in begins if row > begin), call.backward.end)
-        found.append(replace(call, backward=EventRange(begin, min(call.backward.end, following))))
+        begin = call.backward.start
+        following = next((row for row in begins if row > begin), call.backward.stop)
+        found.append(replace(call, backward=range(begin, min(call.backward.stop, following))))
     return found
 
 
@@ -136,7 +136,7 @@ def block_checkpoints(record: RecordedSteps) -> Iterator[Suggestion]:
     """
     where = Blocks(record)
     found, index = where.calls(), record.index
-    backward = (row for call in found for row in range(call.backward.begin, call.backward.end))
+    backward = (row for call in found for row in call.backward)
     if not found or any(index.computed_again(index.place(row)) for row in backward):
         return
     replay = record.replay()
@@ -178,12 +178,12 @@ def _checkpoint(
             replay.keep_apart(row, min(inputs[row], record.end(row)))
         else:
             # what follows may keep the output, as long as until it is computed again
-            end = call.backward.begin if row == output else call.forward.end
+            end = call.backward.start if row == output else call.forward.stop
             replay.keep_apart(row, end)
     if needed:
-        replay.insert(call.backward.begin, _recomputation(record, call.forward, needed))
+        replay.insert(call.backward.start, _recomputation(record, call.forward, needed))
         if record.device == "cpu":
-            replay.add(_RANDOM_STATE, call.forward.begin, call.backward.end)
+            replay.add(_RANDOM_STATE, call.forward.start, call.backward.stop)
 
 
 def _called(blocks: Sequence[RepeatedBlock]) -> str:
@@ -228,7 +228,7 @@ def _keep_inputs(
     record: RecordedSteps, replay: Replay, calls: Sequence[Call]
 ) -> dict[int | None, int]:
     """Let the calls' inputs stay until backward is through with each; return until when."""
-    inputs = {_input_of(record, call): call.backward.end for call in calls}
+    inputs = {_input_of(record, call): call.backward.stop for call in calls}
     for row, until in inputs.items():
         if row is not None and record.end(row) < until:
             replay.free(row, until)
@@ -237,32 +237,30 @@ def _keep_inputs(
 
 def _input_of(record: RecordedSteps, call: Call) -> int | None:
     """Return what is likely a block's input: made last before the call, there when it begins."""
-    begin = call.forward.begin
-    step = next((span.begin for span in record.steps if begin in span), 0)
+    begin = call.forward.start
+    step = next((span.start for span in record.steps if begin in span), 0)
     made = [
         row
-        for row in record.allocations(EventRange(step, begin))
+        for row in record.allocations(range(step, begin))
         if record.phase(row) == "forward" and record.end(row) > begin
     ]
     return _output_of(record, made)
 
 
-def _recomputation(
-    record: RecordedSteps, forward: EventRange, needed: Sequence[int]
-) -> Iterator[int]:
+def _recomputation(record: RecordedSteps, forward: range, needed: Sequence[int]) -> Iterator[int]:
     """Give what a block's forward hands out and frees when it runs once more.
 
     It ends with the last thing that backward needs; what it had besides is freed then.
     """
     log, there, wanted = record.log, 0, set(needed)
     last = max(needed)
-    for row in range(forward.begin, last + 1):
+    for row in range(forward.start, last + 1):
         if log.device[row] != record.number:
             continue
         if log.kind[row] == ALLOC:
             yield log.size[row]
             there += 0 if row in wanted else log.size[row]
-        elif log.kind[row] == FREE and log.pair[row] >= forward.begin:
+        elif log.kind[row] == FREE and log.pair[row] >= forward.start:
             yield -log.size[log.pair[row]]
             there -= log.size[log.pair[row]]
     yield -there
@@ -279,13 +277,13 @@ def _output_of(record: RecordedSteps, kept: Sequence[int]) -> int | None:
 
 def _cost_of(record: RecordedSteps, found: Sequence[Call]) -> str:
     """Return what the second forward takes, by the last step that was recorded."""
-    span = next((step for step in reversed(record.steps) if found[-1].forward.begin in step), None)
+    span = next((step for step in reversed(record.steps) if found[-1].forward.start in step), None)
     if span is None:
         return _TWICE
     time = record.log.time
-    whole = time[min(span.end, len(time) - 1)] - time[span.begin]
-    calls = [call.forward for call in found if call.forward.begin in span]
-    second = sum(time[each.end - 1] - time[each.begin] for each in calls)
+    whole = time[min(span.stop, len(time) - 1)] - time[span.start]
+    calls = [call.forward for call in found if call.forward.start in span]
+    second = sum(time[each.stop - 1] - time[each.start] for each in calls)
     return f"{_TWICE}: about +{100 * second / whole:.0f} % time" if whole > 0 else _TWICE
 
 
@@ -342,14 +340,14 @@ def _outliving(record: RecordedSteps, call: Call) -> list[int]:
     return [
         row
         for row in record.allocations(call.forward)
-        if record.end(row) >= call.forward.end and record.phase(row) == "forward"
+        if record.end(row) >= call.forward.stop and record.phase(row) == "forward"
     ]
 
 
 def _recompute(
     record: RecordedSteps, replay: Replay, call: Call, inputs: Mapping[int | None, int]
 ) -> None:
-    until = call.backward.end
+    until = call.backward.stop
     kept = _outliving(record, call)
     needed = [row for row in kept if record.end(row) in call.backward]
     if not needed:
@@ -361,8 +359,8 @@ def _recompute(
             # the second one stays to the end as well
             replay.add(record.log.size[row], record.end(row), until)
         else:
-            replay.keep_apart(row, call.forward.end)
-    replay.insert(call.backward.begin, _recomputation(record, call.forward, needed))
+            replay.keep_apart(row, call.forward.stop)
+    replay.insert(call.backward.start, _recomputation(record, call.forward, needed))
     given = _given(record, call)
     if given is not None:
         replay.free(given, until)
@@ -370,7 +368,7 @@ def _recompute(
 
 def _given(record: RecordedSteps, call: Call) -> int | None:
     """Return what is likely the gradient that a block's backward is given: the newest there."""
-    rows = record.allocations(EventRange(call.forward.end, call.backward.begin))
+    rows = record.allocations(range(call.forward.stop, call.backward.start))
     there = [
         row for row in rows if record.phase(row) == "backward" and record.end(row) in call.backward
     ]

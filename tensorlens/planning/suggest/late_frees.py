@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tensorlens.planning.step_facts import BACKWARD, UnusedVariable
-from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, EventRange, RecordedSteps
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, RecordedSteps
 from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.planning.torch.step_changes import freed_before_backward, gradients_first
 from tensorlens.records.events import START
@@ -104,21 +104,21 @@ def _outliving(record: RecordedSteps) -> list[tuple[int, int]]:
             for row in record.allocations()
             if log.kind[row] == START and record.role(row) == "activation" and log.pair[row] >= 0
         ]
-    found = [(row, span.end) for span in record.steps[1:-1] for row in _left(record, span)]
+    found = [(row, span.stop) for span in record.steps[1:-1] for row in _left(record, span)]
     again = {_variable(record, row) for row, _ in found}
     first = record.steps[0]
     for row in _left(record, first):
         # what only the first step makes is a cache
         comes_again = any(other in record.steps[1] for other in record.alike(row))
         if comes_again or _variable(record, row) in again:
-            found += [(row, first.end)]
+            found += [(row, first.stop)]
     return found
 
 
-def _left(record: RecordedSteps, step: EventRange) -> Iterator[int]:
+def _left(record: RecordedSteps, step: range) -> Iterator[int]:
     """Give what a step's forward made that is there when it has ended, and is not meant to be."""
     for row in record.allocations(step):
-        if record.phase(row) == "forward" and record.end(row) >= step.end:
+        if record.phase(row) == "forward" and record.end(row) >= step.stop:
             if record.role(row) not in _NEEDED:
                 yield row
 
@@ -170,12 +170,12 @@ def zero_grad_change(record: RecordedSteps) -> Iterator[Suggestion]:
         end = record.end(row)
         if record.role(row) != "gradient" or end == len(record.log):
             continue
-        step = next((span for span in record.steps if end in span and row < span.begin), None)
+        step = next((span for span in record.steps if end in span and row < span.start), None)
         if step is None or record.phase(end) in ("optimizer", "backward"):
             continue
-        first = bisect_left(record.forward_rows, step.begin)
+        first = bisect_left(record.forward_rows, step.start)
         if first < len(record.forward_rows) and record.forward_rows[first] < end:
-            replay.free(row, step.begin)
+            replay.free(row, step.start)
             moved += 1
     if moved:
         yield record.suggestion(

@@ -6,7 +6,6 @@ import pickle
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -26,25 +25,14 @@ _STEP = re.compile(r"step \d+")
 _SEEN = "seen.pickle"
 
 
-@dataclass(frozen=True, slots=True)
-class EventRange:
-    """Rows from ``begin`` up to ``end``, which is not one of them."""
-
-    begin: int
-    end: int
-
-    def __contains__(self, row: int) -> bool:
-        return self.begin <= row < self.end
-
-
 K = TypeVar("K")
 
 
-def stretches(rows: Iterable[int], key: Callable[[int], K]) -> Iterator[tuple[K, EventRange]]:
+def stretches(rows: Iterable[int], key: Callable[[int], K]) -> Iterator[tuple[K, range]]:
     """Give the stretches of rows with one key, whatever lies between these rows."""
     for value, group in groupby(rows, key):
         found = list(group)
-        yield value, EventRange(found[0], found[-1] + 1)
+        yield value, range(found[0], found[-1] + 1)
 
 
 class RecordedSteps:
@@ -106,10 +94,10 @@ class RecordedSteps:
         """Return what the program was at."""
         return self.index.phase[self.index.place(row)]
 
-    def allocations(self, span: EventRange | None = None) -> Iterator[int]:
+    def allocations(self, span: range | None = None) -> Iterator[int]:
         """Give the rows of the device's blocks, those from before the recording included."""
         log, number = self.log, self.number
-        for row in range(len(log)) if span is None else range(span.begin, span.end):
+        for row in range(len(log)) if span is None else span:
             if log.kind[row] < FREE and log.device[row] == number:
                 yield row
 
@@ -151,7 +139,7 @@ class RecordedSteps:
         return [mark.row for mark in self.log.marks if mark.name == name]
 
     @cached_property
-    def steps(self) -> Sequence[EventRange]:
+    def steps(self) -> Sequence[range]:
         """The steps: from mark to mark ``step 1``, ``step 2``, or else by steps of optimizers.
 
         Of a graph, whose phases lie beside each other, all is one step. What follows the last one
@@ -159,19 +147,19 @@ class RecordedSteps:
         """
         bounds = [mark.row for mark in self.log.marks if _STEP.fullmatch(mark.name)]
         if bounds:
-            return [EventRange(*each) for each in pairwise([*bounds, len(self.log)])]
+            return [range(*each) for each in pairwise([*bounds, len(self.log)])]
         if self.marks(GRAPH_CALL):
             bounds = [0, len(self.log)]
         else:
-            bounds = [0, *(span.end for span in self.updates)]
+            bounds = [0, *(span.stop for span in self.updates)]
             if len(bounds) > 1 and all(row < bounds[-1] for row in self.forward_rows):
                 bounds[-1] = len(self.log)
             elif bounds[-1] != len(self.log):
                 bounds.append(len(self.log))
-        return [EventRange(*each) for each in pairwise(bounds)]
+        return [range(*each) for each in pairwise(bounds)]
 
     @cached_property
-    def updates(self) -> Sequence[EventRange]:
+    def updates(self) -> Sequence[range]:
         """Steps of the optimizers, one after the other; what lies between them is of other phases.
 
         Several optimizers that step with nothing computed between them are one.

@@ -25,10 +25,10 @@ def optimizer_change(record: RecordedSteps) -> Iterator[Suggestion]:
         slots = slot_bytes(record)
         if not slots:
             return
-        replay.add(-slots, record.steps[0].begin, len(record.log))
+        replay.add(-slots, record.steps[0].start, len(record.log))
         copied = record.facts.sparse_gradient_bytes
         for step in record.steps[1:] if copied else ():
-            replay.add(copied, step.begin, step.end)
+            replay.add(copied, step.start, step.stop)
     else:
         state = {row for row in record.allocations() if record.role(row) == "optimizer"}
         if not state:
@@ -38,7 +38,7 @@ def optimizer_change(record: RecordedSteps) -> Iterator[Suggestion]:
                 replay.remove(row)
         largest = max((each.largest for each in record.facts.optimizers if each.decays), default=0)
         for span in record.updates if largest else ():
-            replay.insert(span.begin, (largest, -largest))
+            replay.insert(span.start, (largest, -largest))
     yield plain_sgd(record, replay.peak())
 
 

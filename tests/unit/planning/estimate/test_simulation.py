@@ -2,9 +2,11 @@
 
 import pytest
 
+from tensorlens.errors import UsageError
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.card import H100, DeviceSpec
 from tensorlens.planning.estimate.assembly import assemble
+from tensorlens.planning.estimate.result import Fit, Range
 from tensorlens.planning.estimate.simulation import Simulation, least_capacity
 from tensorlens.planning.trace import Trace
 from tensorlens.records.events import ALLOC, FREE, Mark
@@ -170,3 +172,11 @@ def test_least_capacity_of_expandable_segments():
     # mapped in units of 20: 71 MiB in use; behind the 11 that follow the free 60
     expandable = Settings(expandable_segments=True)
     assert least_capacity(requests.trace, "cuda:0", expandable, 132 * MIB) == 80 * MIB
+
+
+def test_host_memory_fits_into_what_is_asked_alone():
+    fits = Fit(None, Range.exactly(40 * MIB))
+    assert repr(fits) == "<no capacity was asked>" and repr(fits("41 MiB")) == "<fits>"
+    assert not fits(39 * MIB)
+    with pytest.raises(UsageError, match="no fixed size"):
+        bool(fits)
