@@ -3,8 +3,7 @@
 import tensorflow as tf
 
 from tensorlens.planning.tensorflow.graph import Graph, GraphNode, NodeOutput, linked, nodes_of
-from tensorlens.planning.tensorflow.graph_run import GraphRun, eager_lasts
-from tensorlens.planning.tensorflow.kernels import Machine
+from tensorlens.planning.tensorflow.graph_run import Machine, eager_lasts
 from tensorlens.planning.tensorflow.live_values import Buffer, Value, drop, keep
 from tests.tensorflow.estimate_requests import Requests
 
@@ -42,7 +41,7 @@ def peak(step, eager=False, until=None, held=None, variables=(), functions=None)
     given = [Value(variable=names[each]) for each in step.arguments if names[each] in known]
     fed = [there() for _ in range(len(step.arguments) - len(given))]
     lasts = eager_lasts(step, until or {}, held or {}) if eager else None
-    for value in GraphRun(machine).run(step, [*given, *map(keep, fed)], lasts):
+    for value in machine.run_graph(step, [*given, *map(keep, fed)], lasts):
         drop(value, machine.free)
     left = len(fed) + len(known)
     assert requests.now == left * KIB, "what was there before is there, and nothing else"

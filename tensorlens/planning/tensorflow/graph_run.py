@@ -1,32 +1,182 @@
-"""Runs a graph without any data, one operation after the other.
+"""Runs a graph without any data, one operation after the other, on a device that only counts.
 
 Loops, branches and functions that are called run as often as the numbers in the graph say.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
 
-from tensorlens.planning.tensorflow.graph import BRANCHES, LOOPS, Graph, GraphNode
-from tensorlens.planning.tensorflow.kernels import Machine
-from tensorlens.planning.tensorflow.live_values import NOTHING, Value, drop, keep
+from tensorlens.planning.tensorflow.graph import (
+    BRANCHES,
+    LOOPS,
+    Graph,
+    GraphNode,
+    Shape,
+    item_size,
+)
+from tensorlens.planning.tensorflow.kernels import inferred, number_of, special_outputs
+from tensorlens.planning.tensorflow.live_values import (
+    ALIASES,
+    FORWARDS,
+    NOTHING,
+    Buffer,
+    Value,
+    drop,
+    keep,
+    rows_of,
+)
+from tensorlens.planning.tensorflow.scratch import Scratch, ScratchOf
+from tensorlens.planning.tensorflow.trace_writer import TraceWriter
 
 _MOST = 100_000
 """Iterations after which a loop ends whose condition never gets false."""
 
 
-class GraphRun:
-    """Runs a step's graph, and the functions that it calls.
+class Machine:
+    """Runs kernels on one device, whose memory is only counted.
 
     Args:
-        machine: whose kernels run.
+        memory: takes note of every request.
+        variables: handle to its value, referred to once by the variable.
+        scratch: what kernels take besides their results.
+        unknown: told an operation whose results have no shape, or a condition without a number.
+        forwards: whether results are written into inputs that nobody else reads.
+        overlap: iterations of a loop that run at the same time: what one of them gives back is
+            there until so many more have begun.
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(
+        self,
+        memory: TraceWriter,
+        variables: dict[str, Value],
+        scratch: ScratchOf,
+        unknown: Callable[[GraphNode], None],
+        forwards: bool = True,
+        overlap: int = 0,
+    ) -> None:
+        self._memory = memory
+        self.variables = variables
+        self.unknown = unknown
+        self._scratch = scratch
+        self._forwards = forwards
+        self._overlap = overlap
+        self._iterations: deque[list[Buffer]] = deque()
+        self._shaped: dict[Any, GraphNode] = {}
+        """Operations with shapes that the graph does not tell."""
+        self._place: GraphNode | None = None
+
+    def free(self, buffer: Buffer) -> None:
+        """Give a buffer's bytes back."""
+        if buffer.row < 0:
+            return
+        if self._iterations:
+            self._iterations[-1].append(buffer)
+        else:
+            self._memory.give(buffer.row, self._place)
+
+    def _give_back(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            self._memory.give(buffer.row, self._place)
+
+    def assign(self, name: str, new: Value | None, like: Value) -> None:
+        """Let a variable have another value, a new one by default.
+
+        The old one goes unless somebody still reads it.
+        """
+        new = keep(new or Value(self.allocate(like.nbytes), like.shape))
+        old = self.variables.get(name)
+        self.variables[name] = new
+        if old is not None:
+            drop(old, self.free)
+        if isinstance(new.held, Buffer) and new.held.row >= 0:
+            before = None if old is None else old.held
+            row = before.row if isinstance(before, Buffer) and before.refs > 0 else -1
+            self._memory.assign(name, new.held.row, row, self._place)
+
+    def allocate(self, nbytes: int, name: str | None = None) -> Buffer:
+        """Return a new buffer, referred to by nobody."""
+        row = self._memory.take(nbytes, self._place, name) if nbytes else -1
+        return Buffer(nbytes, row)
+
+    def new(self, shape: Shape, dtype: str) -> Value:
+        """Return a new tensor."""
+        return Value(self.allocate(prod(shape) * item_size(dtype)), shape)
+
+    def _take_scratch(self, scratch: Scratch) -> Buffer:
+        buffer = self.allocate(max(scratch.nbytes, scratch.most), scratch.name)
+        if scratch.most >= 0 and buffer.row >= 0:
+            self._memory.bound(buffer.row, scratch.least, scratch.nbytes, scratch.most)
+        buffer.refs = 1
+        return buffer
 
     def run(
+        self, node: GraphNode, values: Sequence[Value]
+    ) -> tuple[Sequence[Value], Sequence[Buffer]]:
+        """Return an operation's outputs, and what is given back at its end."""
+        self._place = node
+        needed = self._scratch(node, values)
+        outputs = self._outputs(node, values)
+        return outputs, [self._take_scratch(each) for each in needed]
+
+    def _outputs(self, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
+        special = special_outputs(self, node, values)
+        if special is not None:
+            return special
+        if node.outputs and node.outputs[0].shape is None:
+            node = self._with_shapes(node, values)
+        if node.op in ALIASES:
+            return [
+                value.shaped(output.shape)
+                for value, output in zip(values, node.outputs, strict=False)
+            ]
+        whole = rows_of(node, values)
+        if whole is not None:
+            return [Value(whole.held, output.shape, part=output.nbytes) for output in node.outputs]
+        return self._computed(node, values)
+
+    def _with_shapes(self, node: GraphNode, values: Sequence[Value]) -> GraphNode:
+        """Return the operation with the shapes that it has this time, where they are known."""
+        key = id(node), *((value.shape, str(value.number)) for value in values)
+        known = self._shaped.get(key)
+        if known is None:
+            known = self._shaped[key] = replace(node, outputs=inferred(node, values))
+        return known
+
+    def _computed(self, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
+        number = number_of(node.op, values)
+        made: list[Value] = []
+        for slot, output in enumerate(node.outputs):
+            shape = output.shape
+            if shape is None:
+                self.unknown(node)
+                shape = ()
+            nbytes = prod(shape) * item_size(output.dtype)
+            held: Buffer | None = None
+            if slot == 0 and self._forwards:
+                held = self._forwarded(FORWARDS.get(node.op, ()), values, nbytes)
+            if held is None:
+                held = self.allocate(nbytes)
+            made.append(Value(held, shape, number if slot == 0 else None, part=nbytes))
+        return made
+
+    def _forwarded(
+        self, places: Sequence[int], values: Sequence[Value], nbytes: int
+    ) -> Buffer | None:
+        """Return the buffer of an input that nobody else reads, if the kernel can write into it."""
+        for place in places:
+            if place >= len(values):
+                break
+            held = values[place].held
+            if isinstance(held, Buffer) and held.refs == 1 and nbytes == values[place].nbytes > 0:
+                return held
+        return None
+
+    def run_graph(
         self, graph: Graph, arguments: Sequence[Value], lasts: Mapping[int, int] | None = None
     ) -> list[Value]:
         """Run everything and return the results, each referred to once by the caller.
@@ -52,7 +202,7 @@ class GraphRun:
             elif node.calls:
                 outputs, values = self._called(node, values), []
             else:
-                outputs, scratch = self._machine.run(node, values)
+                outputs, scratch = self.run(node, values)
                 for value in outputs:
                     keep(value)
                 self._drop([Value(buffer) for buffer in scratch])
@@ -75,35 +225,38 @@ class GraphRun:
         if node.op in LOOPS:
             return self._loop(node, values)
         if node.op not in BRANCHES:
-            return self.run(node.calls[0], values)
+            return self.run_graph(node.calls[0], values)
         condition, *rest = values
         self._drop([condition])
         # taken to be true where it depends on values
-        return self.run(node.calls[self._number(node, condition) is False], rest)
+        return self.run_graph(node.calls[self._truth(node, condition) is False], rest)
 
     def _loop(self, node: GraphNode, state: Sequence[Value]) -> Sequence[Value]:
         condition, body = node.calls
         for _ in range(_MOST):
-            (goes_on,) = self.run(condition, [keep(each) for each in state])
+            (goes_on,) = self.run_graph(condition, [keep(each) for each in state])
             self._drop([goes_on])
-            number = self._number(node, goes_on)
+            number = self._truth(node, goes_on)
             if number is not False:
-                self._machine.begin_iteration()
-                state = self.run(body, state)
+                self._iterations.append([])
+                if len(self._iterations) > self._overlap:
+                    self._give_back(self._iterations.popleft())
+                state = self.run_graph(body, state)
             if not number:
                 break
-        self._machine.end_loop()
+        while self._iterations:
+            self._give_back(self._iterations.popleft())
         return state
 
-    def _number(self, node: GraphNode, condition: Value) -> bool | None:
+    def _truth(self, node: GraphNode, condition: Value) -> bool | None:
         if condition.number is None:
-            self._machine.unknown(node)
+            self.unknown(node)
             return None
         return bool(condition.number)
 
     def _drop(self, values: Sequence[Value]) -> None:
         for value in values:
-            drop(value, self._machine.free)
+            drop(value, self.free)
 
 
 def eager_lasts(

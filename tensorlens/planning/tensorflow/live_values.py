@@ -1,20 +1,17 @@
-"""Live values of a running graph, which refer to buffers, and lists of tensors with their kernels.
+"""Live values of a running graph, the buffers they refer to, and what is written over what.
 
-The kernels are those of ``core/kernels/list_kernels.cc`` of TensorFlow 2.21: what is pushed or set
-shares its buffer with the list; stacking and gathering copy; a list that nobody else refers to is
-changed in place.
+An alias hands on the buffer of its input, whole or a part of it. A kernel that forwards writes its
+result into the buffer of an input that nobody else will read (``OpKernelContext::forward_input``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import Any
 
-from tensorlens.planning.tensorflow.graph import GraphNode, Shape
-
-if TYPE_CHECKING:
-    from tensorlens.planning.tensorflow.kernels import Machine
+from tensorlens.planning.tensorflow.graph import GraphNode, Shape, item_size
 
 
 @dataclass(slots=True, eq=False)
@@ -89,126 +86,67 @@ def drop(value: Value, free: Callable[[Buffer], None]) -> None:
     held.values.clear()
 
 
-Kernel = Callable[["Machine", GraphNode, Sequence[Value]], Sequence[Value]]
+ALIASES = frozenset(
+    (
+        *("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient"),
+        *("PreventGradient", "Enter", "RefEnter", "Exit", "RefExit", "NextIteration"),
+        *("LoopCond", "Snapshot", "EnsureShape", "Bitcast", "PlaceholderWithDefault"),
+        *("CheckNumerics", "_Retval", "ReadVariableXlaSplitND"),
+    )
+)
 
+_UNARY = (
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Digamma"),
+    *("Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Floor", "Inv", "Invert", "Lgamma", "Log", "Log1p"),
+    *("LogicalNot", "Neg", "Ndtri", "Reciprocal", "Rint", "Round", "Rsqrt", "Sigmoid", "Sign"),
+    *("Sin", "Sinh", "Sqrt", "Square", "Tan", "Tanh", "_UnaryOpsComposition"),
+    *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign"),
+    *("Softmax", "LogSoftmax", "BiasAdd", "ZerosLike", "OnesLike", "ClipByValue"),
+    *("MatrixBandPart", "MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3"),
+    "FakeQuantWithMinMaxArgs",
+)
+_BINARY = (
+    *("Add", "AddV2", "Sub", "Mul", "MulNoNan", "Div", "DivNoNan", "RealDiv", "FloorDiv"),
+    *("FloorMod", "Mod", "TruncateDiv", "TruncateMod", "Maximum", "Minimum", "Pow", "Atan2"),
+    *("SquaredDifference", "Xdivy", "Xlogy", "Xlog1py", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+    *("LogicalAnd", "LogicalOr", "LeftShift", "RightShift", "NextAfter", "Zeta", "Igamma"),
+    *("SigmoidGrad", "TanhGrad", "InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad"),
+    *("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad", "SoftplusGrad"),
+    *("SoftsignGrad",),
+)
 
-def _own(value: Value) -> Items:
-    """Return the list to write into: the one itself where nobody else refers to it."""
-    items = value.held
-    if not isinstance(items, Items):
-        return Items([])
-    return items if items.refs == 1 else Items(items.values)
-
-
-def _values(value: Value) -> Sequence[Value]:
-    return value.held.values if isinstance(value.held, Items) else ()
-
-
-def _empty(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    return [Value(Items([]))]
-
-
-def _reserve(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    number = values[1].number if len(values) > 1 else node.value
-    return [Value(Items([NOTHING] * int(number or 0)))]
-
-
-def _push(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    items = _own(values[0])
-    items.values.append(keep(values[1]))
-    return [Value(items)]
-
-
-def _pop(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    items = _own(values[0])
-    if not items.values:
-        return [Value(items), NOTHING]
-    popped = items.values.pop()
-    if popped.held is not None:
-        popped.held.refs -= 1
-    return [Value(items), popped]
-
-
-def _set(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    handle, index, item = values[0], values[1], values[2]
-    items = _own(handle)
-    place = index.number
-    if place is None:
-        machine.unknown(node)
-        return [Value(items)]
-    while len(items.values) <= place:
-        items.values.append(NOTHING)
-    drop(items.values[place], machine.free)
-    items.values[place] = keep(item)
-    return [Value(items)]
-
-
-def _get(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    items, place = _values(values[0]), values[1].number
-    if place is not None and place < len(items) and items[place].held is not None:
-        return [items[place]]
-    shape = node.outputs[0].shape or next((each.shape for each in items if each.shape), None)
-    # what was never written reads as zeros
-    return [NOTHING if shape is None else machine.new(shape, node.outputs[0].dtype)]
-
-
-def _from_tensor(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    whole = values[0]
-    shape = whole.shape or ()
-    if not shape:
-        return [Value(Items([]))]
-    dtype = str(node.attrs.get("element_dtype", "float32"))
-    return [Value(Items([machine.new(shape[1:], dtype) for _ in range(shape[0])]))]
-
-
-def _stack(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    items, output = _values(values[0]), node.outputs[0]
-    shape: Shape | None = output.shape
-    if shape is None:
-        element = next((each.shape for each in items if each.shape is not None), ())
-        shape = (len(items), *element)
-    return [machine.new(shape, output.dtype)]
-
-
-def _length(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    return [Value(None, (), len(_values(values[0])))]
-
-
-def nothing(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    """Return a few numbers on the host, which are not counted."""
-    return [NOTHING for _ in node.outputs]
-
-
-def _zeros(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    return [Value(Items([_copied(machine, each) for each in _values(values[0])]))]
-
-
-def _added(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-    found: list[Value] = []
-    for each in zip(*(_values(value) for value in values), strict=False):
-        there = [value for value in each if value.held is not None]
-        found.append(_copied(machine, there[0]) if len(there) > 1 else (there or [NOTHING])[0])
-    return [Value(Items(found))]
-
-
-def _copied(machine: Machine, value: Value) -> Value:
-    if value.held is None:
-        return NOTHING
-    return Value(machine.allocate(value.nbytes), value.shape)
-
-
-LIST_ARITHMETIC: Mapping[str, Kernel] = {"ZerosLike": _zeros, "AddN": _added}
-"""Operations on tensors that work on lists, element by element."""
-
-LIST_KERNELS: Mapping[str, Kernel] = {
-    "EmptyTensorList": _empty,
-    "TensorListReserve": _reserve,
-    "TensorListPushBack": _push,
-    "TensorListPopBack": _pop,
-    "TensorListSetItem": _set,
-    "TensorListGetItem": _get,
-    "TensorListFromTensor": _from_tensor,
-    "TensorListStack": _stack,
-    "TensorListLength": _length,
-    "TensorListElementShape": nothing,
+FORWARDS: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(_UNARY, (0,)),
+    **dict.fromkeys(_BINARY, (0, 1)),
+    "AddN": tuple(range(64)),
+    **dict.fromkeys(("Select", "SelectV2"), (1, 2)),
+    "StridedSliceAssign": (0,),
+    "InplaceUpdate": (0,),
 }
+"""Operation to the inputs whose buffer it can take, in the order in which it tries them."""
+
+_ALIGNMENT = 64
+"""Bytes at whose multiples a tensor has to begin (``EIGEN_MAX_ALIGN_BYTES``)."""
+
+
+_SOURCES = {"Split": 1, "SplitV": 0, "Unpack": 0, "Slice": 0, "StridedSlice": 0}
+"""Operation whose results may be rows of an input, to the place of that input."""
+
+
+def rows_of(node: GraphNode, values: Sequence[Value]) -> Value | None:
+    """Return the input that all results are rows of, in its own memory; None where they are not.
+
+    Rows along the first axis are shared where each begins aligned (``IsInnerDimsSizeAligned`` and
+    ``IsDim0SliceAligned`` of ``core/framework/tensor.h``).
+    """
+    source = values[_SOURCES[node.op]] if node.op in _SOURCES else None
+    if source is None or not source.shape or node.attrs.get("axis"):
+        return None
+    inner = source.shape[1:]
+    if prod(inner) * item_size(node.outputs[0].dtype) % _ALIGNMENT:
+        return None
+    shapes = [output.shape for output in node.outputs]
+    # an index in the first axis alone may take the place of a range
+    are_rows = node.attrs.get("shrink_axis_mask", 0) in (0, 1)
+    are_rows = are_rows and all(each and each in (inner, (each[0], *inner)) for each in shapes)
+    return source if are_rows else None

@@ -23,9 +23,8 @@ from tensorlens.planning.tensorflow.graph import (
     item_size,
     optimized,
 )
-from tensorlens.planning.tensorflow.graph_run import GraphRun, eager_lasts
+from tensorlens.planning.tensorflow.graph_run import Machine, eager_lasts
 from tensorlens.planning.tensorflow.keras_training import TYPES_ARE_GUESSED, tells_types
-from tensorlens.planning.tensorflow.kernels import Machine
 from tensorlens.planning.tensorflow.live_values import NOTHING, Buffer, Value, drop, keep
 from tensorlens.planning.tensorflow.scratch import LOWER, add_positions, host_scratch, scratch_of
 from tensorlens.planning.tensorflow.trace_writer import OperationPlaces, TraceWriter
@@ -121,7 +120,7 @@ def execute(
         held = {numbers[one]: numbers[other] for one, other in traced.held.items()}
         until = {numbers[name]: last for name, last in traced.until.items() if name in numbers}
         lasts = eager_lasts(graph, until, held)
-    for value in GraphRun(machine).run(graph, arguments, lasts):
+    for value in machine.run_graph(graph, arguments, lasts):
         drop(value, machine.free)
 
 
