@@ -27,7 +27,7 @@ from tensorlens.planning.tensorflow.graph_run import Machine, eager_lasts
 from tensorlens.planning.tensorflow.keras_training import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.tensorflow.live_values import NOTHING, Buffer, Value, drop, keep
 from tensorlens.planning.tensorflow.scratch import LOWER, add_positions, host_scratch, scratch_of
-from tensorlens.planning.tensorflow.trace_writer import OperationPlaces, TraceWriter
+from tensorlens.planning.tensorflow.trace_writer import TraceWriter
 from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest, trace
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label
@@ -71,8 +71,7 @@ def run(model: Any, asked: TraceRequest) -> Trace:
         },
     )
     variables = {each.placeholder: _label(each) for each in traced.variables if each.placeholder}
-    places = OperationPlaces(found.log, function)
-    writer = TraceWriter(found, "cpu" if on_host else "cuda:0", places.of, variables)
+    writer = TraceWriter(found, "cpu" if on_host else "cuda:0", function, variables)
     _label_gradients(traced, graph.nodes, writer)
     execute(traced, graph, asked, writer, _teller_of_unknown(found))
     writer.mark("end")

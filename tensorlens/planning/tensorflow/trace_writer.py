@@ -3,74 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Mapping
 from dataclasses import replace
-from types import FrameType
 
 from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
 from tensorlens.planning.tensorflow.graph import GraphNode
 from tensorlens.planning.trace import Handover, Trace
-from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Label, Mark
+from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
-
-
-def _lines_of_user(frame: FrameType | None) -> Sequence[SourceLine]:
-    """Return the user's lines of a stack, outermost first."""
-    found = []
-    while frame is not None:
-        code = frame.f_code
-        if not is_foreign(code.co_filename):
-            found.append(SourceLine(code.co_filename, frame.f_lineno or 0, code.co_name))
-        frame = frame.f_back
-    return found[::-1]
-
-
-class OperationPlaces:
-    """Looks operations of an optimized graph up in the traced one.
-
-    Args:
-        log: whose stacks are added to.
-        function: the name that the traced step has in TensorFlow's runtime, where it lives.
-    """
-
-    def __init__(self, log: EventLog, function: str) -> None:
-        self._stacks = log.stacks
-        self._asking = _lines_of_user(sys._getframe(1))
-        self._function = function
-        self._nodes = Nodes()
-        self._known: dict[tuple[str, str | None], tuple[int, Context]] = {}
-
-    def of(self, node: GraphNode, name: str | None) -> tuple[int, Context]:
-        """Return the stack and the context of an operation, or of what it takes under a name."""
-        key = node.name, name
-        if key not in self._known:
-            if name is None:
-                self._known[key] = self._find(node)
-            else:
-                stack, context = self.of(node, None)
-                self._known[key] = stack, replace(context, op=name, outer=node.op)
-        return self._known[key]
-
-    def _find(self, node: GraphNode) -> tuple[int, Context]:
-        origin = self._nodes.find(node.name, self._function)
-        if origin is None:
-            return -1, Context(op=node.op)
-        forward = -1 if origin.forward is None else self._stack(origin.forward)
-        context = Context(op=node.op, forward=forward, phase=origin.phase, module=origin.layer)
-        return self._stack(origin), context
-
-    def _stack(self, origin: NodeOrigin) -> int:
-        stack = list(origin.stack)
-        # whoever asked for the estimate is not part of the program
-        for line in self._asking:
-            if stack and stack[-1] == line:
-                stack.pop()
-        return self._stacks.add(list(map(frame_of, stack)))
-
-
-PlaceOf = Callable[[GraphNode, str | None], tuple[int, Context]]
-"""Gives the stack and the context of an operation, and of what it takes under a name."""
 
 
 class TraceWriter:
@@ -79,16 +21,26 @@ class TraceWriter:
     Args:
         trace: to write into.
         device: whose memory it is.
-        locate: says where an operation comes from.
+        function: the name that the traced step has in TensorFlow's runtime, where it lives: there
+            operations of the optimized graph are looked up.
         variables: the name that the graph has for a variable to what its value is.
     """
 
     def __init__(
-        self, trace: Trace, device: str, locate: PlaceOf, variables: Mapping[str, Label]
+        self, trace: Trace, device: str, function: str, variables: Mapping[str, Label]
     ) -> None:
         self._variables = variables
         self._trace, self._log, self._device = trace, trace.log, device
-        self._locate = locate
+        self._function, self._nodes = function, Nodes()
+        callers = traceback.walk_stack(sys._getframe(1))
+        files = ((frame.f_code, lineno) for frame, lineno in callers)
+        self._asking = [
+            SourceLine(code.co_filename, lineno, code.co_name)
+            for code, lineno in files
+            if not is_foreign(code.co_filename)
+        ]
+        """The user's lines that asked, innermost first."""
+        self._places: dict[tuple[str, str | None], tuple[int, Context]] = {}
         self._numbers = 0
         self.labels: dict[int, Label] = {}
         """Number of an operation to what its first result is."""
@@ -145,7 +97,32 @@ class TraceWriter:
     def _place(
         self, operation: GraphNode | None, name: str | None = None
     ) -> tuple[int, Context | None]:
-        return (-1, None) if operation is None else self._locate(operation, name)
+        """Return the stack and the context of an operation, or of what it takes under a name."""
+        if operation is None:
+            return -1, None
+        key = operation.name, name
+        if key not in self._places:
+            stack, context = self._find(operation)
+            if name is not None:
+                context = replace(context, op=name, outer=operation.op)
+            self._places[key] = stack, context
+        return self._places[key]
+
+    def _find(self, node: GraphNode) -> tuple[int, Context]:
+        origin = self._nodes.find(node.name, self._function)
+        if origin is None:
+            return -1, Context(op=node.op)
+        forward = -1 if origin.forward is None else self._stack(origin.forward)
+        context = Context(op=node.op, forward=forward, phase=origin.phase, module=origin.layer)
+        return self._stack(origin), context
+
+    def _stack(self, origin: NodeOrigin) -> int:
+        stack = list(origin.stack)
+        # whoever asked for the estimate is not part of the program
+        for line in reversed(self._asking):
+            if stack and stack[-1] == line:
+                stack.pop()
+        return self._log.stacks.add(list(map(frame_of, stack)))
 
     def _append(self, nbytes: int, stack: int, context: Context | None) -> int:
         self._numbers += 1
