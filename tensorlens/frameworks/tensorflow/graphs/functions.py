@@ -53,7 +53,7 @@ def _node(name: str) -> str:
 _GRADIENT_OF = re.compile(r"(.+)_grad_\d+$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BodyNode:
     """One node of a body."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from tensorlens.frameworks.tensorflow.graphs.functions import (
     Body,
@@ -116,13 +117,14 @@ class Nodes:
     ) -> None:
         self.functions = functions or Functions()
         self._layers = layers
-        self._scopes: dict[Body, Scopes] = {}
-        self._backward: dict[Body, Backward] = {}
-        self._origins: dict[tuple[Body, str], NodeOrigin] = {}
-        self._alone: dict[tuple[Body, str], NodeOrigin] = {}
-        self._made: dict[int, _NodeFacts] = {}
         self._found: dict[tuple[str, str | None], NodeOrigin | None] = {}
-        self._others: dict[str | None, list[Body]] = {}
+        self._origin = cache(self._find_origin)
+        self._by_itself = cache(self._find_by_itself)
+        self._besides = cache(self._find_besides)
+        self._scopes = cache(self._find_scopes)
+        self._backward = cache(Backward)
+        self._made: dict[int, _NodeFacts] = {}
+        """Address of frames, which bodies keep, to what they tell."""
 
     def find(self, node_name: str, function_name: str | None = None) -> NodeOrigin | None:
         """Return where a node comes from; None if no function known has such a node.
@@ -190,14 +192,11 @@ class Nodes:
     def _places_in(self, bodies: Iterable[Body], name: str) -> list[_Place]:
         return [place for body in bodies if (place := self._place(body, name)) is not None]
 
-    def _besides(self, function: str | None) -> list[Body]:
+    def _find_besides(self, function: str | None) -> list[Body]:
         """Return the bodies of all functions but those that one calls."""
-        if function not in self._others:
-            called = {each.name for each in self.functions.called_by(function)} if function else ()
-            names = sorted(self.functions.known().difference(called))
-            bodies = [self.functions.body(name) for name in names]
-            self._others[function] = [body for body in bodies if body is not None]
-        return self._others[function]
+        called = {each.name for each in self.functions.called_by(function)} if function else ()
+        names = sorted(self.functions.known().difference(called))
+        return [body for name in names if (body := self.functions.body(name)) is not None]
 
     def _around(self, function: str) -> NodeOrigin | None:
         """Return what the nodes of a function agree on: how it came to be traced."""
@@ -232,38 +231,31 @@ class Nodes:
                     return place
         return None
 
-    def _origin(self, body: Body, node: BodyNode) -> NodeOrigin:
-        key = body, node.name
-        known = self._origins.get(key)
-        if known is None:
-            known = self._by_itself(body, node)
-            if known.phase == "backward":
-                forward = common_origin(self._forward(body, node, known))
-                if forward is not None:
-                    # of several lines it goes to none, but to where gradients were asked for
-                    told = forward if forward.line is not None else None
-                    known = replace(known, forward=told, layer=known.layer or forward.layer)
-            self._origins[key] = known
-        return known
+    def _find_origin(self, body: Body, node: BodyNode) -> NodeOrigin:
+        known = self._by_itself(body, node)
+        if known.phase != "backward":
+            return known
+        forward = common_origin(self._forward(body, node, known))
+        if forward is None:
+            return known
+        # of several lines it goes to none, but to where gradients were asked for
+        told = forward if forward.line is not None else None
+        return replace(known, forward=told, layer=known.layer or forward.layer)
 
-    def _by_itself(self, body: Body, node: BodyNode) -> NodeOrigin:
+    def _find_by_itself(self, body: Body, node: BodyNode) -> NodeOrigin:
         """Return where a node comes from, but for what it is the gradient of."""
-        key = body, node.name
-        known = self._alone.get(key)
-        if known is None:
-            frames = body.frames(node.name)  # which many nodes share
-            made = self._made.get(id(frames))
-            if made is None:
-                made = self._made[id(frames)] = _facts(frames)
-            known = self._alone[key] = NodeOrigin(
-                made.stack,
-                made.stack[0] if made.stack else None,
-                layer=self._layer(body, node.name),
-                op=node.op,
-                phase=self._phase(body, node, frames, made),
-                frames=frames,
-            )
-        return known
+        frames = body.frames(node.name)  # which many nodes share
+        made = self._made.get(id(frames)) or self._made.setdefault(id(frames), _facts(frames))
+        # the scopes of what tf.gradients made come before those of the operation
+        is_scoped = node.name.startswith(TAPE) or not is_gradient(node.name)
+        return NodeOrigin(
+            made.stack,
+            made.stack[0] if made.stack else None,
+            layer=self._scopes(body).layer(node.name.removeprefix(TAPE)) if is_scoped else None,
+            op=node.op,
+            phase=self._phase(body, node, frames, made),
+            frames=frames,
+        )
 
     def _forward(
         self, body: Body, node: BodyNode, origin: NodeOrigin, depth: int = 3
@@ -289,9 +281,7 @@ class Nodes:
         return [each for each in before if each.phase == "forward" and each.line == origin.line]
 
     def _phase(self, body: Body, node: BodyNode, frames: Frames, made: _NodeFacts) -> Phase:
-        backward = self._backward.get(body)
-        if backward is None:
-            backward = self._backward[body] = Backward(body)
+        backward = self._backward(body)
         if backward.by_name(node):
             return "backward"
         if is_of_dataset(body.name):
@@ -302,18 +292,10 @@ class Nodes:
             return "backward"
         return "other" if made.beside else "forward"
 
-    def _layer(self, body: Body, name: str) -> str | None:
-        scopes = self._scopes.get(body)
-        if scopes is None:
-            if self._layers is None:
-                self._layers = living_layers()
-            scopes = self._scopes[body] = Scopes(body, self._layers)
-        return scopes.layer(name.removeprefix(TAPE)) if not _by_function(name) else None
-
-
-def _by_function(name: str) -> bool:
-    """Tell whether a gradient's name is of what ``tf.gradients`` made, after its own scopes."""
-    return is_gradient(name) and not name.startswith(TAPE)
+    def _find_scopes(self, body: Body) -> Scopes:
+        if self._layers is None:
+            self._layers = living_layers()
+        return Scopes(body, self._layers)
 
 
 def _facts(frames: Frames) -> _NodeFacts:
