@@ -14,8 +14,8 @@ import tensorlens
 from tensorlens.frameworks.tensorflow.census.tensor_reader import (
     PLAIN,
     VARIABLE,
-    NativeReader,
-    Reader,
+    read_in_python,
+    read_tensors,
 )
 from tensorlens.frameworks.tensorflow.cpu import install
 from tensorlens.render.text import TextRenderer
@@ -177,9 +177,9 @@ def test_without_the_native_reader_tensors_are_read_from_python():
     made = tf.random.normal((30, 20))
     weight = tf.Variable(tf.ones((5, 4)))
     words = tf.constant(["a", "b"])
-    (plain, handle, value, strings) = Reader().read([made, weight.handle, words])
+    (plain, handle, value, strings) = read_in_python([made, weight.handle, words])
     assert (plain.shape, plain.dtype, plain.nbytes) == ((30, 20), "float32", 2400)
-    assert plain.address == NativeReader().read([made])[0].address != 0
+    assert plain.address == read_tensors([made])[0].address != 0
     assert (handle.dtype, handle.kind) == ("resource", PLAIN)
     assert (value.parent, value.kind, value.shape, value.nbytes) == (1, VARIABLE, (5, 4), 80)
     # where a variable's value lies Python is not told

@@ -11,8 +11,8 @@ import contextlib
 import time
 from array import array
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -31,7 +31,7 @@ _MOST = 1_000_000
 _MKL = ("_MklNative", "_Mkl")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Call:
     thread: int
     """The native part's number."""
@@ -74,8 +74,7 @@ class EagerGradients:
             return
         calls = sorted(self._calls, key=lambda call: call.begin)
         inside = _calls_by_row(log, calls, amendment)
-        forward = _Forward(log, amendment.started, inside)
-        rows = {id(call): forward.find(call) for call in calls}
+        rows = _forward_rows(log, calls, inside, amendment.started)
         made = set(rows.values())
         context = array("i", log.context)
         for row, number in enumerate(log.context):
@@ -83,7 +82,7 @@ class EagerGradients:
                 continue
             known, call = log.contexts[number], inside.get(row)
             if call is not None and known.node is None:
-                stack = log.stack[rows[id(call)]] if rows[id(call)] >= 0 else -1
+                stack = log.stack[rows[call]] if call in rows else -1
                 changed = replace(known, node=call.op, forward=stack, phase="backward")
                 context[row] = log.context_number(changed)
             elif row in made and known.phase is None:
@@ -106,37 +105,33 @@ def _calls_by_row(log: EventLog, calls: Sequence[_Call], amendment: Amendment) -
     return found
 
 
-class _Forward:
-    """The operations whose outputs a log has, to be found from their gradients, last one first."""
-
-    def __init__(self, log: EventLog, started: int, inside: Mapping[int, _Call]) -> None:
-        self._log, self._started = log, started
-        self._at: dict[int, list[int]] = {}
-        self._of_op: dict[tuple[str, int], list[int]] = {}
-        self._of_gradients: dict[tuple[str, int], list[int]] = {}
-        for row, kind in enumerate(log.kind):
-            if kind >= FREE or log.stack[row] < 0:
-                continue
-            self._at.setdefault(log.address[row], []).append(row)
-            number = log.context[row]
-            op = log.contexts[number].op if number >= 0 else None
-            if kind == ALLOC and op is not None:
-                table = self._of_gradients if row in inside else self._of_op
-                table.setdefault((_plain(op), log.size[row]), []).append(row)
-
-    def find(self, call: _Call) -> int:
-        """Return the row of what the operation made; -1 where it is not known."""
-        moment = call.begin - self._started
-        for row in reversed(self._at.get(call.address, ())):
-            if self._log.time[row] <= moment:
-                return row
-        # a gradient of gradients goes back to what gradient functions computed
-        for table in (self._of_op, self._of_gradients):
-            rows = table.get((call.op, call.nbytes), [])
-            for place in range(len(rows) - 1, -1, -1):
-                if self._log.time[rows[place]] <= moment:
-                    return rows.pop(place)
-        return -1
+def _forward_rows(
+    log: EventLog, calls: Iterable[_Call], inside: Mapping[int, _Call], started: int
+) -> dict[_Call, int]:
+    """Return the row of the forward operation's result of each call that it is known of."""
+    by_address: dict[int, list[int]] = defaultdict(list)
+    # a gradient of gradients goes back to what gradient functions computed
+    tables: tuple[dict[tuple[str, int], list[int]], ...] = defaultdict(list), defaultdict(list)
+    for row, kind in enumerate(log.kind):
+        if kind >= FREE or log.stack[row] < 0:
+            continue
+        by_address[log.address[row]].append(row)
+        op = log.contexts[log.context[row]].op if log.context[row] >= 0 else None
+        if kind == ALLOC and op is not None:
+            tables[row in inside][_plain(op), log.size[row]].append(row)
+    found: dict[_Call, int] = {}
+    for call in calls:
+        key = call.op, call.nbytes
+        for rows in (by_address[call.address], tables[False][key], tables[True][key]):
+            moment = call.begin - started
+            early = (at for at in range(len(rows) - 1, -1, -1) if log.time[rows[at]] <= moment)
+            place = next(early, -1)
+            if place >= 0:
+                found[call] = rows[place]
+                if rows is not by_address[call.address]:
+                    del rows[place]
+                break
+    return found
 
 
 def _plain(op: str) -> str:

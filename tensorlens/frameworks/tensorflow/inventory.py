@@ -29,7 +29,6 @@ def take() -> dict[str, object]:
     from tensorlens.frameworks.tensorflow.hooks import not_followed
 
     counter = cpu.cpu_counter()
-    tensor_reader.reader()
     built = tensorflow.sysconfig.get_build_info()
     gpu = "CUDA" if built.get("is_cuda_build") else "ROCm" if built.get("is_rocm_build") else None
     figures = ("allocated", "peak", "reserved")

@@ -72,7 +72,7 @@ class GraphLines:
         self.called: Callable[[], None] = nothing
         """Called where Python calls a function."""
         self._nodes = Nodes()
-        self._titles: dict[tuple[str, str | None], Title | None] = {}
+        self._constant = functools.cache(self._find_constant)
 
     def start(self) -> Callable[[], None]:
         """Read functions that die before the recording ends, as ``fit``'s input pipelines do.
@@ -96,43 +96,32 @@ class GraphLines:
         What the innermost frames are then is the code that made the node; outside of it is the
         line that called the function.
         """
-        self._name(log)
+        known = functools.cache(functools.partial(self._known, log))
+        label = functools.cache(functools.partial(self._label, log))
         stacks: dict[tuple[int, int], int] = {}
-        contexts: dict[int, _ContextFacts] = {-1: _ContextFacts(-1, None, False)}
         before: dict[int, tuple[int, int]] = {}
         stack, context = array("i"), array("i")
-        for row_stack, row_context in zip(log.stack, log.context, strict=True):
-            if row_context not in contexts:
-                contexts[row_context] = self._known(log, row_context)
-            known = contexts[row_context]
-            place = row_stack, known.number
-            if known.origin is not None:
+        for row, (row_stack, row_context) in enumerate(zip(log.stack, log.context, strict=True)):
+            if log.label[row] < 0 and log.kind[row] <= ALLOC:
+                found = label(row_context, row_stack, log.size[row])
+                if found is not None:
+                    log.name(row, found)
+            facts = known(row_context)
+            place = row_stack, facts.number
+            if facts.origin is not None:
                 key = row_stack, row_context
                 if key not in stacks:
-                    stacks[key] = _below(log, _callers(log, row_stack), known.origin)
-                place = stacks[key], known.number
-            elif known.is_between:
+                    stacks[key] = _below(log, _callers(log, row_stack), facts.origin)
+                place = stacks[key], facts.number
+            elif facts.is_between:
                 # what a node's end gives back
                 thread = log.contexts[row_context].thread
-                place = before.get(thread, (_callers(log, row_stack), known.number))
-            if row_context >= 0 and not known.is_between:
+                place = before.get(thread, (_callers(log, row_stack), facts.number))
+            if row_context >= 0 and not facts.is_between:
                 before[log.contexts[row_context].thread] = place
             stack.append(place[0])
             context.append(place[1])
         log.stack, log.context = stack, context
-
-    def _name(self, log: EventLog) -> None:
-        """Give what no census named its name, where it is no node's of a step."""
-        found: dict[tuple[int, int, int], Label | None] = {}
-        for row, (kind, number) in enumerate(zip(log.kind, log.label, strict=True)):
-            if number >= 0 or kind > ALLOC:
-                continue
-            key = log.context[row], log.stack[row], log.size[row]
-            if key not in found:
-                found[key] = self._label(log, *key)
-            label = found[key]
-            if label is not None:
-                log.name(row, label)
 
     def _label(self, log: EventLog, number: int, stack: int, nbytes: int) -> Label | None:
         context = log.contexts[number] if number >= 0 else Context()
@@ -142,21 +131,19 @@ class GraphLines:
         if context.op == _HANDLE:
             # of a variable that has died since
             return Label(HANDLES, "other")
-        what = title_of_data(context.op, nbytes) or self._constant(context)
+        what = title_of_data(context.op, nbytes) or self._constant(context.op, context.outer)
         return None if what is None else Label(what.base, what.role)
 
-    def _constant(self, context: Context) -> Title | None:
+    def _find_constant(self, op: str, function: str | None) -> Title | None:
         """Return what is of a function and no node of its step: constants, a dataset's elements."""
-        key = context.op or "", context.outer
-        if key not in self._titles:
-            found = None
-            # without a function it may be an operation that Python runs, known by its type
-            if context.outer is not None or not key[0][:1].isupper() or "/" in key[0]:
-                found = title_of_kept(self._nodes, *key, is_folded=is_folded(key[0]))
-            self._titles[key] = found
-        return self._titles[key]
+        # without a function it may be an operation that Python runs, known by its type
+        if function is None and op[:1].isupper() and "/" not in op:
+            return None
+        return title_of_kept(self._nodes, op, function, is_folded=is_folded(op))
 
     def _known(self, log: EventLog, number: int) -> _ContextFacts:
+        if number < 0:
+            return _ContextFacts(-1, None, False)
         context = log.contexts[number]
         if context.outer is None:
             return _ContextFacts(number, None, False)

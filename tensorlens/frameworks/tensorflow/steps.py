@@ -19,7 +19,6 @@ from tensorlens.frameworks.survivors import GraphRoot, Holder, Holdings, Retaine
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, look
-from tensorlens.frameworks.tensorflow.census.tensor_reader import reader
 from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices
 from tensorlens.frameworks.tensorflow.cpu import watch
 from tensorlens.heap import live_objects, select
@@ -221,7 +220,7 @@ class _HeapView:
     def __init__(self, addresses: Sequence[int]) -> None:
         heap = look()
         try:
-            self._rows = CensusRows(heap, reader())
+            self._rows = CensusRows(heap)
             self._names = NamedRows(heap, self._rows, ()).names
             self._sizes = cpu.block_sizes(addresses)
             arrays = arrays_in([*self._sizes.items()], heap.objects)

@@ -34,7 +34,6 @@ from tensorlens.frameworks.tensorflow.census.tensor_reader import (
     PLAIN,
     Fact,
     fallback_reason,
-    reader,
 )
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, TensorflowAllocator
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
@@ -86,8 +85,8 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
     return balanced(ledger)
 
 
-_adopted: list[bool] = []
-"""Not empty once what was there before the allocator was tapped has been counted in."""
+_adopted = False
+"""Whether what was there before the allocator was tapped has been counted in."""
 
 
 def take(roots: Sequence[CensusRoot]) -> Findings:
@@ -99,13 +98,11 @@ def take(roots: Sequence[CensusRoot]) -> Findings:
         table = TensorTable()
         ledger = {"cpu": cpu_ledger(table, counter, births)}
         return Findings(table, ledger, ("TensorFlow has run no operation: nothing is allocated",))
-    tensors = reader()
     with paused_collector():
         heap = look()
-        rows = CensusRows(heap, tensors)
-        if allocator is not None and not _adopted:
+        rows = CensusRows(heap)
+        if allocator is not None:
             _adopt(rows, allocator)
-            _adopted.append(True)
         names = NamedRows(heap, rows, roots).names
         del heap
         table = tabulate(rows.all, names, births)
@@ -121,13 +118,15 @@ def adopt_all(allocator: TensorflowAllocator) -> int:
     """
     if _adopted or not counters.is_initialized():
         return 0
-    _adopted.append(True)
     with paused_collector():
-        rows = CensusRows(look(), reader())
-    return _adopt(rows, allocator)
+        return _adopt(CensusRows(look()), allocator)
 
 
 def _adopt(rows: CensusRows, allocator: TensorflowAllocator) -> int:
+    global _adopted
+    if _adopted:
+        return 0
+    _adopted = True
     sizes = {
         row.fact.address: row.fact.buffer_nbytes
         for row in rows.all

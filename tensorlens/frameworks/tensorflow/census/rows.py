@@ -22,7 +22,12 @@ from tensorlens.frameworks.host.census_table import (
     number_of,
 )
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.tensorflow.census.tensor_reader import UNREAD, VARIABLE, Fact, Reader
+from tensorlens.frameworks.tensorflow.census.tensor_reader import (
+    UNREAD,
+    VARIABLE,
+    Fact,
+    read_tensors,
+)
 from tensorlens.frameworks.tensorflow.counters import spelling
 from tensorlens.heap import live_objects, select
 from tensorlens.heap.attributes import content_of, dict_of
@@ -72,12 +77,12 @@ class CensusRows:
     Nothing of the objects met is run.
     """
 
-    def __init__(self, heap: Heap, reader: Reader) -> None:
+    def __init__(self, heap: Heap) -> None:
         self.all: list[CensusRow] = []
         self.of: dict[int, int] = {}
         """``id()`` of a tensor or variable to its row; a variable's is that of its value."""
         self.unread = 0
-        facts = reader.read(heap.tensors)
+        facts = read_tensors(heap.tensors)
         owners = self._owners(heap)
         start: dict[int, int] = {}
         for position, fact in enumerate(facts):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
 from tensorlens.frameworks.tensorflow.cpu import TAP
-from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
@@ -66,60 +66,68 @@ class Fact:
     """Whether the buffer is TensorFlow's own, not that of NumPy or another library."""
 
 
-class Reader:
-    """Reads tensors as Python is told of them, and keeps nothing of them.
-
-    Of variables and resources no address is known.
-    """
-
-    def read(self, tensors: Sequence[Any]) -> list[Fact]:
-        """Return a fact for each tensor, and one for a variable's value after its handle."""
-        facts: list[Fact] = []
-        for number, tensor in enumerate(tensors):
-            facts.append(read_tensor(tensor, number))
-            value = _value(number, tensor, len(facts) - 1)
-            if value is not None:
-                facts.append(value)
-        return facts
+_reason: str | None = None
 
 
-class NativeReader(Reader):
-    """Reads buffers through TensorFlow's own objects.
+@functools.cache
+def _native() -> ctypes.PyDLL | None:
+    global _reason
+    try:
+        library = load(READER)
+    except NativeUnavailable as error:
+        _reason = str(error)
+        return None
+    address = ctypes.c_void_p
+    declare(
+        library,
+        {
+            "tl_tf_scan": (address, (address, ctypes.c_int64)),
+            "tl_tf_rows": (address, (address, address)),
+            "tl_tf_release": (None, (address,)),
+        },
+    )
+    return library
+
+
+def fallback_reason() -> str | None:
+    """Return the one line that says why tensors are read from Python, or None."""
+    _native()
+    return None if _reason is None else f"{_reason}; variables are counted by their shapes"
+
+
+def read_tensors(tensors: Sequence[Any]) -> list[Fact]:
+    """Return a fact for each tensor, and one for a variable's value after its handle.
+
+    It is read through TensorFlow's own objects where the native reader can be had.
 
     Raises:
-        NativeUnavailable: it could not be built.
+        MemoryError: there is none left.
     """
+    library = _native()
+    if library is None:
+        return read_in_python(tensors)
+    addresses = (ctypes.c_uint64 * len(tensors))(*map(id, tensors))
+    scan = library.tl_tf_scan(ctypes.addressof(addresses), len(tensors))
+    if scan is None:
+        raise MemoryError
+    try:
+        length = ctypes.c_int64()
+        start = library.tl_tf_rows(scan, ctypes.addressof(length))
+        data = ctypes.string_at(start, length.value * _ROW.size) if length.value else b""
+    finally:
+        library.tl_tf_release(scan)
+    return list(map(_fact, _ROW.iter_unpack(data)))
 
-    def __init__(self) -> None:
-        library = load(READER)
-        address = ctypes.c_void_p
-        declare(
-            library,
-            {
-                "tl_tf_scan": (address, (address, ctypes.c_int64)),
-                "tl_tf_rows": (address, (address, address)),
-                "tl_tf_release": (None, (address,)),
-            },
-        )
-        self._library = library
 
-    def read(self, tensors: Sequence[Any]) -> list[Fact]:
-        """See :class:`Reader`; it has addresses too.
-
-        Raises:
-            MemoryError: there is none left.
-        """
-        addresses = (ctypes.c_uint64 * len(tensors))(*map(id, tensors))
-        scan = self._library.tl_tf_scan(ctypes.addressof(addresses), len(tensors))
-        if scan is None:
-            raise MemoryError
-        try:
-            length = ctypes.c_int64()
-            start = self._library.tl_tf_rows(scan, ctypes.addressof(length))
-            data = ctypes.string_at(start, length.value * _ROW.size) if length.value else b""
-        finally:
-            self._library.tl_tf_release(scan)
-        return list(map(_fact, _ROW.iter_unpack(data)))
+def read_in_python(tensors: Sequence[Any]) -> list[Fact]:
+    """Return what Python is told of tensors: of variables and resources no address."""
+    facts: list[Fact] = []
+    for number, tensor in enumerate(tensors):
+        facts.append(read_tensor(tensor, number))
+        value = _value(number, tensor, len(facts) - 1)
+        if value is not None:
+            facts.append(value)
+    return facts
 
 
 def _fact(row: tuple[int, ...]) -> Fact:
@@ -182,24 +190,3 @@ def _value(number: int, tensor: Any, parent: int) -> Fact | None:
 
 _SIZES = {"string": 24, "resource": 0, "variant": 0}
 """Bytes of an element's own, where they are known."""
-
-_lock = reentrant_lock()
-_reader: Reader | None = None
-_reason: str | None = None
-
-
-def reader(make: Callable[[], Reader] = NativeReader) -> Reader:
-    """Return what reads tensors: the native reader where it can be had."""
-    global _reader, _reason
-    with _lock:
-        if _reader is None:
-            try:
-                _reader = make()
-            except NativeUnavailable as error:
-                _reader, _reason = Reader(), str(error)
-        return _reader
-
-
-def fallback_reason() -> str | None:
-    """Return the one line that says why tensors are read from Python, or None."""
-    return None if _reason is None else f"{_reason}; variables are counted by their shapes"
