@@ -1,4 +1,4 @@
-"""The ``tensorlens`` command: one module a verb, imported only when it is asked for."""
+"""The ``tensorlens`` command: verbs, whose modules are imported only when they are asked for."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ QUESTIONS = {
 }
 """The verbs, by when one asks, with the question that each answers."""
 VERBS = tuple(verb for verbs in QUESTIONS.values() for verb in verbs)
+MODULES = {
+    "suggest": "compare",
+    "plan": "estimate",
+    **dict.fromkeys(("show", "diff", "merge", "convert", "mcp"), "saved"),
+}
+"""The module of a verb where it is called otherwise; in it, ``add_<verb>`` adds the parser."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,7 +143,8 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
         prog=parser.prog, help=argparse.SUPPRESS, metavar="COMMAND", dest="verb"
     )
     for verb in _needed(given):
-        import_module(f"tensorlens.cli.{verb}").add_parser(subparsers)
+        module = import_module(f"tensorlens.cli.{MODULES.get(verb, verb)}")
+        getattr(module, f"add_{verb}")(subparsers)
     return parser
 
 

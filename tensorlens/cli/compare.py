@@ -1,4 +1,4 @@
-"""``tensorlens compare``: the same step under several memory options, each in its own process."""
+"""``tensorlens compare`` and ``suggest``: a step under several options, and which would save."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.options import add_output, add_step_options, arguments_of, option_values
@@ -16,6 +17,7 @@ from tensorlens.planning.compare.framework_detection import framework_of, parame
 from tensorlens.planning.compare.options import parsed
 from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.target import program
+from tensorlens.planning.step_facts import WATCHES
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, catalogue
 
@@ -38,7 +40,7 @@ _USUAL = {
 """Options that are compared where none is named."""
 _BASELINE = "baseline"
 
-_EPILOG = """\
+_COMPARE_EPILOG = """\
 examples:
   tensorlens compare train:make_step
   tensorlens compare train:make_step --option adam optimizer=adam \\
@@ -62,7 +64,7 @@ The exit code is 0 when at least one option ran, else 1; 2 for a usage error.
 """
 
 
-_NUMBERS = {
+_COMPARE_NUMBERS = {
     "batch": "what the function is called with",
     "lowest": "the smallest batch to try (1)",
     "highest": "the largest batch to try",
@@ -74,7 +76,7 @@ _WIDTH = 80
 _FAR = " " * 16
 
 
-def add_parser(subparsers: Any) -> None:
+def add_compare(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "compare",
@@ -109,9 +111,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--device", metavar="NAME", help="device to measure: cpu, cuda:0")
     parser.add_argument("--card", metavar="NAME", help="card to estimate for: h100, 'rtx 4090'")
     parser.add_argument("--capacity", metavar="SIZE", help="find the largest batch under it: 24GiB")
-    add_step_options(parser, _NUMBERS, called=", for all options")
+    add_step_options(parser, _COMPARE_NUMBERS, called=", for all options")
     add_output(parser, "the comparison")
-    parser.set_defaults(func=run)
+    parser.set_defaults(func=_compare)
 
 
 def _take_program(args: argparse.Namespace) -> None:
@@ -124,7 +126,7 @@ def _take_program(args: argparse.Namespace) -> None:
     args.program = words.pop()
 
 
-def run(args: argparse.Namespace) -> int:
+def _compare(args: argparse.Namespace) -> int:
     """Print or write the comparison; return 1 where no option ran.
 
     Raises:
@@ -208,7 +210,7 @@ def _answer(comparison: Comparison, outputs: Sequence[Output], *, json: bool) ->
 
 
 def _epilog() -> str:
-    text = _EPILOG
+    text = _COMPARE_EPILOG
     for framework in OPTIONS:
         text = text.replace(f"{{{framework}}}", _settings(framework))
     return text
@@ -223,3 +225,86 @@ def _settings(framework: Framework) -> str:
         )
         lines += textwrap.wrap(each.what, _WIDTH, initial_indent=_FAR, subsequent_indent=_FAR)
     return "\n".join(lines)
+
+
+_SUGGEST_EPILOG = """\
+examples:
+  tensorlens suggest train:make_step
+  tensorlens suggest train.py:make_step --verify --top 5
+  tensorlens suggest train:make_step --set batch=64 -o changes.html
+  tensorlens suggest run.tlens
+
+PROGRAM is a function that builds model, optimizer and data, of torch or of
+TensorFlow and Keras, and returns step(); or a recording: a .tlens file, or
+torch's memory snapshot. It runs once, in a process of its own, and is
+recorded; each change is tried on that recording.
+"""
+
+_SUGGEST_NUMBERS = {
+    "top": "how many changes that cost something (3); free ones are always told",
+    "batch": "what the function is called with",
+    "warmup": "steps before those that are timed (1)",
+    "steps": "steps that follow (2)",
+    "repeats": "runs of each change to verify (1; of a graph 3)",
+}
+
+
+def add_suggest(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "suggest",
+        description="Record a program's step and tell which changes would save most at its peak,\n"
+        "each with its predicted saving.",
+        epilog=_SUGGEST_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "program", metavar="PROGRAM", help="module:function, file.py:function or a recording"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="run the step with each change, and measure"
+    )
+    parser.add_argument("--device", metavar="NAME", help="device to measure: cpu, cuda:0")
+    parser.add_argument(
+        "--framework",
+        choices=tuple(WATCHES),
+        help="framework of the steps (the one the program imports)",
+    )
+    add_step_options(parser, _SUGGEST_NUMBERS)
+    add_output(parser, "the suggestions")
+    parser.set_defaults(func=_suggest)
+
+
+def _suggest(args: argparse.Namespace) -> int:
+    """Print or write the suggestions; return 0.
+
+    Raises:
+        TensorlensError: the output cannot be written, or a recording not be read.
+        UsageError: something of what is asked makes no sense.
+    """
+    outputs = Output.of_args(args)
+    options = option_values(args, *_SUGGEST_NUMBERS, "timeout", "device", "framework")
+    from tensorlens.planning.suggest.api import suggest
+
+    suggestions = suggest(
+        _recording_or_program(args.program),
+        verify=args.verify,
+        arguments=arguments_of(args),
+        **options,
+    )
+    write_record(suggestions, outputs, json=args.json)
+    return 0
+
+
+def _recording_or_program(typed: str) -> Any:
+    """Return the recording in a file, where it is one; else the program as it was typed."""
+    if typed.endswith(".py") or ":" in typed or not Path(typed).is_file():
+        return typed
+    from tensorlens.loading import load
+    from tensorlens.recording.recordings import Recording
+
+    record = load(typed)
+    if not isinstance(record, Recording):
+        raise UsageError(f"{typed} is no recording: give a .tlens file, or module:function")
+    return record

@@ -43,7 +43,7 @@ class Finding:
     """The finding it belongs to: ``torch`` for the sources of torch's figures."""
 
 
-def add_parser(subparsers: Any) -> None:
+def add_doctor(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "doctor",

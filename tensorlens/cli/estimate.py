@@ -1,4 +1,4 @@
-"""``tensorlens estimate``: predict GPU memory without the GPU."""
+"""``tensorlens estimate`` and ``plan``: memory predicted without a GPU, and of inputs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.options import add_output, add_set, arguments_of
+from tensorlens.cli.options import add_output, add_set, arguments_of, whole_number
 from tensorlens.cli.output import Output, say, show, write_record
 from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.result import Estimate, Verdict
 from tensorlens.planning.estimate.target import STEPS
+from tensorlens.planning.inputs.plan import plan
 
 _DOES_NOT_FIT = 3
 
@@ -36,7 +37,7 @@ the program fails, 2 for a usage error.
 """
 
 
-def add_parser(subparsers: Any) -> None:
+def add_estimate(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "estimate",
@@ -55,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="PROGRAM",
         help="module:function, file.py:function, or a script and what is given to it",
     )
-    parser.set_defaults(func=run, parser=parser)
+    parser.set_defaults(func=_estimate, parser=parser)
 
 
 def _add_questions(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +116,7 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "the estimate", recordings="of its recording also")
 
 
-def run(args: argparse.Namespace) -> int:
+def _estimate(args: argparse.Namespace) -> int:
     """Print or write the estimate; return 0, or 3 where it does not fit.
 
     Raises:
@@ -247,3 +248,62 @@ def _answer(answer: Estimate, args: argparse.Namespace, outputs: Sequence[Output
         show(answer.explain())
     if outputs or not args.explain:
         write_record(answer, outputs, json=args.json, answer=lambda: verdict(answer))
+
+
+def add_plan(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "plan",
+        description="Print the bytes of one batch by batch size and resolution, and by how much a"
+        " loader's queue multiplies them. Nothing is run or imported.",
+    )
+    parser.add_argument(
+        "shape",
+        metavar="SHAPE",
+        help="one sample, without the batch: 256x256x3; ?x?x3 for resolutions of 32 to 1024",
+    )
+    parser.add_argument("--dtype", default="float32", help="float32 unless given")
+    parser.add_argument(
+        "--batch", metavar="N[,N...]", help="one batch size, shown with its neighbours, or several"
+    )
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="0 unless given")
+    parser.add_argument(
+        "--prefetch",
+        type=int,
+        metavar="N",
+        help="prefetch_factor (2 unless given), max_queue_size (10), or of prefetch() (1)",
+    )
+    parser.add_argument("--loader", default="torch", help="torch (the default), keras or tf.data")
+    add_output(parser, "the plan")
+    parser.set_defaults(func=_plan)
+
+
+def _plan(args: argparse.Namespace) -> int:
+    """Print or write the plan; return 0.
+
+    Raises:
+        UsageError: a shape, dtype, number or loader that is none.
+        TensorlensError: the output cannot be written.
+    """
+    outputs = Output.of_args(args)
+    made = plan(
+        [None if each == "?" else _number(each, "SHAPE") for each in args.shape.split("x")],
+        args.dtype,
+        _batches(args.batch),
+        args.workers,
+        args.prefetch,
+        loader=args.loader,
+    )
+    write_record(made, outputs, json=args.json)
+    return 0
+
+
+def _batches(text: str | None) -> int | list[int] | None:
+    if text is None:
+        return None
+    sizes = [_number(each, "--batch") for each in text.split(",")]
+    return sizes[0] if len(sizes) == 1 else sizes
+
+
+def _number(text: str, name: str) -> int:
+    return whole_number(text, f"{name} {text!r}: give whole numbers, as in 256x256x3")

@@ -14,11 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tensorlens.cli.instrument import Instrument, Target, resolve
 from tensorlens.cli.options import add_output, add_program, words_of
 from tensorlens.cli.output import DocumentStream, Output, complain, say
-from tensorlens.cli.program.execution import Script, plain, program_of
-from tensorlens.cli.program.instrument import Instrument
-from tensorlens.cli.program.targets import Target, resolve
+from tensorlens.cli.program import Script, plain, program_of
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler
@@ -56,7 +55,7 @@ the document alone; the program's own output goes to standard error.
 """
 
 
-def add_parser(subparsers: Any) -> None:
+def add_leaks(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "leaks",

@@ -12,19 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens import config
+from tensorlens.cli.instrument import Instrument, Target, library_model_module, resolve
 from tensorlens.cli.options import add_output, add_program, words_of
 from tensorlens.cli.output import DocumentStream, Output, complain, say
-from tensorlens.cli.program.block_reports import MergedReport
-from tensorlens.cli.program.execution import Script, plain, program_of
-from tensorlens.cli.program.instrument import Instrument
-from tensorlens.cli.program.targets import Target, library_model_module, resolve
+from tensorlens.cli.program import Script, plain, program_of
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, supported, when_one_arrives
 from tensorlens.guards import reason
-from tensorlens.lines.exit_report import ExitReport
+from tensorlens.lines.exit_report import ExitReport, set_workers_output
 from tensorlens.lines.profile import Options, profile
-from tensorlens.lines.report import Ending, LineReport
-from tensorlens.lines.worker_files import set_workers_output
+from tensorlens.lines.report import Ending, LineReport, MergedReport
 from tensorlens.render import ENDINGS, READ_AGAIN, RECORDING_ENDINGS, either
 from tensorlens.render.figures import counted
 from tensorlens.units import format_bytes
@@ -59,7 +56,7 @@ as well.
 """
 
 
-def add_parser(subparsers: Any) -> None:
+def add_run(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "run",
@@ -187,7 +184,7 @@ class RecordedRun:
 
     def write(self, ending: Ending | None) -> None:
         """Write the recording and say so, or say why there is none."""
-        from tensorlens.lines.present.function_tables import ending_text
+        from tensorlens.lines.present import ending_text
         from tensorlens.recording.analysis.levels import peak_bytes
         from tensorlens.recording.recordings import Recording
 

@@ -49,7 +49,7 @@ no more than a fiftieth of the time goes into such looks.
 """
 
 
-def add_parser(subparsers: Any) -> None:
+def add_top(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "top",

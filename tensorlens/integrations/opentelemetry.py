@@ -18,8 +18,7 @@ from opentelemetry import metrics
 from tensorlens import ranks
 from tensorlens.guards import guarded
 from tensorlens.interpreter import reentrant_lock
-from tensorlens.lines.device_levels import FIGURES, DeviceLevels
-from tensorlens.lines.region import DeviceLevel
+from tensorlens.lines.region import FIGURES, DeviceLevel, DeviceLevels
 
 
 def instrument(provider: Any = None) -> Callable[[], None]:

@@ -21,8 +21,7 @@ from prometheus_client.registry import Collector
 
 from tensorlens import ranks
 from tensorlens.guards import guarded
-from tensorlens.lines.device_levels import FIGURES, DeviceLevels
-from tensorlens.lines.region import DeviceLevel
+from tensorlens.lines.region import FIGURES, DeviceLevel, DeviceLevels
 
 
 class MemoryCollector(Collector):  # type: ignore[misc]

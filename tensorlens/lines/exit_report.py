@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,9 +19,11 @@ from types import FrameType
 from typing import Any
 
 from tensorlens.guards import guarded, warn
-from tensorlens.lines.missed_signals import MissedSignals
-from tensorlens.lines.report import Ending
+from tensorlens.interpreter import start_thread
+from tensorlens.lines.report import Ending, LineReport
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render import save, tagged
+from tensorlens.streams import write
 from tensorlens.user_code import is_foreign
 
 _FATAL = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
@@ -218,3 +221,89 @@ def _die_by_sigint() -> None:
     # at the next exec of a string, which any import at exit may do (pythonrun.c, run_eval_code_obj)
     with suppress(KeyboardInterrupt):
         exec("raise KeyboardInterrupt")
+
+
+_PAUSE = 0.1
+"""Seconds for a handler to begin."""
+
+
+class MissedSignals:
+    """Sends a signal to the main thread again, which ends its wait, until its handler has begun.
+
+    Args:
+        is_waiting: tells of a signal's number whether its handler is still to begin.
+    """
+
+    def __init__(self, is_waiting: Callable[[int], bool]) -> None:
+        self._is_waiting = is_waiting
+        self._ends: tuple[int, int] | None = None
+
+    def watch(self) -> None:
+        """Begin, where nobody else is told of signals as they come; from the main thread."""
+        if self._ends is not None or threading.current_thread() is not threading.main_thread():
+            return
+        other = signal.set_wakeup_fd(-1)
+        if other != -1:
+            signal.set_wakeup_fd(other)
+            return
+        ends = os.pipe()
+        os.set_blocking(ends[1], False)
+        signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+        self._ends = ends
+        start_thread(self._listen, ends[0], threading.get_ident())
+
+    def forget(self) -> None:
+        """Let go of the pipe in a forked child: it wakes the parent."""
+        ends, self._ends = self._ends, None
+        if ends is None:
+            return
+        with suppress(OSError, ValueError):
+            if signal.set_wakeup_fd(-1) not in (-1, ends[1]):
+                return
+        for end in ends:
+            with suppress(OSError):
+                os.close(end)
+
+    def _listen(self, end: int, main: int) -> None:
+        with suppress(OSError):
+            while numbers := os.read(end, 64):
+                time.sleep(_PAUSE)
+                for number in {*numbers}:
+                    if self._is_waiting(number):
+                        # it is told of again
+                        signal.pthread_kill(main, number)
+
+
+_VARIABLE = "TENSORLENS_WORKERS_OUTPUT"
+
+
+def set_workers_output(path: Path | None) -> None:
+    """Let workers that are spawned from now on write beside this file; print for None."""
+    if path is None:
+        os.environ.pop(_VARIABLE, None)
+    else:
+        os.environ[_VARIABLE] = str(path)
+
+
+def workers_output() -> Path | None:
+    """Return the file that workers write beside; None where they print."""
+    path = os.environ.get(_VARIABLE)
+    return Path(path) if path else None
+
+
+def write_of_worker(report: LineReport, path: Path) -> bool:
+    """Write a spawned worker's report to ``run.4711.json`` beside ``run.json``.
+
+    Returns:
+        Whether that is done; else its tables are to be printed, as without such a file.
+    """
+    path = path.with_name(tagged(path.name, str(os.getpid())))
+    try:
+        save(report, path)
+    except Exception as error:
+        warn(f"{path} was not written, its figures are printed instead", error)
+        return False
+    typed = path.name if path.parent == Path.cwd() else path
+    with suppress(OSError, ValueError, AttributeError):
+        write(f"tensorlens: wrote {typed}\n", sys.stderr)
+    return True

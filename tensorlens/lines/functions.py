@@ -12,8 +12,7 @@ from typing import Any
 
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import first_answer
-from tensorlens.lines.tracing.accounting import Account
-from tensorlens.lines.tracing.passes import backward_passes
+from tensorlens.lines.tracing.accounts import Account, backward_passes
 
 
 @dataclass(slots=True)

@@ -19,15 +19,15 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.compilers import compiler
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import guarded, reason
-from tensorlens.lines.exit_report import ExitReport
+from tensorlens.lines.exit_report import ExitReport, workers_output, write_of_worker
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
 from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.results import build_report
-from tensorlens.lines.tracing.accounting import Account, Activation, Switch
+from tensorlens.lines.tracing.accounts import Account, Switch
+from tensorlens.lines.tracing.activation import Activation
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
-from tensorlens.lines.worker_files import workers_output, write_of_worker
 from tensorlens.render.terminal import for_stream
 from tensorlens.streams import write
 

@@ -11,7 +11,6 @@ from typing import Any, TextIO
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import device_name
 from tensorlens.guards import guarded
-from tensorlens.lines.call_scope import CallScope
 from tensorlens.lines.functions import (
     ProfiledFunction,
     describe,
@@ -22,10 +21,10 @@ from tensorlens.lines.functions import (
 )
 from tensorlens.lines.report import Ending, LineReport
 from tensorlens.lines.results import build_report
-from tensorlens.lines.tracing.accounting import Account, Switch
+from tensorlens.lines.tracing.accounts import Account, Switch
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
-from tensorlens.lines.wrappers import WrappingMixin
+from tensorlens.lines.wrappers import CallScope, WrappingMixin
 from tensorlens.recording.oom import reserve
 
 _keep_reserve = functools.cache(reserve.reserve)

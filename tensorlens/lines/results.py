@@ -21,8 +21,7 @@ from tensorlens.lines.report import (
     LineReport,
     ResidentLine,
 )
-from tensorlens.lines.tracing.accounting import Account, DeviceFigures, LineStats
-from tensorlens.lines.tracing.passes import BackwardPass
+from tensorlens.lines.tracing.accounts import Account, BackwardPass, DeviceFigures, LineStats
 
 if TYPE_CHECKING:
     from tensorlens.recording.backward_total import BackwardLines

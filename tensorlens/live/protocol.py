@@ -1,14 +1,21 @@
-"""Requests to a job and its replies: lines of JSON over a Unix socket, one reply a request."""
+"""How a job is asked: by lines of JSON over a Unix socket that its user alone can open."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+from tensorlens.errors import TensorlensError
+from tensorlens.folders import temporary_folder
 from tensorlens.lines.region import DeviceLevel
 
 VERSION = 2
@@ -138,3 +145,134 @@ class Channel:
         """Close the connection."""
         self._lines.close()
         self._connection.close()
+
+
+_RUNTIME, _NAME = "XDG_RUNTIME_DIR", "tensorlens"
+_PRIVATE_FOLDER, _PRIVATE_SOCKET = 0o700, 0o600
+
+
+def require_unix() -> None:
+    """Check that there are Unix sockets here.
+
+    Raises:
+        TensorlensError: there are none.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise TensorlensError("tensorlens top needs Unix sockets, which this system does not have")
+
+
+def listener() -> tuple[socket.socket, Path]:
+    """Return a socket of this process that listens, and its address.
+
+    Sockets that processes left behind when they were killed are removed.
+
+    Raises:
+        TensorlensError: there is no folder for one; the text says why.
+    """
+    require_unix()
+    problems = []
+    for folder in _own_folders():
+        try:
+            _make_private(folder)
+            _tidy(folder)
+            path = folder / f"{os.getpid()}.sock"
+            return _bound(path), path
+        except OSError as error:
+            problems.append(f"{folder}: {error.strerror or error}")
+    raise TensorlensError("; ".join(problems) or "no folder for its socket: set TMPDIR to one")
+
+
+def addresses(uid: int, pid: int | None, *environments: Mapping[str, str]) -> list[Path]:
+    """Return the sockets of a user, or of one of the user's processes, that exist."""
+    pattern = "*.sock" if pid is None else f"{pid}.sock"
+    folders = _folders(uid, (os.environ, *environments))
+    return [path for folder in folders for path in _matches(folder, pattern)]
+
+
+def connected(path: Path) -> socket.socket:
+    """Return a socket that is connected to one that listens.
+
+    Raises:
+        ConnectionRefusedError: nobody listens any more.
+        OSError: it cannot be opened.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(os.fspath(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _own_folders() -> Iterator[Path]:
+    """Give the folders that this process may put its socket into."""
+    runtime = Path(os.environ.get(_RUNTIME, ""))
+    if runtime.is_absolute():
+        yield runtime / _NAME
+    shared = temporary_folder()
+    if shared is not None:
+        yield shared / f"{_NAME}-live-{os.geteuid()}"
+
+
+def _folders(uid: int, environments: Sequence[Mapping[str, str]]) -> list[Path]:
+    """Return the folders that may hold a user's sockets: an environment may tell of others."""
+    runtimes = [f"/run/user/{uid}", *(each.get(_RUNTIME, "") for each in environments)]
+    shared = ["/tmp", str(temporary_folder()), *(each.get("TMPDIR", "") for each in environments)]
+    found = [Path(each) / _NAME for each in runtimes]
+    found += [Path(each) / f"{_NAME}-live-{uid}" for each in shared]
+    return [each for each in dict.fromkeys(found) if each.is_absolute()]
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder that nobody else can enter, or check that it is one.
+
+    Raises:
+        OSError: it cannot be made, or is not this user's alone.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(_PRIVATE_FOLDER)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "it is not this user's")
+    if stat.S_IMODE(found.st_mode) != _PRIVATE_FOLDER:
+        folder.chmod(_PRIVATE_FOLDER)
+
+
+def _bound(path: Path) -> socket.socket:
+    """Return a socket that listens at a path, in place of one that is left there."""
+    # others remove a socket at which nobody listens, and this one does not yet
+    first = path.with_suffix(".new")
+    first.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(os.fspath(first))
+        first.chmod(_PRIVATE_SOCKET)
+        listening.listen()
+        first.replace(path)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _tidy(folder: Path) -> None:
+    """Remove the sockets of a folder at which nobody listens.
+
+    A process of another namespace cannot be told by its number: only its socket says that it lives.
+    """
+    for path in folder.glob("*.sock"):
+        try:
+            connected(path).close()
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except OSError:
+            continue
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return [*folder.glob(pattern)]
+    except OSError:
+        # another user's
+        return []

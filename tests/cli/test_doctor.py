@@ -21,7 +21,7 @@ from tensorlens.cli import doctor
 # asked once for all that is printed here: TensorFlow takes seconds
 doctor._of_tensorflow = functools.cache(doctor._of_tensorflow)
 parser = argparse.ArgumentParser(prog="tensorlens")
-doctor.add_parser(parser.add_subparsers(required=True))
+doctor.add_doctor(parser.add_subparsers(required=True))
 for encoding, *arguments in (("ascii",), ("utf-8",), ("utf-8", "--json")):
     assert encoding == "utf-8" or sys.stdout.encoding == encoding
     sys.stdout.reconfigure(encoding=encoding)

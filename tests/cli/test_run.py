@@ -11,8 +11,14 @@ import pytest
 from commands import environment, own_lines, tensorlens
 
 from tensorlens.cli import main
-from tensorlens.cli.program.block_reports import MergedReport
-from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import (
+    DeviceSource,
+    FunctionLines,
+    Line,
+    LineMemory,
+    LineReport,
+    MergedReport,
+)
 
 DECORATED = """\
 import tensorlens

@@ -6,7 +6,7 @@ import json
 import pytest
 from commands import python, warm_tensorlens
 
-from tensorlens.cli.program.instrument import does_work
+from tensorlens.cli.instrument import does_work
 
 LOOP = '''\
 """A training loop."""

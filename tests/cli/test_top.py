@@ -22,9 +22,8 @@ from commands import ROOT, environment
 from tensorlens import load
 from tensorlens.cli import main
 from tensorlens.lines.region import DeviceLevel
-from tensorlens.live import addresses
-from tensorlens.live.client import Job, JobEnded, serving
-from tensorlens.live.injection import SCRIPT
+from tensorlens.live import protocol
+from tensorlens.live.client import SCRIPT, Job, JobEnded, serving
 from tensorlens.live.protocol import Ask
 from tensorlens.live.view import JobView
 from tensorlens.render.text import TextRenderer
@@ -139,10 +138,10 @@ def own_sockets(folder, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     monkeypatch.setenv("COLUMNS", "80")
     # jobs of whoever runs the tests are none of theirs
-    of_all = addresses._folders
+    of_all = protocol._folders
     of_user = {Path("/tmp", f"tensorlens-live-{os.geteuid()}")}
     monkeypatch.setattr(
-        addresses,
+        protocol,
         "_folders",
         lambda *given: [each for each in of_all(*given) if each not in of_user],
     )

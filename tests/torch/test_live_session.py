@@ -7,7 +7,7 @@ import torch
 
 from tensorlens.interpreter import start_thread
 from tensorlens.live.protocol import Ask
-from tensorlens.live.session import Session
+from tensorlens.live.server import Session
 
 
 def test_counter_that_cannot_be_had_is_the_answer(monkeypatch):

@@ -111,8 +111,9 @@ def import_tensorlens(*more: str) -> None:
     tensorlens = importlib.import_module("tensorlens")
     for name in tensorlens.__all__:
         getattr(tensorlens, name)
-    for verb in importlib.import_module("tensorlens.cli").VERBS:
-        importlib.import_module(f"tensorlens.cli.{verb}")
+    cli = importlib.import_module("tensorlens.cli")
+    for verb in cli.VERBS:
+        importlib.import_module(f"tensorlens.cli.{cli.MODULES.get(verb, verb)}")
     importlib.import_module("tensorlens.render.text")
     for name in more:
         importlib.import_module(name)

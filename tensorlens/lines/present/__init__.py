@@ -7,10 +7,30 @@ figures, and there is a column for backward where a recording was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from tensorlens.lines.present import function_tables
-from tensorlens.lines.report import FunctionLines, Line, LineReport
-from tensorlens.render.blocks import Rows
+from tensorlens.lines.present.function_tables import about_graphs, function_columns, function_tables
+from tensorlens.lines.present.layout import FunctionLayout, devices_of, layouts
+from tensorlens.lines.present.overview import LineFigures, Overview, by_peak, overview
+from tensorlens.lines.report import Ending, LineReport
+from tensorlens.render.blocks import (
+    Block,
+    Fact,
+    Heading,
+    KeyValues,
+    Named,
+    Note,
+    Rows,
+    Section,
+    labelled,
+)
+from tensorlens.render.figures import device_names, device_sources, size
+from tensorlens.render.source import place
+from tensorlens.render.view import View
+
+_MOST_RESIDENTS = 3
+"""Lines that are named of what was there when a backward pass began."""
+_CUT = "what stayed is judged without the last hit of each line: its step may not have ended"
 
 TEXT = ("function", "module", "filename", "source", "device", "raised", "execution")
 """The columns of :data:`COLUMNS` that are text."""
@@ -31,44 +51,109 @@ COLUMNS = (
 """The columns in order; ``time_ns`` is nanoseconds and the figures after ``device`` are bytes."""
 
 TITLE = "memory per line"
-blocks = function_tables.report
+
+
+def blocks(found: LineReport, view: View) -> Sequence[Block]:
+    """Return the peak, the lines to look at first, and a table for each function by its peak."""
+    functions = layouts(found)
+    several = len(devices_of(found)) > 1
+    run = by_peak(each for each in functions if each.body and not each.is_of_graphs)
+    traced = by_peak(each for each in functions if each.body and each.is_of_graphs)
+    uncalled = (each for each in functions if not each.body)
+    never = tuple(Section((), each.title, asides=(each.place, *each.remarks)) for each in uncalled)
+    main = overview(run)
+    shown: list[Block] = [_header(found, functions, main)]
+    if run:
+        columns = function_columns(run, several=several)
+        shown += function_tables(run, main, columns, "code", view)
+    if traced:
+        columns = function_columns(traced, several=several, of_graphs=True)
+        shown += [
+            about_graphs(columns),
+            *function_tables(traced, overview(traced), columns, "graph", view),
+        ]
+    return [*shown, Section(never)]
+
+
+def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overview) -> Section:
+    sources = device_sources((each.name, each.source, each.precision) for each in found.devices)
+    devices = [Named(*each) for each in sources]
+    peaks = tuple(
+        Fact(
+            "" if number else "peak",
+            Named(device_names(each.entry.devices), f"{size(each.peak)} at {each.text}"),
+            each.row.source,
+        )
+        for number, each in enumerate(main.peaks)
+    )
+    parts = tuple(part for each in main.peaks for part in _before(each, found))
+    facts = KeyValues((*peaks, *parts, *labelled("counter" if peaks else "", devices)))
+    title = "Memory per line" + (f": {ending_text(found.ending)}" if found.ending else "")
+    nothing = () if functions else (Note("no function was profiled"),)
+    return Section(
+        (
+            Heading(title, found.provenance, found.process),
+            facts,
+            *((Note(_CUT, label="note"),) if found.ending else ()),
+            *(Note(note, label="note") for note in found.notes),
+            *nothing,
+        )
+    )
+
+
+def ending_text(ending: Ending) -> str:
+    """Return ``SIGTERM ended the program at train.py:305``."""
+    where = f" at {place(ending.line)}" if ending.line else ""
+    return f"{ending.cause} ended the program{where}"
+
+
+def _before(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
+    """Give what a backward pass took to reach the peak, who had left most before it, and the rest.
+
+    The bytes of lines are part of their net, and others may have freed some: then there is no rest.
+    """
+    memory = peak.entry.memory
+    residents = (memory.residents or ())[:_MOST_RESIDENTS]
+    if not residents:
+        return
+    lines = {
+        (function.filename, line.lineno): (function.qualname, line.source.strip())
+        for function in found.functions
+        for line in function.lines
+    }
+    yield Fact("of this", f"{size(memory.rise)} taken by the backward pass: gradients, scratch")
+    for number, each in enumerate(residents):
+        name, source = lines.get((each.filename, each.lineno), (each.function, ""))
+        where = place(replace(each, function=name), function=True)
+        label = "" if number else "before it"
+        yield Fact(label, f"{size(each.nbytes)} left by {where}", source)
+    rest = peak.peak - (memory.rise or 0) - sum(each.nbytes for each in residents)
+    if rest > 0:
+        yield Fact("", f"{size(rest)} more: weights, optimizer states, other lines")
 
 
 def rows(report: LineReport) -> Rows:
-    """Return one row per function, line and device."""
-    return Rows(_columns(report), _rows(report), TEXT)
-
-
-def _columns(report: LineReport) -> tuple[str, ...]:
-    """Return the columns of a report: :data:`COLUMNS`, and ``backward`` where it is known.
+    """Return one row per function, line and device.
 
     Where graphs were followed there is ``execution`` as well; see
     :class:`tensorlens.lines.report.FunctionLines`.
     """
-    found = (*COLUMNS[:-1], "backward", "raised") if report.has_backward else COLUMNS
-    return (*found, "execution") if _has_graphs(report) else found
+    figures = (*_FIGURES, *(("backward",) if report.has_backward else ()))
+    has_graphs = any(function.execution != "lines" for function in report.functions)
+    columns = (*COLUMNS[:-1], *figures[len(_FIGURES) :], "raised")
+    columns = (*columns, "execution") if has_graphs else columns
+    return Rows(columns, _rows(report, figures, has_graphs=has_graphs), TEXT)
 
 
-def _rows(report: LineReport) -> Iterator[tuple[str | int | None, ...]]:
-    """Yield the values of the columns for every function, line and device."""
-    figures = (*_FIGURES, "backward") if report.has_backward else _FIGURES
-    for function in report.functions:
-        rest = (function.execution,) if _has_graphs(report) else ()
-        for line in function.lines:
-            for row in _line_rows(function, line, figures):
-                yield (*row, *rest)
-
-
-def _has_graphs(report: LineReport) -> bool:
-    return any(function.execution != "lines" for function in report.functions)
-
-
-def _line_rows(
-    function: FunctionLines, line: Line, figures: Sequence[str]
+def _rows(
+    report: LineReport, figures: Sequence[str], *, has_graphs: bool
 ) -> Iterator[tuple[str | int | None, ...]]:
-    where = (function.qualname, function.module, function.filename, line.lineno, line.source)
-    start = (*where, line.hits, line.time_ns)
-    if not line.memory:
-        yield (*start, None, *(None for _ in figures), line.raised)
-    for device, memory in line.memory.items():
-        yield (*start, device, *(getattr(memory, name) for name in figures), line.raised)
+    for function in report.functions:
+        names = (function.qualname, function.module, function.filename)
+        for line in function.lines:
+            start = (*names, line.lineno, line.source, line.hits, line.time_ns)
+            end = (line.raised, *((function.execution,) if has_graphs else ()))
+            if not line.memory:
+                yield (*start, None, *(None for _ in figures), *end)
+            for device, memory in line.memory.items():
+                yield (*start, device, *(getattr(memory, name) for name in figures), *end)

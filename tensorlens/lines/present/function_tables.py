@@ -13,39 +13,27 @@ from tensorlens.lines.present.layout import (
     Fold,
     FunctionLayout,
     ShownLine,
-    devices_of,
-    layouts,
 )
 from tensorlens.lines.present.overview import (
     FEW_FUNCTIONS,
-    LineFigures,
     Overview,
-    by_peak,
     highest,
-    overview,
 )
-from tensorlens.lines.report import Ending, LineReport
 from tensorlens.render import blocks
 from tensorlens.render.blocks import (
     Block,
     Cell,
     Column,
-    Fact,
-    Heading,
     Key,
-    KeyValues,
     Legend,
-    Named,
     Note,
     Only,
     Paragraph,
     Section,
     Table,
     Tone,
-    labelled,
 )
-from tensorlens.render.figures import device_names, device_sources, duration, size
-from tensorlens.render.source import place
+from tensorlens.render.figures import device_names, duration, size
 from tensorlens.render.view import SHOW_ALL, View
 
 _TIPS = {
@@ -73,94 +61,12 @@ _OF_RUNS = ("Time", "Reserved", "Net max", "Net first")
 """Columns that a graph has no figures for."""
 _OF_REPEATS = ("Net max", "Net first")
 _OF_THE_OVERVIEW = ("Device", "Peak", "Net sum", "Backward")
-_MOST_RESIDENTS = 3
-"""Lines that are named of what was there when a backward pass began."""
 _NET = "Net sum: what a line left, all hits added; other lines may free it."
-_CUT = "what stayed is judged without the last hit of each line: its step may not have ended"
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
 
-def report(found: LineReport, view: View) -> Sequence[Block]:
-    """Return the peak, the lines to look at first, and a table for each function by its peak."""
-    functions = layouts(found)
-    several = len(devices_of(found)) > 1
-    run = by_peak(each for each in functions if each.body and not each.is_of_graphs)
-    traced = by_peak(each for each in functions if each.body and each.is_of_graphs)
-    uncalled = (each for each in functions if not each.body)
-    never = tuple(Section((), each.title, asides=(each.place, *each.remarks)) for each in uncalled)
-    main = overview(run)
-    shown: list[Block] = [_header(found, functions, main)]
-    if run:
-        columns = _columns(run, several=several)
-        shown += _group(run, main, columns, "code", view)
-    if traced:
-        columns = _columns(traced, several=several, of_graphs=True)
-        shown += [_about_graphs(columns), *_group(traced, overview(traced), columns, "graph", view)]
-    return [*shown, Section(never)]
-
-
-def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overview) -> Section:
-    sources = device_sources((each.name, each.source, each.precision) for each in found.devices)
-    devices = [Named(*each) for each in sources]
-    peaks = tuple(
-        Fact(
-            "" if number else "peak",
-            Named(device_names(each.entry.devices), f"{size(each.peak)} at {each.text}"),
-            each.row.source,
-        )
-        for number, each in enumerate(main.peaks)
-    )
-    parts = tuple(part for each in main.peaks for part in _before(each, found))
-    facts = KeyValues((*peaks, *parts, *labelled("counter" if peaks else "", devices)))
-    nothing = () if functions else (Note("no function was profiled"),)
-    return Section(
-        (
-            Heading(_title(found), found.provenance, found.process),
-            facts,
-            *((Note(_CUT, label="note"),) if found.ending else ()),
-            *(Note(note, label="note") for note in found.notes),
-            *nothing,
-        )
-    )
-
-
-def _title(found: LineReport) -> str:
-    return "Memory per line" + (f": {ending_text(found.ending)}" if found.ending else "")
-
-
-def ending_text(ending: Ending) -> str:
-    """Return ``SIGTERM ended the program at train.py:305``."""
-    where = f" at {place(ending.line)}" if ending.line else ""
-    return f"{ending.cause} ended the program{where}"
-
-
-def _before(peak: LineFigures, found: LineReport) -> Iterator[Fact]:
-    """Give what a backward pass took to reach the peak, who had left most before it, and the rest.
-
-    The bytes of lines are part of their net, and others may have freed some: then there is no rest.
-    """
-    memory = peak.entry.memory
-    residents = (memory.residents or ())[:_MOST_RESIDENTS]
-    if not residents:
-        return
-    lines = {
-        (function.filename, line.lineno): (function.qualname, line.source.strip())
-        for function in found.functions
-        for line in function.lines
-    }
-    yield Fact("of this", f"{size(memory.rise)} taken by the backward pass: gradients, scratch")
-    for number, each in enumerate(residents):
-        name, source = lines.get((each.filename, each.lineno), (each.function, ""))
-        where = place(replace(each, function=name), function=True)
-        label = "" if number else "before it"
-        yield Fact(label, f"{size(each.nbytes)} left by {where}", source)
-    rest = peak.peak - (memory.rise or 0) - sum(each.nbytes for each in residents)
-    if rest > 0:
-        yield Fact("", f"{size(rest)} more: weights, optimizer states, other lines")
-
-
-def _group(
+def function_tables(
     functions: Sequence[FunctionLayout],
     found: Overview,
     columns: Sequence[Column],
@@ -231,7 +137,7 @@ def _others(functions: Sequence[FunctionLayout]) -> Table:
     )
 
 
-def _columns(
+def function_columns(
     functions: Sequence[FunctionLayout], *, several: bool, of_graphs: bool = False
 ) -> tuple[Column, ...]:
     """Return the columns of all tables that are to read alike."""
@@ -264,7 +170,8 @@ def _has_source(function: FunctionLayout) -> bool:
     return any(line.source for line in function.function.lines)
 
 
-def _about_graphs(columns: Sequence[Column]) -> Section:
+def about_graphs(columns: Sequence[Column]) -> Section:
+    """Return what is told of graphs before their tables."""
     titles = [each.title for each in columns if each.title in GRAPH_COLUMNS]
     meanings = "; ".join(f"{title}: {GRAPH_COLUMNS[title]}" for title in titles)
     # a page tells it where a title is pointed at

@@ -11,7 +11,8 @@ from types import FrameType, FunctionType
 from tensorlens.errors import ProfileError
 from tensorlens.guards import guarded
 from tensorlens.lines.counters import CounterSlots
-from tensorlens.lines.tracing.accounting import Account, Activation, note_failure
+from tensorlens.lines.tracing.accounts import Account
+from tensorlens.lines.tracing.activation import Activation, note_failure
 from tensorlens.lines.tracing.threads import Threads, ThreadState
 from tensorlens.lines.tracing.tracer import Tracer, WatchedCode
 from tensorlens.recording.oom import region

@@ -24,7 +24,7 @@ from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import CompilerWatch
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import is_from_a_handler
-from tensorlens.lines.tracing.accounting import Activation
+from tensorlens.lines.tracing.activation import Activation
 from tensorlens.lines.tracing.running_frames import RunningFrames
 from tensorlens.lines.tracing.threads import ThreadState
 from tensorlens.lines.tracing.tracer import EventSource, Hook, Tracer, original

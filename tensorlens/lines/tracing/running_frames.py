@@ -11,7 +11,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from tensorlens.lines.tracing.accounting import Activation
+from tensorlens.lines.tracing.activation import Activation
 from tensorlens.lines.tracing.threads import ThreadState
 
 _REMOVED = "something removed the trace function: lines that ran after it are missing"

@@ -15,7 +15,8 @@ from typing import Any
 
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.lines.counters import CounterSlots, Read
-from tensorlens.lines.tracing.accounting import WIDTH, Account, Activation
+from tensorlens.lines.tracing.accounts import WIDTH, Account
+from tensorlens.lines.tracing.activation import Activation
 
 ADDED_FRAMES = 2
 """Of a wrapped call: the wrapper, and what hands the arguments over (see wrappers.py)."""

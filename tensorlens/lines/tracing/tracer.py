@@ -2,7 +2,7 @@
 
 Where the events come from depends on the interpreter: hooks in the function's own bytecode
 (:mod:`~tensorlens.lines.tracing.instrumentation`, Python 3.11) or ``sys.monitoring``
-(:mod:`~tensorlens.lines.tracing.monitoring`, 3.12 and later). Both call the functions in
+(:mod:`~tensorlens.lines.tracing.tracer`, 3.12 and later). Both call the functions in
 :class:`Tracer` from the frame that the event is of.
 """
 
@@ -14,8 +14,10 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from tensorlens.errors import ProfileError
 from tensorlens.frameworks.compilers import compiler
-from tensorlens.lines.tracing.accounting import Account, Activation, note_failure
+from tensorlens.lines.tracing.accounts import Account
+from tensorlens.lines.tracing.activation import Activation, note_failure
 from tensorlens.lines.tracing.threads import Threads, ThreadState
 
 
@@ -243,9 +245,69 @@ def _close(activation: Activation, error: BaseException | None) -> None:
 
 def _event_source(tracer: Tracer) -> EventSource:
     if sys.version_info >= (3, 12):
-        from tensorlens.lines.tracing.monitoring import Monitoring
-
         return Monitoring(tracer)
     from tensorlens.lines.tracing.instrumentation import Instrumentation
 
     return Instrumentation(tracer)
+
+
+if sys.version_info >= (3, 12):
+    _monitoring = sys.monitoring
+    _EVENTS = _monitoring.events
+    _LOCAL = (
+        _EVENTS.LINE | _EVENTS.PY_START | _EVENTS.PY_RESUME | _EVENTS.PY_RETURN | _EVENTS.PY_YIELD
+    )
+    _GLOBAL = _EVENTS.PY_UNWIND | _EVENTS.PY_THROW
+
+    class Monitoring(EventSource):
+        """See :class:`tensorlens.lines.tracing.tracer.EventSource`."""
+
+        def __init__(self, tracer: Tracer) -> None:
+            self._tool: int | None = None
+            self._watching = 0
+            self._callbacks: dict[int, Callable[..., None]] = {
+                _EVENTS.LINE: tracer.on_line,
+                _EVENTS.PY_START: tracer.on_start,
+                _EVENTS.PY_RESUME: tracer.on_resume,
+                _EVENTS.PY_RETURN: tracer.on_return,
+                _EVENTS.PY_YIELD: tracer.on_yield,
+                _EVENTS.PY_UNWIND: tracer.on_unwind,
+                _EVENTS.PY_THROW: tracer.on_throw,
+            }
+
+        def watch(self, code: CodeType) -> None:
+            """Set the line events of ``code``.
+
+            Raises:
+                ProfileError: other tools hold every tool id.
+            """
+            if self._tool is None:
+                self._tool = self._take_tool()
+                _monitoring.set_events(self._tool, _GLOBAL)
+            self._watching += 1
+            _monitoring.set_local_events(self._tool, code, _LOCAL)
+
+        def unwatch(self, code: CodeType) -> None:
+            """Clear the line events of ``code``; the tool id goes back after the last one."""
+            if self._tool is None:
+                return
+            _monitoring.set_local_events(self._tool, code, 0)
+            self._watching -= 1
+            if not self._watching:
+                tool, self._tool = self._tool, None
+                _monitoring.set_events(tool, 0)
+                for event in self._callbacks:
+                    _monitoring.register_callback(tool, event, None)
+                _monitoring.free_tool_id(tool)
+
+        def _take_tool(self) -> int:
+            # 0, 1, 2 and 5 are what debuggers, coverage, profilers and optimisers reserve
+            for tool in (4, 3, 2):
+                if _monitoring.get_tool(tool) is None:
+                    _monitoring.use_tool_id(tool, "tensorlens")
+                    for event, callback in self._callbacks.items():
+                        _monitoring.register_callback(tool, event, callback)
+                    return tool
+            raise ProfileError(
+                "no sys.monitoring tool id is free: stop another profiler or debugger first"
+            )

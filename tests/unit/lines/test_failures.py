@@ -7,7 +7,7 @@ import pytest
 from bench import Bench, FakeFramework, FakeMemory
 
 from tensorlens.lines.profile import ProfiledBlock
-from tensorlens.lines.tracing import accounting
+from tensorlens.lines.tracing import activation
 
 
 @pytest.mark.parametrize("error", [RuntimeError("driver lost"), MemoryError()])
@@ -37,7 +37,7 @@ def test_a_read_that_fails_costs_its_line_only(
 
 
 @pytest.mark.parametrize(
-    "refused", ["tensorlens.guards._handlers", "tensorlens.lines.tracing.accounting.error_line"]
+    "refused", ["tensorlens.guards._handlers", "tensorlens.lines.tracing.activation.error_line"]
 )
 def test_where_there_is_no_memory_to_say_what_failed_the_program_goes_on(
     bench: Bench, memory: FakeMemory, monkeypatch: pytest.MonkeyPatch, refused: str
@@ -163,7 +163,7 @@ def test_an_interrupt_between_two_steps_of_a_hook_charges_nothing_wrongly(
             raise KeyboardInterrupt
         return now
 
-    monkeypatch.setattr(accounting, "perf_counter_ns", interrupted_clock)
+    monkeypatch.setattr(activation, "perf_counter_ns", interrupted_clock)
     with pytest.raises(KeyboardInterrupt):
         step()
     function = bench.function("step")

@@ -271,7 +271,7 @@ def test_clear_starts_afresh_in_the_middle_of_a_call(bench: Bench, memory: FakeM
 @pytest.mark.parametrize("way", WAYS)
 def test_time_of_a_line_includes_what_it_calls(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 100))
-    monkeypatch.setattr("tensorlens.lines.tracing.accounting.perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr("tensorlens.lines.tracing.activation.perf_counter_ns", lambda: next(clock))
     bench = Bench(way)
 
     @bench.profile

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tensorlens.cli.program.block_reports import MergedReport
 from tensorlens.lines.present import COLUMNS
 from tensorlens.lines.report import (
     DeviceSource,
@@ -14,6 +13,7 @@ from tensorlens.lines.report import (
     Line,
     LineMemory,
     LineReport,
+    MergedReport,
     ResidentLine,
 )
 from tensorlens.render.flat import CsvRenderer, to_pandas

@@ -1,176 +1,24 @@
-"""Adds up the figures of each line as it runs: constant memory per line, however often it runs.
-
-Figures travel as one flat sequence, three integers a device (allocated, peak since the previous
-read, reserved), in the order of the process's slots; see :mod:`tensorlens.lines.counters`.
-"""
+"""One running frame: which line it is on, and what that is charged with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.compilers import TracedCode
 from tensorlens.guards import is_from_a_handler
-from tensorlens.lines.tracing.passes import BackwardPass
+from tensorlens.lines.tracing.accounts import WIDTH, Account, BackwardPass
 
 if TYPE_CHECKING:
     from tensorlens.lines.tracing.threads import ThreadState
+
 
 _ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
 """Exceptions that are how an iteration ends, not how a line fails."""
 _STOPS = frozenset({"_StopRecomputationError"})
 """The same of a framework, by name: how torch.utils.checkpoint ends its second forward."""
 _NO_MEMORY = "there was no memory to measure a line with"
-
-_Marks: TypeAlias = "tuple[int, int, int, _Marks | None]"
-"""How many marks there are; the start of a hit, what had survived before it, the marks below.
-
-Tuples, since a change of a list is a call."""
-_MOST_MARKS = 8
-
-WIDTH = 3
-"""Figures a slot: allocated, peak, reserved."""
-
-
-class DeviceFigures:
-    """The running figures of one line on one device, in bytes."""
-
-    __slots__ = (
-        "allocated", "first_start", "inner", "last_net", "last_start", "marks", "net",
-        "net_first", "net_max", "peak", "reserved", "rise", "survived", "unread",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.allocated = UNKNOWN
-        self.peak = UNKNOWN
-        self.reserved = UNKNOWN
-        self.net = 0
-        self.inner = 0
-        """Part of ``net`` that lines of profiled functions have that it called."""
-        self.net_max: int | None = None
-        self.net_first: int | None = None
-        self.rise = 0
-        """How far the highest peak is above the start of its hit."""
-        self.first_start = 0
-        """Bytes handed out when the first hit began."""
-        self.last_start = 0
-        self.last_net = 0
-        self.marks: _Marks | None = None
-        """The starts of hits whose net may be there still: it is gone where a level as low comes
-        again."""
-        self.survived = 0
-        """Of each hit's net, what can have been there still when the next one began."""
-        self.unread = False
-        """A read failed at a start or an end: the sum of nets is not known."""
-
-    def note_survivors(self, start: int) -> None:
-        """Note what of the last hit's net can be there still when the next begins at ``start``."""
-        marks = self.marks
-        while marks is not None:
-            _, level, survived, below = marks
-            if start > level:
-                break
-            self.survived = survived
-            marks = below
-        grown = start - self.last_start
-        if self.last_net > 0 and grown > 0:
-            depth = 0 if marks is None else marks[0]
-            if depth < _MOST_MARKS:
-                marks = depth + 1, self.last_start, self.survived, marks
-            self.survived += grown if grown < self.last_net else self.last_net
-        self.marks = marks
-        grown = start - self.first_start
-        if self.survived > grown:
-            self.survived = grown if grown > 0 else 0
-
-
-class LineStats:
-    """The running figures of one line."""
-
-    __slots__ = ("cells", "hits", "raised", "time_ns")
-
-    def __init__(self) -> None:
-        self.hits = 0
-        self.time_ns = 0
-        self.cells: list[DeviceFigures] = []
-        self.raised: str | None = None
-
-    def widen(self, slots: int, lock: AbstractContextManager[Any]) -> None:
-        """Make room for the figures of devices that came into use."""
-        with lock:  # two threads at once would make too much of it
-            while len(self.cells) < slots:
-                self.cells.append(DeviceFigures())
-
-
-class Switch:
-    """Whether a profiler's accounts are to be filled: on while ``count`` is above 0."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def on(self) -> None:
-        """Switch on; calls nest."""
-        self.count += 1
-
-    def off(self) -> None:
-        """Undo one :meth:`on`."""
-        self.count -= 1
-
-
-class Account:
-    """All that was seen of one code object, for one profiler."""
-
-    __slots__ = (
-        "callers", "calls", "cleared", "code", "failure", "graphs", "lines", "passes", "switch",
-        "traced",
-    )  # fmt: skip
-
-    def __init__(self, code: CodeType, switch: Switch) -> None:
-        self.code = code
-        self.switch = switch
-        self.calls = 0
-        self.cleared = False
-        """There were figures, and they were cleared."""
-        self.lines: dict[int, LineStats] = {}
-        self.callers: set[tuple[Account, int] | None] = set()
-        """The profiled lines that called it; None where another line did."""
-        self.passes: dict[int, BackwardPass] = {}
-        """The lines that run backward passes."""
-        self.failure: str | None = None
-        """Failures inside tensorlens, or tracers that cut in, while it was being filled."""
-        self.traced = 0
-        """How often it ran only to build a graph."""
-        self.graphs: TracedCode | None = None
-        """Followers of the graphs that have nodes of it, where there are any."""
-
-    @property
-    def ran(self) -> bool:
-        """Whether its code was called, or a graph that it is part of."""
-        return bool(self.calls) or (self.graphs is not None and self.graphs.figures() is not None)
-
-    def clear(self) -> None:
-        """Start afresh; activations in flight go on into the fresh figures."""
-        self.cleared = self.cleared or self.ran or bool(self.traced)
-        self.calls = self.traced = 0
-        self.lines = {}
-        for each in self.passes.values():
-            each.clear()
-        self.failure = None
-        if self.graphs is not None:
-            self.graphs.clear()
-
-    def line(self, lineno: int) -> LineStats:
-        """Return the figures of a line, made on its first use."""
-        stats = self.lines.get(lineno)
-        if stats is None:
-            stats = self.lines.setdefault(lineno, LineStats())
-        return stats
 
 
 class Activation:

@@ -25,7 +25,7 @@ Compile = Callable[[bytes, str], types.CodeType]
 """Turns the source of a file into code."""
 
 _PACKAGE = str(Path(tensorlens.__file__).parent) + os.sep
-_STARTING = str(Path(__file__).parents[1]) + os.sep
+_STARTING = str(Path(__file__).parent) + os.sep
 _BETWEEN = (wrappers.__file__, exits.__file__, "<tensorlens call>")
 """Frames of ours that stand between the program and a function that it calls."""
 
