@@ -63,21 +63,31 @@ class Target:
         return _INSTALLED.isdisjoint(path.relative_to(self.path).parts)
 
 
-def resolve(typed: str, program: Script) -> Target:
-    """Return the target that an argument of ``-p`` names, given the program's ``sys.path``.
+def resolve(typed: str, program: Script, option: str = "-p") -> Target:
+    """Return the target that an argument of ``option`` names, given the program's ``sys.path``.
 
     Raises:
         TensorlensError: nothing is found by that name, or it has no Python source.
     """
     if not typed.strip():
-        raise UsageError("-p: give a file, folder, module or module.function")
+        raise UsageError(f"{option}: give a file, folder, module or module.function")
+    try:
+        target = _found(typed, program, option)
+        if target.path == _OURS or target.path.is_relative_to(_OURS):
+            raise TensorlensError("tensorlens cannot profile itself")
+    except TensorlensError as error:
+        raise TensorlensError(f"{option} {typed}: {error}") from None
+    return target
+
+
+def _found(typed: str, program: Script, option: str) -> Target:
     path = Path(typed)
     if os.sep in typed or typed.endswith(".py"):
         if not path.exists():
-            raise TensorlensError(f"-p {typed}: there is no such file")
+            raise TensorlensError("there is no such file")
         return _of_path(typed, path, program)
     if typed.split(".")[0] == "__main__" and program.filename:
-        return _checked(typed, Path(program.filename), typed.partition(".")[2])
+        return _of_name(typed, Path(program.filename), typed.partition(".")[2])
     parts = typed.split(".")
     for end in range(len(parts), 0, -1):
         spec = find(".".join(parts[:end])) if all(parts[:end]) else None
@@ -86,16 +96,16 @@ def resolve(typed: str, program: Script) -> Target:
     if path.exists():
         return _of_path(typed, path, program)
     hint = ""
-    if program.filename and _defines(_tree(Path(program.filename)), typed):
-        hint = f"; for the one in {program.name}: -p __main__.{typed}"
-    raise TensorlensError(f"-p {typed}: no file, module or function by that name{hint}")
+    if program.filename and _defines(Path(program.filename), typed):
+        hint = f"; for the one in {program.name}: {option} __main__.{typed}"
+    raise TensorlensError(f"no file, module or function by that name{hint}")
 
 
 def _of_path(typed: str, path: Path, program: Script) -> Target:
     is_program = program.filename is not None and path.resolve() == Path(program.filename).resolve()
     if path.is_file() and path.suffix != ".py" and not is_program:
-        raise TensorlensError(f"-p {typed}: not a Python source file (.py)")
-    return _usable(Target(typed, path.resolve()))
+        raise TensorlensError("not a Python source file (.py)")
+    return Target(typed, path.resolve())
 
 
 def _of_module(typed: str, spec: ModuleSpec, rest: str) -> Target:
@@ -104,40 +114,30 @@ def _of_module(typed: str, spec: ModuleSpec, rest: str) -> Target:
     elif spec.origin is not None and spec.origin.endswith(".py"):
         path = Path(spec.origin)
     else:
-        raise TensorlensError(f"-p {typed}: {spec.name} has no Python source (it is built in)")
-    if rest:
-        target = _checked(typed, path, rest)
-    else:
-        is_package = spec.submodule_search_locations is not None and path.name == "__init__.py"
-        target = _usable(Target(typed, (path.parent if is_package else path).resolve()))
-    if spec.name in sys.modules:
+        raise TensorlensError(f"{spec.name} has no Python source (it is built in)")
+    is_package = spec.submodule_search_locations is not None and path.name == "__init__.py"
+    target = _of_name(typed, path.parent if is_package and not rest else path, rest)
+    if spec.name in sys.modules and not target.path.is_relative_to(_OURS):
         raise TensorlensError(
-            f"-p {typed}: tensorlens itself uses it and has imported it;"
-            " profile the function that calls it"
+            "tensorlens itself uses it and has imported it; profile the function that calls it"
         )
     return target
 
 
-def _checked(typed: str, path: Path, qualname: str) -> Target:
-    """Return the target of a name in a file, which has to define it."""
-    if not qualname:
-        return _usable(Target(typed, path.resolve()))
-    if path.is_dir():
-        raise TensorlensError(f"-p {typed}: {path.name} has no module or function {qualname}")
-    if not _defines(_tree(path), qualname):
-        raise TensorlensError(f"-p {typed}: {path} defines no function or class {qualname}")
-    return _usable(Target(typed, path.resolve(), qualname))
+def _of_name(typed: str, path: Path, qualname: str) -> Target:
+    """Return the target of a name in a file, which has to define it; without one all of it."""
+    if qualname and path.is_dir():
+        raise TensorlensError(f"{path.name} has no module or function {qualname}")
+    if qualname and not _defines(path, qualname):
+        raise TensorlensError(f"{path} defines no function or class {qualname}")
+    return Target(typed, path.resolve(), qualname or None)
 
 
-def _tree(path: Path) -> ast.Module:
+def _defines(path: Path, qualname: str) -> bool:
     try:
-        return ast.parse(path.read_bytes(), str(path))
+        scope: list[ast.AST] = [ast.parse(path.read_bytes(), str(path))]
     except (OSError, SyntaxError, ValueError):  # the program will meet it, and say so better
-        return ast.Module([], [])
-
-
-def _defines(tree: ast.Module, qualname: str) -> bool:
-    scope: list[ast.AST] = [tree]
+        return False
     for name in qualname.split("."):
         scope = [node for each in scope for node in _definitions(each) if node.name == name]
     return bool(scope)
@@ -147,16 +147,10 @@ def _definitions(
     node: ast.AST,
 ) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if isinstance(child, _DEFINITIONS):
             yield child
         else:
             yield from _definitions(child)
-
-
-def _usable(target: Target) -> Target:
-    if target.path == _OURS or target.path.is_relative_to(_OURS):
-        raise TensorlensError(f"-p {target.typed}: tensorlens cannot profile itself")
-    return target
 
 
 def library_model_module() -> str | None:
@@ -264,10 +258,9 @@ class Instrument(MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return what the other finders find, to be loaded by us where a target says so."""
-        for finder in sys.meta_path:
-            if isinstance(finder, Instrument):
-                continue
+        """Return what the finders behind this one find, loaded by us where a target says so."""
+        finders = [*sys.meta_path]
+        for finder in finders[finders.index(self) + 1 :] if self in finders else ():
             spec = finder.find_spec(fullname, path, target)
             if spec is None:
                 continue

@@ -127,10 +127,7 @@ def _target(typed: str, program: Script) -> Target:
     try:
         target = resolve(f"__main__.{typed}", program)
     except TensorlensError:
-        try:
-            target = resolve(typed, program)
-        except TensorlensError as error:
-            raise type(error)(str(error).replace("-p ", "--step ", 1)) from None
+        target = resolve(typed, program, "--step")
     if target.qualname is None:
         raise UsageError(f"--step {typed}: give a function, as module.function")
     return target

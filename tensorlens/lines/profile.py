@@ -198,7 +198,7 @@ class DecoratorProfiler(LineProfiler):
     ) -> None:
         engine.attach([entry.account for entry in entries])
         devices = self.devices if options.devices is None else options.devices
-        report = build_report(entries, engine.meters, devices, process, self.ending)
+        report = build_report(entries, engine.counters, devices, process, self.ending)
         kept = self.receiver is not None and self.receiver(report)
         if kept and options.every is None:
             return

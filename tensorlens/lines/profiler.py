@@ -15,7 +15,6 @@ from tensorlens.lines.functions import (
     ProfiledFunction,
     describe,
     forward_of,
-    is_reachable,
     python_function,
     why_not,
 )
@@ -64,7 +63,6 @@ class LineProfiler(WrappingMixin):
         self._switch = WatchingSwitch(engine)
         self._entries: dict[int, ProfiledFunction] = {}
         """By the ``id()`` of the code object, which the entry keeps alive."""
-        self._is_settled = False
         if target_gpu is not None:
             devices = (target_gpu,)
         self.devices = checked_devices(devices)
@@ -152,7 +150,7 @@ class LineProfiler(WrappingMixin):
         """Return what was seen so far; the profiler may go on. ``process`` names a child."""
         chosen = list(self._entries.values() if functions is None else functions)
         self._engine.attach([entry.account for entry in chosen])
-        return build_report(chosen, self._engine.meters, self.devices, process, self.ending)
+        return build_report(chosen, self._engine.counters, self.devices, process, self.ending)
 
     def print_stats(self, function: Any = None, columns: Any = None, stream: Any = None) -> None:
         """Print the tables (pytorch_memlab's name for it), of one function or of all.
@@ -184,7 +182,7 @@ class LineProfiler(WrappingMixin):
         """Stop to watch the functions; wrapped ones run on unmeasured."""
         for entry in self._entries.values():
             if not self._switch.remove(entry.account):
-                self._engine.unwatch(entry.account, entry.function if entry.installed else None)
+                self._engine.unwatch(entry.account)
 
     @property
     def functions(self) -> tuple[ProfiledFunction, ...]:
@@ -228,21 +226,7 @@ class LineProfiler(WrappingMixin):
             self._switch.remove(entry.account)
             self._engine.watch(entry.account)
             entry.wrapped = True
-        self._is_settled = False
-        return CallScope(self._engine, self._switch, entry, self.call_ended, self._settle)
-
-    def _settle(self) -> None:
-        """Have the tracer look for calls of wrapped functions by their old names, if any are."""
-        if self._is_settled:
-            return
-        self._is_settled = True
-        for entry in self._entries.values() if self._engine.tracer.source.per_function else ():
-            if not entry.wrapped or entry.installed or entry.compiler is not None:
-                continue
-            if is_reachable(entry.function, self._already_a_wrapper):
-                entry.installed = True
-                self._engine.unwatch(entry.account)
-                self._engine.watch(entry.account, entry.function)
+        return CallScope(self._engine, self._switch, entry, self.call_ended)
 
 
 class WatchingSwitch(Switch):

@@ -59,11 +59,11 @@ class MeasuredRegion:
     @property
     def counters(self) -> Sequence[Counter]:
         """Counters of the slots of a read."""
-        return self._engine.meters.counters
+        return self._engine.counters.counters
 
     def notes(self) -> list[str]:
         """Return what the frameworks have to say about their figures, a line each."""
-        return self._engine.meters.notes()
+        return self._engine.counters.notes()
 
     def figures(self) -> Sequence[int]:
         """Read every counter; give what :meth:`levels` takes, nothing where the region is not on.

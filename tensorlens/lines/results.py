@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tensorlens import ranks
@@ -37,7 +37,7 @@ COMPILED_INTO = "compiled into a larger graph by torch.compile: its lines were c
 
 def build_report(
     functions: Iterable[ProfiledFunction],
-    meters: CounterSlots,
+    counters: CounterSlots,
     devices: Sequence[str] | None = None,
     process: str | None = None,
     ending: Ending | None = None,
@@ -48,21 +48,18 @@ def build_report(
     the reason instead of figures. ``process`` names a child process, ``ending`` tells how the
     program ended where it did not come to its end.
     """
-    functions = tuple(functions)
-    slots = _chosen(meters.counters, devices)
-    backward = _backward()
+    slots = list(enumerate(counters.counters))
+    if devices is not None:
+        slots = [each for name in devices for each in slots if each[1].device == name]
     sources = [_source(counter) for _, counter in slots]
     seen = {source.name for source in sources}
     sources += [_unused(name) for name in devices or () if name not in seen]
+    tables = _Tables(slots, devices, _backward(), ending is not None)
     return LineReport(
-        functions=tuple(
-            table
-            for function in functions
-            for table in _tables(function, slots, backward, devices, is_cut=ending is not None)
-        ),
+        functions=tuple(table for function in functions for table in tables.of(function)),
         devices=tuple(sources),
         process=ranks.label(process),
-        notes=tuple(meters.notes()),
+        notes=tuple(counters.notes()),
         ending=ending,
     )
 
@@ -74,15 +71,6 @@ def _backward() -> BackwardLines | None:
     from tensorlens.recording.backward_total import total_backward
 
     return total_backward()
-
-
-def _chosen(
-    counters: Sequence[Counter], devices: Sequence[str] | None
-) -> list[tuple[int, Counter]]:
-    slots = list(enumerate(counters))
-    if devices is None:
-        return slots
-    return [(at, counter) for name in devices for at, counter in slots if counter.device == name]
 
 
 def _source(counter: Counter) -> DeviceSource:
@@ -99,55 +87,105 @@ def _unused(name: str) -> DeviceSource:
     return DeviceSource(name, "not used", "", dict.fromkeys(figures, reason))
 
 
-def _tables(
-    function: ProfiledFunction,
-    slots: Sequence[tuple[int, Counter]],
-    backward: BackwardLines | None,
-    devices: Sequence[str] | None,
-    *,
-    is_cut: bool,
-) -> Iterator[FunctionLines]:
-    """Give what ran line by line, and what graphs did that its lines had built."""
-    graphs = function.account.graphs
-    figures = None if graphs is None else graphs.figures()
-    if figures is not None and devices is not None and figures.device not in devices:
-        figures = None
-    # the call of a compiled function is told by its graph
-    if figures is None or set(function.account.lines) - (
-        {function.first_line} if function.compiler else set()
-    ):
-        yield _function(function, slots, backward, is_cut=is_cut)
-    if figures is not None:
-        yield graph_table(function, figures)
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """Makes the tables of functions."""
 
+    slots: Sequence[tuple[int, Counter]]
+    devices: Sequence[str] | None
+    recorded: BackwardLines | None
+    is_cut: bool
+    """The program did not come to its end: the last hit may be of a step that had not ended."""
 
-def _function(
-    function: ProfiledFunction,
-    slots: Sequence[tuple[int, Counter]],
-    backward: BackwardLines | None,
-    *,
-    is_cut: bool,
-) -> FunctionLines:
-    account = function.account
-    if backward is not None and not backward.covers(account.code.co_filename, account.lines):
-        backward = None
-    source = dict(enumerate(function.source, function.first_line))
-    numbers = sorted({*source, *account.lines})
-    if not source:
-        code = account.code
-        numbers = sorted({*numbers, *(line for *_, line in code.co_lines() if line)})
-    if _is_compiled(function) or (function.compiled_into and not account.lines):
-        numbers = [function.first_line]
-        source = {function.first_line: signature(function)}
-    return FunctionLines(
-        **_names(function),
-        calls=account.calls,
-        lines=tuple(
-            _line(number, source.get(number, ""), account, slots, backward, is_cut=is_cut)
-            for number in numbers
-        ),
-        note=_note(function, account),
-    )
+    def of(self, function: ProfiledFunction) -> Iterator[FunctionLines]:
+        """Give what ran line by line, and what graphs did that its lines had built."""
+        graphs = function.account.graphs
+        figures = None if graphs is None else graphs.figures()
+        if figures is not None and self.devices is not None and figures.device not in self.devices:
+            figures = None
+        # the call of a compiled function is told by its graph
+        own = {function.first_line} if function.compiler else set()
+        if figures is None or set(function.account.lines) - own:
+            yield self._function(function)
+        if figures is not None:
+            yield graph_table(function, figures)
+
+    def _function(self, function: ProfiledFunction) -> FunctionLines:
+        account = function.account
+        source = dict(enumerate(function.source, function.first_line))
+        numbers = {*source, *account.lines}
+        if not source:
+            numbers.update(line for *_, line in account.code.co_lines() if line)
+        if _is_compiled(function) or (function.compiled_into and not account.lines):
+            numbers = {function.first_line}
+            source = {function.first_line: signature(function)}
+        filename, recorded = account.code.co_filename, self.recorded
+        is_recorded = recorded is not None and recorded.covers(filename, account.lines)
+        backward = recorded.nbytes if recorded is not None and is_recorded else {}
+        return FunctionLines(
+            **_names(function),
+            calls=account.calls,
+            lines=tuple(
+                self._line(number, source.get(number, ""), account, backward)
+                for number in sorted(numbers)
+            ),
+            note=_note(function, account),
+        )
+
+    def _line(
+        self,
+        number: int,
+        source: str,
+        account: Account,
+        backward: Mapping[str, Mapping[tuple[str, int], int]],
+    ) -> Line:
+        stats, passes = account.lines.get(number), account.passes.get(number)
+        if stats is None:
+            return Line(number, source)
+        memory = {}
+        for at, counter in self.slots:
+            if at < len(stats.cells):
+                figures = _memory(
+                    stats.cells[at], self._growth(account, stats, at), _residents(passes, at)
+                )
+                if counter.device in backward:
+                    nbytes = backward[counter.device].get((account.code.co_filename, number), 0)
+                    figures = replace(figures, backward=nbytes)
+                memory[counter.device] = figures
+        return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
+
+    def _growth(
+        self, account: Account, stats: LineStats, slot: int, seen: tuple[Account, ...] = ()
+    ) -> int:
+        """Return the most that a line can have left for good: no more than its callers' lines have.
+
+        Where the program was cut short the last hit does not count, but for a line that ran once
+        beside a loop that came round. Nor does a loop of layers in a step then, whose hits survive
+        each other in that step.
+        """
+        cell, is_cut = stats.cells[slot], self.is_cut
+        counts = not is_cut or (stats.hits == 1 and any(e.hits > 1 for e in account.lines.values()))
+        grown = max(0, min(cell.net, cell.survived + (max(0, cell.last_net) if counts else 0)))
+        bound = self._bound(account, slot, seen)
+        if bound is not None:
+            return min(grown, bound)
+        return 0 if is_cut and stats.hits > account.calls > 1 else grown
+
+    def _bound(self, account: Account, slot: int, seen: tuple[Account, ...]) -> int | None:
+        """Return the most that the lines that called a function can have left for good.
+
+        None where that is not known: a line called it that was not profiled, or still runs.
+        """
+        if not account.callers or account in seen or len(seen) > _MOST_CALLERS:
+            return None
+        total = 0
+        for caller in account.callers:
+            stats = None if caller is None else caller[0].lines.get(caller[1])
+            if caller is not None and stats is not None and slot < len(stats.cells):
+                total += self._growth(caller[0], stats, slot, (*seen, account))
+            elif caller is None or not self.is_cut:
+                return None
+        return total
 
 
 def _is_compiled(function: ProfiledFunction) -> bool:
@@ -181,74 +219,10 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
     return "; ".join(notes) or None
 
 
-def _line(
-    number: int,
-    source: str,
-    account: Account,
-    slots: Sequence[tuple[int, Counter]],
-    backward: BackwardLines | None,
-    *,
-    is_cut: bool,
-) -> Line:
-    stats, passes = account.lines.get(number), account.passes.get(number)
-    if stats is None:
-        return Line(number, source)
-    recorded = {} if backward is None else backward.nbytes
-    memory = {}
-    for at, counter in slots:
-        if at < len(stats.cells):
-            device, growth = counter.device, _growth(account, stats, at, is_cut=is_cut)
-            memory[device] = _memory(stats.cells[at], growth, _residents(passes, at))
-            if device in recorded:
-                nbytes = recorded[device].get((account.code.co_filename, number), 0)
-                memory[device] = replace(memory[device], backward=nbytes)
-    return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
-
-
 def _residents(passes: BackwardPass | None, slot: int) -> tuple[ResidentLine, ...] | None:
     if passes is None or slot >= len(passes.residents):
         return None
     return tuple(ResidentLine(*line, nbytes) for line, nbytes in passes.residents[slot]) or None
-
-
-def _growth(
-    account: Account,
-    stats: LineStats,
-    slot: int,
-    seen: tuple[Account, ...] = (),
-    *,
-    is_cut: bool,
-) -> int:
-    """Return the most that a line can have left for good: no more than its callers' lines have.
-
-    Where the program was cut short, the last hit may be of a step that had not ended: it does not
-    count, but for a line that ran once beside a loop that came round. Nor does a loop of layers in
-    a step then, whose hits survive each other in that step.
-    """
-    cell = stats.cells[slot]
-    counts = not is_cut or (stats.hits == 1 and any(e.hits > 1 for e in account.lines.values()))
-    grown = max(0, min(cell.net, cell.survived + (max(0, cell.last_net) if counts else 0)))
-    bound = _bound(account, slot, seen, is_cut=is_cut)
-    if bound is not None:
-        return min(grown, bound)
-    return 0 if is_cut and stats.hits > account.calls > 1 else grown
-
-
-def _bound(account: Account, slot: int, seen: tuple[Account, ...], *, is_cut: bool) -> int | None:
-    """Return the most that the lines that called a function can have left for good.
-
-    None where that is not known: a line called it that was not profiled, or still runs.
-    """
-    if not account.callers or account in seen or len(seen) > _MOST_CALLERS:
-        return None
-    total = 0
-    for caller in account.callers:
-        stats = None if caller is None else caller[0].lines.get(caller[1])
-        if caller is not None and stats is not None and slot < len(stats.cells):
-            total += _growth(caller[0], stats, slot, (*seen, account), is_cut=is_cut)
-        elif caller is None or not is_cut:
-            return None
-    return total
 
 
 def _memory(

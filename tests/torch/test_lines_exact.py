@@ -493,7 +493,7 @@ def test_figures_in_a_with_block():
         kept = torch.empty(100)
         kept = torch.empty(300) @ torch.empty(300)
     assert kept.numel() == 1
-    lines = Lines(build_report([block.function], engine.meters).functions[0], base)
+    lines = Lines(build_report([block.function], engine.counters).functions[0], base)
     assert lines["kept = torch.empty(100)"] == (400, 400, 400)
     assert lines["torch.empty(300) @"] == (FLOAT, 400 + 2400 + FLOAT, FLOAT - 400)
 

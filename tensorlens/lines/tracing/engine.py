@@ -21,13 +21,13 @@ from tensorlens.recording.oom import region
 class Engine:
     """Counters, threads and tracer: shared by all profilers, since a read resets every peak."""
 
-    def __init__(self, meters: CounterSlots | None = None) -> None:
-        self.meters = meters or CounterSlots()
+    def __init__(self, counters: CounterSlots | None = None) -> None:
+        self.counters = counters or CounterSlots()
         self.watched = WatchedCode()
-        self.threads = Threads(self.meters, self.watched.all)
+        self.threads = Threads(self.counters, self.watched.all)
         self.tracer = Tracer(self.watched, self.threads)
         self._followed_since = -1
-        """The generation of the meters when graphs were last asked for."""
+        """The generation of the counters when graphs were last asked for."""
 
     def attach(self, reported: Sequence[Account] = ()) -> None:
         """Take up frameworks imported since, unless a line is open that they would disturb.
@@ -36,8 +36,8 @@ class Engine:
         """
         if self.threads.busy or (reported and any(account.lines for account in reported)):
             return
-        exchanged = self.meters.refresh()
-        if self._followed_since != self.meters.generation:
+        exchanged = self.counters.refresh()
+        if self._followed_since != self.counters.generation:
             self._follow_graphs()
         if exchanged:
             for account in self.watched.all():
@@ -76,13 +76,13 @@ class Engine:
 
     def _follow_graphs(self) -> None:
         """Follow the graphs of a framework that was imported since."""
-        self._followed_since = self.meters.generation
+        self._followed_since = self.counters.generation
         for account in self.watched.all():
             self._follow(account)
 
     def _follow(self, account: Account) -> None:
         try:
-            for adapter in self.meters.adapters:
+            for adapter in self.counters.adapters:
                 if account.graphs is None:
                     account.graphs = adapter.follow_code(account.code)
             if account.graphs is not None:

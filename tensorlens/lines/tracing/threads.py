@@ -34,7 +34,7 @@ class ThreadState:
 
     def __init__(self, ident: int, threads: Threads) -> None:
         self.ident = ident
-        self.meters = threads.meters
+        self.counters = threads.counters
         self.accounts = threads.accounts
         """Gives every account that is filled."""
         self.busy = threads.busy
@@ -62,14 +62,14 @@ class ThreadState:
 
     def renew(self) -> None:
         """Make a new reader: the counters were exchanged since the last one."""
-        self.read = self.meters.reader()
-        self.generation = self.meters.generation
+        self.read = self.counters.reader()
+        self.generation = self.counters.generation
 
     def push(self, activation: Activation) -> None:
         """Make ``activation`` the innermost of this thread."""
         activation.called = bool(self.stack)
         if not self.stack:
-            if self.generation != self.meters.generation:
+            if self.generation != self.counters.generation:
                 self.renew()
             self.busy[self.ident] = self
         self.stack.append(activation)
@@ -161,8 +161,8 @@ class ThreadState:
 class Threads:
     """The states of all threads of the process."""
 
-    def __init__(self, meters: CounterSlots, accounts: Callable[[], Sequence[Account]]) -> None:
-        self.meters = meters
+    def __init__(self, counters: CounterSlots, accounts: Callable[[], Sequence[Account]]) -> None:
+        self.counters = counters
         self.accounts = accounts
         self.busy: dict[int, ThreadState] = {}
         # a signal handler may run profiled code while it is held

@@ -2,7 +2,7 @@
 
 Where the events come from depends on the interpreter: hooks in the function's own bytecode
 (:mod:`~tensorlens.lines.tracing.instrumentation`, Python 3.11) or ``sys.monitoring``
-(:mod:`~tensorlens.lines.tracing.tracer`, 3.12 and later). Both call the functions in
+(:class:`Monitoring`, 3.12 and later). Both call the functions in
 :class:`Tracer` from the frame that the event is of.
 """
 
@@ -23,9 +23,6 @@ from tensorlens.lines.tracing.threads import Threads, ThreadState
 
 class EventSource:
     """Calls the tracer at the events of watched code; here, where they are of code objects."""
-
-    per_function = False
-    """Whether a function that is called without its wrapper has to be installed."""
 
     def watch(self, code: CodeType) -> None:
         """Start to report the events of ``code``."""

@@ -35,7 +35,7 @@ class Blocks:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         block = self.open.pop()
         block.close(sys._getframe(1), error)
-        self.done += build_report([block.function], self.bench.engine.meters).functions
+        self.done += build_report([block.function], self.bench.engine.counters).functions
 
     def nets(self, at: int = 0) -> dict[str, tuple[int, int | None]]:
         """Return mark to hits and net, of the lines that ran."""
@@ -195,8 +195,8 @@ def test_blocks_at_module_level_interleaved_in_generators(tmp_path: Path) -> Non
         from bench import FakeMemory
         from tensorlens.lines.tracing.engine import engine
 
-        engine.meters._find = list
-        engine.meters._host = FakeMemory
+        engine.counters._find = list
+        engine.counters._host = FakeMemory
         tables = []
         tensorlens.profile.profiler.receiver = lambda report: tables.append(report) or True
 
@@ -308,8 +308,8 @@ def test_the_engine_of_the_process_starts_afresh_in_a_child(tmp_path: Path) -> N
         from bench import FakeMemory
 
         memory = FakeMemory()
-        engine.meters._find = list
-        engine.meters._host = lambda: memory
+        engine.counters._find = list
+        engine.counters._host = lambda: memory
         kept = []
         tensorlens.profile.profiler.receiver = lambda report: kept.append(report) or True
 
