@@ -21,7 +21,7 @@ from tensorlens.frameworks.registry import adapters, supported, when_one_arrives
 from tensorlens.guards import reason
 from tensorlens.lines.exit_report import ExitReport, set_workers_output
 from tensorlens.lines.profile import Options, profile
-from tensorlens.lines.report import Ending, LineReport, MergedReport
+from tensorlens.lines.report import Ending
 from tensorlens.render import ENDINGS, READ_AGAIN, RECORDING_ENDINGS, either
 from tensorlens.render.figures import counted
 from tensorlens.units import format_bytes
@@ -250,13 +250,11 @@ class ProfiledRun:
         self.instrument = Instrument(targets, self._decorate, profile.profiler)
         self._command = command
         self._words = words
-        self._merged = MergedReport()
-        self._printed = False
 
     def start(self) -> None:
         """Take over the report at exit, and take part in imports where ``-p`` asks for it."""
         profiler = profile.profiler
-        profiler.receiver = self._receive
+        profiler.adds_up = not self._prints_tables
         profiler.exit_report = ExitReport(self._at_exit)
         profiler.exit_report.install()
         if self.instrument.targets:
@@ -282,13 +280,6 @@ class ProfiledRun:
     def _decorate(self, function: Any, named: bool) -> Any:
         return profile.profiler.decorate(function, Options(if_called=not named))
 
-    def _receive(self, report: LineReport) -> bool:
-        self._printed = True
-        if self._prints_tables:
-            return False
-        self._merged.add(report)
-        return True
-
     @property
     def _prints_tables(self) -> bool:
         # a forked worker has no document
@@ -310,12 +301,9 @@ class ProfiledRun:
         if self._prints_tables:
             profiler.report_at_exit(process)
             if process is None and config.prints_tables():
-                self._say_next(self._printed, "")
+                self._say_next(profiler.has_printed, "")
             return
         report = profiler.result(profiler.pending(process), process)
-        if process is None:
-            self._merged.add(report)
-            report = self._merged.report(report.process, report.ending)
         if self._document is not None and process is None:
             self._document.write(report)
         if report.functions and output is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -33,33 +34,41 @@ from tensorlens.streams import write
 
 
 class ProfiledBlock:
-    """One ``with`` block that is being profiled, or ``whole``: all of a module's own lines."""
+    """One ``with`` block that is being profiled, or what ``function`` stands for."""
 
-    def __init__(self, engine: Engine, frame: FrameType, *, whole: bool = False) -> None:
-        code = original(frame.f_code)
-        lines = linecache.getlines(code.co_filename)
-        first, last = (1, len(lines)) if whole else _extent(code.co_filename, frame.f_lineno)
-        lines = lines[first - 1 : last]
-        where = "module" if code.co_name == "<module>" else f"{code.co_qualname}()"
-        name = f"top level of {Path(code.co_filename).name}" if whole else f"with block in {where}"
-        self.function = ProfiledFunction(
-            account=Account(code, Switch()),
-            name=name,
-            qualname=name,
-            module=str(frame.f_globals.get("__name__", "")),
-            filename=code.co_filename,
-            first_line=first,
-            source=tuple(line.rstrip("\r\n") for line in lines),
-            source_note=None if lines else f"the source is not available ({code.co_filename})",
-        )
+    def __init__(
+        self, engine: Engine, frame: FrameType, function: ProfiledFunction | None = None
+    ) -> None:
+        self.function = function or _block(frame)
         self.frame = id(frame)
         self._engine = engine
+        calls = self.function.account.calls
         self._activation: Activation = engine.adopt(self.function.account, frame)
-        self.function.account.calls = 1
+        self.function.account.calls = calls + 1
 
     def close(self, frame: FrameType, error: BaseException | None) -> None:
         """End the block; its last line ends here."""
         self._engine.release(self._activation, self.function.account, frame, error)
+
+
+def _block(frame: FrameType, *, whole: bool = False) -> ProfiledFunction:
+    """Return what stands for the block that begins, or for ``whole``: all of a module's lines."""
+    code = original(frame.f_code)
+    lines = linecache.getlines(code.co_filename)
+    first, last = (1, len(lines)) if whole else _extent(code.co_filename, frame.f_lineno)
+    lines = lines[first - 1 : last]
+    where = "module" if code.co_name == "<module>" else f"{code.co_qualname}()"
+    name = f"top level of {Path(code.co_filename).name}" if whole else f"with block in {where}"
+    return ProfiledFunction(
+        account=Account(code, Switch()),
+        name=name,
+        qualname=name,
+        module=str(frame.f_globals.get("__name__", "")),
+        filename=code.co_filename,
+        first_line=first,
+        source=tuple(line.rstrip("\r\n") for line in lines),
+        source_note=None if lines else f"the source is not available ({code.co_filename})",
+    )
 
 
 def _extent(filename: str, lineno: int) -> tuple[int, int]:
@@ -96,8 +105,13 @@ class DecoratorProfiler(LineProfiler):
         super().__init__()
         self._options: dict[int, Options] = {}
         self.exit_report = ExitReport(self.report_at_exit)
-        self.receiver: Callable[[LineReport], bool] | None = None
-        """Sees every report before it is printed; True says that it keeps the figures itself."""
+        self.adds_up = False
+        """Figures are for the end: ``every`` and the end of a block print and clear nothing."""
+        self.has_printed = False
+        self._blocks: dict[tuple[int, int], ProfiledFunction] = {}
+        """Blocks whose figures add up, by the identity of their code and the line."""
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
         self._adopted: tuple[ProfiledBlock, FrameType] | None = None
 
     def decorate(self, function: Any, options: Options) -> Any:
@@ -127,7 +141,7 @@ class DecoratorProfiler(LineProfiler):
         if self._adopted is not None or not adapters():
             return
         with suppress(Exception):
-            block = ProfiledBlock(engine, frame, whole=True)
+            block = ProfiledBlock(engine, frame, _block(frame, whole=True))
             self._adopted = block, frame
             self._entries[id(block.function.account.code)] = block.function
             self._options[id(block.function)] = Options(if_called=True)
@@ -141,6 +155,31 @@ class DecoratorProfiler(LineProfiler):
             block.close(frame, error)
             engine.explain(error)
 
+    def block(self, frame: FrameType) -> ProfiledBlock:
+        """Begin a block, whose figures are :meth:`block_ended`'s to print."""
+        if not self.adds_up:
+            return ProfiledBlock(engine, frame)
+        key = id(original(frame.f_code)), frame.f_lineno
+        block = ProfiledBlock(engine, frame, self._blocks.get(key))
+        self._blocks[key] = block.function
+        return block
+
+    def block_ended(self, block: ProfiledBlock, options: Options) -> None:
+        """Print the figures of a block."""
+        if not self.adds_up:
+            self._print([block.function], options)
+
+    @property
+    def functions(self) -> tuple[ProfiledFunction, ...]:
+        """The functions in the order they were added, then blocks whose figures add up."""
+        return (*super().functions, *self._blocks.values())
+
+    def _forked(self) -> None:
+        # of blocks that are open, and of functions, the engine does that
+        for each in self._blocks.values():
+            each.account.clear()
+            each.account.cleared = False
+
     @property
     def ending(self) -> Ending | None:
         """How the program ended, where it did not come to its end."""
@@ -149,7 +188,7 @@ class DecoratorProfiler(LineProfiler):
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
         """Print the figures of a function with ``every=N`` after N calls, or when it raises."""
         options = self._options.get(id(entry))
-        if options is None or options.every is None:
+        if options is None or options.every is None or self.adds_up:
             return
         account = entry.account
         running = any(account in top.accounts for top in engine.threads.current().stack)
@@ -199,9 +238,7 @@ class DecoratorProfiler(LineProfiler):
         engine.attach([entry.account for entry in entries])
         devices = self.devices if options.devices is None else options.devices
         report = build_report(entries, engine.counters, devices, process, self.ending)
-        kept = self.receiver is not None and self.receiver(report)
-        if kept and options.every is None:
-            return
+        self.has_printed = True
         if not config.prints_tables():
             return
         text = f"{report}\n"
@@ -282,7 +319,7 @@ class Profile:
         with guarded("a block is not profiled"):
             # a block that runs to build a graph does nothing else
             if config.enabled() and not compiler.is_building():
-                block = ProfiledBlock(engine, sys._getframe(1))
+                block = self.profiler.block(sys._getframe(1))
         self._blocks().append(block)
         return block
 
@@ -300,7 +337,7 @@ class Profile:
             with guarded("a block was not profiled to its end"):
                 block.close(frame, error)
             engine.explain(error)
-            self.profiler._print([block.function], self._options)
+            self.profiler.block_ended(block, self._options)
 
     def _blocks(self) -> list[ProfiledBlock | None]:
         if not hasattr(self._open, "blocks"):

@@ -148,7 +148,7 @@ class LineProfiler(WrappingMixin):
         self, functions: Iterable[ProfiledFunction] | None = None, process: str | None = None
     ) -> LineReport:
         """Return what was seen so far; the profiler may go on. ``process`` names a child."""
-        chosen = list(self._entries.values() if functions is None else functions)
+        chosen = list(self.functions if functions is None else functions)
         self._engine.attach([entry.account for entry in chosen])
         return build_report(chosen, self._engine.counters, self.devices, process, self.ending)
 
@@ -175,8 +175,8 @@ class LineProfiler(WrappingMixin):
 
     def clear(self) -> None:
         """Forget the figures, not the functions."""
-        for account in self._accounts():
-            account.clear()
+        for entry in self.functions:
+            entry.account.clear()
 
     def close(self) -> None:
         """Stop to watch the functions; wrapped ones run on unmeasured."""
@@ -188,9 +188,6 @@ class LineProfiler(WrappingMixin):
     def functions(self) -> tuple[ProfiledFunction, ...]:
         """The functions in the order they were added."""
         return tuple(self._entries.values())
-
-    def _accounts(self) -> tuple[Account, ...]:
-        return tuple(entry.account for entry in self._entries.values())
 
     def _measured(self, item: Any) -> Any:
         attribute = forward_of(item)

@@ -1,7 +1,6 @@
 """``tensorlens run``: what is profiled, where the figures go, what it says, what it refuses."""
 
 import csv
-import json
 import re
 import signal
 import subprocess
@@ -15,9 +14,7 @@ from tensorlens.lines.report import (
     DeviceSource,
     FunctionLines,
     Line,
-    LineMemory,
     LineReport,
-    MergedReport,
 )
 
 DECORATED = """\
@@ -208,7 +205,7 @@ def test_o_takes_blocks_and_every_too(folder):
         "        x = 1\n"
     )
     done = tensorlens(folder, "run", "-o", "out.json", "parts.py")
-    assert done.stdout.count("Memory per line") == 2  # every=2 prints as the code asks
+    assert done.stdout == ""
     report = LineReport.from_json((folder / "out.json").read_text("utf-8"))
     assert {function.name: function.calls for function in report.functions} == {
         "f": 5,
@@ -216,6 +213,29 @@ def test_o_takes_blocks_and_every_too(folder):
     }
     hits = {line.lineno: line.hits for each in report.functions for line in each.lines}
     assert hits[4] == 5 and hits[9] == 3
+
+
+def test_blocks_of_a_forked_child_are_its_own(folder):
+    (folder / "forks.py").write_text(
+        "import os, tensorlens\n"
+        "def work(times):\n"
+        "    for _ in range(times):\n"
+        "        with tensorlens.profile:\n"
+        "            x = 1\n"
+        "work(3)\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    os.waitpid(child, 0)\n"
+        "else:\n"
+        "    work(2)\n"
+    )
+    done = tensorlens(folder, "run", "-o", "out.json", "forks.py")
+    assert done.returncode == 0, done.stderr
+    of_child, of_parent = sorted(folder.glob("out*.json"))
+    calls = [
+        LineReport.from_json(each.read_text()).functions[0].calls for each in (of_child, of_parent)
+    ]
+    assert calls == [2, 3]
 
 
 @pytest.mark.parametrize(("number", "options"), [
@@ -397,18 +417,3 @@ def test_tensor_bytes_are_exact(folder):
 def function(*lines: Line, calls: int) -> LineReport:
     made = FunctionLines("f", "f", "m", "m.py", 1, calls, lines)
     return LineReport((made,), (DeviceSource("cpu", "counted", "exact"),))
-
-
-def test_gathering_adds_up():
-    gathering = MergedReport()
-    first = LineMemory(10, 20, 30, net=5, net_max=4, net_first=1)
-    second = LineMemory(7, 25, None, net=-2, net_max=3, net_first=3)
-    gathering.add(function(Line(1, "a", 2, 100, {"cpu": first}), Line(2, "b"), calls=2))
-    gathering.add(function(Line(1, "a", 3, 50, {"cpu": second}, "E: x"), calls=3))
-    [made] = gathering.report().functions
-    assert made.calls == 5
-    assert made.lines == (
-        Line(1, "a", 5, 150, {"cpu": LineMemory(10, 25, None, 3, 4, 1)}, "E: x"),
-        Line(2, "b"),
-    )
-    assert json.loads(gathering.report().to_json())["process"] is None

@@ -193,12 +193,15 @@ def test_blocks_at_module_level_interleaved_in_generators(tmp_path: Path) -> Non
         import io
         import tensorlens
         from bench import FakeMemory
+        from tensorlens.lines.results import build_report
         from tensorlens.lines.tracing.engine import engine
 
         engine.counters._find = list
         engine.counters._host = FakeMemory
         tables = []
-        tensorlens.profile.profiler.receiver = lambda report: tables.append(report) or True
+        tensorlens.profile.profiler._print = lambda entries, options: tables.append(
+            build_report(entries, engine.counters)
+        )
 
         def numbers(name):
             with tensorlens.profile:
@@ -310,8 +313,7 @@ def test_the_engine_of_the_process_starts_afresh_in_a_child(tmp_path: Path) -> N
         memory = FakeMemory()
         engine.counters._find = list
         engine.counters._host = lambda: memory
-        kept = []
-        tensorlens.profile.profiler.receiver = lambda report: kept.append(report) or True
+        tensorlens.profile.profiler._print = lambda *_: None
 
         @tensorlens.profile
         def step(size):

@@ -13,7 +13,6 @@ from tensorlens.lines.report import (
     Line,
     LineMemory,
     LineReport,
-    MergedReport,
     ResidentLine,
 )
 from tensorlens.render.flat import CsvRenderer, to_pandas
@@ -127,14 +126,3 @@ def test_a_line_that_only_backward_is_known_of_is_no_unchanged_one():
     sources = (DeviceSource("cpu", "counter", "exact"), DeviceSource("cuda:0", "other", "exact"))
     text = TextRenderer(120, "utf-8").render(LineReport((function,), sources))
     assert "64 B" in text and "cuda:0: unchanged at 5 B" in text
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later", "both"), [(None, 7, 7), (7, None, 7), (7, 9, 9), (None, None, None)]
-)
-def test_gathered_reports_have_the_recordings_latest_figure(earlier, later, both):
-    gathering = MergedReport()
-    gathering.add(report(earlier))
-    gathering.add(report(later))
-    line = gathering.report().functions[0].lines[1]
-    assert line.hits == 2 and line.memory["cpu"].backward == both
