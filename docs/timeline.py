@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tensorlens
-from tensorlens.render.colours import ROLE_COLOURS, STACKED
+from tensorlens.render.pictures import ROLE_COLOURS, STACKED
 from tensorlens.units import format_bytes
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 300, 84, 12, 64, 34

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "errors": ("TensorlensError",),
-    "jobs.gather": ("gather",),
+    "jobs.merge": ("gather",),
     "jobs.report": ("JobReport",),
     "leaks.report": ("LeakReport",),
     "leaks.watch": ("LeakWatch", "find_leaks"),
@@ -33,7 +33,7 @@ _PUBLIC = {
     "planning.inputs.plan": ("Plan",),
     "planning.suggest.api": ("suggest",),
     "planning.suggest.result": ("Suggestions",),
-    "recording.oom.hooks": ("explain_oom",),
+    "recording.oom.annotation": ("explain_oom",),
     "recording.record": ("record",),
     "recording.recordings": ("Recording",),
     "records.queues": ("Queue",),
@@ -53,7 +53,7 @@ __all__ = sorted(name for names in _PUBLIC.values() for name in names)
 
 if TYPE_CHECKING:
     from tensorlens.errors import TensorlensError as TensorlensError
-    from tensorlens.jobs.gather import gather as gather
+    from tensorlens.jobs.merge import gather as gather
     from tensorlens.jobs.report import JobReport as JobReport
     from tensorlens.leaks.report import LeakReport as LeakReport
     from tensorlens.leaks.watch import LeakWatch as LeakWatch
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from tensorlens.planning.inputs.plan import Plan as Plan
     from tensorlens.planning.suggest.api import suggest as suggest
     from tensorlens.planning.suggest.result import Suggestions as Suggestions
-    from tensorlens.recording.oom.hooks import explain_oom as explain_oom
+    from tensorlens.recording.oom.annotation import explain_oom as explain_oom
     from tensorlens.recording.record import record as record
     from tensorlens.recording.recordings import Recording as Recording
     from tensorlens.records.queues import Queue as Queue

@@ -167,7 +167,7 @@ class RecordedRun:
 
     def start(self) -> None:
         """Begin as soon as a framework is there, and explain failed allocations from now on."""
-        from tensorlens.recording.oom.hooks import explain_oom
+        from tensorlens.recording.oom.annotation import explain_oom
 
         explain_oom()
         when_one_arrives(self._begin)

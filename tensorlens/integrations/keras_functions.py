@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT
 from tensorlens.recording.oom import reserve
-from tensorlens.recording.oom.hooks import put
+from tensorlens.recording.oom.annotation import put
 
 _NAMES = {FIT: "train_function", EVALUATE: "test_function", PREDICT: "predict_function"}
 _ENDS_OF_DATA = ("StopIteration", "OutOfRangeError")

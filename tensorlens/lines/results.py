@@ -24,7 +24,7 @@ from tensorlens.lines.report import (
 from tensorlens.lines.tracing.accounts import Account, BackwardPass, DeviceFigures, LineStats
 
 if TYPE_CHECKING:
-    from tensorlens.recording.backward_total import BackwardLines
+    from tensorlens.recording.record import BackwardLines
 
 
 _MOST_CALLERS = 4
@@ -68,7 +68,7 @@ def _backward() -> BackwardLines | None:
     """Return what recordings know of backward, importing nothing where there was none."""
     if _RECORDINGS not in sys.modules:
         return None
-    from tensorlens.recording.backward_total import total_backward
+    from tensorlens.recording.record import total_backward
 
     return total_backward()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +24,7 @@ from tensorlens.frameworks.registry import (
 )
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.interpreter import reentrant_lock
+from tensorlens.recording.analysis.costs import backward_calls
 from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve
 from tensorlens.recording.recordings import Recording
@@ -124,8 +126,6 @@ class LiveRecording(Recording):
             # with it goes a reporter, which notes births as long as it lives
             self._options = replace(self._options, roots=tuple)
         if _LINE_TABLES in sys.modules:
-            from tensorlens.recording.backward_total import add_backward
-
             add_backward(self)
         return self
 
@@ -306,3 +306,67 @@ def running() -> list[LiveRecording]:
     """Return the recordings that are on."""
     with _lock:
         return [*_running]
+
+
+Place = tuple[str, int]
+"""File name and line number."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardLines:
+    """Backward by line, as recordings know it."""
+
+    nbytes: Mapping[str, Mapping[Place, int]] = field(default_factory=dict)
+    """Device to line to bytes handed out in backward, what the line calls included."""
+    seen: frozenset[Place] = frozenset()
+    """The lines of the user that were on the stack of anything recorded."""
+
+    def covers(self, filename: str, linenos: Iterable[int]) -> bool:
+        """Tell whether any of a function's lines was recorded."""
+        return any((filename, lineno) in self.seen for lineno in linenos)
+
+
+_total = BackwardLines()
+"""Of recordings that have ended."""
+
+
+def total_backward() -> BackwardLines:
+    """Return it of all recordings so far.
+
+    Recordings one after the other are added up. Of those that overlap, which have the same events,
+    the one that ends last counts, and while some are on the one that began first.
+    """
+    return _sum(_total, *map(_lines, running()[:1]))
+
+
+def add_backward(recording: Recording) -> None:
+    """Keep it of a recording that ended, and nothing else of the recording."""
+    global _total
+    # where memory has run out there is an error on its way already
+    with suppress(MemoryError):
+        if not running():
+            _total = _sum(_total, _lines(recording))
+
+
+def _lines(recording: Recording) -> BackwardLines:
+    return recording.once("backward lines", _lines_of)
+
+
+def _lines_of(recording: Recording) -> BackwardLines:
+    nbytes = {
+        device: {(line.filename, line.lineno): n for line, n in sums.items()}
+        for device in recording.devices
+        for sums in [backward_calls(recording, device)]
+    }
+    frames = recording.log.stacks.frames
+    return BackwardLines(
+        nbytes, frozenset((frame.filename, frame.lineno) for frame in frames if frame.user)
+    )
+
+
+def _sum(*parts: BackwardLines) -> BackwardLines:
+    sums: dict[str, Counter[Place]] = {}
+    for part in parts:
+        for device, lines in part.nbytes.items():
+            sums.setdefault(device, Counter()).update(lines)
+    return BackwardLines(sums, frozenset().union(*(part.seen for part in parts)))

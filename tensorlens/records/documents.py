@@ -125,7 +125,7 @@ class Document(Shown):
 
         The settings may leave source lines out (:mod:`tensorlens.config`).
         """
-        from tensorlens.render.source_lines import permitted
+        from tensorlens.render.shown import permitted
 
         record = permitted(self)
         return {

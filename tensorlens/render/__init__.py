@@ -81,7 +81,7 @@ class ExportRenderer:
         Raises:
             UsageError: the record has no recording.
         """
-        from tensorlens.render.source_lines import permitted
+        from tensorlens.render.shown import permitted
 
         record = permitted(record)
         exported = getattr(record.presenter(), "exported", None)

@@ -6,8 +6,8 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
+from tensorlens.render.shown import permitted
 from tensorlens.render.source import spreadsheet_text
-from tensorlens.render.source_lines import permitted
 
 if TYPE_CHECKING:
     import pandas

@@ -1,9 +1,11 @@
-"""Records that show themselves: a presenter says what is shown of each."""
+"""Records that show themselves: a presenter says what is shown, settings leave source lines out."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any, ClassVar, Self
+
+from tensorlens import config
 
 
 class Shown:
@@ -46,3 +48,19 @@ class Shown:
     def still(self) -> Self:
         """Return it as of now: itself, unless it is of what goes on."""
         return self
+
+
+NOTICE = "contains source lines; --no-source leaves them out"
+
+
+def permitted(record: Shown) -> Any:
+    """Return a record as of now, without its source lines where the settings leave them out."""
+    record = record.still()
+    return record if config.current().source else record.without_source()
+
+
+def provenance(record: Shown) -> tuple[str, ...]:
+    """Return the end of a page: the run that a record is of, and whether it has source lines."""
+    run = getattr(record, "run", None)
+    texts: tuple[str, ...] = () if run is None else run.texts
+    return (*texts, NOTICE) if record.SHOWS_SOURCE and record.contains_source else texts

@@ -12,17 +12,9 @@ from typing import Any
 
 from tensorlens.loading import load
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import (
-    ALLOC,
-    FREE,
-    START,
-    Context,
-    EventLog,
-    Frame,
-    Label,
-    Mark,
-)
+from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Label, Mark
 from tensorlens.records.origin import Origin
+from tensorlens.records.stacks import Frame
 
 EVENTS = 1_000_000
 LAYERS = 48

@@ -15,7 +15,7 @@ from commands import warm_tensorlens as _warm_tensorlens
 
 from tensorlens import config, render
 from tensorlens.cli import VERBS, main
-from tensorlens.render.source_lines import NOTICE
+from tensorlens.render.shown import NOTICE
 from tests.json_page import Checker
 
 MARK = "not-to-be-told-7f3a"

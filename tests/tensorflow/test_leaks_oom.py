@@ -13,7 +13,7 @@ from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.recording.oom import annotation as oom
 from tensorlens.recording.oom.annotation import explain
-from tensorlens.recording.oom.remedies import remedies
+from tensorlens.recording.oom.failure import remedies
 from tensorlens.records.failures import Request
 
 HUGE = 1 << 45

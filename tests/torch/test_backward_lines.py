@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tensorlens
-from tensorlens.recording import backward_total
+from tensorlens.recording import record as live
 from tensorlens.recording.record import record
 from tests.torch.recorder_checks import Lines, allocations, charges, counting_allocator
 
@@ -564,7 +564,7 @@ class Calling(nn.Module):
 def column(net, *functions):
     """Line of this file to its figure in the column Backward."""
     # the column has all recordings of the process
-    backward_total._total = backward_total.BackwardLines()
+    live._total = live.BackwardLines()
     with tensorlens.LineProfiler(*functions) as profiler, record(names=False):
         run(net)
     found = {}

@@ -9,7 +9,7 @@ from torch import nn
 import tensorlens
 from tensorlens.frameworks.torch.census.tensors.graph import graphs_kept
 from tensorlens.frameworks.torch.failures import failed_request
-from tensorlens.recording import backward_total as backward
+from tensorlens.recording import record as backward
 from tensorlens.recording.oom import annotation as oom
 from tensorlens.recording.oom.annotation import REMARK, explain
 

@@ -14,7 +14,7 @@ from itertools import repeat
 
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, Signatures, declare
-from tensorlens.records.events import LAYERS, NO_MODELS, WRAPPERS
+from tensorlens.records.stacks import LAYERS, NO_MODELS, WRAPPERS
 from tensorlens.user_code import foreign_prefixes
 
 _NO_BIRTHS = {

@@ -15,8 +15,9 @@ from operator import ge, lt, sub
 
 from tensorlens.frameworks.host.allocator_log import Columns, NativeRecorder
 from tensorlens.heap.frames import TEMPORARY
-from tensorlens.records.events import ALLOC, Context, EventLog, Frame, Label
+from tensorlens.records.events import ALLOC, Context, EventLog, Label
 from tensorlens.records.families import TOGETHER
+from tensorlens.records.stacks import Frame
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES
 from tensorlens.units import rounded_up

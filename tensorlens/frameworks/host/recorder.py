@@ -29,8 +29,7 @@ from tensorlens.frameworks.host.event_log import (
     label,
     sources_of,
 )
-from tensorlens.records.deferred import DeferredLog
-from tensorlens.records.events import OWN_MARK, EventLog, Mark
+from tensorlens.records.events import OWN_MARK, DeferredLog, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
 

@@ -54,7 +54,6 @@ class CachingAllocator(SimulatedAllocator):
         settings = Settings() if settings is None else settings
         total = capacity if total is None else total
         super().__init__(settings, capacity, total, log, device)
-        self._rules = settings.rules
         self._expandable = settings.expandable_segments
 
     def empty_cache(self) -> None:
@@ -63,7 +62,7 @@ class CachingAllocator(SimulatedAllocator):
         _release_cached(self._memory)
 
     def _obtain(self, nbytes: int) -> tuple[Block, int]:
-        memory, rules = self._memory, self._rules
+        memory, rules = self._memory, self.settings
         size = rules.rounded(nbytes)
         small = size <= SMALL
         pool = memory.small if small else memory.large

@@ -7,8 +7,8 @@ From ``c10/core/AllocatorConfig.h`` and ``.cpp`` and ``c10/cuda/CUDAAllocatorCon
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from tensorlens.errors import UsageError
 from tensorlens.records.torch_files.sizes import Rules
@@ -47,16 +47,10 @@ def settings_text(environment: Mapping[str, str]) -> str:
     return next((environment[name] for name in VARIABLES if name in environment), "")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Rules):
     """How the allocator is set up."""
 
-    expandable_segments: bool = False
-    max_split_size: int | None = None
-    """Blocks of at least so many bytes are never split, nor given to smaller requests."""
-    roundup_power2_divisions: Sequence[int] = ()
-    """Parts between powers of two that requests are rounded up to: sixteen numbers, for requests
-    below 2 MiB, below 4 MiB and so on, the last for all from 32 GiB on; empty for none."""
+    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Settings:
@@ -96,15 +90,6 @@ class Settings:
         if name == "per_process_memory_fraction" and value not in ("1", "1.0"):
             raise UsageError(f"{name} cannot be simulated: give the bytes as the capacity")
         return self
-
-    @property
-    def rules(self) -> Rules:
-        """How requests are rounded and blocks split."""
-        return Rules(
-            divisions=tuple(self.roundup_power2_divisions),
-            max_split=self.max_split_size,
-            expandable=self.expandable_segments,
-        )
 
     def segment_size(self, size: int) -> int:
         """Return the bytes of a new segment for so many rounded bytes (``get_allocation_size``)."""

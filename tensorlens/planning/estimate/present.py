@@ -49,8 +49,8 @@ from tensorlens.render.blocks import (
     Tone,
     named,
 )
-from tensorlens.render.colours import role_colour
 from tensorlens.render.figures import counted, exact_size, size
+from tensorlens.render.pictures import role_colour
 from tensorlens.render.view import View
 from tensorlens.tensors.present.tables import share_table, size_cell
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from tensorlens.planning.step_facts import RepeatedBlock
 from tensorlens.planning.suggest.recorded_steps import RecordedSteps, Replay, stretches
 from tensorlens.planning.suggest.result import Suggestion
-from tensorlens.records.events import ALLOC, FREE, Stacks
+from tensorlens.records.events import ALLOC, FREE
+from tensorlens.records.stacks import Stacks
 
 _TWICE = "their forward runs twice"
 _RANDOM_STATE = 5056

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from tensorlens.planning.step_facts import StepFacts, Watch, watch
 from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.recording.analysis.event_index import event_index
-from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.levels import chosen, device_peak
+from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, EventLog

@@ -2,8 +2,7 @@
 
 from tensorlens.recording.analysis.costs import backward, backward_modules, churn, growth
 from tensorlens.recording.analysis.instants import blocks, moment, peak, row_at
-from tensorlens.recording.analysis.levels import fragmentation
-from tensorlens.recording.analysis.timeline import timeline
+from tensorlens.recording.analysis.levels import fragmentation, timeline
 
 __all__ = [
     "backward",

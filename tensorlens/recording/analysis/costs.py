@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
-from tensorlens.recording.analysis.instants import largest_sums, roles_of, row_at
+from tensorlens.recording.analysis.instants import largest_sums, row_at
 from tensorlens.recording.analysis.levels import chosen, device_peak, residents
+from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.moments import BackwardCost, Churn, LineGrowth
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.tensors import SourceLine

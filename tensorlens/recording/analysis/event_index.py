@@ -7,8 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tensorlens.recording.analysis.lines import Lines
-from tensorlens.recording.analysis.phases import Phases, Purpose, purposes
+from tensorlens.recording.analysis.places import Lines, Phases, Purpose, purposes
 from tensorlens.records.events import PHASES, Context, EventLog
 from tensorlens.records.tensors import SourceLine
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tensorlens.errors import UsageError
-from tensorlens.recording.analysis.event_index import EventIndex, event_index
+from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.analysis.levels import (
     beginning,
     chosen,
@@ -20,7 +20,7 @@ from tensorlens.recording.analysis.levels import (
     residents,
     times_reached,
 )
-from tensorlens.recording.analysis.roles import Roles
+from tensorlens.recording.analysis.roles import Roles, roles_of
 from tensorlens.recording.moments import Moment, Resident
 from tensorlens.records.events import FREE, EventLog
 from tensorlens.records.row_sequence import RowSequence
@@ -84,11 +84,6 @@ class Residents(RowSequence[Resident]):
         log = self._roles.index.log
         free = log.pair[row]
         return log.time[free if free >= 0 else len(log) - 1]
-
-
-def roles_of(recording: Recording) -> Roles:
-    """Return the roles of a recording's blocks, made once."""
-    return recording.once("roles", lambda now: Roles(event_index(now)))
 
 
 def peak(recording: Recording, device: str | None = None) -> Moment:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
-from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable
+from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
 from tensorlens.records.events import FREE, START, Context, Label
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line
+
+if TYPE_CHECKING:
+    from tensorlens.recording.recordings import Recording
 
 TEMPORARY = "temporary"
 """Handed out and given back while one operator, node or optimizer step ran."""
@@ -202,6 +206,11 @@ class Roles:
         stack, number, _ = likeness
         context = self.index.context((stack, number))
         return stack >= 0 or context.op is not None or context.node is not None
+
+
+def roles_of(recording: Recording) -> Roles:
+    """Return the roles of a recording's blocks, made once."""
+    return recording.once("roles", lambda now: Roles(event_index(now)))
 
 
 def block_roles(roles: Roles) -> list[str]:

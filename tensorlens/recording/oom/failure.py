@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import linecache
+import os
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tensorlens.recording.analysis.lines import Lines
-from tensorlens.recording.analysis.phases import Phases
+from tensorlens.frameworks.advice import TORCH, Words
+from tensorlens.recording.analysis.places import Lines, Phases
 from tensorlens.recording.record import running
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import OOM, EventLog, Frame, Stacks
-from tensorlens.records.failures import Request
+from tensorlens.records.events import OOM, EventLog
+from tensorlens.records.failures import KeptGraph, Request
+from tensorlens.records.ledger import Ledger
+from tensorlens.records.names import INDEX, KEY
+from tensorlens.records.stacks import Frame, Stacks
 from tensorlens.render.shown import Shown
+from tensorlens.roles import ROLES
 from tensorlens.tensors.snapshot import Snapshot
+from tensorlens.units import format_bytes
 from tensorlens.user_code import is_foreign
 
 
@@ -124,3 +131,209 @@ def _with_source(request: Request) -> Request:
         return request
     text = linecache.getline(request.line.filename, request.line.lineno).strip()
     return replace(request, source=text or None)
+
+
+def address_limit() -> int | None:
+    """Return how many bytes of addresses the process may have; None where there is no limit."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    found = [
+        soft
+        for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+        for soft in resource.getrlimit(kind)[:1]
+        if soft != resource.RLIM_INFINITY and 0 < soft < 1 << 60
+    ]
+    return min(found, default=None)
+
+
+_WORTH = 0.02
+"""A remedy is told when it is about at least this part of what is allocated."""
+_SEVERAL = 3
+"""A list or dict is told of from so many tensors on: a pair is a batch."""
+_EXPANDABLE = "expandable_segments:True"
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+
+def remedies(
+    request: Request,
+    snapshot: Snapshot,
+    graphs: Sequence[KeptGraph] = (),
+    words: Words = TORCH,
+) -> tuple[Remedy, ...]:
+    """Return what would have freed memory on the request's device.
+
+    Each is derived from what was resident, no tensor counts twice, and nothing is told of that
+    would free little. The largest come first, the optimizer's state last: it is needed.
+
+    Args:
+        request: what was refused.
+        snapshot: what was in memory.
+        graphs: the parts of autograd's graph, oldest first.
+        words: those of the framework that was asked.
+    """
+    device = request.device
+    if device is None or device not in snapshot.ledger or _impossible(request, snapshot):
+        return ()
+    ledger = snapshot.ledger[device]
+    resident = _Resident(snapshot, device)
+    found = [
+        *_graphs(resident, graphs),
+        *_containers(resident),
+        *_roles(resident, request, words),
+    ]
+    least = max(1.0, _WORTH * (ledger.allocated or ledger.named))
+    found = [each for each in found if each.nbytes is None or each.nbytes >= least]
+    found.sort(key=lambda each: -(each.nbytes or 0))
+    last = [*_optimizer(resident, least)]
+    return (*_outside(request, ledger), *found, *last)
+
+
+def remarks(request: Request, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return what else bears on the request: limits, what the allocator holds and cannot use."""
+    ledger = snapshot.ledger.get(request.device or "")
+    impossible = _impossible(request, snapshot)
+    found = [] if impossible is None else [impossible]
+    if request.device == "cpu":
+        limit = address_limit()
+        if limit is not None and impossible is None:
+            found.append(f"this process may have {format_bytes(limit)} of addresses (ulimit -v)")
+    elif ledger is not None and ledger.reserved is not None and ledger.cached is not None:
+        text = f"{format_bytes(ledger.reserved)} reserved, {format_bytes(ledger.cached)} of it free"
+        largest = _part(ledger, "largest_free")
+        if ledger.cached and largest is not None:
+            text += f" in pieces, the largest {format_bytes(largest)}"
+        found.append(text)
+    return tuple(found)
+
+
+def _impossible(request: Request, snapshot: Snapshot) -> str | None:
+    """Return why nothing that is freed would make room for the request; None if it may."""
+    ledger = snapshot.ledger.get(request.device or "")
+    total = None if ledger is None else ledger.driver_total
+    if request.nbytes is None:
+        return None
+    limit = address_limit() if request.device == "cpu" else None
+    if limit is not None and request.nbytes > limit:
+        return f"the process may have no more than {format_bytes(limit)} in all (ulimit -v)"
+    if total is not None and request.nbytes > total:
+        whole = "the machine" if request.device == "cpu" else request.device
+        return f"the request alone is more than {whole} has ({format_bytes(total)})"
+    return None
+
+
+class _Resident:
+    """The storages of one device that no remedy has spoken for."""
+
+    def __init__(self, snapshot: Snapshot, device: str) -> None:
+        self.table = table = snapshot.tensors
+        self.rows = {
+            row: ROLES[table.role[row]]
+            for row in table.counted()
+            if table.devices[table.device[row]] == device
+        }
+        """Row to role."""
+
+    def take(self, rows: Iterable[int]) -> int:
+        """Speak for rows; return their bytes."""
+        return sum(
+            self.table.storage_nbytes[row]
+            for row in set(rows)
+            if self.rows.pop(row, None) is not None
+        )
+
+    def of_role(self, role: str) -> list[int]:
+        """Return the rows of a role."""
+        return [row for row, each in self.rows.items() if each == role]
+
+
+def _graphs(resident: _Resident, graphs: Sequence[KeptGraph]) -> Iterator[Remedy]:
+    """Give what all graphs but the newest keep: the one that is being made or run is needed."""
+    table = resident.table
+    rows = {table.storage[row]: row for row in resident.rows}
+    kept: dict[str, list[int]] = {}
+    newest = {address for graph in graphs[-1:] for address in graph.saved}
+    for graph in graphs[:-1]:
+        saved = [
+            rows[address]
+            for address in graph.saved - newest
+            if address in rows and resident.rows.get(rows[address]) == "activation"
+        ]
+        holders = [rows[address] for address in graph.holders if address in rows]
+        if saved and holders:
+            # of several that keep it alive, what is longest known: a list, a global
+            name = min((_holder(resident, row) for row in holders), key=len)
+            kept.setdefault(name, []).extend(saved)
+    for name, found in kept.items():
+        nbytes = resident.take(found)
+        text = f"what older graphs keep for backward, held by {name}: keep .detach() or .item()"
+        yield Remedy(nbytes, text)
+
+
+def _containers(resident: _Resident) -> Iterator[Remedy]:
+    """Give the lists and dicts that hold several tensors of no model and no optimizer."""
+    found: dict[int, list[int]] = {}
+    names = resident.table.names
+    for row, role in resident.rows.items():
+        node = _element(resident, row)
+        if role in ("activation", "other") and node >= 0 and names.parents[node] >= 0:
+            found.setdefault(names.parents[node], []).append(row)
+    for node, rows in found.items():
+        if len(rows) >= _SEVERAL:
+            text = f"{names[node]} holds {len(rows):,} tensors: keep fewer of them at a time"
+            yield Remedy(resident.take(rows), text)
+
+
+def _roles(resident: _Resident, request: Request, words: Words) -> Iterator[Remedy]:
+    if request.phase not in ("backward", "optimizer"):
+        text = f"gradients: {words.gradients}"
+        yield Remedy(resident.take(resident.of_role("gradient")), text)
+    text = f"activations for backward: {words.activations}"
+    yield Remedy(resident.take(resident.of_role("activation")), text)
+
+
+def _optimizer(resident: _Resident, least: float) -> Iterator[Remedy]:
+    nbytes = resident.take(resident.of_role("optimizer"))
+    if nbytes >= least:
+        text = "optimizer state: an optimizer with less of it, or state in lower precision"
+        yield Remedy(nbytes, text)
+
+
+def _outside(request: Request, ledger: Ledger) -> Iterator[Remedy]:
+    """Give what is on an accelerator but in no tensor."""
+    if ledger.device == "cpu":
+        return
+    others, total = _part(ledger, "other_processes"), ledger.driver_total
+    if others and total and others >= 5 * _WORTH * total:
+        text = "other processes and the driver: nvidia-smi lists them"
+        yield Remedy(others, text if ledger.device.startswith("cuda") else text.split(":")[0])
+    largest, cached = _part(ledger, "largest_free"), ledger.cached
+    if request.nbytes is None or largest is None or cached is None:
+        return
+    if largest < request.nbytes <= cached and not _is_expandable():
+        text = f"free, but in pieces too small: PYTORCH_CUDA_ALLOC_CONF={_EXPANDABLE}"
+        yield Remedy(cached, text)
+
+
+def _is_expandable() -> bool:
+    return any(_EXPANDABLE.lower() in os.environ.get(name, "").lower() for name in _SETTINGS)
+
+
+def _part(ledger: Ledger, key: str) -> int | None:
+    return next((part.nbytes for part in ledger.parts if part.key == key), None)
+
+
+def _element(resident: _Resident, row: int) -> int:
+    """Return the innermost node of a row's name that is an index or a key; -1 if none is."""
+    names, node = resident.table.names, resident.table.name[row]
+    while node >= 0 and names.kinds[node] not in (INDEX, KEY):
+        node = names.parents[node]
+    return node
+
+
+def _holder(resident: _Resident, row: int) -> str:
+    """Return the name of the list or dict that holds a tensor, else the tensor's own."""
+    names, node = resident.table.names, _element(resident, row)
+    above = -1 if node < 0 else names.parents[node]
+    return names[resident.table.name[row]] if above < 0 else names[above]

@@ -56,9 +56,9 @@ from tensorlens.render.blocks import (
     Table,
     named,
 )
-from tensorlens.render.colours import role_colour
 from tensorlens.render.figures import counted, size
-from tensorlens.render.html.templates import markup
+from tensorlens.render.html import from_template
+from tensorlens.render.pictures import role_colour
 from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import LeftOut
 from tensorlens.tensors.present.tables import more_rows, share_table, size_cell
@@ -173,7 +173,7 @@ def blocks(recording: Recording, view: View) -> Sequence[Block]:
         ),
         *_growth(recording, view),
         *_not_shown(recording, view),
-        Only(("page",), lambda: [Markup(markup("script.html"))]),
+        Only(("page",), lambda: [Markup(from_template("script.html"))]),
     ]
 
 

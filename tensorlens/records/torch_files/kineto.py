@@ -9,20 +9,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tensorlens.ranks import Rank
-from tensorlens.records.events import (
-    ALLOC,
-    FREE,
-    NO_MODELS,
-    START,
-    Context,
-    EventLog,
-    Frame,
-    Mark,
-    Stacks,
-)
+from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
-from tensorlens.records.torch_files.frames import frame_of
-from tensorlens.records.torch_files.trace import WRONG, damaged
+from tensorlens.records.stacks import NO_MODELS, Frame, Stacks
+from tensorlens.records.torch_files.trace import WRONG, damaged, frame_of
 
 _MEMORY = "[memory]"
 # c10/core/DeviceType.h

@@ -28,11 +28,12 @@ _POWERS = 16
 class Rules:
     """Settings of ``PYTORCH_CUDA_ALLOC_CONF`` that change sizes."""
 
-    divisions: Sequence[int] = ()
-    """``roundup_power2_divisions`` for sizes from 1 MiB on, 2 MiB on and so forth."""
-    max_split: int | None = None
-    """Blocks of at least so many bytes are never split."""
-    expandable: bool = False
+    expandable_segments: bool = False
+    max_split_size: int | None = None
+    """Blocks of at least so many bytes are never split, nor given to smaller requests."""
+    roundup_power2_divisions: Sequence[int] = ()
+    """Parts between powers of two that requests are rounded up to: sixteen numbers, for requests
+    below 2 MiB, below 4 MiB and so on, the last for all from 32 GiB on; empty for none."""
 
     @classmethod
     def of(cls, settings: Any) -> Rules:
@@ -48,27 +49,27 @@ class Rules:
         divisions = tuple(part if type(part) is int and part > 0 else 0 for part in parts)
         limit = settings.get("max_split_size")
         return cls(
-            divisions=divisions if any(divisions) else (),
-            max_split=limit if type(limit) is int and limit > 0 else None,
-            expandable=settings.get("expandable_segments") is True,
+            expandable_segments=settings.get("expandable_segments") is True,
+            max_split_size=limit if type(limit) is int and limit > 0 else None,
+            roundup_power2_divisions=divisions if any(divisions) else (),
         )
 
     def rounded(self, size: int) -> int:
         """Return the bytes of the smallest block that serves a request."""
         if size < MIN_BLOCK:
             return MIN_BLOCK
-        if self.divisions:
-            power = min(max(size.bit_length() - 21, 0), len(self.divisions) - 1)
-            divisions = self.divisions[power]
+        if self.roundup_power2_divisions:
+            power = min(max(size.bit_length() - 21, 0), len(self.roundup_power2_divisions) - 1)
+            divisions = self.roundup_power2_divisions[power]
             if divisions > 1 and size > MIN_BLOCK * divisions:
                 return _divided(size, divisions)
         return rounded_up(size, MIN_BLOCK)
 
     def splits(self, size: int, remainder: int, *, small: bool) -> bool:
         """Tell whether the remainder of a free block is kept for other requests."""
-        if small or self.expandable:
+        if small or self.expandable_segments:
             return remainder >= MIN_BLOCK
-        return (self.max_split is None or size < self.max_split) and remainder > SMALL
+        return (self.max_split_size is None or size < self.max_split_size) and remainder > SMALL
 
 
 def _divided(size: int, divisions: int) -> int:
@@ -105,7 +106,7 @@ class LargePool:
             self._add(address, size)
 
     def _add(self, address: int, size: int) -> None:
-        if not self._rules.expandable:
+        if not self._rules.expandable_segments:
             if address not in self._ends:
                 insort(self._starts, address)
             self._ends[address] = address + size

@@ -1,29 +1,70 @@
-"""Memory snapshots of ``torch.cuda.memory._snapshot()`` as logs."""
+"""Memory snapshots of ``torch.cuda.memory._snapshot()`` as logs; no code in a pickle is run."""
 
 from __future__ import annotations
 
+import copyreg
 import heapq
+import io
+import pickle
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 from tensorlens.errors import FileFormatError
 from tensorlens.interpreter import paused_collector
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
-from tensorlens.records.torch_files.frames import StackReader
 from tensorlens.records.torch_files.lifetimes import Lifetimes, LogRow, lifetimes
-from tensorlens.records.torch_files.pickles import unpickle
 from tensorlens.records.torch_files.sizes import Rules
 from tensorlens.records.torch_files.trace import (
     WRONG,
+    StackReader,
     TraceEvent,
     damaged,
     device_name,
     segments,
     steps,
 )
+
+_ZIP = b"PK\x03\x04"
+
+
+def unpickle(content: bytes) -> Any:
+    """Return the plain data in a pickle: dicts, lists, texts, numbers, None, tuples.
+
+    Raises:
+        FileFormatError: it holds anything else, above all what would run code, or is damaged;
+            nothing was run.
+    """
+    if content.startswith(_ZIP):
+        raise FileFormatError(
+            "a zip archive, such as torch.save() and Keras write, not a memory snapshot: those are"
+            " written by torch.cuda.memory._dump_snapshot()"
+        )
+    # what is in there needs no name
+    copyreg.clear_extension_cache()
+    try:
+        return _Refusing(io.BytesIO(content)).load()
+    except FileFormatError:
+        raise
+    except Exception as error:
+        raise FileFormatError(f"damaged pickle: {_printable(str(error))}") from None
+
+
+class _Refusing(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> NoReturn:
+        raise FileFormatError(
+            f"tries to run code ({_printable(f'{module}.{name}')}): refused; nothing was run"
+        )
+
+    def persistent_load(self, pid: Any, /) -> NoReturn:
+        raise FileFormatError("tries to load objects from elsewhere: refused; nothing was run")
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:120])
+
 
 _NS = 1000
 _SOURCE = "torch memory snapshot"

@@ -18,8 +18,8 @@ from tensorlens.render.blocks import (
     Treemap,
     named,
 )
-from tensorlens.render.colours import role_colour
 from tensorlens.render.figures import counted, device_sources, size
+from tensorlens.render.pictures import role_colour
 from tensorlens.render.source import printable
 from tensorlens.render.view import View
 from tensorlens.tensors.present.balance import ledger_table

@@ -14,8 +14,8 @@ from tensorlens.render.blocks import (
     Table,
     Tone,
 )
-from tensorlens.render.colours import role_colour
 from tensorlens.render.figures import counted, size
+from tensorlens.render.pictures import role_colour
 from tensorlens.render.source import model_place, place, printable
 from tensorlens.render.view import View
 from tensorlens.tensors.difference import RoleChange

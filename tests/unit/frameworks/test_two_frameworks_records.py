@@ -10,9 +10,10 @@ from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFig
 from tensorlens.frameworks.survivors import Holder, Survivor
 from tensorlens.leaks.merged_steps import follow
 from tensorlens.recording.record import Recorders
-from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
+from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Mark
 from tensorlens.records.ledger import Ledger, Term, UnnamedBlock
 from tensorlens.records.origin import Origin
+from tensorlens.records.stacks import Frame
 from tensorlens.tensors.merged_census import census
 
 OWN = 1 << 28

@@ -7,9 +7,10 @@ import pytest
 from bench import Bench, FakeMemory
 
 from tensorlens.lines.present.layout import layouts
-from tensorlens.recording import backward_total as backward
+from tensorlens.recording import record as backward
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, Context, EventLog, Frame
+from tensorlens.records.events import ALLOC, Context, EventLog
+from tensorlens.records.stacks import Frame
 
 ENGINE = Frame("/env/site-packages/torch/autograd/graph.py", 9, "_engine_run_backward", False)
 

@@ -6,8 +6,9 @@ import pytest
 
 from tensorlens.recording.oom.failure import located
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, OOM, Context, EventLog, Frame
+from tensorlens.records.events import ALLOC, OOM, Context, EventLog
 from tensorlens.records.failures import Request
+from tensorlens.records.stacks import Frame
 from tensorlens.records.tensors import SourceLine
 
 HERE = __file__

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tensorlens
-from tensorlens.recording.oom import hooks, reserve
+from tensorlens.recording.oom import annotation, reserve
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,7 +18,7 @@ def untouched(monkeypatch):
     seen = []
     monkeypatch.setattr(sys, "excepthook", lambda *given: seen.append(given))
     monkeypatch.setattr(threading, "excepthook", lambda given: seen.append(given))
-    monkeypatch.setattr(hooks, "annotate_unhandled", lambda error: seen.append(error))
+    monkeypatch.setattr(annotation, "annotate_unhandled", lambda error: seen.append(error))
     before = sys.excepthook, threading.excepthook, [*sys.meta_path], reserve._wanted
     yield seen
     assert (sys.excepthook, threading.excepthook, sys.meta_path, reserve._wanted) == before
@@ -79,7 +79,7 @@ def test_a_ctrl_c_ends_the_explanation_and_the_error_is_shown(untouched, monkeyp
     def interrupted(error):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(hooks, "annotate_unhandled", interrupted)
+    monkeypatch.setattr(annotation, "annotate_unhandled", interrupted)
     stop = tensorlens.explain_oom()
     error = ValueError()
     sys.excepthook(ValueError, error, None)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from snapshot_builder import T, ledger_of, snapshot_of
 
-from tensorlens.recording.oom import remedies as module
-from tensorlens.recording.oom.remedies import remarks, remedies
+from tensorlens.recording.oom import failure as module
+from tensorlens.recording.oom.failure import remarks, remedies
 from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Term
 

@@ -2,7 +2,8 @@ import pytest
 from made_logs import ENGINE, FUNCTIONAL, TORCH, Made, user
 
 from tensorlens.recording.moments import Resident
-from tensorlens.records.events import Context, Frame
+from tensorlens.records.events import Context
+from tensorlens.records.stacks import Frame
 
 STEP, BACKWARD = user(10), user(11)
 FORWARD = user(5, "forward", "/me/model.py")

@@ -1,7 +1,8 @@
 import pytest
 from made_logs import ENGINE, FUNCTIONAL, Made, user
 
-from tensorlens.records.events import Context, Frame
+from tensorlens.records.events import Context
+from tensorlens.records.stacks import Frame
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render import JsonRenderer
 from tensorlens.render.html import HtmlRenderer

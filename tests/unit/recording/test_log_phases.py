@@ -1,8 +1,9 @@
 import pytest
 from made_logs import CALL, ENGINE, OPTIMIZER, Made, user
 
-from tensorlens.recording.analysis.phases import Phases, landmark
-from tensorlens.records.events import Context, Frame
+from tensorlens.recording.analysis.places import Phases, landmark
+from tensorlens.records.events import Context
+from tensorlens.records.stacks import Frame
 
 MODULE = "layers.0"
 

@@ -1,7 +1,8 @@
 import pytest
 from made_logs import ENGINE, Made, user
 
-from tensorlens.records.events import Context, Frame
+from tensorlens.records.events import Context
+from tensorlens.records.stacks import Frame
 
 FSDP = "/env/site-packages/torch/distributed/fsdp/_fully_shard"
 STEP = user(10, "main")

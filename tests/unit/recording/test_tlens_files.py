@@ -13,8 +13,8 @@ from made_logs import ENGINE, Made, user
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.lines.report import LineReport
 from tensorlens.loading import load
+from tensorlens.recording import tlens as tables
 from tensorlens.recording.recordings import Recording
-from tensorlens.recording.tlens import tables
 from tensorlens.records.events import (
     OOM,
     SEGMENT_ALLOC,
@@ -105,7 +105,7 @@ def test_nothing_recorded_reads_back(tmp_path: Path) -> None:
 
 
 def test_many_rows_are_many_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorlens.recording.tlens.writer.ROWS", 7)
+    monkeypatch.setattr("tensorlens.recording.tlens.ROWS", 7)
     random, made = Random(5), Made()
     rows = [made.start(random.randrange(9)) for _ in range(10)]
     for _ in range(100):

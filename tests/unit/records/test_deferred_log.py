@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from tensorlens.records.deferred import DeferredLog
-from tensorlens.records.events import ALLOC, EventLog
+from tensorlens.records.events import ALLOC, DeferredLog, EventLog
 
 
 @pytest.fixture

@@ -1,15 +1,6 @@
-from tensorlens.records.events import (
-    ALLOC,
-    FREE,
-    GRAPH_CALL,
-    START,
-    Context,
-    EventLog,
-    Frame,
-    Label,
-    Mark,
-)
+from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, START, Context, EventLog, Label, Mark
 from tensorlens.records.origin import LogPart, merge_logs
+from tensorlens.records.stacks import Frame
 
 
 def frame(name, lineno):

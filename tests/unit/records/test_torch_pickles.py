@@ -12,7 +12,7 @@ from torch_recordings import read
 
 from tensorlens.errors import FileFormatError
 from tensorlens.loading import load
-from tensorlens.records.torch_files.pickles import unpickle
+from tensorlens.records.torch_files.snapshots import unpickle
 
 GOOD = {"segments": [], "device_traces": [[]], "n": [None, True, False, -1, 2**40, 1.5, "x" * 300]}
 RAN = []

@@ -30,13 +30,13 @@ from tensorlens.records.events import (
     START,
     Context,
     EventLog,
-    Frame,
     Label,
     Mark,
     Segment,
     SegmentBlock,
 )
 from tensorlens.records.origin import Origin
+from tensorlens.records.stacks import Frame
 
 KIB = 1024
 MS = 1_000_000

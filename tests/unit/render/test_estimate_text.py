@@ -10,7 +10,8 @@ from tensorlens.planning.estimate import present
 from tensorlens.planning.estimate.figures import requirement
 from tensorlens.planning.estimate.result import LargestBatch, Range
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, EventLog, Frame
+from tensorlens.records.events import ALLOC, EventLog
+from tensorlens.records.stacks import Frame
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
 from tensorlens.render.view import View

@@ -6,7 +6,8 @@ import pytest
 import rendered_recordings
 
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
+from tensorlens.records.events import ALLOC, FREE, START, EventLog
+from tensorlens.records.stacks import Frame
 from tensorlens.render import renderer_for
 
 

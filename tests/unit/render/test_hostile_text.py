@@ -13,8 +13,9 @@ import rendered_reports
 import rendered_snapshots
 
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, EventLog, Frame, Mark
+from tensorlens.records.events import ALLOC, EventLog, Mark
 from tensorlens.records.origin import Origin
+from tensorlens.records.stacks import Frame
 from tensorlens.render import renderer_for
 from tensorlens.render.source import spreadsheet_text
 

@@ -29,8 +29,9 @@ from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.trace import Formula
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.documents import Document
-from tensorlens.records.events import ALLOC, EventLog, Frame
+from tensorlens.records.events import ALLOC, EventLog
 from tensorlens.records.queues import ObjectContainer, Queue, QueuePart, QueueWorker
+from tensorlens.records.stacks import Frame
 from tensorlens.records.tensors import SourceLine
 from tests.json_page import PAGE, Checker
 

@@ -9,7 +9,7 @@ import rendered_reports
 
 from tensorlens import render
 from tensorlens.errors import FileFormatError, UsageError
-from tensorlens.recording.export.memory_viz import made_up_segments
+from tensorlens.recording.memory_viz import made_up_segments
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
     ALLOC,
@@ -18,10 +18,10 @@ from tensorlens.records.events import (
     SEGMENT_ALLOC,
     START,
     EventLog,
-    Frame,
     Segment,
     SegmentBlock,
 )
+from tensorlens.records.stacks import Frame
 from tensorlens.records.torch_files import read
 from tensorlens.render import renderer_for
 

@@ -5,7 +5,8 @@ from rendered_recordings import data_of
 
 from tensorlens.recording.present.tables import module_rows
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame
+from tensorlens.records.events import ALLOC, FREE, Context, EventLog
+from tensorlens.records.stacks import Frame
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.text import TextRenderer
 

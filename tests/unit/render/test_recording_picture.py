@@ -7,11 +7,11 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import MS
 
-from tensorlens.recording.present.page import heat_files
-from tensorlens.recording.present.page.data import allocations, chosen_blocks, counts
-from tensorlens.recording.present.page.timeline import picture
+from tensorlens.recording.present.page import heat_files, picture
+from tensorlens.recording.present.page_data import allocations, chosen_blocks, counts
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
+from tensorlens.records.events import ALLOC, FREE, START, EventLog
+from tensorlens.records.stacks import Frame
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.pictures import HEIGHT, WIDTH, Label
 

@@ -5,8 +5,9 @@ from rendered_recordings import KIB
 from tensorlens.errors import UsageError
 from tensorlens.recording.present.instants import instants, row_of
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark
+from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Label, Mark
 from tensorlens.records.origin import Origin
+from tensorlens.records.stacks import Frame
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
 from tensorlens.render.view import View

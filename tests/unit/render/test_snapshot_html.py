@@ -2,8 +2,7 @@ import pytest
 import rendered_snapshots as snapshots
 from test_html_renderer import Reader
 
-from tensorlens.render.html import HtmlRenderer, fragment
-from tensorlens.render.html.blocks import markup
+from tensorlens.render.html import HtmlRenderer, fragment, markup
 from tensorlens.render.view import View
 from tensorlens.tensors.present import treemap
 

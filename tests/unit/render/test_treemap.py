@@ -3,7 +3,7 @@
 import pytest
 
 from tensorlens.render.blocks import Box, Treemap
-from tensorlens.render.html.treemap import HEIGHT, WIDTH, rectangles
+from tensorlens.render.html import HEIGHT, WIDTH, rectangles
 
 
 def treemap(*groups: tuple[int, ...]) -> Treemap:

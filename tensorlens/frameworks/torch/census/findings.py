@@ -30,7 +30,7 @@ from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap import Heap, live_objects, near_heap, no_locals, select
 from tensorlens.interpreter import frozen_objects
-from tensorlens.records.events import LAYERS
+from tensorlens.records.stacks import LAYERS
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES
 

@@ -11,7 +11,7 @@ import pytest
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import START, Segment, SegmentBlock
 from tensorlens.records.torch_files import from_snapshot
-from tensorlens.records.torch_files.pickles import unpickle
+from tensorlens.records.torch_files.snapshots import unpickle
 
 FOLDER = Path(__file__).parents[4].parent / "shared" / "data"
 

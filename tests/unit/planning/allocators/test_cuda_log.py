@@ -5,7 +5,8 @@ from restored import restore
 
 from tensorlens.planning.allocators import CachingAllocator, Settings
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import Context, EventLog, Frame, Segment, SegmentBlock
+from tensorlens.records.events import Context, EventLog, Segment, SegmentBlock
+from tensorlens.records.stacks import Frame
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
 

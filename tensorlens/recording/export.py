@@ -10,7 +10,7 @@ from typing import Any
 from tensorlens.recording import tlens
 from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import Frame
+from tensorlens.records.stacks import Frame
 from tensorlens.render.source import printable
 from tensorlens.units import format_bytes
 
@@ -170,7 +170,7 @@ def exported(recording: Recording, ending: str) -> str | bytes:
     if ending in ("tlens", "tlens.gz"):
         return tlens.write(recording, compressed=ending == "tlens.gz")
     if ending == "pickle":
-        from tensorlens.recording.export.memory_viz import memory_viz
+        from tensorlens.recording.memory_viz import memory_viz
 
         return memory_viz(recording)
     writers = {"folded": folded, "speedscope.json": speedscope}

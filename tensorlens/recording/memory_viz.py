@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from tensorlens.recording.analysis.instants import roles_of
+from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.export import of_program
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
@@ -18,10 +18,10 @@ from tensorlens.records.events import (
     SEGMENT_ALLOC,
     START,
     EventLog,
-    Frame,
     Segment,
     SegmentBlock,
 )
+from tensorlens.records.stacks import Frame
 
 _GAP = 1 << 20
 """Blocks no further apart share a segment."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tensorlens.recording.analysis.event_index import PlaceTable, event_index
-from tensorlens.recording.analysis.instants import roles_of
-from tensorlens.recording.analysis.timeline import Levels, counted_at, key_levels, summed_levels
+from tensorlens.recording.analysis.levels import Levels, counted_at, key_levels, summed_levels
+from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.instants import LineRow, nowhere, source_of, start_text
 from tensorlens.recording.present.tables import module_families
@@ -16,8 +16,7 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
 from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render.colours import role_colour
-from tensorlens.render.pictures import WIDTH, Picture
+from tensorlens.render.pictures import WIDTH, Picture, role_colour
 from tensorlens.render.source import clipped, model_place, place, printable
 from tensorlens.roles import BLOCK_ROLES
 

@@ -1,0 +1,123 @@
+"""Frames, and stacks of them as a tree."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tensorlens.records.tensors import SourceLine
+
+LAYERS = ("forward", "call")
+"""Names of the functions that compute a layer of torch and of Keras."""
+NO_MODELS = ("torch", "functorch", "keras", "tf_keras", "tensorflow", "tensorlens")
+"""Installed packages whose layers are no model's own code."""
+_INSTALLED = "/site-packages/"
+
+WRAPPERS = (
+    "DistributedDataParallel._pre_forward",
+    "DistributedDataParallel._ddp_init_helper",
+)
+"""Functions of torch whose reducer, which is no Python, takes memory for buckets of gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line on a Python stack."""
+
+    filename: str
+    lineno: int
+    function: str
+    user: bool = True
+    """Whether it is the user's own code: not torch's, an installed package's, Python's."""
+
+    @property
+    def model(self) -> bool:
+        """Whether it computes a layer of a model that an installed package defines."""
+        around, _, name = self.function.rpartition(".")
+        # what wraps a model's forward in a function of its own computes nothing of the model
+        if self.user or name not in LAYERS or around.endswith("<locals>"):
+            return False
+        path = self.filename.replace("\\", "/")
+        *_, inside = path.replace("/dist-packages/", _INSTALLED).rpartition(_INSTALLED)
+        return inside != path and inside.partition("/")[0] not in NO_MODELS
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it is a line of Python, or of what compiles from it, and not of C++."""
+        return self.filename.endswith((".py", ".pyx", ".ipynb")) or self.filename.startswith("<")
+
+    @property
+    def line(self) -> SourceLine:
+        """The frame as a line of someone's program."""
+        return SourceLine(self.filename, self.lineno, self.function)
+
+
+@dataclass(slots=True)
+class Stacks:
+    """Python stacks as a tree: a node is its innermost frame and the node of the frames outside.
+
+    Stacks that begin alike share their outer nodes. A stack is known by its innermost node, whose
+    number is higher than those of the frames outside.
+    """
+
+    frames: list[Frame] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    """Paths of modules: ``layers.0.mlp``."""
+    parent: array[int] = field(default_factory=lambda: array("i"))
+    """The node of the frames outside of this one; -1 for the outermost."""
+    frame: array[int] = field(default_factory=lambda: array("i"))
+    module: array[int] = field(default_factory=lambda: array("i"))
+    """The module whose ``__call__`` this frame is; -1 if it is none."""
+    _frames: dict[Frame, int] = field(default_factory=dict, repr=False, compare=False)
+    _modules: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    _nodes: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def push(self, parent: int, frame: Frame, module: str | None = None) -> int:
+        """Return the node of ``frame`` inside of ``parent`` (-1: it is the outermost)."""
+        frame_number = self._frames.setdefault(frame, len(self.frames))
+        if frame_number == len(self.frames):
+            self.frames.append(frame)
+        module_number = -1
+        if module is not None:
+            module_number = self._modules.setdefault(module, len(self.modules))
+            if module_number == len(self.modules):
+                self.modules.append(module)
+        key = parent, frame_number, module_number
+        node = self._nodes.setdefault(key, len(self.parent))
+        if node == len(self.parent):
+            self.parent.append(parent)
+            self.frame.append(frame_number)
+            self.module.append(module_number)
+        return node
+
+    def add(self, frames: Sequence[Frame]) -> int:
+        """Return the node of a whole stack, innermost frame first; -1 for an empty one."""
+        node = -1
+        for frame in reversed(frames):
+            node = self.push(node, frame)
+        return node
+
+    def adopted(self, other: Stacks) -> Sequence[int]:
+        """Add another's stacks and return the node here of each node there."""
+        if other is self:
+            return range(len(self))
+        nodes: list[int] = []
+        for parent, frame, module in zip(other.parent, other.frame, other.module, strict=True):
+            path = None if module < 0 else other.modules[module]
+            outer = -1 if parent < 0 else nodes[parent]
+            nodes.append(self.push(outer, other.frames[frame], path))
+        return nodes
+
+    def nodes(self, stack: int) -> Iterator[int]:
+        """Give the nodes of a stack, innermost first."""
+        while stack >= 0:
+            yield stack
+            stack = self.parent[stack]
+
+    def of(self, stack: int) -> tuple[Frame, ...]:
+        """Return a stack's frames, innermost first."""
+        return tuple(self.frames[self.frame[node]] for node in self.nodes(stack))
