@@ -26,6 +26,8 @@ from tensorlens.units import format_bytes
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where torchrun has a worker write how it failed."""
+_TOGETHER = 16
+"""Steps whose reads are summed up together: after each by itself that code had left the caches."""
 
 
 class StepMonitor:
@@ -83,6 +85,8 @@ class StepMonitor:
         """That the figures are of."""
         self._reads: list[tuple[str, Sequence[int]]] = []
         """Of the running step: the phases that ended, and the figures of all counters then."""
+        self._steps_read: list[list[tuple[str, Sequence[int]]]] = []
+        """The same of steps that are not summed up yet."""
         self._highest = (0, 0)
         """The peak of the run so far, and its step."""
         self._metrics: dict[str, float] = {}
@@ -91,7 +95,7 @@ class StepMonitor:
     def begin(self, roots: Sequence[Any], folder: str | os.PathLike[str] | None = None) -> None:
         """The training begins; ``roots`` are its model and optimizers."""
         self._target = self._folder or Path(folder or ".")
-        self._metrics = {}
+        self._metrics, self._steps_read = {}, []
         # a trainer that finds a batch size begins anew where memory ran out
         self._leave()
         self._roots = tuple(root for root in roots if root is not None)
@@ -122,10 +126,15 @@ class StepMonitor:
         figures = self._region.figures()
         if not figures:
             return
-        self._sum_up([*self._reads, ("", figures)])
-        if self._roles_every and self._steps % self._roles_every == 0:
-            self._add(self._by_role())
+        self._reads.append(("", figures))
+        self._steps_read.append(self._reads)
+        self._reads = []
         self._steps += 1
+        if self._roles_every and (self._steps - 1) % self._roles_every == 0:
+            self._sum_up()
+            self._add(self._by_role())
+        if len(self._steps_read) >= _TOGETHER:
+            self._sum_up()
         if self._watch is not None:
             self._watch.step()
         if (
@@ -137,12 +146,14 @@ class StepMonitor:
 
     def metrics(self) -> dict[str, float]:
         """Return bytes by the name to log them under: the most of the steps since the last call."""
+        self._sum_up()
         metrics, self._metrics = self._metrics, {}
         return metrics
 
     @quiet
     def end(self) -> None:
         """The training has ended."""
+        self._sum_up()
         self._finish()
         rank = ranks.current_rank()
         if self._show and (rank is None or rank.number == 0) and self._steps:
@@ -188,26 +199,29 @@ class StepMonitor:
             if self._explains_oom:
                 reserve.release()
 
-    def _sum_up(self, reads: Sequence[tuple[str, Sequence[int]]]) -> None:
-        """Take the reads of the step that has ended into the metrics."""
-        levels = [(phase, self._trained(figures)) for phase, figures in reads if figures]
-        last = levels[-1][1]
-        self._device = last.device
-        levels = [each for each in levels if each[1].device == last.device]
-        peak = max(level.peak for _, level in levels)
-        if peak > self._highest[0]:
-            self._highest = peak, self._steps
-        self._add(
-            {
-                "memory/current_allocated_mem": last.allocated,
-                "memory/peak_allocated_mem": peak,
-                "memory/current_reserved_mem": last.reserved,
-                "memory/peak_reserved_mem": max(level.reserved for _, level in levels),
-            }
-        )
-        for phase, level in levels[:-1]:
-            # micro-batches have the same phases: the largest counts
-            self._add({f"memory/peak_allocated_mem/{phase}": level.peak})
+    @quiet
+    def _sum_up(self) -> None:
+        """Take the reads of the last steps into the metrics."""
+        steps, self._steps_read = self._steps_read, []
+        for step, reads in enumerate(steps, self._steps - len(steps)):
+            levels = [(phase, self._trained(figures)) for phase, figures in reads if figures]
+            last = levels[-1][1]
+            self._device = last.device
+            levels = [each for each in levels if each[1].device == last.device]
+            peak = max(level.peak for _, level in levels)
+            if peak > self._highest[0]:
+                self._highest = peak, step
+            self._add(
+                {
+                    "memory/current_allocated_mem": last.allocated,
+                    "memory/peak_allocated_mem": peak,
+                    "memory/current_reserved_mem": last.reserved,
+                    "memory/peak_reserved_mem": max(level.reserved for _, level in levels),
+                }
+            )
+            for phase, level in levels:
+                if phase:
+                    self._add({f"memory/peak_allocated_mem/{phase}": level.peak})
 
     def _add(self, metrics: Mapping[str, int]) -> None:
         for name, value in metrics.items():
