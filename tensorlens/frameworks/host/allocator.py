@@ -178,14 +178,10 @@ class NativeAllocator:
             NativeUnavailable: not possible on this Python.
         """
         with self._lock:
-            if on and self._ended:
-                raise NativeUnavailable("birth lines are not known: the program is at its exit")
-            if on and not self._watchers:
-                self._prepare_births()
-                self.library.tl_switch_births(1)
-            elif not on and self._watchers == 1:
-                self.library.tl_switch_births(0)
+            if on:
+                self.prepare_births()
             self._watchers = max(0, self._watchers + (1 if on else -1))
+            self.library.tl_switch_births(self._watchers > 0 and not self._ended)
 
     def births(self, addresses: array[int]) -> tuple[array[int], array[int]]:
         """Return the numbers of the lines that allocated each block; addresses as ``array('Q')``.
@@ -214,7 +210,14 @@ class NativeAllocator:
             self._ended = True
             self.library.tl_switch_births(0)
 
-    def _prepare_births(self) -> None:
+    def prepare_births(self) -> None:
+        """Make sure that births can be watched.
+
+        Raises:
+            NativeUnavailable: not possible on this Python, or any more.
+        """
+        if self._ended:
+            raise NativeUnavailable("birth lines are not known: the program is at its exit")
         if self._births_prepared:
             return
         if not _is_plain_cpython():

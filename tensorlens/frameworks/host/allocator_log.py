@@ -12,21 +12,21 @@ from tensorlens.frameworks.host.allocator import NativeAllocator, copied
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import Signatures, declare
 
-_Address, _Number = ctypes.c_void_p, ctypes.c_int64
+_Address, _Number, _Held = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
 _CODES = "bQqqiiiii"
 """Types of the columns of :class:`Columns`."""
 _SIGNATURES: Signatures = {
     "tl_module_call": (None, (_Address,)),
     "tl_hooks": (_Address, ()),
     "tl_hooks_connected": (None, ()),
-    "tl_record_begin": (ctypes.c_int, (_Number, _Address)),
-    "tl_record_read": (ctypes.c_int, (_Address, ctypes.c_int)),
-    "tl_record_look": (None, (_Address, ctypes.c_int, _Address, _Address)),
-    "tl_record_end": (None, (_Address,)),
+    "tl_record_begin": (_Held, (_Number,)),
+    "tl_record_read": (ctypes.c_int, (_Held, ctypes.c_int)),
+    "tl_record_look": (None, (_Held, ctypes.c_int, _Address, _Address)),
+    "tl_end": (_Number, (_Held,)),
     "tl_is_recording": (ctypes.c_int, ()),
     "tl_name_at_backward": (None, (_Address,)),
     "tl_record_mark": (None, (_Number,)),
-    "tl_record_marks": (_Address, (_Address, _Address)),
+    "tl_record_marks": (_Address, (_Held, _Address)),
     "tl_stack": (_Number, (ctypes.c_int32, _Address, _Address, _Number)),
     "tl_context": (ctypes.c_int, (ctypes.c_int32, _Address)),
     "tl_thread": (ctypes.c_int32, ()),
@@ -72,38 +72,6 @@ class LogRows:
     """Number of the thread that began the span."""
 
 
-class LogSpan:
-    """A span of the log. One that nobody refers to any more is over, however it came to that."""
-
-    where = 0
-    """Address of the handle, for the native part."""
-    watches = False
-    """Whether births are watched for it."""
-
-    def __init__(self, allocator: NativeAllocator) -> None:
-        self._allocator = allocator
-        self._library = allocator.library
-        # the native part writes it, so that no exception can come between
-        self._slot = ctypes.c_void_p()
-        self.where = ctypes.addressof(self._slot)
-
-    @property
-    def handle(self) -> int | None:
-        """Number in the native part; None before and after."""
-        return self._slot.value
-
-    def end(self) -> None:
-        """Forget it; the second time it does nothing."""
-        if self.where:
-            self._library.tl_record_end(self.where)
-        if self.watches:
-            self.watches = False
-            self._allocator.watch_births(False)
-
-    def __del__(self) -> None:
-        self.end()
-
-
 class NativeRecorder:
     """Records spans of what the counting allocator hands out; spans may overlap.
 
@@ -125,8 +93,10 @@ class NativeRecorder:
     def stop_ops(self) -> None:
         """Nobody records any more who wants operators."""
 
-    def begin(self, limit: int, ops: bool = True) -> LogSpan:
-        """Record from now on; it ends with :meth:`read`, or when the span is forgotten.
+    def begin(self, limit: int, ops: bool = True) -> object:
+        """Record a span from now on, while births are watched.
+
+        It ends with :meth:`read`, or when nobody refers to it any more, however it came to that.
 
         Args:
             limit: how many events are kept; the oldest go first.
@@ -136,17 +106,16 @@ class NativeRecorder:
             NativeUnavailable: stacks cannot be had on this Python.
             MemoryError: there is none for the list of what is there already.
         """
-        span = LogSpan(self.allocator)
         with self._lock:
-            self.allocator.watch_births()
-            span.watches = True
+            self.allocator.prepare_births()
             if ops:
                 self.start_ops()
-            if self._library.tl_record_begin(limit, span.where):
-                raise MemoryError
+            span: object = self._library.tl_record_begin(limit)
+        if span == 0:
+            raise MemoryError
         return span
 
-    def read(self, span: LogSpan, end: bool) -> LogRows:
+    def read(self, span: object, end: bool) -> LogRows:
         """Return what the span holds so far; ``end`` closes it.
 
         Raises:
@@ -154,7 +123,7 @@ class NativeRecorder:
             dropped events. The span is closed all the same.
         """
         with self._lock:
-            failed = self._library.tl_record_read(span.handle, int(end))
+            failed = self._library.tl_record_read(span, int(end))
             try:
                 if failed:
                     raise MemoryError
@@ -163,7 +132,7 @@ class NativeRecorder:
                 marks = self._marks(span)
             finally:
                 if end:
-                    span.end()
+                    self._library.tl_end(span)
                     if not self._library.tl_is_recording():
                         self.stop_ops()
             return LogRows(rows, dropped, peak, lost, marks, thread)
@@ -210,17 +179,17 @@ class NativeRecorder:
             raise LookupError(f"no module {number}")
         return address, (name.value or b"").decode("utf-8", "replace").rpartition(".")[2]
 
-    def _look(self, span: LogSpan, which: int) -> tuple[Columns, int, int, int]:
+    def _look(self, span: object, which: int) -> tuple[Columns, int, int, int]:
         starts, figures = (_Address * len(_CODES))(), (_Number * 4)()
         self._library.tl_record_look(
-            span.handle, which, ctypes.addressof(starts), ctypes.addressof(figures)
+            span, which, ctypes.addressof(starts), ctypes.addressof(figures)
         )
         count, dropped, lost, thread = figures
         columns = Columns(*map(copied, _CODES, starts, repeat(count)))
         return columns, dropped, lost, thread
 
-    def _marks(self, span: LogSpan) -> list[tuple[int, int]]:
+    def _marks(self, span: object) -> list[tuple[int, int]]:
         length = ctypes.c_int64()
-        start = self._library.tl_record_marks(span.handle, ctypes.byref(length))
+        start = self._library.tl_record_marks(span, ctypes.byref(length))
         numbers = iter(copied("q", start, length.value))
         return list(zip(numbers, numbers, strict=True))

@@ -83,6 +83,11 @@ void after_fork_in_child() {
   g_ask_again.store(0, std::memory_order_relaxed);
 }
 
+// Of a recording that has not ended.
+Span* span_of(PyObject* held) {
+  return reinterpret_cast<Span*>(begun_of(held)->token);
+}
+
 // To be called once, when the allocator is tapped.
 void begin_counting() {
   pthread_atfork(&before_fork, &after_fork, &after_fork_in_child);
@@ -189,13 +194,21 @@ TL_EXPORT void tl_hooks_connected() {
   g_next_node.store(tl_hooks()->next_node);
 }
 
-// Writes where the recording is; 1 when there is no memory for it.
-TL_EXPORT int tl_record_begin(int64_t limit, Span** begun) {
+// Gives a recording for Python to hold, see scope_capsule.hpp; a number when there is no memory for
+// it.
+TL_EXPORT PyObject* tl_record_begin(int64_t limit) {
   try {
-    *begun = begin_span(limit);
-    return 0;
+    return begun(reinterpret_cast<int64_t>(begin_span(limit)), [](int64_t token) {
+      auto* const span = reinterpret_cast<Span*>(token);
+      {
+        const Holding holding(g_log.lock);
+        end_span(*span);
+      }
+      delete span;
+      return int64_t{0};
+    });
   } catch (const std::bad_alloc&) {
-    return 1;
+    return not_begun();
   }
 }
 
@@ -204,7 +217,8 @@ TL_EXPORT int tl_is_recording() {
 }
 
 // 1 when there is no memory for the rows; the recording ends all the same.
-TL_EXPORT int tl_record_read(Span* span, int end) {
+TL_EXPORT int tl_record_read(PyObject* held, int end) {
+  Span* const span = span_of(held);
   const Holding holding(g_log.lock);
   int failed = 0;
   try {
@@ -220,7 +234,8 @@ TL_EXPORT int tl_record_read(Span* span, int end) {
 
 // `which` 0: the rows; 1: what was resident at the highest instant among the dropped. Gives how many
 // rows there are, how many events were dropped, how many stacks were lost, and the thread that began.
-TL_EXPORT void tl_record_look(const Span* span, int which, const void** columns, int64_t* figures) {
+TL_EXPORT void tl_record_look(PyObject* held, int which, const void** columns, int64_t* figures) {
+  const Span* const span = span_of(held);
   const Rows& rows = which == 0 ? span->rows : span->dropped;
   const void* all[] = {
       rows.kind.data(), rows.address.data(), rows.size.data(), rows.time.data(),
@@ -246,21 +261,10 @@ TL_EXPORT void tl_record_mark(int64_t number) {
 }
 
 // Gives number and row of each mark, one after the other, and how many numbers that is.
-TL_EXPORT const int64_t* tl_record_marks(const Span* span, int64_t* length) {
+TL_EXPORT const int64_t* tl_record_marks(PyObject* held, int64_t* length) {
+  const Span* const span = span_of(held);
   *length = static_cast<int64_t>(span->rows.marks.size());
   return span->rows.marks.data();
-}
-
-// Ends the recording, unless it was read to its end, and forgets it.
-TL_EXPORT void tl_record_end(Span** begun) {
-  if (*begun != nullptr) {
-    {
-      const Holding holding(g_log.lock);
-      end_span(**begun);
-    }
-    delete *begun;
-    *begun = nullptr;
-  }
 }
 
 // The tables that the rows' numbers stand for. They only grow: what is read stays true.

@@ -28,8 +28,12 @@ int64_t end_once(Begun& begun) {
   return end == nullptr ? 0 : end(begun.token);
 }
 
+Begun* begun_of(PyObject* held) {
+  return static_cast<Begun*>(PyCapsule_GetPointer(held, kBegun));
+}
+
 void end_unreferenced(PyObject* capsule) {
-  auto* const begun = static_cast<Begun*>(PyCapsule_GetPointer(capsule, kBegun));
+  auto* const begun = begun_of(capsule);
   end_once(*begun);
   delete begun;
 }
@@ -55,7 +59,7 @@ PyObject* begun(int64_t token, int64_t (*end)(int64_t)) {
 
 // Gives what its end gives; 0 if it has ended before.
 int64_t end_begun(PyObject* held) {
-  auto* const begun = static_cast<Begun*>(PyCapsule_GetPointer(held, kBegun));
+  auto* const begun = begun_of(held);
   if (begun == nullptr) {
     PyErr_Clear();
     return 0;
