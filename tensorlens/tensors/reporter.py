@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from tensorlens import ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, CensusRoot
-from tensorlens.frameworks.queues.ledger_term import with_queued_input
+from tensorlens.frameworks.queues.detection import with_queued_input
 from tensorlens.frameworks.registry import adapters, ask, device_name, unserved
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import TensorTable

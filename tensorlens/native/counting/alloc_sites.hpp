@@ -37,28 +37,7 @@ struct Birth {
 constexpr int kDeepest = 512;
 
 // A line is "filename NUL line NUL function", the line as one character.
-class Lines {
- public:
-  int32_t number(const std::u32string& line) {
-    const Holding holding(lock);
-    const auto [entry, fresh] = numbers_.emplace(line, static_cast<int32_t>(texts_.size()));
-    if (fresh) {
-      texts_.push_back(&entry->first);
-    }
-    return entry->second;
-  }
-
-  const std::u32string* text(int32_t number) {
-    const Holding holding(lock);
-    return number >= 0 && static_cast<size_t>(number) < texts_.size() ? texts_[number] : nullptr;
-  }
-
-  SpinLock lock;
-
- private:
-  std::unordered_map<std::u32string, int32_t> numbers_;
-  std::vector<const std::u32string*> texts_;
-};
+using Lines = Texts<std::u32string>;
 
 // never destroyed: threads may allocate later than that
 Lines& g_lines = *new Lines;
@@ -207,7 +186,7 @@ int32_t birth_at(Seen* seen, uintptr_t code, int64_t unit) {
         line > 0 ? line : Direct().get<int>(code + g_layout->first_line)));
     text.push_back(0);
     text += code_text(code, g_layout->qualname);
-    birth = 1 + g_lines.number(text);
+    birth = 1 + g_lines.number(std::move(text));
   }
   return birth - 1;
 }

@@ -244,7 +244,7 @@ TL_EXPORT void tl_record_look(PyObject* held, int which, const void** columns, i
   std::copy(std::begin(all), std::end(all), columns);
   figures[0] = static_cast<int64_t>(rows.kind.size());
   figures[1] = span->lost;
-  figures[2] = g_stacks.lost;
+  figures[2] = g_lost_stacks.load(std::memory_order_relaxed);
   figures[3] = span->thread;
 }
 
@@ -271,23 +271,21 @@ TL_EXPORT const int64_t* tl_record_marks(PyObject* held, int64_t* length) {
 // Gives line and module of each frame, innermost first.
 TL_EXPORT int64_t tl_stack(int32_t number, int64_t* length, StackFrame* frames, int64_t most) {
   const Holding holding(g_stacks.lock);
-  const std::vector<Stacks::Node>& nodes = g_stacks.nodes();
-  if (number < 0 || static_cast<size_t>(number) >= nodes.size()) {
-    return 0;
+  const StackNode* node = g_stacks.find(number);
+  const bool found = node != nullptr;
+  for (*length = 0; node != nullptr && *length < most; node = g_stacks.find(node->outer)) {
+    frames[(*length)++] = node->frame;
   }
-  for (*length = 0; number >= 0 && *length < most; number = nodes[number].outer) {
-    frames[(*length)++] = nodes[number].frame;
-  }
-  return 1;
+  return found;
 }
 
 TL_EXPORT int tl_context(int32_t number, int32_t* key) {
   const Holding holding(g_contexts.lock);
-  if (number < 0 || static_cast<size_t>(number) >= g_contexts.keys().size()) {
-    return 0;
+  const ContextKey* const found = g_contexts.find(number);
+  if (found != nullptr) {
+    std::memcpy(key, found, sizeof(ContextKey));
   }
-  std::memcpy(key, &g_contexts.keys()[number], sizeof(ContextKey));
-  return 1;
+  return found != nullptr;
 }
 
 TL_EXPORT const char* tl_op_name(int32_t number) {

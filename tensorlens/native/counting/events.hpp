@@ -16,26 +16,9 @@ struct ContextKey {
   int32_t thread, op, outer, node, forward, grad;
 };
 
-class Contexts {
- public:
-  static constexpr size_t kMost = 1 << 20;
+constexpr size_t kMostContexts = 1 << 20;
 
-  int32_t number(const ContextKey& key) {
-    const Holding holding(lock);
-    return keys_.number(key, kMost);
-  }
-
-  const std::vector<ContextKey>& keys() const {
-    return keys_.all();
-  }
-
-  SpinLock lock;
-
- private:
-  Numbered<ContextKey> keys_;
-};
-
-Contexts& g_contexts = *new Contexts;
+Numbered<ContextKey>& g_contexts = *new Numbered<ContextKey>;
 
 std::atomic<bool> g_recording{false};
 
@@ -181,7 +164,8 @@ int32_t context_now(Running& now, int32_t function) {
   }
   if (now.context == 0 || std::memcmp(&key, &now.key, sizeof key) != 0) {
     now.key = key;
-    now.context = 1 + g_contexts.number(key);
+    const Holding holding(g_contexts.lock);
+    now.context = 1 + g_contexts.number(key, kMostContexts);
   }
   return now.context - 1;
 }

@@ -71,44 +71,22 @@ class Nodes {
 Nodes& g_nodes = *new Nodes;
 
 // Names of operators and nodes. Their texts come and go, so they are kept by content.
-class OpNames {
+class OpNames : public Texts<std::string> {
  public:
+  using Texts::number;
+
+  // Of a text at the same place it was found before.
   int32_t number(const char* name) {
     Cached& cached = cache_[(reinterpret_cast<uintptr_t>(name) >> 3) & (kCache - 1)];
     const Holding holding(lock);
     if (cached.name != name || std::strcmp(cached.text, name) != 0) {
-      const int32_t found = add(std::string(name));
+      const int32_t found = add(name);
       cached = Cached{name, texts_[found]->c_str(), found};
     }
     return cached.number;
   }
 
-  int32_t number(const char* name, size_t length) {
-    const Holding holding(lock);
-    return add(std::string(name, length));
-  }
-
-  const std::string* text(int32_t number) {
-    const Holding holding(lock);
-    return number >= 0 && static_cast<size_t>(number) < texts_.size() ? texts_[number] : nullptr;
-  }
-
-  int64_t count() const {
-    return static_cast<int64_t>(texts_.size());
-  }
-
-  SpinLock lock;
-
  private:
-  int32_t add(std::string name) {
-    const auto [entry, fresh] =
-        numbers_.emplace(std::move(name), static_cast<int32_t>(texts_.size()));
-    if (fresh) {
-      texts_.push_back(&entry->first);
-    }
-    return entry->second;
-  }
-
   static constexpr size_t kCache = 1024;
   struct Cached {
     const char* name = nullptr;
@@ -116,8 +94,6 @@ class OpNames {
     int32_t number = 0;
   };
   Cached cache_[kCache];
-  std::unordered_map<std::string, int32_t> numbers_;
-  std::vector<const std::string*> texts_;
 };
 
 OpNames& g_op_names = *new OpNames;

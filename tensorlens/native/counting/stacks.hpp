@@ -72,40 +72,16 @@ class Modules {
 
 Modules& g_modules = *new Modules;
 
-// A stack is known by its innermost frame and the stack of those outside of it: stacks that begin
-// alike share what is outside.
-class Stacks {
- public:
-  struct Node {
-    int32_t outer;
-    StackFrame frame;
-  };
-
-  // Gives the number of `frame` inside of the stack `outer` (kNoStack: it is the outermost).
-  int32_t number(int32_t outer, StackFrame frame) {
-    const Holding holding(lock);
-    return nodes_.number(Node{outer, frame}, kMostFrames);
-  }
-
-  // A stack was captured that there is no room for.
-  void lose() {
-    const Holding holding(lock);
-    ++lost;
-  }
-
-  // The lock is held.
-  const std::vector<Node>& nodes() const {
-    return nodes_.all();
-  }
-
-  SpinLock lock;
-  int64_t lost = 0;
-
- private:
-  Numbered<Node> nodes_;
+// A stack is known by its innermost frame and the stack of those outside of it (kNoStack: there are
+// none): stacks that begin alike share what is outside.
+struct StackNode {
+  int32_t outer;
+  StackFrame frame;
 };
 
-Stacks& g_stacks = *new Stacks;
+Numbered<StackNode>& g_stacks = *new Numbered<StackNode>;
+// how many were captured that there was no room for
+std::atomic<int64_t> g_lost_stacks{0};
 
 // The code of the function that calls modules, kept alive by the caller; its first local is the
 // module. 0 where modules are not told.
@@ -191,8 +167,10 @@ bool follow(Memo& memo, const FrameKey& key, const TrailFrame* outer, TrailFrame
   const int32_t module = key.module == 0 ? -1 : g_modules.number(key.module);
   // without room for more stacks no stack is known that goes on from one that is not
   const bool lost = outer != nullptr && outer->stack == kNoStack;
+  const int32_t around = outer == nullptr ? kNoStack : outer->stack;
+  const Holding holding(g_stacks.lock);
   frame.stack = lost ? kNoStack
-      : g_stacks.number(outer == nullptr ? kNoStack : outer->stack, StackFrame{frame.line, module});
+      : g_stacks.number(StackNode{around, StackFrame{frame.line, module}}, kMostFrames);
   return true;
 }
 
@@ -227,7 +205,7 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
   }
   const TrailFrame& innermost = trail.frames[length - 1];
   if (innermost.stack == kNoStack) {
-    g_stacks.lose();
+    g_lost_stacks.fetch_add(1, std::memory_order_relaxed);
   }
   Birth birth = innermost.birth;
   birth.line = birth.line == kNoBirth ? innermost.line : birth.line;

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <sched.h>
@@ -190,7 +192,41 @@ class Table {
   size_t used_ = 0;
 };
 
-// Values by number, each kept once. A Value is plain data without gaps.
+// Texts by number, each kept once.
+template <typename Text>
+class Texts {
+ public:
+  int32_t number(Text text) {
+    const Holding holding(lock);
+    return add(std::move(text));
+  }
+
+  // It stays where it is.
+  const Text* text(int32_t number) {
+    const Holding holding(lock);
+    return number >= 0 && static_cast<size_t>(number) < texts_.size() ? texts_[number] : nullptr;
+  }
+
+  SpinLock lock;
+
+ protected:
+  // The lock is held.
+  int32_t add(Text text) {
+    const auto [entry, fresh] =
+        numbers_.emplace(std::move(text), static_cast<int32_t>(texts_.size()));
+    if (fresh) {
+      texts_.push_back(&entry->first);
+    }
+    return entry->second;
+  }
+
+  std::vector<const Text*> texts_;
+
+ private:
+  std::unordered_map<Text, int32_t> numbers_;
+};
+
+// Values by number, each kept once. A Value is plain data without gaps. Whoever shares it locks it.
 template <typename Value>
 class Numbered {
  public:
@@ -207,9 +243,12 @@ class Numbered {
     return slot;
   }
 
-  const std::vector<Value>& all() const {
-    return values_;
+  // Null where there is none with this number.
+  const Value* find(int32_t number) const {
+    return number >= 0 && static_cast<size_t>(number) < values_.size() ? &values_[number] : nullptr;
   }
+
+  SpinLock lock;
 
  private:
   size_t place(const Value& value) const {

@@ -164,7 +164,7 @@ int32_t thread_of_data() {
     const bool named = tsl::Env::Default()->GetCurrentThreadName(&name);
     const bool ours = named && name.rfind("tf_data_", 0) == 0;
     // behind it is a number of the thread
-    number = ours ? g_op_names.number(name.data(), std::min(name.size(), name.find('/'))) : -1;
+    number = ours ? g_op_names.number(name.substr(0, name.find('/'))) : -1;
   }
   return number;
 }
@@ -172,7 +172,7 @@ int32_t thread_of_data() {
 int32_t node_here() {
   const auto& now = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
   const auto name = std::string_view(now.pending_op_name);
-  return name.empty() ? thread_of_data() : g_op_names.number(name.data(), name.size());
+  return name.empty() ? thread_of_data() : g_op_names.number(std::string(name));
 }
 
 // Gives false where the table cannot be read or the object cannot be written.
