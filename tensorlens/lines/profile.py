@@ -191,7 +191,7 @@ class DecoratorProfiler(LineProfiler):
         if options is None or options.every is None or self.adds_up:
             return
         account = entry.account
-        running = any(account in top.accounts for top in engine.threads.current().stack)
+        running = any(account in top.accounts for top in engine.thread().stack)
         if not running and (account.calls >= options.every or error is not None):
             self._print([entry], options)
             account.clear()

@@ -15,8 +15,7 @@ from tensorlens.frameworks.registry import adapters
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.lines.tracing.accounts import WIDTH
 from tensorlens.lines.tracing.activation import Activation
-from tensorlens.lines.tracing.engine import Engine, engine
-from tensorlens.lines.tracing.threads import ThreadState
+from tensorlens.lines.tracing.engine import Engine, ThreadState, engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class MeasuredRegion:
         self.end()
         self._engine.attach()
         # no thread has a negative identity
-        state = ThreadState(-id(self), self._engine.threads)
+        state = ThreadState(-id(self), self._engine)
         self._activation = Activation(_NOBODYS, (), state)
         self._activation.enter()
         self.thread = threading.get_ident()

@@ -22,8 +22,7 @@ from tensorlens.frameworks.compilers import compiler
 from tensorlens.lines.functions import ProfiledFunction, compile_marker
 from tensorlens.lines.tracing.accounts import Switch
 from tensorlens.lines.tracing.activation import Activation, note_failure
-from tensorlens.lines.tracing.engine import Engine
-from tensorlens.lines.tracing.threads import ThreadState
+from tensorlens.lines.tracing.engine import Engine, ThreadState
 from tensorlens.lines.tracing.tracer import original
 
 CallEnded = Callable[[ProfiledFunction, BaseException | None], None]
@@ -89,7 +88,7 @@ class CallScope:
     def leave(self, entered: ScopeState | None, error: BaseException | None) -> None:
         """Switch off."""
         try:
-            thread = self._engine.threads.current() if entered is None else entered.thread
+            thread = self._engine.thread() if entered is None else entered.thread
         except Exception as failure:
             # the counters are not to be had: nothing was switched on
             note_failure((self._entry.account,), "a call", failure)

@@ -11,7 +11,7 @@ from tensorlens.guards import is_from_a_handler
 from tensorlens.lines.tracing.accounts import WIDTH, Account, BackwardPass
 
 if TYPE_CHECKING:
-    from tensorlens.lines.tracing.threads import ThreadState
+    from tensorlens.lines.tracing.engine import ThreadState
 
 
 _ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)

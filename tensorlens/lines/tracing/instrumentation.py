@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Container, Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bytecode import Bytecode, Instr, Label
 from bytecode.instr import InstrLocation, TryBegin, TryEnd
@@ -26,8 +26,10 @@ from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import is_from_a_handler
 from tensorlens.lines.tracing.activation import Activation
 from tensorlens.lines.tracing.running_frames import RunningFrames
-from tensorlens.lines.tracing.threads import ThreadState
 from tensorlens.lines.tracing.tracer import EventSource, Hook, Tracer, original
+
+if TYPE_CHECKING:
+    from tensorlens.lines.tracing.engine import ThreadState
 
 _NEVER_FALLS = frozenset(
     {"RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD"}

@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import sys
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorlens.lines.tracing.activation import Activation
-from tensorlens.lines.tracing.threads import ThreadState
+
+if TYPE_CHECKING:
+    from tensorlens.lines.tracing.engine import ThreadState
 
 _REMOVED = "something removed the trace function: lines that ran after it are missing"
 

@@ -12,13 +12,15 @@ import functools
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.compilers import compiler
 from tensorlens.lines.tracing.accounts import Account
 from tensorlens.lines.tracing.activation import Activation, note_failure
-from tensorlens.lines.tracing.threads import Threads, ThreadState
+
+if TYPE_CHECKING:
+    from tensorlens.lines.tracing.engine import Engine, ThreadState
 
 
 class EventSource:
@@ -105,9 +107,9 @@ class WatchedCode:
 class Tracer:
     """Opens, advances and ends the activation of each frame of watched code."""
 
-    def __init__(self, watched: WatchedCode, threads: Threads) -> None:
-        self.watched = watched
-        self.threads = threads
+    def __init__(self, engine: Engine) -> None:
+        self.watched = engine.watched
+        self._engine = engine
         self.on_line = self._line_callback(moved=False)
         """``on_line(code, lineno)``: the frame starts to execute a line."""
         self.on_moved = self._line_callback(moved=True)
@@ -131,7 +133,7 @@ class Tracer:
         frame = id(sys._getframe(1))
         self._suspended.pop(frame, None)
         try:
-            activation = open_activation(code, accounts, self.threads.current())
+            activation = open_activation(code, accounts, self._engine.thread())
             if activation is not None:
                 activation.frame = frame
         except Exception as failure:
@@ -168,7 +170,7 @@ class Tracer:
                 _close(activation, error)
 
     def _line_callback(self, *, moved: bool) -> Callable[[CodeType, int], None]:
-        local, frame_at = self.threads.local, sys._getframe
+        local, frame_at = self._engine.local, sys._getframe
 
         def on_line(code: CodeType, lineno: int) -> None:
             try:
@@ -192,7 +194,7 @@ class Tracer:
 
     def _running(self, code: CodeType, frame: FrameType) -> Activation | None:
         try:
-            stack: list[Activation] = self.threads.local.state.stack
+            stack: list[Activation] = self._engine.local.state.stack
         except AttributeError:  # nothing was profiled in this thread so far
             return None
         if stack and stack[-1].frame == id(frame):
@@ -210,7 +212,7 @@ class Tracer:
         activation = self._suspended.pop(id(frame), None)
         if activation is not None and activation.code is code:
             try:
-                activation.thread = self.threads.current()
+                activation.thread = self._engine.thread()
                 activation.resume(activation.lineno)
             except Exception as failure:
                 activation.fail(failure)

@@ -161,8 +161,8 @@ class Bench:
 
     def is_idle(self) -> bool:
         """Tell whether nothing is left over of the calls so far in this thread."""
-        thread = self.engine.threads.current()
+        thread = self.engine.thread()
         suspended = getattr(self.engine.tracer, "_suspended", None)
         on = 1 if self.enabled else 0
         counts = (thread.depth, self.profiler._switch.count)
-        return not (thread.stack or self.engine.threads.busy or suspended) and counts == (on, on)
+        return not (thread.stack or self.engine.busy or suspended) and counts == (on, on)

@@ -65,7 +65,7 @@ def test_interleaved_generators_keep_apart(bench: Bench, memory: FakeMemory) -> 
     assert bench.at("B").net == 0
     assert bench.function("growing").calls == 2
     small.close(), large.close()
-    assert not bench.engine.threads.busy
+    assert not bench.engine.busy
 
 
 def test_values_errors_and_returns_pass_through(bench: Bench, memory: FakeMemory) -> None:

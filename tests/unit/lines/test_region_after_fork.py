@@ -17,7 +17,7 @@ def test_region_reads_in_a_child_though_another_thread_held_the_lock():
     is_held, is_done = threading.Event(), threading.Event()
 
     def hold():
-        with engine.threads.lock:
+        with engine.lock:
             is_held.set()
             is_done.wait()
 

@@ -220,7 +220,7 @@ def test_thread_local_generators_end_in_the_thread_that_drops_them(
     thread.start()
     thread.join()
     assert bench.hits("A") == [1]
-    assert not bench.engine.threads.busy
+    assert not bench.engine.busy
 
 
 @pytest.mark.parametrize("ends_by", ["return", "error"])
@@ -239,7 +239,7 @@ def test_a_thread_that_ended_is_forgotten(bench: Bench, memory: FakeMemory, ends
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert not bench.engine.threads.busy
+    assert not bench.engine.busy
 
 
 def test_thread_that_began_in_a_profiled_call_is_followed_beyond_its_end(
@@ -273,4 +273,4 @@ def test_thread_that_began_in_a_profiled_call_is_followed_beyond_its_end(
     assert bench.hits("A", "B") == [2, 2]
     assert bench.nets("B") == [10]
     assert bench.function("work").note is None
-    assert not bench.engine.threads.busy
+    assert not bench.engine.busy
