@@ -127,12 +127,7 @@ def _take_program(args: argparse.Namespace) -> None:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    """Print or write the comparison; return 1 where no option ran.
-
-    Raises:
-        TensorlensError: the output cannot be written.
-        UsageError: something of what is asked makes no sense.
-    """
+    """Print or write the comparison; return 1 where no option ran."""
     _take_program(args)
     outputs = Output.of_args(args)
     framework = args.framework or framework_of(args.program, program(args.program))
@@ -277,12 +272,7 @@ def add_suggest(subparsers: Any) -> None:
 
 
 def _suggest(args: argparse.Namespace) -> int:
-    """Print or write the suggestions; return 0.
-
-    Raises:
-        TensorlensError: the output cannot be written, or a recording not be read.
-        UsageError: something of what is asked makes no sense.
-    """
+    """Print or write the suggestions; return 0."""
     outputs = Output.of_args(args)
     options = option_values(args, *_SUGGEST_NUMBERS, "timeout", "device", "framework")
     from tensorlens.planning.suggest.api import suggest

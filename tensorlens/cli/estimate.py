@@ -117,12 +117,7 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
 
 
 def _estimate(args: argparse.Namespace) -> int:
-    """Print or write the estimate; return 0, or 3 where it does not fit.
-
-    Raises:
-        TensorlensError: the program failed, or the output cannot be written.
-        UsageError: something of what is asked makes no sense.
-    """
+    """Print or write the estimate; return 0, or 3 where it does not fit."""
     words, args = _parsed(args)
     outputs = Output.of_args(args)
     if args.json and args.explain:
@@ -279,12 +274,7 @@ def add_plan(subparsers: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    """Print or write the plan; return 0.
-
-    Raises:
-        UsageError: a shape, dtype, number or loader that is none.
-        TensorlensError: the output cannot be written.
-    """
+    """Print or write the plan; return 0."""
     outputs = Output.of_args(args)
     made = plan(
         [None if each == "?" else _number(each, "SHAPE") for each in args.shape.split("x")],

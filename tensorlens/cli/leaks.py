@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
-import shlex
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.instrument import Instrument, Target, resolve
 from tensorlens.cli.options import add_output, add_program, words_of
-from tensorlens.cli.output import DocumentStream, Output, complain, say
-from tensorlens.cli.program import Script, plain, program_of
+from tensorlens.cli.output import Output, complain, say
+from tensorlens.cli.program import Invocation, Script, plain
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler
@@ -110,12 +108,9 @@ def run(args: argparse.Namespace) -> int:
         if args.steps < 2:
             raise UsageError(f"--steps {args.steps}: at least 2 are needed to tell growth")
         judge = LoopJudge(args.warmup, args.steps)
-        program = program_of(words)
-        program.prepare()
-        target = None if args.step is None else _target(args.step, program)
-        document = DocumentStream() if args.json else None
-        command = shlex.split(args.parser.prog)
-        session = WatchedRun(program, target, judge, output, command, words, document)
+        called = Invocation.of(args, words, output)
+        target = None if args.step is None else _target(args.step, called.program)
+        session = WatchedRun(called, target, judge)
         session.start()
     except TensorlensError as error:
         return complain(error)
@@ -136,23 +131,10 @@ def _target(typed: str, program: Script) -> Target:
 class WatchedRun:
     """One run: finds the steps of the program's loop, and reports when the process ends."""
 
-    def __init__(
-        self,
-        program: Script,
-        target: Target | None,
-        judge: LoopJudge,
-        output: Output | None,
-        command: list[str],
-        words: list[str],
-        document: DocumentStream | None,
-    ) -> None:
-        self._program = program
+    def __init__(self, called: Invocation, target: Target | None, judge: LoopJudge) -> None:
+        self._called = called
         self._target = target
         self._judge = judge
-        self._output = output
-        self._document = document
-        self._command = command
-        self._words = words
         self._instrument = Instrument([target] if target else [], self._decorate)
         self._arrived = False
         self._follow_no_more: Callable[[], None] | None = None
@@ -173,7 +155,7 @@ class WatchedRun:
             BaseException: what the program raises.
         """
         try:
-            self._program.execute(self._instrument.compile if self._target else plain)
+            self._called.program.execute(self._instrument.compile if self._target else plain)
         except SystemExit as ending:
             if ending.code not in (None, 0) or not (fails and self._judge.finish()):
                 raise
@@ -207,47 +189,42 @@ class WatchedRun:
     def _at_exit(self, process: str | None) -> None:
         if process is not None:
             return
-        report, output, rank = self._judge.finish(), self._output, current_rank()
+        report, called, rank = self._judge.finish(), self._called, current_rank()
         if self._judge.refusal is not None:
             say(f"the loop is not watched any more: {self._judge.refusal}")
         if report is None:
             why = self._judge.refusal or self._why_nothing()
             if self._judge.refusal is None:
                 say(why)
-            if self._document is not None:
-                self._document.write(self._judge.empty_report(why))
+            if called.document is not None:
+                called.document.write(self._judge.empty_report(why))
             return
         if rank is not None:
             report = replace(report, notes=(f"of {rank}", *report.notes))
-        if self._document is not None:
-            self._document.write(report)
-        if output is None and self._document is None:
+        if called.document is not None:
+            called.document.write(report)
+        if called.output is not None:
+            called.output.deliver(report, f": {report.verdict}")
+        elif called.document is None:
             with suppress(OSError, ValueError, RuntimeError, AttributeError):
                 write(for_stream(str(report), sys.stdout), sys.stdout)
-            name = f"{Path(self._program.name).stem}.json"
-            say(f"to keep this report: {self._again('-o', name)}")
-        elif output is not None:
-            output.deliver(report, f": {report.verdict}")
+            step = ["--step", self._target.typed.removeprefix("__main__.")] if self._target else []
+            say(called.to_keep("this report", *step))
 
     def _why_nothing(self) -> str:
-        start = "nothing was judged: "
-        end = "" if self._output is None else f", so {self._output.typed} was not written"
+        start, end = "nothing was judged: ", self._called.not_written()
         if not self._arrived:
             return f"{start}the program never imported {' or '.join(supported())}{end}"
         if self._judge.made:
             return f"{start}the loop made too few steps: {self._judge.made}{end}"
         if self._target is None:
-            again = self._again("--step", "FUNCTION")
+            again = self._called.again("--step", "FUNCTION")
             return (
                 f"{start}no optimizer stepped, and no backward() ran{end}; "
                 f"name the function that makes one step: {again}, or call step() of a "
                 "tensorlens.LeakWatch where a step of the loop ends, then print its report"
             )
         return f"{start}{self._target.qualname} {self._state}{end}"
-
-    def _again(self, *options: str) -> str:
-        step = ["--step", self._target.typed.removeprefix("__main__.")] if self._target else []
-        return shlex.join([*self._command, *step, *options, *self._words])
 
 
 def _when_stepped(judge: LoopJudge) -> Callable[[], None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import functools
 import os
+import shlex
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorlens
+from tensorlens.cli.output import DocumentStream, Output
 from tensorlens.errors import TensorlensError, error_chain
 from tensorlens.lines import exit_report as exits
 from tensorlens.lines import wrappers
@@ -192,6 +195,45 @@ def find(name: str) -> ModuleSpec | None:
     return spec
 
 
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """How a verb was called that runs a program, and where its answer goes."""
+
+    program: Script
+    words: list[str]
+    """What names the program, and what is given to it."""
+    command: list[str]
+    """How tensorlens was called."""
+    output: Output | None
+    document: DocumentStream | None
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, words: list[str], output: Output | None) -> Invocation:
+        """Return it for the arguments of a verb; from here on the process is the program's.
+
+        Raises:
+            TensorlensError: the program cannot be found or read.
+        """
+        program = program_of(words)
+        program.prepare()
+        document = DocumentStream() if args.json else None
+        return cls(program, words, shlex.split(args.parser.prog), output, document)
+
+    def again(self, *options: str) -> str:
+        """Return what to type to run the program once more."""
+        return shlex.join([*self.command, *options, *self.words])
+
+    def to_keep(self, what: str, *options: str) -> str:
+        """Return what to type to have a file of what was printed."""
+        return (
+            f"to keep {what}: {self.again(*options, '-o', f'{Path(self.program.name).stem}.json')}"
+        )
+
+    def not_written(self) -> str:
+        """Return what it means for the file that there is nothing to write."""
+        return "" if self.output is None else f", so {self.output.typed} was not written"
+
+
 def _excepthook(
     original: Callable[..., Any],
     expected: BaseException,
@@ -209,11 +251,9 @@ def _excepthook(
 
 def _hide_our_frames(error: BaseException) -> None:
     for each in error_chain(error, contexts="all"):
-        entries = list(_entries(each.__traceback__))
-        start = next((at + 1 for at, entry in enumerate(entries) if _is_execute(entry)), 0)
         kept: types.TracebackType | None = None
         importing = False
-        for entry in reversed(entries[start:]):
+        for entry in reversed([*_entries(each.__traceback__)]):
             filename = entry.tb_frame.f_code.co_filename
             # Python hides its own importing frames, unless they called ours
             importing = filename.startswith(_STARTING) or (
@@ -229,10 +269,6 @@ def _is_ours(filename: str, error: BaseException) -> bool:
     if filename in _BETWEEN:
         return True
     return isinstance(error, TensorlensError) and filename.startswith(_PACKAGE)
-
-
-def _is_execute(entry: types.TracebackType) -> bool:
-    return entry.tb_frame.f_code is Script.execute.__code__
 
 
 def _entries(traceback: types.TracebackType | None) -> Iterator[types.TracebackType]:

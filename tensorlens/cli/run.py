@@ -8,14 +8,13 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tensorlens import config
 from tensorlens.cli.instrument import Instrument, Target, library_model_module, resolve
 from tensorlens.cli.options import add_output, add_program, words_of
-from tensorlens.cli.output import DocumentStream, Output, complain, say
-from tensorlens.cli.program import Script, plain, program_of
+from tensorlens.cli.output import Output, complain, say
+from tensorlens.cli.program import Invocation, plain
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, supported, when_one_arrives
 from tensorlens.guards import reason
@@ -103,20 +102,16 @@ def run(args: argparse.Namespace) -> int:
     words = words_of(args)
     if args.events is not None and not args.record:
         args.parser.error("--events is for --record FILE")
-    command = shlex.split(args.parser.prog)
     try:
         output = Output.of_report(args, " would keep a recording: give it to --record")
-        recorded = _recorded(args, output, command) if args.record else None
+        recorded = _recorded(args, output) if args.record else None
         _switch_on(output)
-        program = program_of(words)
-        program.prepare()
+        called = Invocation.of(args, words, output)
+        program = called.program
         is_default = not args.profile and not args.record and program.is_unmarked
         typed = [program.name] if is_default else args.profile
         targets = [resolve(each, program) for each in typed]
-        document = DocumentStream() if args.json else None
-        session = ProfiledRun(
-            *(program, output, targets, command, words, recorded, document), is_default=is_default
-        )
+        session = ProfiledRun(called, targets, recorded, is_default=is_default)
         session.start()
     except TensorlensError as error:
         return complain(error)
@@ -124,17 +119,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _recorded(
-    args: argparse.Namespace, output: Output | None, command: Sequence[str]
-) -> RecordedRun:
-    """Return what records the program."""
+def _recorded(args: argparse.Namespace, output: Output | None) -> RecordedRun:
     target = Output.of_program(args.record, args.force)
     if output is not None and output.path == target.path:
         raise UsageError(f"-o and --record both name {args.record}: give each a file of its own")
     limit = _EVENTS if args.events is None else args.events
     if limit < 1:
         raise UsageError(f"--events {limit}: give how many events are kept, 1 or more")
-    return RecordedRun(target, limit, command)
+    return RecordedRun(target, limit, shlex.split(args.parser.prog))
 
 
 def _switch_on(output: Output | None) -> None:
@@ -230,26 +222,18 @@ class ProfiledRun:
 
     def __init__(
         self,
-        program: Script,
-        output: Output | None,
+        called: Invocation,
         targets: list[Target],
-        command: Sequence[str],
-        words: Sequence[str],
         recorded: RecordedRun | None = None,
-        document: DocumentStream | None = None,
         *,
         is_default: bool = False,
     ) -> None:
-        self.program = program
+        self._called = called
         self._is_default = is_default
         """Whether nothing was named, and the program itself is profiled."""
-        self.output = output
         self.recorded = recorded
-        self._document = document
         self._process = os.getpid()
         self.instrument = Instrument(targets, self._decorate, profile.profiler)
-        self._command = command
-        self._words = words
 
     def start(self) -> None:
         """Take over the report at exit, and take part in imports where ``-p`` asks for it."""
@@ -266,7 +250,7 @@ class ProfiledRun:
         """Run the program; whatever it raises passes through."""
         compiled = self.instrument.compile_program if self.instrument.targets else plain
         try:
-            self.program.execute(compiled)
+            self._called.program.execute(compiled)
         except BaseException as error:
             profile.profiler.release(error)
             if self.recorded is not None:
@@ -283,7 +267,8 @@ class ProfiledRun:
     @property
     def _prints_tables(self) -> bool:
         # a forked worker has no document
-        return self.output is None and (self._document is None or os.getpid() != self._process)
+        called = self._called
+        return called.output is None and (called.document is None or os.getpid() != self._process)
 
     def _at_exit(self, process: str | None) -> None:
         recorded = self.recorded if process is None else None
@@ -297,23 +282,22 @@ class ProfiledRun:
             recorded.write(profile.profiler.ending)
 
     def _report_lines(self, process: str | None) -> None:
-        profiler, output = profile.profiler, self.output
+        profiler, called, output = profile.profiler, self._called, self._called.output
         if self._prints_tables:
             profiler.report_at_exit(process)
             if process is None and config.prints_tables():
                 self._say_next(profiler.has_printed, "")
             return
         report = profiler.result(profiler.pending(process), process)
-        if self._document is not None and process is None:
-            self._document.write(report)
+        if called.document is not None and process is None:
+            called.document.write(report)
         if report.functions and output is not None:
             if process is None:
-                output.deliver(report, f"; {output.next_step(self._command)}")
+                output.deliver(report, f"; {output.next_step(called.command)}")
             else:
                 output.of_process(os.getpid()).deliver(report, "")
         if process is None:
-            consequence = "" if output is None else f", so {output.typed} was not written"
-            self._say_next(bool(report.functions), consequence)
+            self._say_next(bool(report.functions), called.not_written())
 
     def _say_next(self, was_profiled: bool, consequence: str) -> None:
         """Say what of ``-p`` did not run, and what to type next."""
@@ -322,8 +306,7 @@ class ProfiledRun:
         if was_profiled:
             self._point_to_library()
             if self._prints_tables:
-                name = f"{Path(self.program.name).stem}.json"
-                say(f"to keep these figures: {self._again('-o', name)}")
+                say(self._called.to_keep("these figures", *self._typed()))
         elif consequence or self.recorded is None or self.instrument.targets:
             # else a recording may be all that was wanted
             say(f"nothing was profiled{self._why_nothing(consequence)}")
@@ -350,12 +333,13 @@ class ProfiledRun:
         name = library_model_module()
         filename = getattr(sys.modules.get(name or ""), "__file__", None)
         if filename and not any(target.covers(filename) for target in self.instrument.targets):
-            say(f"the model's own lines are in {name}: {self._again('-p', str(name))}")
+            again = self._called.again(*self._typed(), "-p", str(name))
+            say(f"the model's own lines are in {name}: {again}")
 
     def _why_nothing(self, consequence: str) -> str:
         if any(entry.is_cleared for entry in profile.profiler.functions):
             return f" since the figures were cleared{consequence}"
-        name = self.program.name
+        name = self._called.program.name
         if self._is_default:
             why = f"no function of {name} was called" if adapters() else _NO_FRAMEWORK
             return f"{consequence}: {why}"
@@ -363,9 +347,8 @@ class ProfiledRun:
             return consequence
         return (
             f"{consequence}: decorate a function with @tensorlens.profile, or profile all of"
-            f" {name}: {self._again('-p', name)}"
+            f" {name}: {self._called.again('-p', name)}"
         )
 
-    def _again(self, *options: str) -> str:
-        targets = [word for target in self.instrument.targets for word in ("-p", target.typed)]
-        return shlex.join([*self._command, *targets, *options, *self._words])
+    def _typed(self) -> list[str]:
+        return [word for target in self.instrument.targets for word in ("-p", target.typed)]

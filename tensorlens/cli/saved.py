@@ -54,12 +54,7 @@ def add_show(subparsers: Any) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    """Print or convert the record; return 0.
-
-    Raises:
-        TensorlensError: the file cannot be read, is no record, or the output cannot be written.
-        UsageError: an option that is not for this kind of record, or an instant that is none.
-    """
+    """Print or convert the record; return 0."""
     view = view_of(args)
     outputs = Output.of_args(args)
     record = read(args.file)
@@ -85,11 +80,7 @@ def add_diff(subparsers: Any) -> None:
 
 
 def _diff(args: argparse.Namespace) -> int:
-    """Print or write the difference; return 0.
-
-    Raises:
-        TensorlensError: a file cannot be read or is no snapshot, or the output cannot be written.
-    """
+    """Print or write the difference; return 0."""
     view = view_of(args)
     outputs = Output.of_args(args)
     before, after = read_snapshot(args.before), read_snapshot(args.after)
@@ -121,12 +112,7 @@ def add_merge(subparsers: Any) -> None:
 
 
 def _merge(args: argparse.Namespace) -> int:
-    """Print or write what the files are together; return 0.
-
-    Raises:
-        TensorlensError: a file cannot be read, is of no known rank, two have one label or rank,
-            or the output cannot be written.
-    """
+    """Print or write what the files are together; return 0."""
     view = view_of(args)
     outputs = Output.of_args(args)
     files = _labelled(args.files)
@@ -186,12 +172,7 @@ def add_convert(subparsers: Any) -> None:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    """Write the record; return 0.
-
-    Raises:
-        TensorlensError: the file cannot be read, is no record, or cannot be written.
-        UsageError: the ending is not known, or not for this kind of record.
-    """
+    """Write the record; return 0."""
     output = Output.checked(args.output, args.force)
     record = read(args.file)
     with damage_errors(args.file):
@@ -212,11 +193,7 @@ def add_mcp(subparsers: Any) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    """Serve until the client leaves; return 0.
-
-    Raises:
-        TensorlensError: the protocol's package is not installed.
-    """
+    """Serve until the client leaves; return 0."""
     try:
         from tensorlens.integrations.mcp import main
     except ImportError:
