@@ -27,6 +27,7 @@ _EXTRAS = (
 )
 _PATIENCE = 300.0
 """Seconds that an import and two compilations may take."""
+_ANOTHER = "TENSORLENS_COUNTER asks for another"
 
 
 @dataclass(frozen=True)
@@ -114,15 +115,16 @@ def _torch() -> Iterator[Finding]:
     for source in inventory.sources:
         yield _source(source)
         if source.name == "cpu":
-            if inventory.native:
-                detail = inventory.origin
-            else:
-                detail = inventory.fallback or "TENSORLENS_COUNTER asks for another"
-            yield Finding("native counter", inventory.native, detail, part_of="torch")
-            detail = inventory.slow or "tensors and their holders are read natively"
-            yield Finding("snapshots", inventory.slow is None, detail, part_of="torch")
-            detail = inventory.no_births or "the line that allocates a tensor is known"
-            yield Finding("births", inventory.no_births is None, detail, part_of="torch")
+            native = None if inventory.native else inventory.fallback or _ANOTHER
+            yield _part("torch", "native counter", native, inventory.origin)
+            read = "tensors and their holders are read natively"
+            yield _part("torch", "snapshots", inventory.slow, read)
+            births = "the line that allocates a tensor is known"
+            yield _part("torch", "births", inventory.no_births, births)
+
+
+def _part(framework: str, name: str, problem: str | None, detail: str) -> Finding:
+    return Finding(name, problem is None, detail if problem is None else problem, part_of=framework)
 
 
 def _in_one_line(error: Exception) -> str:
@@ -184,25 +186,19 @@ def _tensorflow() -> Iterator[Finding]:
         name = f"tensorflow {found.get('version', '')}".rstrip()
         yield Finding(name, False, detail)
         return
-    part = "tensorflow"
     yield Finding(f"tensorflow {found['version']}", True, "its allocators count the bytes")
     detail = f"{', '.join(found['figures'])} from: {found['source']}; {found['precision']}"
-    yield Finding("cpu", True, detail, measures=True, part_of=part)
-    if found["native"]:
-        detail = found["origin"]
-    else:
-        detail = found["fallback"] or "TENSORLENS_COUNTER asks for another"
-    yield Finding("native counter", found["native"], detail, part_of=part)
-    detail = found["unread"] or "tensors and variables are read natively"
-    yield Finding("snapshots", found["unread"] is None, detail, part_of=part)
-    detail = found["not_followed"] or "nodes go to the lines that made them"
-    yield Finding("graph functions", found["not_followed"] is None, detail, part_of=part)
-    if found["gpu"] is None:
-        detail = "not in this tensorflow; needs a build for GPUs: tensorflow[and-cuda]"
-        yield Finding("gpu", False, detail, part_of=part)
-    else:
-        detail = f"a {found['gpu']} build: allocated and peak from get_memory_info"
-        yield Finding("gpu", True, detail, part_of=part)
+    yield Finding("cpu", True, detail, measures=True, part_of="tensorflow")
+    native = None if found["native"] else found["fallback"] or _ANOTHER
+    no_gpu = "not in this tensorflow; needs a build for GPUs: tensorflow[and-cuda]"
+    gpu = f"a {found['gpu']} build: allocated and peak from get_memory_info"
+    for name, problem, detail in (
+        ("native counter", native, found["origin"]),
+        ("snapshots", found["unread"], "tensors and variables are read natively"),
+        ("graph functions", found["not_followed"], "nodes go to the lines that made them"),
+        ("gpu", no_gpu if found["gpu"] is None else None, gpu),
+    ):
+        yield _part("tensorflow", name, problem, detail)
 
 
 def _of_tensorflow() -> dict[str, Any] | str:

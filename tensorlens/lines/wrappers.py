@@ -201,11 +201,11 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
 
         @functools.wraps(func)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            call, given = _handing_over(args, kwargs)
-            del args
+            inner = region.target(func)(*args, **kwargs)
+            del args, kwargs
             closed: list[Any] = []
             try:
-                return (yield from _steps(call(region.target(func), given, kwargs), region, closed))
+                return (yield from _steps(inner, region, closed))
             except GeneratorExit:
                 if closed:
                     return closed.pop()
@@ -221,9 +221,9 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
 
         @functools.wraps(func)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            call, given = _handing_over(args, kwargs)
-            del args
-            return await _Awaiting(call(region.target(func), given, kwargs), region)
+            inner = region.target(func)(*args, **kwargs)
+            del args, kwargs
+            return await _Awaiting(inner, region)
 
         return self._mark_wrapper(wrapper)
 
@@ -235,9 +235,8 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
 
         @functools.wraps(func)
         async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            call, given = _handing_over(args, kwargs)
-            del args
-            inner = call(region.target(func), given, kwargs)
+            inner = region.target(func)(*args, **kwargs)
+            del args, kwargs
             step: Awaitable[Any] = inner.__anext__()
             while True:
                 try:
