@@ -41,7 +41,6 @@ def card(monkeypatch):
     monkeypatch.setattr(counters, "_highest", {})
     devices = ["/job:localhost/replica:0/task:0/device:CPU:0", "/device:GPU:0"]
     monkeypatch.setattr(counters, "devices", lambda: devices)
-    monkeypatch.setattr(counters, "_counters", {})
     return stand_in
 
 

@@ -15,8 +15,6 @@ layer = partial(imported, "keras.src.layers.layer", "Layer")
 tensorflow_variable = partial(imported, "keras.src.backend.tensorflow.core", "Variable")
 model = partial(imported, "keras.src.models.model", "Model")
 optimizer = partial(imported, "keras.src.optimizers.base_optimizer", "BaseOptimizer")
-seed_generator = partial(imported, "keras.src.random.seed_generator", "SeedGenerator")
-metric = partial(imported, "keras.src.metrics.metric", "Metric")
 
 
 def is_inherited(item: Any, method: str) -> bool:

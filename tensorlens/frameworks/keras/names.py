@@ -59,11 +59,6 @@ class LayerNames:
             for owned in layer_variables(layer):
                 self._name(owned, None)
 
-    def add_states(self, metrics: Iterable[Any], generators: Iterable[Any]) -> None:
-        """Name what metrics hold, and the states of generators of random numbers."""
-        for owned in _states(metrics, generators, None):
-            self._name(owned, None)
-
     def add_variables(self, variables: Iterable[Any]) -> None:
         """Name variables that nothing of the above holds."""
         for variable in variables:
@@ -102,16 +97,9 @@ def layer_variables(layer: Any) -> Iterator[LayerVariable]:
     for attribute, role in kept.items():
         for variable in items_of(content.get(attribute)):
             yield LayerVariable(variable, role, layer)
-    metrics, generators = (items_of(content.get(each)) for each in ("_metrics", "_seed_generators"))
-    yield from _states(metrics, generators, layer)
-
-
-def _states(
-    metrics: Iterable[Any], generators: Iterable[Any], layer: Any
-) -> Iterator[LayerVariable]:
-    for generator in generators:
+    for generator in items_of(content.get("_seed_generators")):
         yield LayerVariable(content_of(generator).get("state"), "buffer", layer)
-    for metric in metrics:
+    for metric in items_of(content.get("_metrics")):
         for variable in items_of(content_of(metric).get("_variables")):
             yield LayerVariable(variable, "buffer", layer)
 

@@ -172,8 +172,7 @@ class DeviceCounter:
         return read
 
 
-_lock = reentrant_lock()
-_counters: dict[str, DeviceCounter] = {}
+_counter = functools.cache(DeviceCounter)
 
 
 def device_counter(device: str) -> Counter:
@@ -185,5 +184,4 @@ def device_counter(device: str) -> Counter:
     name = device_name(device)
     if name == "cpu":
         raise DeviceError("cpu is no accelerator")
-    with _lock:
-        return _counters.setdefault(name, DeviceCounter(name))
+    return _counter(name)

@@ -264,14 +264,20 @@ class _HeapView:
             bytes_shown = shown(arrays) if arrays else 0
             return Survivor(address, size, arrays=arrays, shown=bytes_shown, words=TENSORFLOW)
         all_rows = self._rows.all
-        best = min(rows, key=lambda row: (ROLES.index(all_rows[row].role), row))
-        row = all_rows[best]
+        row = all_rows[min(rows, key=lambda row: (ROLES.index(all_rows[row].role), row))]
+        # a handle is kept by its variable, which is held by others
+        above = (self._holders.get(self._value_of.get(each, -1)) for each in rows)
+        handle = (Reference("attribute", "its handle", "Tensor"),)
         return Survivor(
             address=address,
             size=size or row.fact.buffer_nbytes,
-            tensors=self._items(rows),
+            tensors=tuple(
+                self._holders[each]
+                for each in rows
+                if each in self._holders and each not in self._unheld
+            ),
             arrays=arrays,
-            holders=self._above(rows),
+            holders=tuple(Holder(each, handle) for each in above if each is not None),
             role=row.role,
             name="" if row.name < 0 else self._names[row.name],
             dtype=row.fact.dtype,
@@ -281,38 +287,17 @@ class _HeapView:
         )
 
     def hung(self, item: Any) -> GraphRoot:
-        """Return what is known of a variable."""
-        row = self._rows.row(item)
-        if row is None:
-            return GraphRoot(0, "", "", (), 0, 0, None)
-        return GraphRoot(
-            address=row.fact.address,
-            name="" if row.name < 0 else self._names[row.name],
-            dtype=row.fact.dtype,
-            shape=row.fact.shape,
-            nbytes=row.fact.nbytes,
-            storage_nbytes=row.fact.buffer_nbytes,
-            grad_fn=None,
-        )
-
-    def _items(self, rows: Sequence[int]) -> tuple[Any, ...]:
-        return tuple(
-            self._holders[row] for row in rows if row in self._holders and row not in self._unheld
-        )
-
-    def _above(self, rows: Sequence[int]) -> tuple[Holder, ...]:
-        """Return the variables that keep rows which nothing else in Python does."""
-        found = []
-        for row in rows:
-            variable = self._holders.get(self._value_of.get(row, -1))
-            if variable is not None:
-                found.append(Holder(variable, (Reference("attribute", "its handle", "Tensor"),)))
-        return tuple(found)
+        """Return what is known of a variable that is a holder."""
+        row = self._rows.all[self._rows.of[id(item)]]
+        fact, name = row.fact, "" if row.name < 0 else self._names[row.name]
+        sizes = fact.nbytes, fact.buffer_nbytes
+        return GraphRoot(fact.address, name, fact.dtype, fact.shape, *sizes, None)
 
     def _find_unheld(self, heap: Heap) -> None:
         """Find the tensors that Python has no path to but an array that shows them."""
         self._unheld: set[int] = set()
-        asked = [row for row in self._holders if self._in_array(row)]
+        rows = self._rows.all
+        asked = [row for row in self._holders if self._arrays.get(rows[row].fact.address)]
         if not asked:
             return
         items = [self._holders[row] for row in asked]
@@ -321,9 +306,6 @@ class _HeapView:
         for row, several in zip(asked, paths, strict=True):
             if all(path.references[0].kind == _UNKNOWN for path in several):
                 self._unheld.add(row)
-
-    def _in_array(self, row: int) -> bool:
-        return bool(self._arrays.get(self._rows.all[row].fact.address))
 
 
 def _outermost(arrays: Sequence[Any]) -> tuple[Any, ...]:

@@ -73,7 +73,6 @@ class NamedRows:
         optimizers = OptimizerNames(self.names, self._rows.give, lambda item: given.get(id(item)))
         self._layers.add_roots(roots)
         self._layers.add_layers(heap.layers)
-        self._layers.add_states(heap.metrics, heap.seed_generators)
         optimizers.call(heap.optimizers, heap.layers)
         optimizers.add_all(heap.optimizers, roots)
         self._layers.add_variables(

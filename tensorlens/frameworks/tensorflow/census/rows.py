@@ -63,8 +63,6 @@ class Heap:
     keras_variables: list[Any]
     layers: list[Any]
     optimizers: list[Any]
-    seed_generators: list[Any]
-    metrics: list[Any]
     datasets: list[Any]
     iterators: list[Any]
     graphs: list[Any]
@@ -191,7 +189,6 @@ def look() -> Heap:
         (
             *(EagerTensor, BaseResourceVariable),
             *(kinds.tensorflow_variable(), kinds.layer(), kinds.optimizer()),
-            *(kinds.seed_generator(), kinds.metric()),
             *(DatasetV2, OwnedIterator, FuncGraph),
         ),
         (list,),
@@ -203,7 +200,7 @@ def contents(heap: Heap) -> list[Any]:
     """Return the ``__dict__`` of everything that was asked for it."""
     asked = (
         *(heap.variables, heap.keras_variables, heap.layers, heap.optimizers),
-        *(heap.seed_generators, heap.metrics, heap.datasets),
+        heap.datasets,
     )
     found = (dict_of(item) for items in asked for item in items)
     return [content for content in found if content is not None]

@@ -59,16 +59,11 @@ class KerasOwners:
         return others
 
     def add_found(self, objects: list[Any]) -> None:
-        """Name what all other layers, metrics and optimizers of the heap hold."""
-        wanted = (
-            *(kinds.layer(), kinds.metric(), kinds.seed_generator()),
-            *(kinds.optimizer(), kinds.variable()),
-        )
-        found = select(objects, wanted)
-        layers, metrics, generators, optimizers, variables = map(first_seen.ordered, found[:5])
+        """Name what all other layers and optimizers of the heap hold, and variables of nobody."""
+        found = select(objects, (kinds.layer(), kinds.optimizer(), kinds.variable()))
+        layers, optimizers, variables = map(first_seen.ordered, found[:3])
         self._note(layers)
         self._layers.add_layers(layers)
-        self._layers.add_states(metrics, generators)
         self._optimizers.call(optimizers, layers)
         self._optimizers.add_all(optimizers, self._roots)
         slots = self._optimizers.given
