@@ -24,8 +24,7 @@ from tensorlens.leaks.watch import LoopJudge
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
 from tensorlens.render import ENDINGS, either
-from tensorlens.render.terminal import for_stream
-from tensorlens.streams import write
+from tensorlens.streams import for_stream, write
 
 _LEAK_FOUND = 3
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

@@ -18,11 +18,10 @@ from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
 from tensorlens.loading import Record, load
 from tensorlens.ranks import Rank, current_rank
-from tensorlens.render import ENDINGS, READ_AGAIN, ending_of, renderer_for, save, tagged
+from tensorlens.render import ENDINGS, READ_AGAIN, checked_ending, ending_of, save, tagged
 from tensorlens.render.source import printable
-from tensorlens.render.terminal import for_stream
 from tensorlens.render.view import View
-from tensorlens.streams import write
+from tensorlens.streams import for_stream, write
 from tensorlens.tensors.snapshot import Snapshot
 
 _PATIENCE = 2.0
@@ -90,9 +89,7 @@ class DocumentStream:
         if _file_of(self._descriptor) != self._file:
             say("error: the document is lost: the program closed the descriptor kept for it")
             return
-        from tensorlens.render import JsonRenderer
-
-        content = JsonRenderer().render(record).encode("utf-8", "backslashreplace")
+        content = f"{record.to_json()}\n".encode("utf-8", "backslashreplace")
         try:
             with os.fdopen(self._descriptor, "wb") as stream:
                 stream.write(content)
@@ -157,7 +154,7 @@ class Output:
 
     @classmethod
     def checked(cls, typed: str, overwrite: bool) -> Output:
-        """Return the output, having loaded its renderer: refused before any work.
+        """Return the output; what cannot be written is refused before any work.
 
         Raises:
             UsageError: the ending is not known, or the file exists and is not to be overwritten.
@@ -199,13 +196,13 @@ class Output:
         typed, *others = args.output
         if others:
             args.parser.error("-o is given twice: this command writes one file")
-        if renderer_for(typed).extension not in ENDINGS:
+        if checked_ending(typed) not in ENDINGS:
             raise UsageError(f"-o {typed}{otherwise}")
         return cls.of_program(typed, args.force)
 
     @classmethod
     def _in_folder(cls, typed: str, overwrite: bool, rank: Rank | None) -> Output:
-        renderer_for(typed)
+        checked_ending(typed)
         path = Path(typed).absolute()
         if path.is_dir():
             raise TensorlensError(f"cannot write {typed}: it is a folder")
@@ -325,10 +322,9 @@ def show_record(record: Record, *, json: bool, view: View | None) -> None:
     Raises:
         TensorlensError: it could not be written.
     """
-    from tensorlens.render import JsonRenderer
     from tensorlens.render.text import TextRenderer
 
-    show((JsonRenderer() if json else TextRenderer(view=view)).render(record))
+    show(f"{record.to_json()}\n" if json else TextRenderer(view=view).render(record))
 
 
 def write_record(

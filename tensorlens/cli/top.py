@@ -20,8 +20,8 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.live.client import Job, JobEnded, only_one
 from tensorlens.live.protocol import Ask
 from tensorlens.live.view import JobView
-from tensorlens.render.terminal import for_stream
 from tensorlens.render.text import TextRenderer
+from tensorlens.streams import for_stream
 
 _KEYS = "q quit  s sort  t snapshot  r record"
 _STEPS = 3

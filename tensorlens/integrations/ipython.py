@@ -29,7 +29,7 @@ from tensorlens.integrations.ipython_options import magic, parsed
 from tensorlens.integrations.ipython_source import ProfiledSource
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import LineReport
-from tensorlens.render import renderer_for, save, write_whole
+from tensorlens.render import file_content, save, write_whole
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -157,7 +157,7 @@ def _save(report: LineReport, path: Path) -> Path:
         return save(report, path, overwrite=True)
     except errors.UsageError:  # an ending that says nothing: text, as %mlrun and %lprun write
         try:
-            text = str(renderer_for("txt").render(report))
+            text = str(file_content(report, "txt"))
             write_whole(path, text.encode("utf-8", "backslashreplace"))
         except OSError as error:
             raise TensorlensError(f"cannot write {path}: {error.strerror}") from None

@@ -29,8 +29,7 @@ from tensorlens.lines.tracing.accounts import Account, Switch
 from tensorlens.lines.tracing.activation import Activation
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
-from tensorlens.render.terminal import for_stream
-from tensorlens.streams import write
+from tensorlens.streams import for_stream, write
 
 
 class ProfiledBlock:

@@ -215,7 +215,7 @@ def _checked(file: str) -> Path:
         TensorlensError: its ending is not known, it exists, or its folder cannot be written to.
     """
     path = Path(file)
-    render.renderer_for(path)
+    render.checked_ending(path)
     if os.path.lexists(path):
         raise TensorlensError(f"cannot write {path}: it exists")
     if not os.access(path.parent, os.W_OK | os.X_OK):

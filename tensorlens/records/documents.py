@@ -148,13 +148,13 @@ class Document(Shown):
         """Return a page that needs nothing else."""
         from tensorlens.render import html
 
-        return html.HtmlRenderer().render(self)
+        return html.html_page(self)
 
     def to_csv(self) -> str:
         """Return the table as CSV text, sizes in bytes."""
         from tensorlens.render import flat
 
-        return flat.CsvRenderer().render(self)
+        return flat.csv_text(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the table as a DataFrame, sizes in bytes.

@@ -1,16 +1,14 @@
 """Reports as people and programs read them: text, HTML, CSV, JSON, the formats of other viewers.
 
-A renderer is a small class with an ``extension`` and ``render(record)``, for every kind of
-record. Importing this package is cheap; each renderer is imported when it is asked for.
+Importing this package is cheap; what writes a format is imported when it is asked for.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tensorlens.errors import TensorlensError, UsageError
 
@@ -18,19 +16,6 @@ if TYPE_CHECKING:
     from tensorlens.render.blocks import Block
     from tensorlens.render.shown import Shown
     from tensorlens.render.view import View
-
-_RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "csv": ("tensorlens.render.flat", "CsvRenderer", {}),
-    "html": ("tensorlens.render.html", "HtmlRenderer", {}),
-    "json": ("tensorlens.render", "JsonRenderer", {}),
-    # a file is not the terminal this happens to run in
-    "txt": (
-        "tensorlens.render.text",
-        "TextRenderer",
-        {"width": 120, "encoding": "utf-8", "tells_run": True},
-    ),
-}
-_FOR_PEOPLE = ("html", "txt")
 
 ENDINGS = ("json", "html", "csv", "txt")
 """The endings that every kind of record can be written with."""
@@ -44,79 +29,61 @@ READ_AGAIN = ("json", "tlens", "tlens.gz", "pickle")
 _KNOWN = (*ENDINGS, *RECORDING_ENDINGS)
 
 
-class Renderer(Protocol):
-    """Turns a report into one file's content; a pure function of the record."""
-
-    @property
-    def extension(self) -> str:
-        """The ending of the files it writes, without the dot."""
-
-    def render(self, record: Any) -> str | bytes:
-        """Return the content of the file; text is to be written as UTF-8, newlines as they are."""
-
-
-class JsonRenderer:
-    """Writes what :func:`tensorlens.loading.parse` reads back equal.
-
-    Of a recording and of an estimate that is what they tell, for other programs, and their events
-    packed, which nothing but tensorlens reads.
-    """
-
-    extension = "json"
-
-    def render(self, record: Any) -> str:
-        """Return the record as JSON text with a newline at the end."""
-        return f"{record.to_json()}\n"
-
-
-class ExportRenderer:
-    """Writes what keeps recordings alone, as the presenter of the record does it."""
-
-    def __init__(self, extension: str) -> None:
-        self.extension = extension
-
-    def render(self, record: Shown) -> str | bytes:
-        """Return the content of the file.
-
-        Raises:
-            UsageError: the record has no recording.
-        """
-        from tensorlens.render.shown import permitted
-
-        record = permitted(record)
-        exported = getattr(record.presenter(), "exported", None)
-        if exported is None:
-            raise UsageError(f".{self.extension} is for recordings: save this one as .json")
-        content: str | bytes = exported(record, self.extension)
-        return content
-
-
 def either(endings: Sequence[str]) -> str:
     """Return endings as a person reads them: ``.json, .html, .csv or .txt``."""
     *first, last = (f".{each}" for each in endings)
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def renderer_for(path_or_extension: str | os.PathLike[str], view: View | None = None) -> Renderer:
-    """Return the renderer for a file by its ending: ``"run.html"``, ``".html"`` or ``"html"``.
-
-    ``view`` is for those that people read; data is always written whole.
+def checked_ending(path_or_ending: str | os.PathLike[str]) -> str:
+    """Return the ending of a file, given as ``"run.html"``, ``".html"`` or ``"html"``.
 
     Raises:
-        UsageError: no renderer writes files with that ending.
+        UsageError: no file with that ending is written.
     """
-    name = Path(path_or_extension).name
-    extension = ending_of(name)
-    if extension is None:
+    name = Path(path_or_ending).name
+    ending = ending_of(name)
+    if ending is None:
         known = ", ".join(f".{each}" for each in sorted(_KNOWN))
         raise UsageError(f"cannot tell the format of {name!r}: the endings known are {known}")
-    if extension in RECORDING_ENDINGS:
-        return ExportRenderer(extension)
-    module, renderer, options = _RENDERERS[extension]
-    if view is not None and extension in _FOR_PEOPLE:
-        options = {**options, "view": view}
-    made: Renderer = getattr(import_module(module), renderer)(**options)
-    return made
+    return ending
+
+
+def file_content(record: Any, ending: str, view: View | None = None) -> str | bytes:
+    """Return the content of a file; text is to be written as UTF-8, newlines as they are.
+
+    Args:
+        record: what the file is of.
+        ending: one that is known. A ``json`` is read back equal; that of a recording and of an
+            estimate has what they tell, for other programs, and their events packed.
+        view: for files that people read; data is always written whole.
+
+    Raises:
+        UsageError: the format is for recordings, and the record has none.
+    """
+    if ending == "json":
+        return f"{record.to_json()}\n"
+    if ending == "csv":
+        from tensorlens.render.flat import csv_text
+
+        return csv_text(record)
+    if ending == "html":
+        from tensorlens.render.html import html_page
+
+        return html_page(record, view)
+    if ending == "txt":
+        from tensorlens.render.text import TextRenderer
+
+        # a file is not the terminal this happens to run in
+        return TextRenderer(120, "utf-8", view, tells_run=True).render(record)
+    from tensorlens.render.shown import permitted
+
+    record = permitted(record)
+    exported = getattr(record.presenter(), "exported", None)
+    if exported is None:
+        raise UsageError(f".{ending} is for recordings: save this one as .json")
+    found: str | bytes = exported(record, ending)
+    return found
 
 
 def ending_of(name: str) -> str | None:
@@ -158,16 +125,16 @@ def save(
         UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
         TensorlensError: the file could not be written; nothing is left behind.
     """
-    renderer = renderer_for(path, view)
+    ending = checked_ending(path)
     target = Path(path)
     if not overwrite and os.path.lexists(target):
         raise UsageError(f"{target} exists: choose another name, or overwrite it with -f")
-    content = renderer.render(record)
-    if isinstance(content, str):
+    written = file_content(record, ending, view)
+    if isinstance(written, str):
         # a file name that is no valid text reaches the report as lone surrogates
-        content = content.encode("utf-8", "backslashreplace")
+        written = written.encode("utf-8", "backslashreplace")
     try:
-        write_whole(target, content)
+        write_whole(target, written)
     except OSError as error:
         raise TensorlensError(f"cannot write {target}: {error.strerror or error}") from None
     return target

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 from tensorlens.render.shown import permitted
 from tensorlens.render.source import spreadsheet_text
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from tensorlens.render.shown import Shown
 
 
-class CsvRenderer:
-    """A header row and the rows of a record, as RFC 4180 has it.
+def csv_text(record: Shown) -> str:
+    """Return a header row and the rows of a record, as RFC 4180 has it; rows end in CR LF.
 
     A line report has one row per function, line and device; a snapshot one per tensor; a
     difference one per change; a recording one per event; a leak report one per leak; an estimate
@@ -25,30 +26,17 @@ class CsvRenderer:
     What could not be had is empty. Text is made printable, one line each; where a spreadsheet
     would take it for a formula, an apostrophe comes first.
     """
-
-    extension = "csv"
-
-    def render(self, record: Shown) -> str:
-        """Return the table with its header row; rows end in CR LF."""
-        record = permitted(record)
-        table = record.presenter().rows(record)
-        text = io.StringIO()
-        # with a bare \n the csv module of Python 3.11 leaves a \r inside a field unquoted
-        writer = csv.writer(text, lineterminator="\r\n")
-        writer.writerow(table.columns)
-        cells: dict[str, str] = {}
-        writer.writerows([_cell(value, cells) for value in row] for row in table.rows)
-        return text.getvalue()
-
-
-def _cell(value: Any, cells: dict[str, str]) -> Any:
-    """Return what stands for a value; ``cells`` has the texts that were met before."""
-    if not isinstance(value, str):
-        return value
-    found = cells.get(value)
-    if found is None:
-        found = cells[value] = spreadsheet_text(value)
-    return found
+    record = permitted(record)
+    table = record.presenter().rows(record)
+    text = io.StringIO()
+    # with a bare \n the csv module of Python 3.11 leaves a \r inside a field unquoted
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(table.columns)
+    cell = cache(spreadsheet_text)
+    writer.writerows(
+        [cell(each) if isinstance(each, str) else each for each in row] for row in table.rows
+    )
+    return text.getvalue()
 
 
 def to_pandas(record: Shown) -> pandas.DataFrame:

@@ -326,30 +326,22 @@ def _line(levels: Levels) -> str:
 _ROWS_OF_A_PAGE = 500
 
 
-class HtmlRenderer:
-    """One self-contained page: nothing loaded from elsewhere, light and dark.
+def html_page(record: Shown, view: View | None = None) -> str:
+    """Return one self-contained page, to be written as UTF-8: light and dark, nothing loaded.
 
     A recording's page, and an estimate's, which has its recording on it, have a script of ours,
     with which any instant can be looked at; so have long tables, to sort and filter them.
 
     Args:
+        record: what is shown.
         view: which tensors of a snapshot or a difference are shown, and how fully. None shows
             the 500 largest of each device. Of a recording, it chooses devices and the instant
             that is shown first.
     """
-
-    extension = "html"
-
-    def __init__(self, view: View | None = None) -> None:
-        self.view = view or View(top=_ROWS_OF_A_PAGE)
-
-    def render(self, record: Shown) -> str:
-        """Return the page as text, to be written as UTF-8."""
-        record = permitted(record)
-        own = record.presenter()
-        body = markup(own.blocks(record, self.view), "page")
-        template = environment().get_template("page.html")
-        return template.render(title=own.TITLE, body=body, run=provenance(record))
+    record = permitted(record)
+    own = record.presenter()
+    body = markup(own.blocks(record, view or View(top=_ROWS_OF_A_PAGE)), "page")
+    return from_template("page.html", title=own.TITLE, body=body, run=provenance(record))
 
 
 def fragment(record: Shown) -> str:

@@ -121,8 +121,8 @@ class MemReporter:
             verbose=verbose,
             explain=explain,
         )
-        from tensorlens.render.terminal import for_stream
         from tensorlens.render.text import TextRenderer
+        from tensorlens.streams import for_stream
 
         snapshot = self.snapshot()
         target = sys.stdout if file is None else file

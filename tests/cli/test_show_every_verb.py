@@ -175,9 +175,7 @@ def test_what_was_converted_is_shown_as_its_origin(folder: Path) -> None:
 def test_json_keeps_any_recording(kind: str) -> None:
     recording = rendered_recordings.KINDS[kind]()
     again = type(recording).from_json(recording.to_json())
-    assert render.renderer_for("x.tlens").render(again) == (
-        render.renderer_for("x.tlens").render(recording)
-    )
+    assert render.file_content(again, "tlens") == render.file_content(recording, "tlens")
 
 
 VIEWED = {

@@ -4,8 +4,8 @@ from made_logs import ENGINE, FUNCTIONAL, Made, user
 from tensorlens.records.events import Context
 from tensorlens.records.stacks import Frame
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render import JsonRenderer
-from tensorlens.render.html import HtmlRenderer
+from tensorlens.render import file_content
+from tensorlens.render.html import html_page
 from tensorlens.render.text import TextRenderer
 
 LIBRARY = "/env/site-packages/transformers"
@@ -95,13 +95,13 @@ def test_lines_of_the_model_stand_below_the_users() -> None:
         ["100", "B", "modeling_bert.py:245"],
         ["40", "B", "modeling_bert.py:350"],
     ]
-    page = HtmlRenderer().render(made.recording).replace("<wbr>", "")
+    page = html_page(made.recording).replace("<wbr>", "")
     # by line and in backward, of the block, and what the script reads
     assert page.count(">modeling_bert.py:245 in BertSelfAttention.forward<") == 2
 
 
 def test_both_lines_are_in_the_data() -> None:
-    text = JsonRenderer().render(two_levels().recording)
+    text = file_content(two_levels().recording, "json")
     assert '"model_line"' in text and '"by_model_line"' in text and '"model_lines"' in text
 
 

@@ -17,7 +17,7 @@ from tensorlens.records.events import ALLOC, EventLog
 from tensorlens.records.origin import Origin
 from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import TensorTable
-from tensorlens.render.html import HtmlRenderer
+from tensorlens.render.html import html_page
 from tensorlens.tensors.difference import difference
 from tensorlens.tensors.snapshot import Snapshot
 
@@ -82,10 +82,10 @@ def test_texts() -> None:
 
 
 def test_a_page_ends_with_it() -> None:
-    page = HtmlRenderer().render(RECORDS["lines.json"])
+    page = html_page(RECORDS["lines.json"])
     footer = page.partition("<footer>")[2]
     assert "python &lt;train&gt;.py --lr 0.1" in footer
-    assert "<footer>" not in HtmlRenderer().render(LineReport((), (), run=None))
+    assert "<footer>" not in html_page(LineReport((), (), run=None))
 
 
 def test_of_this_process() -> None:

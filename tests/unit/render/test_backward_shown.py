@@ -15,8 +15,8 @@ from tensorlens.lines.report import (
     LineReport,
     ResidentLine,
 )
-from tensorlens.render.flat import CsvRenderer, to_pandas
-from tensorlens.render.html import HtmlRenderer
+from tensorlens.render.flat import csv_text, to_pandas
+from tensorlens.render.html import html_page
 from tensorlens.render.text import TextRenderer
 
 MIB = 1024**2
@@ -54,14 +54,14 @@ def test_text_that_is_narrow_keeps_it_as_long_as_it_can():
 
 
 def test_html():
-    page = HtmlRenderer().render(RECORDED)
+    page = html_page(RECORDED)
     assert page.count(">Backward</th>") == 1
     row = next(line for line in page.split("<tr") if "<pre>    x = f2(x)" in line)
     assert row.count("<td") == page.split("</thead>")[0].split("<thead>")[1].count("<th ") == 9
     assert ">3.00 MiB</td>" in row
     idle = next(line for line in page.split("<tr") if "def step" in line)
     assert idle.count("<td") == 9
-    assert "Backward" not in HtmlRenderer().render(NOT_RECORDED)
+    assert "Backward" not in html_page(NOT_RECORDED)
 
 
 def test_the_parts_of_a_peak_in_backward_add_up_to_it():
@@ -77,10 +77,10 @@ def test_the_parts_of_a_peak_in_backward_add_up_to_it():
 
 
 def test_csv_and_pandas():
-    header, *rows = csv.reader(io.StringIO(CsvRenderer().render(RECORDED), newline=""))
+    header, *rows = csv.reader(io.StringIO(csv_text(RECORDED), newline=""))
     assert tuple(header) == (*COLUMNS[:-1], "backward", "raised")
     assert [row[header.index("backward")] for row in rows] == ["", str(3 * MIB), "0", "512"]
-    header, *_ = csv.reader(io.StringIO(CsvRenderer().render(NOT_RECORDED), newline=""))
+    header, *_ = csv.reader(io.StringIO(csv_text(NOT_RECORDED), newline=""))
     assert tuple(header) == COLUMNS
     pandas = pytest.importorskip("pandas")
     frame = to_pandas(RECORDED)
@@ -113,7 +113,7 @@ def test_a_device_without_a_recording_beside_one_with():
     end = titles.index("Backward") + len("Backward")
     start = end - len("1.00 MiB")
     assert (first[start:end], second[start:end].strip()) == ("1.00 MiB", "")
-    header, one, other = csv.reader(io.StringIO(CsvRenderer().render(both), newline=""))
+    header, one, other = csv.reader(io.StringIO(csv_text(both), newline=""))
     place = header.index("backward")
     assert (one[place], other[place]) == (str(MIB), "")
 

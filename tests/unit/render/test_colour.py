@@ -4,8 +4,8 @@ import re
 import pytest
 import rendered_reports as reports
 
-from tensorlens.render.terminal import can_colour, coloured, for_stream
 from tensorlens.render.text import TextRenderer
+from tensorlens.streams import can_colour, coloured, for_stream
 
 CODE = re.compile(r"\x1b\[[\d;]*m")
 

@@ -12,12 +12,12 @@ from tensorlens.errors import FileFormatError
 from tensorlens.loading import load
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording.recordings import Recording
-from tensorlens.render import ENDINGS, RECORDING_ENDINGS, JsonRenderer
-from tensorlens.render.flat import CsvRenderer, to_pandas
+from tensorlens.render import ENDINGS, RECORDING_ENDINGS, file_content
+from tensorlens.render.flat import csv_text, to_pandas
 
 
 def data_of(kind: str) -> dict:
-    return json.loads(JsonRenderer().render(estimates.ALL[kind]()))
+    return json.loads(file_content(estimates.ALL[kind](), "json"))
 
 
 @pytest.mark.parametrize("kind", estimates.ALL)
@@ -62,14 +62,14 @@ def test_the_sum_goes_up_to_what_the_card_must_have() -> None:
 
 @pytest.mark.parametrize("kind", estimates.ALL)
 def test_csv_has_a_row_a_figure(kind: str) -> None:
-    rows = list(csv.DictReader(io.StringIO(CsvRenderer().render(estimates.ALL[kind]()))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(estimates.ALL[kind]()))))
     peak = next(row["point"] for row in rows if row["name"] == "allocated")
     for each in ("role", "line", "module"):
         assert sum(int(row["point"]) for row in rows if row["kind"] == each) == int(peak)
 
 
 def test_csv_cells() -> None:
-    rows = list(csv.reader(io.StringIO(CsvRenderer().render(estimates.training()))))
+    rows = list(csv.reader(io.StringIO(csv_text(estimates.training()))))
     needed = [str(each * MIB) for each in (334, 446, 588)]
     assert ["figure", "needed", *needed, "", "", "", ""] in rows
     step = [str(PEAK)] * 3

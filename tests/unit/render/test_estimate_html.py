@@ -3,7 +3,7 @@ import rendered_estimates as estimates
 from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
-from tensorlens.render.html import HtmlRenderer, fragment
+from tensorlens.render.html import fragment, html_page
 
 
 @pytest.mark.parametrize("kind", estimates.ALL)
@@ -17,7 +17,7 @@ def test_a_fragment_is_whole_and_offline(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", estimates.ALL)
 def test_a_page_has_the_estimate_and_its_recording(kind: str) -> None:
-    page = HtmlRenderer().render(estimates.ALL[kind]())
+    page = html_page(estimates.ALL[kind]())
     assert "<title>tensorlens: memory estimate</title>" in page
     assert page.index("peak allocated") < page.index("Memory over time")
     assert HOSTILE not in page

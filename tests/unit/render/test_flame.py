@@ -8,7 +8,7 @@ import rendered_recordings
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, EventLog
 from tensorlens.records.stacks import Frame
-from tensorlens.render import renderer_for
+from tensorlens.render import file_content
 
 
 def recording():
@@ -26,7 +26,7 @@ def recording():
 
 
 def test_folded_stacks_go_from_the_outermost_frame_inwards():
-    lines = renderer_for("folded").render(recording()).splitlines()
+    lines = file_content(recording(), "folded").splitlines()
     assert sorted(lines) == [
         "<module> (run.py:9);forward (net.py:3) 100",
         "<module> (run.py:9);odd name of it (a b c.py:4) 500",
@@ -37,7 +37,7 @@ def test_folded_stacks_go_from_the_outermost_frame_inwards():
 def test_folded_stacks_of_several_devices_begin_with_them():
     log = recording().log
     log.append(ALLOC, "cuda:0", 5, 512, 6)
-    lines = renderer_for("folded").render(Recording(log)).splitlines()
+    lines = file_content(Recording(log), "folded").splitlines()
     assert "cuda:0;no stack known 512" in lines
     assert "cpu;no stack known 1000" in lines
 
@@ -57,14 +57,14 @@ def test_stacks_begin_at_the_program_and_leave_out_the_calls_of_modules():
         stack = log.stacks.push(inner, Frame("/x/torch/nn/linear.py", 134, "Linear.forward", False))
         log.append(ALLOC, "cpu", line, 8, line, stack)
     log.append(ALLOC, "cpu", 1, 32, 2000, start)
-    assert sorted(renderer_for("folded").render(Recording(log)).splitlines()) == [
+    assert sorted(file_content(Recording(log), "folded").splitlines()) == [
         "<module> (run.py:9);Linear.forward (linear.py:134) 16",
         "_run_code (runpy.py:88) 32",
     ]
 
 
 def test_speedscope_has_a_profile_in_bytes():
-    data = json.loads(renderer_for("speedscope.json").render(recording()))
+    data = json.loads(file_content(recording(), "speedscope.json"))
     assert data["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     frames = data["shared"]["frames"]
     assert {"name": "forward (net.py:3)", "file": "C:\\me\\net.py", "line": 3} in frames
@@ -83,7 +83,7 @@ def test_speedscope_has_a_profile_in_bytes():
 def test_every_kind_adds_up_to_its_peak(kind):
     made = rendered_recordings.KINDS[kind]()
     peaks = [made.peak(device).bytes for device in made.devices]
-    data = json.loads(renderer_for("speedscope.json").render(made))
+    data = json.loads(file_content(made, "speedscope.json"))
     assert [sum(profile["weights"]) for profile in data["profiles"]] == peaks
     assert [profile["endValue"] for profile in data["profiles"]] == peaks
     for profile in data["profiles"]:
@@ -101,5 +101,5 @@ def test_every_kind_adds_up_to_its_peak(kind):
             for sample in profile["samples"]
             for number in sample
         )
-    lines = renderer_for("folded").render(made).splitlines()
+    lines = file_content(made, "folded").splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(peaks)

@@ -10,7 +10,7 @@ import rendered_recordings as recordings
 import rendered_reports as reports
 import rendered_snapshots as snapshots
 
-from tensorlens.render.html import HtmlRenderer
+from tensorlens.render.html import html_page
 
 KINDS = {
     f"{module.__name__.removeprefix('rendered_')}-{kind}": make
@@ -22,7 +22,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_headings_skip_no_level(kind: str) -> None:
     make = KINDS[kind]
-    page = HtmlRenderer().render(make() if callable(make) else make)
+    page = html_page(make() if callable(make) else make)
     levels = [*map(int, re.findall(r"<h([1-6])\b", page))]
     assert levels[:1] == [1] and levels.count(1) == 1
     assert all(later - earlier <= 1 for earlier, later in itertools.pairwise(levels))

@@ -16,7 +16,7 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.stacks import Frame
-from tensorlens.render import renderer_for
+from tensorlens.render import file_content
 from tensorlens.render.source import spreadsheet_text
 
 NAME = "=cmd|'/c calc'!A1\x1b[31m\x9b2J\x1b]0;title\x07\u202egnp\u2066.\r\n\x00py"
@@ -52,7 +52,7 @@ CASES += [(name, ending) for name in RECORDS if "recording" in name for ending i
 
 @pytest.mark.parametrize(("name", "ending"), CASES)
 def test_nothing_in_a_file_of_text_is_obeyed(name, ending):
-    text = renderer_for(ending).render(RECORDS[name])
+    text = file_content(RECORDS[name], ending)
     assert isinstance(text, str)
     wrong = {each for each in text if not each.isprintable()} - {"\n", "\r"}
     # the library of charts that a page brings along has some of its own
@@ -71,13 +71,13 @@ def test_nothing_in_a_viewers_names_is_obeyed(ending):
         elif isinstance(each, list):
             yield from (text for value in each for text in texts(value))
 
-    data = json.loads(renderer_for(ending).render(recording()))
+    data = json.loads(file_content(recording(), ending))
     assert all(text.isprintable() for text in texts(data))
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_no_cell_is_a_formula(name):
-    text = renderer_for("csv").render(RECORDS[name])
+    text = file_content(RECORDS[name], "csv")
     cells = {cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row if cell}
     dangerous = {cell for cell in cells if cell[0] in "=+@-\t\r"}
     assert all(float(cell) for cell in dangerous)

@@ -6,7 +6,7 @@ import rendered_reports as reports
 from rendered_reports import MIB, moved, ran
 
 from tensorlens.lines.report import LineReport
-from tensorlens.render.html import HtmlRenderer, fragment
+from tensorlens.render.html import fragment, html_page
 
 _VOID = {"wbr", "meta", "br"}
 _COMMA = re.compile(r",(?![^(]*\))")
@@ -60,7 +60,7 @@ class Reader(HTMLParser):
 
 @pytest.mark.parametrize("kind", reports.KINDS)
 def test_html_is_whole_and_offline(kind: str) -> None:
-    for text in (fragment(reports.KINDS[kind]()), HtmlRenderer().render(reports.KINDS[kind]())):
+    for text in (fragment(reports.KINDS[kind]()), html_page(reports.KINDS[kind]())):
         reader = Reader(text)
         assert not reader.tags & {"script", "link", "img", "iframe", "b"}
         assert not [name for name, _ in reader.attributes if name.startswith("on")]
@@ -120,7 +120,7 @@ def test_bars() -> None:
 
 
 def test_hostile_text_is_escaped() -> None:
-    text = HtmlRenderer().render(reports.hostile())
+    text = html_page(reports.hostile())
     assert "<script" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "\x1b" not in text
@@ -169,7 +169,7 @@ def test_remarks() -> None:
 
 def test_page() -> None:
     report = LineReport((), (reports.CPU,), "estimated", "rank 3", ("a note",))
-    text = HtmlRenderer().render(report)
+    text = html_page(report)
     assert text.startswith("<!doctype html>\n<html")
     assert "Memory per line (estimated), rank 3</h1>" in text
     assert "note: a note" in text

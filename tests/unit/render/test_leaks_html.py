@@ -4,7 +4,7 @@ import pytest
 import rendered_leaks as leaks
 from test_html_renderer import Reader
 
-from tensorlens.render.html import HtmlRenderer, fragment
+from tensorlens.render.html import fragment, html_page
 
 
 @pytest.mark.parametrize("kind", leaks.KINDS)
@@ -18,7 +18,7 @@ def test_a_fragment_is_whole_and_offline(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", leaks.KINDS)
 def test_a_page_is_whole(kind: str) -> None:
-    page = HtmlRenderer().render(leaks.KINDS[kind]())
+    page = html_page(leaks.KINDS[kind]())
     assert "<title>tensorlens: memory leaks</title>" in page
     assert "prefers-color-scheme: dark" in page
 

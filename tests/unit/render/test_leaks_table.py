@@ -4,12 +4,12 @@ import io
 import pytest
 import rendered_leaks as leaks
 
-from tensorlens.render.flat import CsvRenderer, to_pandas
+from tensorlens.render.flat import csv_text, to_pandas
 from tensorlens.render.source import spreadsheet_text
 
 
 def rows_of(kind: str) -> list[dict[str, str]]:
-    text = CsvRenderer().render(leaks.KINDS[kind]())
+    text = csv_text(leaks.KINDS[kind]())
     assert text == leaks.KINDS[kind]().to_csv()
     return list(csv.DictReader(io.StringIO(text, newline="")))
 

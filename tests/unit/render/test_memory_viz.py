@@ -23,7 +23,7 @@ from tensorlens.records.events import (
 )
 from tensorlens.records.stacks import Frame
 from tensorlens.records.torch_files import read
-from tensorlens.render import renderer_for
+from tensorlens.render import file_content
 
 MIB = 1 << 20
 # those that MemoryViz.js obeys; any other makes it throw
@@ -35,7 +35,7 @@ VIEWER = (
 
 
 def written(recording):
-    return pickle.loads(renderer_for("pickle").render(recording))
+    return pickle.loads(file_content(recording, "pickle"))
 
 
 def viewer_peak(data, device):
@@ -65,7 +65,7 @@ def viewer_peak(data, device):
 @pytest.mark.parametrize("kind", rendered_recordings.KINDS)
 def test_the_viewer_can_open_every_kind(kind):
     recording = rendered_recordings.KINDS[kind]()
-    content = renderer_for("pickle").render(recording)
+    content = file_content(recording, "pickle")
     assert content[:2] == b"\x80\x04"
     assert {op.name for op, _, _ in pickletools.genops(content)} <= set(VIEWER)
     data = pickle.loads(content)
@@ -171,7 +171,7 @@ def test_frames_are_written_once():
     stack = log.stacks.add([Frame(f"/me/{'x' * 1000}.py", number, "f") for number in range(50)])
     for number in range(1000):
         log.append(ALLOC, "cpu", 64 * number, 64, number, stack)
-    assert len(renderer_for("pickle").render(Recording(log))) < 150_000
+    assert len(file_content(Recording(log), "pickle")) < 150_000
 
 
 def test_devices_keep_their_numbers_and_others_get_free_ones():
@@ -211,13 +211,12 @@ def test_it_is_not_read_again():
     log = EventLog()
     log.append(ALLOC, "cpu", 0, 100, 0)
     with pytest.raises(FileFormatError, match=r"made for other viewers: open it at pytorch\.org"):
-        read(renderer_for("pickle").render(Recording(log)))
+        read(file_content(Recording(log), "pickle"))
 
 
 def test_only_recordings_have_events():
     for extension in ("pickle", "perfetto.json", "trace.json", "speedscope.json", "folded"):
-        renderer = render.renderer_for(f"x.{extension}")
-        assert renderer.extension == extension
+        assert render.checked_ending(f"x.{extension}") == extension
         with pytest.raises(UsageError) as raised:
-            renderer.render(rendered_reports.one_line())
+            render.file_content(rendered_reports.one_line(), extension)
         assert str(raised.value) == f".{extension} is for recordings: save this one as .json"

@@ -7,12 +7,12 @@ import rendered_recordings
 
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, EventLog, Mark
-from tensorlens.render import renderer_for
+from tensorlens.render import file_content
 from tensorlens.render.source import printable
 
 
 def events(recording, kind=None):
-    data = json.loads(renderer_for("perfetto.json").render(recording))
+    data = json.loads(file_content(recording, "perfetto.json"))
     return [event for event in data["traceEvents"] if kind in (None, event["ph"])]
 
 
@@ -62,7 +62,7 @@ def test_many_events_are_thinned_out():
     log = EventLog()
     for number in range(100_000):
         log.append(ALLOC if number % 2 == 0 else FREE, "cpu", 0, 64 + number // 2, number)
-    content = renderer_for("perfetto.json").render(Recording(log))
+    content = file_content(Recording(log), "perfetto.json")
     assert len(content) < 5_000_000
     totals = [
         sum(event["args"].values())

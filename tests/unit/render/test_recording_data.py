@@ -9,13 +9,13 @@ import rendered_recordings as recordings
 from rendered_recordings import KIB, MS
 
 from tensorlens.recording.present.data import COLUMNS, TENSORS, summary
-from tensorlens.render import JsonRenderer
-from tensorlens.render.flat import CsvRenderer, to_pandas
+from tensorlens.render import file_content
+from tensorlens.render.flat import csv_text, to_pandas
 from tensorlens.render.source import spreadsheet_text
 
 
 def read_back(recording) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(CsvRenderer().render(recording), newline="")))
+    return list(csv.DictReader(io.StringIO(csv_text(recording), newline="")))
 
 
 @pytest.mark.parametrize("kind", recordings.KINDS)
@@ -79,7 +79,7 @@ def test_pandas_has_the_rows_of_the_csv(kind: str) -> None:
 @pytest.mark.parametrize("kind", recordings.KINDS)
 def test_the_summary_is_plain_and_adds_up(kind: str) -> None:
     recording = recordings.KINDS[kind]()
-    data = json.loads(JsonRenderer().render(recording))
+    data = json.loads(file_content(recording, "json"))
     assert data.pop("log")
     assert (data.pop("schema"), data.pop("version")) == ("tensorlens.recording_summary", 1)
     assert data.pop("contains_source") == recording.contains_source

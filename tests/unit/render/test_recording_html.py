@@ -7,13 +7,13 @@ from test_html_renderer import Reader
 
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog, Label
-from tensorlens.render.html import HtmlRenderer, fragment
+from tensorlens.render.html import fragment, html_page
 from tensorlens.render.source import printable
 from tensorlens.render.view import View
 
 
 def page_of(kind: str, **view) -> str:
-    return HtmlRenderer(View(**view) if view else None).render(recordings.KINDS[kind]())
+    return html_page(recordings.KINDS[kind](), View(**view) if view else None)
 
 
 def cells_of(text: str) -> list[list[str]]:
@@ -42,7 +42,7 @@ def test_a_fragment_is_whole_and_without_script(kind: str) -> None:
 def test_a_notebook_gets_the_fragment() -> None:
     recording = recordings.training()
     assert recording._repr_html_() == fragment(recording)
-    assert recording.to_html() == HtmlRenderer().render(recording)
+    assert recording.to_html() == html_page(recording)
 
 
 @pytest.mark.parametrize("made", [page_of, lambda kind: fragment(recordings.KINDS[kind]())])
@@ -149,7 +149,7 @@ def test_roles_and_lines_at_each_point_are_those_of_the_instant(kind: str) -> No
 
 def test_a_page_begins_with_the_instant_asked_for() -> None:
     recording = recordings.training()
-    full = HtmlRenderer(View(at="backward")).render(recording)
+    full = html_page(recording, View(at="backward"))
     (data,) = data_of(full)
     assert data["row"][data["shown"]] == 3 and data["peak"] == 3 - 1 + 1
     assert "168.00 KiB (172,032 B) in 4 blocks, after 2.00 ms, in forward at" in full

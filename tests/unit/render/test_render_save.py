@@ -10,7 +10,7 @@ import rendered_reports as reports
 from tensorlens import render
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.lines.report import LineReport
-from tensorlens.render import JsonRenderer
+from tensorlens.render import file_content
 
 
 def names_in(folder: Path) -> list[str]:
@@ -19,18 +19,18 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["html", ".html", "run.html", "a.b/run.x.HTML", Path("run.html")])
 def test_the_ending_chooses_the_renderer(name: str | Path) -> None:
-    assert render.renderer_for(name).extension == "html"
+    assert render.checked_ending(name) == "html"
 
 
 @pytest.mark.parametrize("extension", ["csv", "html", "json", "txt"])
 def test_every_renderer_writes_its_extension(extension: str) -> None:
-    assert render.renderer_for(f"out.{extension}").extension == extension
+    assert render.checked_ending(f"out.{extension}") == extension
 
 
 @pytest.mark.parametrize("name", ["run.xml", "run", "", ".", "run.json.gz", "run."])
 def test_an_unknown_ending_lists_those_known(name: str) -> None:
     with pytest.raises(UsageError) as raised:
-        render.renderer_for(name)
+        render.checked_ending(name)
     assert str(raised.value).endswith(
         "the endings known are .csv, .folded, .html, .json, .perfetto.json, .pickle,"
         " .speedscope.json, .tlens, .tlens.gz, .trace.json, .txt"
@@ -49,7 +49,7 @@ def test_importing_render_imports_no_renderer() -> None:
 @pytest.mark.parametrize("kind", reports.KINDS)
 def test_json_reads_back_equal(kind: str) -> None:
     report = reports.KINDS[kind]()
-    text = JsonRenderer().render(report)
+    text = file_content(report, "json")
     assert text.endswith("}\n")
     assert LineReport.from_json(text) == report
 
@@ -59,7 +59,7 @@ def test_json_reads_back_equal(kind: str) -> None:
 def test_save_writes_what_the_renderer_gives(tmp_path: Path, kind: str, extension: str) -> None:
     report = reports.KINDS[kind]()
     path = render.save(report, tmp_path / f"out.{extension}")
-    content = render.renderer_for(extension).render(report)
+    content = render.file_content(report, extension)
     assert isinstance(content, str)
     assert path.read_bytes() == content.encode("utf-8", "backslashreplace")
     assert names_in(tmp_path) == [f"out.{extension}"]

@@ -2,7 +2,7 @@ import pytest
 import rendered_snapshots as snapshots
 from test_html_renderer import Reader
 
-from tensorlens.render.html import HtmlRenderer, fragment, markup
+from tensorlens.render.html import fragment, html_page, markup
 from tensorlens.render.view import View
 from tensorlens.tensors.present import treemap
 
@@ -24,7 +24,7 @@ def test_a_fragment_is_whole_and_offline(kind: str, view: View) -> None:
 
 @pytest.mark.parametrize("kind", RECORDS)
 def test_a_page_is_whole(kind: str) -> None:
-    text = HtmlRenderer().render(RECORDS[kind])
+    text = html_page(RECORDS[kind])
     reader = Reader(text)
     assert not reader.tags & {"link", "img", "iframe", "b"}
     assert text.count("<script") in (0, 1)
@@ -53,7 +53,7 @@ def test_what_is_hidden_is_summed() -> None:
     assert "… 60 more tensors, 1.79 MiB (all: show --top all, or top=None)" in fragment(
         snapshots.many()
     )
-    assert "more tensor" not in HtmlRenderer().render(snapshots.many())
+    assert "more tensor" not in html_page(snapshots.many())
     text = fragment(snapshots.list_of_ten_thousand())
     assert "history[0..9999]" in text and "x 10,000" in text
 
@@ -84,7 +84,7 @@ def test_the_boxes_of_a_treemap_add_up(kind: str) -> None:
 
 
 def test_a_page_begins_with_twenty_tensors() -> None:
-    text = HtmlRenderer().render(snapshots.many())
+    text = html_page(snapshots.many())
     assert 'data-opening="20"' in text
     assert len(text.encode()) < 300 * 1024
     # a cell of a notebook has no script to show the others with
@@ -114,7 +114,7 @@ def test_small_ones_share_a_box() -> None:
 
 
 def test_a_hostile_name_cannot_leave_the_picture() -> None:
-    text = HtmlRenderer().render(snapshots.hostile())
+    text = html_page(snapshots.hostile())
     assert '<svg class="tl-treemap"' in text
     assert "<img" not in text and "\x1b" not in text
     Reader(text)

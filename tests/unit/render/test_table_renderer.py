@@ -9,12 +9,12 @@ import rendered_reports as reports
 
 from tensorlens.lines.present import COLUMNS
 from tensorlens.lines.report import LineReport
-from tensorlens.render.flat import CsvRenderer, to_pandas
+from tensorlens.render.flat import csv_text, to_pandas
 from tensorlens.render.source import spreadsheet_text
 
 
 def read_back(report: LineReport) -> list[dict[str, str]]:
-    text = CsvRenderer().render(report)
+    text = csv_text(report)
     header, *rows = csv.reader(io.StringIO(text, newline=""))
     assert tuple(header) == COLUMNS
     return [dict(zip(header, row, strict=True)) for row in rows]
@@ -54,7 +54,7 @@ def test_csv_gives_back_every_value(kind: str) -> None:
 
 
 def test_csv_text() -> None:
-    assert CsvRenderer().render(reports.one_line()) == (
+    assert csv_text(reports.one_line()) == (
         "function,module,filename,lineno,source,hits,time_ns,device,"
         "allocated,peak,reserved,net,net_max,net_first,raised\r\n"
         'Net.forward,net,net.py,7,"    def forward(self, x):",0,0,,,,,,,,\r\n'

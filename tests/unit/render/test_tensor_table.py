@@ -8,7 +8,7 @@ import rendered_snapshots as snapshots
 from tensorlens import render
 from tensorlens.loading import load
 from tensorlens.records.tensors import FIELDS
-from tensorlens.render.flat import CsvRenderer, to_pandas
+from tensorlens.render.flat import csv_text, to_pandas
 from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.view import View
 
@@ -16,7 +16,7 @@ RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapsho
 
 
 def read_back(record) -> list[dict[str, str]]:
-    text = CsvRenderer().render(record)
+    text = csv_text(record)
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 

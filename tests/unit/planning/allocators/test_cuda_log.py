@@ -7,7 +7,7 @@ from tensorlens.planning.allocators import CachingAllocator, Settings
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import Context, EventLog, Segment, SegmentBlock
 from tensorlens.records.stacks import Frame
-from tensorlens.render.html import HtmlRenderer
+from tensorlens.render.html import html_page
 from tensorlens.render.text import TextRenderer
 
 MIB = 1 << 20
@@ -74,7 +74,7 @@ def test_views_agree_with_the_allocator(expandable):
     assert peak.reserved == figures.reserved.peak == (22 if expandable else 14) * MIB
     assert max(recording.timeline().reserved) == figures.reserved.peak
     assert "12.00 MiB" in TextRenderer().render(recording)
-    assert "cuda:0" in HtmlRenderer().render(recording)
+    assert "cuda:0" in html_page(recording)
 
 
 def test_two_devices_in_a_log():

@@ -15,7 +15,7 @@ from tensorlens.planning.compare.result import (
     Outcome,
     ratio,
 )
-from tensorlens.render.html import HtmlRenderer
+from tensorlens.render.html import html_page
 from tensorlens.render.text import TextRenderer
 
 MIB = 1 << 20
@@ -184,7 +184,7 @@ def test_nothing_ran():
     found = comparison(Outcome("a", status="failed", why="no"))
     assert found.pareto == () and answers(found) == {LEAST: (), BATCH: (), QUICK: ()}
     assert "no option has figures" in str(found)
-    HtmlRenderer().render(found)
+    html_page(found)
 
 
 @pytest.mark.parametrize("name", ["<script>x</script>", "a\x1b[31m\nb", "模型" * 30, "x" * 300])
@@ -193,7 +193,7 @@ def test_hostile_names(name):
     for width in (80, 120):
         text = TextRenderer(width=width, encoding="ascii").render(found)
         assert "\x1b" not in text
-    assert "<script>" not in HtmlRenderer().render(found)
+    assert "<script>" not in html_page(found)
     assert found.to_csv() and list(found.to_pandas()["peak_allocated"].dropna()) == [100 * MIB, 5]
 
 

@@ -8,7 +8,7 @@ from tensorlens.errors import UsageError
 from tensorlens.loading import parse
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.verification import verified
-from tensorlens.render.html import HtmlRenderer
+from tensorlens.render.html import html_page
 from tensorlens.render.text import TextRenderer
 
 MIB = 1 << 20
@@ -107,12 +107,12 @@ def test_what_no_option_does_is_not_measured():
 
 def test_pages_and_tables():
     found = made(CHECKPOINT, KEPT, QUEUE)
-    page = HtmlRenderer().render(found)
+    page = html_page(found)
     assert "release &lt;b&gt;" in page and "<b>release <b>" not in page
     assert "width: 60.0%" in page and "width: 90.0%" in page
     # what is beside the peak leaves it as it is
     assert page.count('<i class="tl-best"') == 2 and ">queue</td>" in page
-    assert "Peak with each change" not in HtmlRenderer().render(made(QUEUE))
+    assert "Peak with each change" not in html_page(made(QUEUE))
     header, first, _, last = found.to_csv().splitlines()
     assert dict(zip(header.split(","), first.split(","), strict=False))["kind"] == "checkpoint"
     assert f",peak,{100 * MIB},{60 * MIB},{40 * MIB},,,," in first
@@ -122,4 +122,4 @@ def test_pages_and_tables():
 def test_nothing_found():
     found = made(notes=("a note",))
     assert "nothing that was tried saves 1 %" in str(found) and "a note" in str(found)
-    assert "nothing that was tried" in HtmlRenderer().render(found)
+    assert "nothing that was tried" in html_page(found)
