@@ -18,7 +18,7 @@ from tensorlens.integrations.hooks import quiet
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion
-from tensorlens.recording.oom import reserve
+from tensorlens.recording.oom import region
 from tensorlens.recording.oom.region import may_be_out_of_memory
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.tensors.reporter import MemReporter
@@ -102,7 +102,7 @@ class StepMonitor:
         self._steps, self._highest = 0, (0, 0)
         self._region.begin()
         if self._explains_oom:
-            reserve.reserve()
+            region.reserve()
         if self._watch is not None:
             self._watch.restart()
 
@@ -168,7 +168,7 @@ class StepMonitor:
         if folder is not None:
             self._target = self._folder or Path(folder)
         if self._explains_oom and may_be_out_of_memory(error):
-            with reserve.released():
+            with region.released():
                 from tensorlens.recording.oom.annotation import explain
 
                 found = explain(error)
@@ -197,7 +197,7 @@ class StepMonitor:
         if self._region.thread is not None:
             self._region.end()
             if self._explains_oom:
-                reserve.release()
+                region.release()
 
     @quiet
     def _sum_up(self) -> None:

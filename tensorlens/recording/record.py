@@ -26,7 +26,6 @@ from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording.analysis.costs import backward_calls
 from tensorlens.recording.oom import region as regions
-from tensorlens.recording.oom import reserve
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import EventLog
 from tensorlens.records.origin import Origin, Recorded, merge_origins
@@ -87,7 +86,7 @@ class LiveRecording(Recording):
             self._started = True
             self._adapters = found
             self._recorders = self._begun(found)
-            reserve.reserve()
+            regions.reserve()
             _running.append(self)
         self._wait = [when_imported(name, self._take_up) for name in awaited()]
 
@@ -140,7 +139,7 @@ class LiveRecording(Recording):
         """Be none of those that are on, also after a stop that was interrupted."""
         if any(each is self for each in _running):
             _running[:] = [each for each in _running if each is not self]
-            reserve.release()
+            regions.release()
 
     def mark(self, name: str) -> None:
         """Give this moment a name, for :meth:`growth` and for pictures."""
@@ -189,7 +188,7 @@ class LiveRecording(Recording):
         if error is None:
             self.stop()
             return
-        with reserve.released():
+        with regions.released():
             # the error on its way is not to give way to another one
             with guarded("a recording is lost"):
                 self.stop()

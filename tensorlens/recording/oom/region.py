@@ -1,14 +1,74 @@
-"""The way out of a profiled or recorded region: cheap to import, and safe where memory ran out."""
+"""The way out of a profiled or recorded region: cheap to import, and safe where memory ran out.
+
+Address space is kept back, so that something is left to explain with. Nothing is ever written
+there, so that it takes no memory; only a limit of addresses counts it.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from tensorlens.recording.oom import reserve
+from tensorlens.interpreter import reentrant_lock
 
 if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
+
+_SIZE = 64 << 20
+_lock = reentrant_lock()
+_wanted = 0
+_given_up = 0
+_held: mmap.mmap | None = None
+
+
+def reserve() -> None:
+    """Keep it back from now on; calls nest."""
+    global _wanted
+    with _lock:
+        _wanted += 1
+        _take()
+
+
+def release() -> None:
+    """Undo one :func:`reserve`."""
+    global _wanted
+    with _lock:
+        _wanted -= 1
+        if not _wanted:
+            _give()
+
+
+@contextmanager
+def released() -> Iterator[None]:
+    """Let what is kept back be used meanwhile."""
+    global _given_up
+    with _lock:
+        _given_up += 1
+        _give()
+    try:
+        yield
+    finally:
+        with _lock:
+            _given_up -= 1
+            if _wanted:
+                _take()
+
+
+def _take() -> None:
+    global _held
+    if _held is None and not _given_up:
+        # there may be no more left
+        with suppress(OSError, ValueError, MemoryError):
+            _held = mmap.mmap(-1, _SIZE)
+
+
+def _give() -> None:
+    global _held
+    if _held is not None:
+        _held.close()
+        _held = None
 
 
 def explain(error: BaseException, recording: Recording | None = None) -> None:
@@ -22,7 +82,7 @@ def explain(error: BaseException, recording: Recording | None = None) -> None:
     """
     if not may_be_out_of_memory(error):
         return
-    with reserve.released():
+    with released():
         try:
             from tensorlens.recording.oom.annotation import annotate
         except Exception:

@@ -25,9 +25,9 @@ from tensorlens.recording.present.remarks import (
     backward_title,
     culprits,
     device_remarks,
-    device_sources,
     extent,
     failures,
+    recorded_by,
 )
 from tensorlens.recording.present.tables import (
     line_cells,
@@ -180,7 +180,7 @@ def blocks(recording: Recording, view: View) -> Sequence[Block]:
 def _head(recording: Recording) -> Iterator[Block]:
     origin = recording.origin
     yield Heading("Memory over time", origin.provenance, origin.process)
-    yield named(device_sources(recording))
+    yield named(recorded_by(recording))
     yield Note(extent(recording), "soft")
     for failure in failures(recording):
         yield Note(failure, "error")

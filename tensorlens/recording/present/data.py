@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tensorlens.recording.moments import Moment, Resident
@@ -118,13 +118,8 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
         "peak": moment_data(recording.peak(device)),
         "backward": [
             {
+                **asdict(replace(cost, model_lines={})),
                 "line": line_data(cost.line),
-                "nbytes": cost.nbytes,
-                "blocks": cost.blocks,
-                "kept": cost.kept,
-                "peak": cost.peak,
-                "gradients": dict(cost.gradients),
-                "nodes": dict(cost.nodes),
                 "model_lines": by_line_data(cost.model_lines),
             }
             for cost in recording.backward(device)
@@ -137,12 +132,9 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
         },
         "fragmentation": None if fragmentation is None else asdict(fragmentation),
         "timeline": {
-            "times": list(timeline.times),
-            "rows": list(timeline.rows),
-            "totals": list(timeline.totals),
-            "by_role": {role: list(values) for role, values in timeline.by_role.items()},
-            "reserved": None if timeline.reserved is None else list(timeline.reserved),
-            "peak": timeline.peak,
+            name: value
+            for name, value in asdict(timeline).items()
+            if name not in ("device", "events")
         },
     }
 

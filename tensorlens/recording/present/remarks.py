@@ -14,7 +14,7 @@ from tensorlens.recording.present.instants import (
 )
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, OOM
-from tensorlens.render.figures import counted, duration, exact_size, size
+from tensorlens.render.figures import counted, device_sources, duration, exact_size, size
 from tensorlens.render.source import place, printable
 from tensorlens.render.view import View
 from tensorlens.tensors.present.tables import share
@@ -37,13 +37,11 @@ def failures(recording: Recording) -> tuple[str, ...]:
     return tuple(text for device in recording.devices for text in _failures(recording, device))
 
 
-def device_sources(recording: Recording) -> tuple[tuple[str, str], ...]:
-    """Return every device with what recorded it."""
+def recorded_by(recording: Recording) -> tuple[tuple[str, str], ...]:
+    """Return the devices with what recorded them, those that read alike together."""
     sources = recording.origin.source
-    return tuple(
-        (printable(device), printable(sources.get(device, "")))
-        for device in dict.fromkeys([*sources, *recording.devices])
-    )
+    devices = dict.fromkeys([*sources, *recording.devices])
+    return device_sources((device, sources.get(device, ""), "") for device in devices)
 
 
 def extent(recording: Recording) -> str:
