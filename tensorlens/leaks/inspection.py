@@ -11,22 +11,18 @@ from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.interpreter import paused_collector
 from tensorlens.leaks.growth.groups import (
     Group,
-    HeldBlock,
     LeftBlock,
     candidates,
     grouped,
+    held_blocks,
     left_by_step,
-    sampled,
 )
 from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, UNCLEAR, climbs, judge, may_climb
-from tensorlens.leaks.growth.levels import KnownGrowth, Levels, grown_lines, residue
 from tensorlens.leaks.growth.populations import drifts, populations
 from tensorlens.leaks.growth.retained import RetainedGroup, described
-from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.growth.samples import KnownGrowth, Levels, LoopSamples, grown_lines, residue
 from tensorlens.leaks.report import Growth
 
-_MOST_BLOCKS = 20_000
-"""Blocks whose holders are looked for; of more, some of each line and size."""
 _MOST_GROUPS = 20
 """Groups whose paths are searched for, those with the most bytes."""
 
@@ -78,18 +74,19 @@ def inspect(watched: LoopSamples) -> Inspection:
 
 
 def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
-    blocks, places, chosen = sampled(candidates(left, watched.span), _MOST_BLOCKS)
+    blocks = candidates(left, watched.span)
     found: list[RetainedGroup] = []
     groups: list[Group] = []
+    is_sampled = False
     # who holds what takes a look at the heap
-    if chosen:
-        holdings = watched.steps.holdings([block.address for block in chosen])
-        survivors = [holdings.survivors[place] for place in places]
-        groups = grouped(blocks, survivors, watched.span)
+    if blocks:
+        held, holdings = held_blocks(watched.steps, blocks)
+        is_sampled = len(holdings.survivors) < len(blocks)
+        groups = grouped(held, watched.span)
         groups = [each for each in groups if _may_grow(each, groups, watched)]
         groups.sort(key=lambda group: -group.nbytes)
         found = described(groups[:_MOST_GROUPS], holdings, left, watched)
-        del survivors, holdings
+        del held, holdings
     known = frozenset(block.birth for group in groups for block in group.blocks)
     unseen = [group.judgement.bytes_per_step for group in groups[_MOST_GROUPS:]]
     unseen_births = {birth for group in groups[_MOST_GROUPS:] for birth in group.births}
@@ -98,7 +95,7 @@ def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
     found, rest = _without_consumed(watched, left, found)
     explained = _explained(found)
     explained.births.update(unseen_births)
-    if len(chosen) < len(blocks):
+    if is_sampled:
         # of what hangs below the others nothing is known
         explained.births.update(block.birth for block in blocks)
     rest = {birth: rest[birth] for birth in rest.keys() - explained.births}
@@ -228,11 +225,8 @@ def _replaced(watched: LoopSamples, left: LeftBlocks, known: frozenset[int]) -> 
     ]
     if not blocks:
         return []
-    holdings = watched.steps.holdings([block.address for block in blocks])
-    groups = [
-        Group([HeldBlock(block, survivor)], grown[block.birth])
-        for block, survivor in zip(blocks, holdings.survivors, strict=True)
-    ]
+    held, holdings = held_blocks(watched.steps, blocks)
+    groups = [Group([each], grown[each.block.birth]) for each in held]
     return [
         replace(each, is_replaced=True, is_renewed=False, bounds=())
         for each in described(groups[:_MOST_GROUPS], holdings, left, watched)

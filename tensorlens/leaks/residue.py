@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Steps
+from tensorlens.frameworks.base import LeftBlocks, Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.survivors import Survivor
 from tensorlens.leaks.growth.retained import paths_of
@@ -64,7 +64,11 @@ class Stretch:
         """Return what is still there when the collector has run, the most bytes first."""
         gc.collect()
         found = self._by_line()
-        found += self._of_devices({each.device for each in found})
+        told = {each.device for each in found}
+        for device, now in self._steps.figures().allocated.items():
+            before = self._allocated.get(device, 0)
+            if device != "cpu" and device not in told and before >= 0 and now > before:
+                found.append(LineResidue(device, now - before, None))
         return sorted(found, key=lambda each: -each.nbytes)
 
     def close(self) -> None:
@@ -72,57 +76,34 @@ class Stretch:
         self._steps.close()
 
     def _by_line(self) -> list[LineResidue]:
-        left = self._steps.left(0)
-        by_line: dict[int, list[int]] = {}
-        for row, step in enumerate(left.step if left is not None else ()):
-            if step == 0 and left is not None:
-                by_line.setdefault(left.birth[row], []).append(row)
-        if left is None or not by_line:
-            return []
-        sums = {birth: sum(left.size[row] for row in rows) for birth, rows in by_line.items()}
-        lines = sorted(sums, key=lambda birth: -sums[birth])
-        largest = [max(by_line[birth], key=lambda row: left.size[row]) for birth in lines]
-        shown = largest[:_MOST_LINES]
-        holdings = self._steps.holdings([left.address[row] for row in shown])
-        known = [_known(each) for each in holdings.survivors]
-        paths = _paths(holdings.survivors)
-        del holdings
-        blank = ("", "", ())
-        return [
-            self._of_line(
-                birth,
-                sums[birth],
-                len(by_line[birth]),
-                known[place] if place < len(known) else blank,
-                paths[place] if place < len(paths) else "",
-            )
-            for place, birth in enumerate(lines)
-        ]
-
-    def _of_line(
-        self,
-        birth: int,
-        nbytes: int,
-        tensors: int,
-        known: tuple[str, str, tuple[int, ...]],
-        path: str,
-    ) -> LineResidue:
-        line = self._steps.line(birth)
-        name, dtype, shape = known
-        device = self._steps.device(birth)
-        return LineResidue(device, nbytes, tensors, line, source_of(line), name, dtype, shape, path)
-
-    def _of_devices(self, told: Collection[str]) -> list[LineResidue]:
+        left = self._steps.left(0) or LeftBlocks()
+        rows: dict[int, list[int]] = {}
+        for row, step in enumerate(left.step):
+            if step == 0:
+                rows.setdefault(left.birth[row], []).append(row)
         found = []
-        for device, now in self._steps.figures().allocated.items():
-            before = self._allocated.get(device, 0)
-            if device != "cpu" and device not in told and before >= 0 and now > before:
-                found.append(LineResidue(device, now - before, None))
-        return found
+        for birth, own in rows.items():
+            line = self._steps.line(birth)
+            nbytes = sum(left.size[row] for row in own)
+            device = self._steps.device(birth)
+            found.append(LineResidue(device, nbytes, len(own), line, source_of(line)))
+        lines = sorted(zip(found, rows.values(), strict=True), key=lambda pair: -pair[0].nbytes)
+        largest = [max(own, key=lambda row: left.size[row]) for _, own in lines[:_MOST_LINES]]
+        named = self._named([left.address[row] for row in largest])
+        shown = [
+            replace(each, name=name, dtype=dtype, shape=shape, path=path)
+            for (each, _), (name, dtype, shape, path) in zip(lines, named, strict=False)
+        ]
+        return [*shown, *(each for each, _ in lines[len(shown) :])]
 
-
-def _known(survivor: Survivor) -> tuple[str, str, tuple[int, ...]]:
-    return survivor.name, survivor.dtype, survivor.shape
+    def _named(self, addresses: Sequence[int]) -> list[tuple[str, str, tuple[int, ...], str]]:
+        """Return the name, the type, the shape and the shortest path of some blocks."""
+        survivors = self._steps.holdings(addresses).survivors if addresses else []
+        paths = _paths(survivors)
+        return [
+            (each.name, each.dtype, each.shape, path)
+            for each, path in zip(survivors, paths, strict=True)
+        ]
 
 
 def _paths(survivors: Sequence[Survivor]) -> list[str]:

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from tensorlens.heap.paths import UNSEEN
 from tensorlens.interpreter import frozen_objects
 from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, Judgement, climbs, growing
-from tensorlens.leaks.growth.levels import balance
 from tensorlens.leaks.growth.retained import RetainedGroup, end_of
-from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.growth.samples import LoopSamples, balance
 from tensorlens.leaks.host import HostSample, growing_arrays, host_growth
 from tensorlens.leaks.inspection import Inspection, inspect
 from tensorlens.leaks.leak_records import leak_of, with_models_as_one

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.base import LeftBlocks
-from tensorlens.frameworks.survivors import Survivor
+from tensorlens.frameworks.base import LeftBlocks, Steps
+from tensorlens.frameworks.survivors import Holdings, Survivor
 from tensorlens.leaks.growth.growth_test import (
     NONE,
     Judgement,
@@ -132,39 +132,32 @@ def candidates(blocks: LeftBlocks, span: WatchedSteps) -> list[LeftBlock]:
     return [block for each, judgement in judged if judgement.certainty != NONE for block in each]
 
 
-def sampled(
-    blocks: Sequence[LeftBlock], most: int
-) -> tuple[list[LeftBlock], list[int], list[LeftBlock]]:
-    """Choose some of many blocks, for others of their line and size.
-
-    Returns:
-        The blocks in an order of their own, the place of what stands for each among the chosen,
-        and the chosen.
-    """
-    if len(blocks) <= most:
-        return [*blocks], [*range(len(blocks))], [*blocks]
-    ordered = sorted(blocks, key=lambda block: (block.birth, block.size, block.step))
-    every = -(-len(ordered) // most)
-    places: list[int] = []
-    chosen: list[LeftBlock] = []
-    for number, block in enumerate(ordered):
-        is_alike = chosen and (chosen[-1].birth, chosen[-1].size) == (block.birth, block.size)
-        if number % every == 0 or not is_alike:
-            chosen.append(block)
-        places.append(len(chosen) - 1)
-    return ordered, places, chosen
+def held_blocks(
+    steps: Steps, blocks: Sequence[LeftBlock], most: int = 20_000
+) -> tuple[list[HeldBlock], Holdings]:
+    """Look for who holds some blocks; of more than ``most``, some of each line and size."""
+    ordered, places, chosen = [*blocks], [*range(len(blocks))], [*blocks]
+    if len(blocks) > most:
+        ordered.sort(key=lambda block: (block.birth, block.size, block.step))
+        every = -(-len(ordered) // most)
+        places, chosen = [], []
+        for number, block in enumerate(ordered):
+            is_alike = chosen and (chosen[-1].birth, chosen[-1].size) == (block.birth, block.size)
+            if number % every == 0 or not is_alike:
+                chosen.append(block)
+            places.append(len(chosen) - 1)
+    holdings = steps.holdings([block.address for block in chosen])
+    held = map(HeldBlock, ordered, (holdings.survivors[place] for place in places))
+    return [*held], holdings
 
 
-def grouped(
-    blocks: Sequence[LeftBlock], survivors: Sequence[Survivor], span: WatchedSteps
-) -> list[Group]:
+def grouped(held: Sequence[HeldBlock], span: WatchedSteps) -> list[Group]:
     """Put blocks together that one line made and that are held the same way.
 
     What only hangs below a tensor is not a group of its own where that tensor is left behind
     too: it is counted with it. Where the tensor is not, as with a sum that goes on, all that
     hangs below it makes one group.
     """
-    held = [HeldBlock(block, each) for block, each in zip(blocks, survivors, strict=True)]
     itself = [each for each in held if each.is_itself or not each.survivor.holders]
     groups = _steady(itself, (names(itself), _by_size, _by_line), span)
     own = {id(tensor) for group in groups for tensor in group.roots()}

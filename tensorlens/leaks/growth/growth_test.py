@@ -69,8 +69,6 @@ class Judgement:
     tensors_per_step: float
     bytes_per_step: float
     reason: str
-    steps: int = 0
-    """How many steps left something behind."""
     rate: float = 1.0
     """In which part of the steps something is left."""
 
@@ -113,7 +111,7 @@ def judge(left: Mapping[int, StepResidue], span: WatchedSteps) -> Judgement:
     tensors = sum(each.tensors for each in found) / span.steps
     nbytes = sum(each.nbytes for each in found) / span.steps
     text = f"{held} of {span.words(count)} left something behind: run more steps to tell"
-    return Judgement(UNCLEAR, tensors, nbytes, text, held, held / count)
+    return Judgement(UNCLEAR, tensors, nbytes, text, held / count)
 
 
 def _is_once_and_latest(places: Sequence[int], count: int) -> bool:
@@ -133,12 +131,12 @@ def _of_every_step(found: Sequence[StepResidue], span: WatchedSteps) -> Judgemen
     same = len({each.tensors for each in found}) == 1
     if count < _FEWEST:
         text = f"each of only {count} steps left something behind: run more steps to be sure"
-        return Judgement(LIKELY if count > 1 else UNCLEAR, tensors, nbytes, text, count)
+        return Judgement(LIKELY if count > 1 else UNCLEAR, tensors, nbytes, text)
     if same:
         text = f"each of {span.words(count)} left the same number of tensors behind"
     else:
         text = f"each of {span.words(count)} left tensors behind"
-    return Judgement(CERTAIN, tensors, nbytes, text, count)
+    return Judgement(CERTAIN, tensors, nbytes, text)
 
 
 def _regular(left: Mapping[int, StepResidue], span: WatchedSteps) -> Judgement | None:
@@ -159,7 +157,7 @@ def _regular(left: Mapping[int, StepResidue], span: WatchedSteps) -> Judgement |
     nbytes = sum(left[step].nbytes for step in earlier) / held / every
     times = f"{len(places)} times in {span.count * span.stride} steps"
     text = f"one step in {every} left something behind, {times}"
-    return Judgement(LIKELY, tensors, nbytes, text, held, 1 / interval)
+    return Judgement(LIKELY, tensors, nbytes, text, 1 / interval)
 
 
 def growing(levels: Sequence[int], stride: int = 1) -> Judgement | None:
@@ -176,7 +174,7 @@ def growing(levels: Sequence[int], stride: int = 1) -> Judgement | None:
     words = WatchedSteps(0, 0, stride).words(len(steps))
     amount = f"{steps[0]} bytes larger" if len(set(steps)) == 1 else "larger"
     text = f"it was {amount} after each of {words}"
-    return Judgement(CERTAIN, 0.0, mean, text, len(steps))
+    return Judgement(CERTAIN, 0.0, mean, text)
 
 
 def climbs(levels: Sequence[int]) -> bool:

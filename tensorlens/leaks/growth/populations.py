@@ -12,10 +12,10 @@ from tensorlens.leaks.growth.groups import (
     HeldBlock,
     LeftBlock,
     blocks_of,
+    held_blocks,
     latest_of,
     left_by_step,
     names,
-    sampled,
 )
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
@@ -27,7 +27,6 @@ from tensorlens.leaks.growth.growth_test import (
     may_climb,
     may_enlarge,
 )
-from tensorlens.leaks.growth.levels import KnownGrowth, Levels, total
 from tensorlens.leaks.growth.retained import (
     RetainedBelow,
     RetainedGroup,
@@ -36,9 +35,8 @@ from tensorlens.leaks.growth.retained import (
     cycles_of,
     described_alone,
     paths_of,
-    with_holders,
 )
-from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.growth.samples import KnownGrowth, Levels, LoopSamples, total
 from tensorlens.leaks.report import Certainty, Growth, GrowthKind, place_of
 from tensorlens.records.references import ReferencePath
 from tensorlens.units import format_bytes
@@ -95,12 +93,7 @@ def populations(
         for each in blocks_of(left)
         if each.step >= 0 and each.birth in lines and each.address not in explained.addresses
     ]
-    ordered, places, chosen = sampled(blocks, _MOST_BLOCKS)
-    holdings = watched.steps.holdings([block.address for block in chosen])
-    held = [
-        HeldBlock(block, holdings.survivors[place])
-        for block, place in zip(ordered, places, strict=True)
-    ]
+    held, holdings = held_blocks(watched.steps, blocks, _MOST_BLOCKS)
     found, births = [], set[int]()
     for population, paths in _by_container(_alike(held)):
         own = {birth: lines[birth] for birth in lines if _is_most(population, birth, held)}
@@ -202,9 +195,7 @@ def _described(
     tensors = sum(lines[birth].blocks_growth for birth in own or lines)
     first, last = levels.blocks[0], levels.blocks[-1]
     reason = f"each is freed some steps later, but {first:,} were there and {last:,} are now"
-    judgement = Judgement(
-        certainty, tensors / steps, levels.growth / steps, reason, len(watched.judged)
-    )
+    judgement = Judgement(certainty, tensors / steps, levels.growth / steps, reason)
     group = Group(population.held, judgement, population.is_below)
     hanging = tuple(
         RetainedBelow(
@@ -213,11 +204,10 @@ def _described(
         for birth, each in sorted(lines.items(), key=lambda pair: -pair[1].growth)
         if birth not in own
     )
-    item = group.latest.item
-    nothing = Retained(0, 0, ())
-    found = described_alone(group, holdings, left, watched)
+    circle = cycles_of([group.latest.item], [paths])[0]
+    found = described_alone(group, paths, circle, Retained(0, 0, ()), holdings, left, watched)
     return replace(
-        with_holders(found, group, paths, cycles_of([item], [paths])[0], nothing),
+        found,
         bytes_per_step=judgement.bytes_per_step,
         bounds=bounds_of([group], [paths])[0],
         below=hanging,
@@ -259,29 +249,21 @@ def drifts(
         if birth in rest and may_enlarge(rest[birth].blocks, rest[birth].nbytes)
     }
     ordered = sorted(found, key=lambda birth: -found[birth].growth)[:_MOST_LINES]
-    paths = _paths(watched, [latest[birth] for birth in ordered])
-    return [_growth(watched, birth, found[birth], paths[birth]) for birth in ordered]
-
-
-def _paths(watched: LoopSamples, blocks: list[LeftBlock]) -> Mapping[int, str]:
-    """Return the shortest path that holds each block, by its line; empty where none is known."""
-    if not blocks:
-        return {}
-    holdings = watched.steps.holdings([block.address for block in blocks])
-    items = [
-        HeldBlock(block, survivor).item
-        for block, survivor in zip(blocks, holdings.survivors, strict=True)
+    if not ordered:
+        return []
+    held, _ = held_blocks(watched.steps, [latest[birth] for birth in ordered])
+    paths = paths_of([each.item for each in held])
+    return [
+        _growth(watched, birth, found[birth], own)
+        for birth, own in zip(ordered, paths, strict=True)
     ]
-    paths = paths_of(items)
-    return {
-        block.birth: str(own[0]) if own else "" for block, own in zip(blocks, paths, strict=True)
-    }
 
 
-def _growth(watched: LoopSamples, birth: int, levels: Levels, path: str) -> Growth:
+def _growth(watched: LoopSamples, birth: int, levels: Levels, paths: list[ReferencePath]) -> Growth:
     rate = levels.growth / watched.span.steps
     where = place_of(watched.steps.line(birth))
     before, now = map(format_bytes, (levels.nbytes[0], levels.nbytes[-1]))
     amount = f"{format_bytes(round(rate))} a step, made at {where}"
     text = f"{amount}: as many tensors are there, but they had {before} and have {now} now"
+    path = str(paths[0]) if paths else ""
     return Growth(GrowthKind.UNCLEAR, text, rate, path, watched.steps.device(birth))

@@ -16,8 +16,7 @@ from tensorlens.leaks.growth.groups import (
     merged_groups,
 )
 from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement
-from tensorlens.leaks.growth.levels import frees_as_much, steps_of
-from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.growth.samples import LoopSamples, frees_as_much, steps_of
 from tensorlens.leaks.report import Example
 from tensorlens.records.references import Reference, ReferencePath
 
@@ -125,18 +124,20 @@ def described(
     found = []
     for place, group in enumerate(groups):
         own, circle = paths[place], loops[place]
-        one = holdings.below(group.roots()[-1:], _roots(groups)) if below[place].tensors else None
-        each = described_alone(group, holdings, left, watched)
-        if one is not None:
+        hanging = _hanging(group, below[place], left, watched)
+        one = below[place]
+        if one.tensors:
+            one = holdings.below(group.roots()[-1:], _roots(groups))
+        each = described_alone(group, own, circle, one, holdings, left, watched)
+        if below[place].tensors:
             example = replace(each.example, below=one.bytes, below_tensors=one.tensors)
             each = replace(each, example=example)
-        hanging = _hanging(group, below[place], left, watched)
         nbytes = group.judgement.bytes_per_step + (
             0.0 if group.is_below else sum(part.nbytes for part in hanging)
         )
         found.append(
             replace(
-                with_holders(each, group, own, circle, one or below[place]),
+                each,
                 bytes_per_step=nbytes,
                 bounds=bounded[place],
                 is_renewed=frees_as_much(group, own, watched),
@@ -282,16 +283,23 @@ def _charged(groups: Sequence[Group], holdings: Holdings) -> list[Retained]:
 
 
 def described_alone(
-    group: Group, holdings: Holdings, left: LeftBlocks, watched: LoopSamples
+    group: Group,
+    paths: Sequence[ReferencePath],
+    circle: ReferencePath | None,
+    below: Retained,
+    holdings: Holdings,
+    left: LeftBlocks,
+    watched: LoopSamples,
 ) -> RetainedGroup:
-    """Return what is known of a group without asking who holds it."""
+    """Return what is known of a group by itself, with the path on to what hangs below."""
     latest = group.latest
     survivor = latest.survivor
     birth = latest.block.birth
-    age = (watched.count - latest.block.step) * watched.stride
-    example = _example_of(survivor, age)
+    example = _example_of(survivor, (watched.count - latest.block.step) * watched.stride)
+    onward = below.references
     if group.is_below:
         example, birth = _of_root(group, holdings, left, watched)
+        onward = survivor.holders[0].references if survivor.holders else onward
     elif len(group.births) > 1:
         birth = next(iter(group.births))
     return RetainedGroup(
@@ -304,6 +312,8 @@ def described_alone(
         is_in_array=bool(survivor.arrays) and not survivor.tensors,
         is_unseen=survivor.is_held_unseen,
         words=survivor.words,
+        paths=tuple(replace(path, references=(*path.references, *onward)) for path in paths),
+        cycle=circle,
     )
 
 
@@ -348,22 +358,3 @@ def _of_root(
         below_tensors=len(counted),
     )
     return example, birth
-
-
-def with_holders(
-    found: RetainedGroup,
-    group: Group,
-    paths: Sequence[ReferencePath],
-    circle: ReferencePath | None,
-    below: Retained,
-) -> RetainedGroup:
-    """Return a group with who holds it, and the path on to what hangs below."""
-    survivor = group.latest.survivor
-    onward = below.references
-    if group.is_below and survivor.holders:
-        onward = survivor.holders[0].references
-    return replace(
-        found,
-        paths=tuple(replace(path, references=(*path.references, *onward)) for path in paths),
-        cycle=circle,
-    )

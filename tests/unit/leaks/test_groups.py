@@ -2,7 +2,7 @@ from array import array
 
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.survivors import Holder, Survivor
-from tensorlens.leaks.growth.groups import LeftBlock, candidates, grouped
+from tensorlens.leaks.growth.groups import HeldBlock, LeftBlock, candidates, grouped
 from tensorlens.leaks.growth.growth_test import WatchedSteps
 
 SPAN = WatchedSteps(count=8, warmup=2)
@@ -38,7 +38,7 @@ def in_groups(survivors, births=None):
         LeftBlock(100 + at, 16, 1 if births is None else births[at], step)
         for at, step in enumerate([*range(8)] * (len(survivors) // 8))
     ]
-    return grouped(blocks, survivors, SPAN)
+    return grouped([*map(HeldBlock, blocks, survivors)], SPAN)
 
 
 def test_names_with_numbers_are_alike():
