@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.base import LeftBlocks
+from tensorlens.guards import is_from_a_handler, reason
 from tensorlens.interpreter import paused_collector
 from tensorlens.leaks.growth.groups import (
     Group,
@@ -20,7 +21,14 @@ from tensorlens.leaks.growth.groups import (
 from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, UNCLEAR, climbs, judge, may_climb
 from tensorlens.leaks.growth.populations import drifts, populations
 from tensorlens.leaks.growth.retained import RetainedGroup, described
-from tensorlens.leaks.growth.samples import KnownGrowth, Levels, LoopSamples, grown_lines, residue
+from tensorlens.leaks.growth.samples import (
+    KnownGrowth,
+    Levels,
+    LoopSamples,
+    WatchedLoop,
+    grown_lines,
+    residue,
+)
 from tensorlens.leaks.report import Growth
 
 _MOST_GROUPS = 20
@@ -34,15 +42,16 @@ class Inspection:
     found: list[RetainedGroup]
     growth: list[Growth]
     """Lines that may grow though no single block stays behind."""
-    unseen: int
-    """How many groups grew besides, the smallest, which nobody has looked at."""
-    unseen_bytes_per_step: float
+    unseen: list[float]
+    """Bytes a step of groups that grew besides, the smallest, which nobody has looked at."""
+    notes: list[str]
 
 
 @dataclass(slots=True)
 class _Look:
-    """The groups of blocks that steps left behind."""
+    """The groups of blocks that steps left behind in one framework."""
 
+    watched: LoopSamples
     found: list[RetainedGroup]
     left: LeftBlocks
     """All that lives of the steps."""
@@ -54,7 +63,7 @@ class _Look:
     """Bytes a step of the groups that were not looked at."""
 
 
-def inspect(watched: LoopSamples) -> Inspection:
+def inspect(loop: WatchedLoop) -> Inspection:
     """Return what is left of each of the steps, and what may grow.
 
     The collector runs once, between two looks, and only where something grew that nothing but it
@@ -62,15 +71,33 @@ def inspect(watched: LoopSamples) -> Inspection:
     """
     # or it might free what is about to be looked at
     with paused_collector():
-        left = watched.steps.left(0)
-        if left is None:
-            return Inspection([], [], 0, 0.0)
-        look = _look(watched, left)
-    dead = _collect(watched, look)
-    with paused_collector():
-        found, growth = _populations(watched, look, dead)
-    found = [_without_garbage(each, dead, watched) for each in found]
-    return Inspection(found, growth, len(look.unseen), sum(look.unseen))
+        looks, notes = _looks(loop)
+    dead = _collect(looks)
+    unseen = [each for look in looks for each in look.unseen]
+    found: list[RetainedGroup] = []
+    growth: list[Growth] = []
+    for look, gone in zip(looks, dead, strict=True):
+        with paused_collector():
+            groups, more = _populations(look, gone)
+        found += (_without_garbage(each, gone) for each in groups)
+        growth += more
+    return Inspection(found, growth, unseen, notes)
+
+
+def _looks(loop: WatchedLoop) -> tuple[list[_Look], list[str]]:
+    """Look at what is left in each framework that counts; return a note on each that fails."""
+    looks: list[_Look] = []
+    notes: list[str] = []
+    for name, watched in loop.parts.items():
+        try:
+            left = watched.steps.left(0)
+            if left is not None:
+                looks.append(_look(watched, left))
+        except Exception as error:
+            if is_from_a_handler(error) or len(loop.parts) == 1:
+                raise
+            notes.append(f"{name}: what its steps left behind could not be told: {reason(error)}")
+    return looks, notes
 
 
 def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
@@ -99,27 +126,32 @@ def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
         # of what hangs below the others nothing is known
         explained.births.update(block.birth for block in blocks)
     rest = {birth: rest[birth] for birth in rest.keys() - explained.births}
-    return _Look(found, left, explained, rest, unseen)
+    return _Look(watched, found, left, explained, rest, unseen)
 
 
-def _collect(watched: LoopSamples, look: _Look) -> frozenset[int]:
-    """Run the collector where it matters, and return the addresses that it has freed.
+def _collect(looks: Sequence[_Look]) -> list[frozenset[int]]:
+    """Run the collector where it matters, and return the addresses that it has freed, of each look.
 
     Not where the program collects nothing: there a cycle tells by itself.
     """
-    grew_otherwise = any(levels.growth > 0 for levels in look.rest.values())
-    is_known = all(each.is_held for each in look.found) and not grew_otherwise
-    if is_known or watched.uncollected:
-        return frozenset()
+    is_known = all(
+        all(each.is_held for each in look.found)
+        and not any(levels.growth > 0 for levels in look.rest.values())
+        for look in looks
+    )
+    if is_known or looks[0].watched.uncollected:
+        return [frozenset() for _ in looks]
     gc.collect()
-    now = watched.steps.left(0)
-    return frozenset(look.left.address).difference(() if now is None else now.address)
+    freed = []
+    for look in looks:
+        now = look.watched.steps.left(0)
+        freed.append(frozenset(look.left.address).difference(() if now is None else now.address))
+    return freed
 
 
-def _populations(
-    watched: LoopSamples, look: _Look, dead: frozenset[int]
-) -> tuple[list[RetainedGroup], list[Growth]]:
+def _populations(look: _Look, dead: frozenset[int]) -> tuple[list[RetainedGroup], list[Growth]]:
     """Return the groups with the populations that grow, and the lines that may."""
+    watched = look.watched
     explained = KnownGrowth(look.explained.addresses | dead, set(look.explained.births))
     rest = residue(watched, look.left, explained) if dead else look.rest
     growing, births = populations(watched, look.left, explained, rest)
@@ -128,10 +160,9 @@ def _populations(
     return found + growing, drifts(watched, look.left, explained, rest, told)
 
 
-def _without_garbage(
-    found: RetainedGroup, dead: frozenset[int], watched: LoopSamples
-) -> RetainedGroup:
+def _without_garbage(found: RetainedGroup, dead: frozenset[int]) -> RetainedGroup:
     """Judge what nobody holds again, by what of it the collector has left."""
+    watched = found.watched
     if found.is_held:
         return found
     if watched.uncollected:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.growth.growth_test import CERTAIN, LIKELY
 from tensorlens.leaks.growth.retained import RetainedGroup
-from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.report import BelowLine, Certainty, Leak, LeakKind, source_of
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
@@ -23,8 +22,9 @@ _OF_A_MODEL = ("parameter", "optimizer")
 _RUNTIME = "TensorFlow's runtime (no reference in Python)"
 
 
-def _certainty(found: RetainedGroup, watched: LoopSamples) -> tuple[Certainty, str]:
+def _certainty(found: RetainedGroup) -> tuple[Certainty, str]:
     """Return how sure it is that something is a leak, and why."""
+    watched = found.watched
     certainty, reason = found.judgement.certainty, found.judgement.reason
     if found.is_garbage:
         if watched.is_frozen:
@@ -43,9 +43,9 @@ def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
     return any(each.kind in _CONTAINERS for path in paths for each in path.references)
 
 
-def leak_of(found: RetainedGroup, watched: LoopSamples) -> Leak:
+def leak_of(found: RetainedGroup) -> Leak:
     """Return a group that stays behind as the report has it."""
-    line = watched.steps.line(found.birth)
+    watched, line = found.watched, found.line
     source = source_of(line)
     facts = Facts(
         steps=watched.span.steps,
@@ -56,7 +56,7 @@ def leak_of(found: RetainedGroup, watched: LoopSamples) -> Leak:
         carried=_carried(source),
         words=found.words,
     )
-    certainty, reason = _certainty(found, watched)
+    certainty, reason = _certainty(found)
     todo = advice(found.paths, found.example, facts)
     if found.is_garbage:
         todo = _FREEZE if watched.is_frozen else _COLLECT
@@ -74,7 +74,7 @@ def leak_of(found: RetainedGroup, watched: LoopSamples) -> Leak:
         advice=todo,
         source=source,
         kind=_kind(found),
-        below=_below(found, watched),
+        below=_below(found),
         nodes_per_step=found.nodes,
     )
 
@@ -85,8 +85,8 @@ def _kind(found: RetainedGroup) -> LeakKind:
     return LeakKind.QUEUE if found.is_population else LeakKind.LEAK
 
 
-def _below(found: RetainedGroup, watched: LoopSamples) -> tuple[BelowLine, ...]:
-    lines = [(watched.steps.line(each.birth), each) for each in found.below]
+def _below(found: RetainedGroup) -> tuple[BelowLine, ...]:
+    lines = [(found.watched.steps.line(each.birth), each) for each in found.below]
     return tuple(
         BelowLine(line, each.nbytes, each.tensors, each.role, source_of(line))
         for line, each in lines

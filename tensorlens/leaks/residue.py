@@ -11,7 +11,7 @@ from tensorlens.frameworks.base import LeftBlocks, Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.survivors import Survivor
 from tensorlens.leaks.growth.retained import paths_of
-from tensorlens.leaks.merged_steps import follow
+from tensorlens.leaks.loop_steps import LoopSteps
 from tensorlens.leaks.report import source_of
 from tensorlens.records.tensors import SourceLine
 
@@ -49,12 +49,12 @@ class Stretch:
         found = adapters()
         if not found:
             raise UsageError("no framework was imported")
-        self._steps: Steps = follow(found)
+        self._steps = LoopSteps(found)
         self._steps.begin()
-        if self._steps.left(0) is None:
+        if all(part.left(0) is None for part in self._steps.parts.values()):
             self._steps.close()
             raise UsageError("the counter of host memory that is in use does not know blocks")
-        self._allocated = self._steps.figures().allocated
+        self._allocated = self._steps.allocated()
 
     def end(self) -> None:
         """Stop: later allocations do not belong to it."""
@@ -63,9 +63,9 @@ class Stretch:
     def remains(self) -> list[LineResidue]:
         """Return what is still there when the collector has run, the most bytes first."""
         gc.collect()
-        found = self._by_line()
+        found = [each for part in self._steps.parts.values() for each in _by_line(part)]
         told = {each.device for each in found}
-        for device, now in self._steps.figures().allocated.items():
+        for device, now in self._steps.allocated().items():
             before = self._allocated.get(device, 0)
             if device != "cpu" and device not in told and before >= 0 and now > before:
                 found.append(LineResidue(device, now - before, None))
@@ -75,35 +75,26 @@ class Stretch:
         """Follow no longer."""
         self._steps.close()
 
-    def _by_line(self) -> list[LineResidue]:
-        left = self._steps.left(0) or LeftBlocks()
-        rows: dict[int, list[int]] = {}
-        for row, step in enumerate(left.step):
-            if step == 0:
-                rows.setdefault(left.birth[row], []).append(row)
-        found = []
-        for birth, own in rows.items():
-            line = self._steps.line(birth)
-            nbytes = sum(left.size[row] for row in own)
-            device = self._steps.device(birth)
-            found.append(LineResidue(device, nbytes, len(own), line, source_of(line)))
-        lines = sorted(zip(found, rows.values(), strict=True), key=lambda pair: -pair[0].nbytes)
-        largest = [max(own, key=lambda row: left.size[row]) for _, own in lines[:_MOST_LINES]]
-        named = self._named([left.address[row] for row in largest])
-        shown = [
-            replace(each, name=name, dtype=dtype, shape=shape, path=path)
-            for (each, _), (name, dtype, shape, path) in zip(lines, named, strict=False)
-        ]
-        return [*shown, *(each for each, _ in lines[len(shown) :])]
 
-    def _named(self, addresses: Sequence[int]) -> list[tuple[str, str, tuple[int, ...], str]]:
-        """Return the name, the type, the shape and the shortest path of some blocks."""
-        survivors = self._steps.holdings(addresses).survivors if addresses else []
-        paths = _paths(survivors)
-        return [
-            (each.name, each.dtype, each.shape, path)
-            for each, path in zip(survivors, paths, strict=True)
-        ]
+def _by_line(steps: Steps) -> list[LineResidue]:
+    left = steps.left(0) or LeftBlocks()
+    rows: dict[int, list[int]] = {}
+    for row, step in enumerate(left.step):
+        if step == 0:
+            rows.setdefault(left.birth[row], []).append(row)
+    found = []
+    for birth, own in rows.items():
+        line = steps.line(birth)
+        nbytes = sum(left.size[row] for row in own)
+        found.append(LineResidue(steps.device(birth), nbytes, len(own), line, source_of(line)))
+    lines = sorted(zip(found, rows.values(), strict=True), key=lambda pair: -pair[0].nbytes)
+    largest = [max(own, key=lambda row: left.size[row]) for _, own in lines[:_MOST_LINES]]
+    survivors = steps.holdings([left.address[row] for row in largest]).survivors if lines else []
+    shown = [
+        replace(each, name=known.name, dtype=known.dtype, shape=known.shape, path=path)
+        for (each, _), known, path in zip(lines, survivors, _paths(survivors), strict=False)
+    ]
+    return [*shown, *(each for each, _ in lines[len(shown) :])]
 
 
 def _paths(survivors: Sequence[Survivor]) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from tensorlens.heap.paths import UNSEEN
 from tensorlens.interpreter import frozen_objects
 from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, Judgement, climbs, growing
 from tensorlens.leaks.growth.retained import RetainedGroup, end_of
-from tensorlens.leaks.growth.samples import LoopSamples, balance
+from tensorlens.leaks.growth.samples import WatchedLoop, balance
 from tensorlens.leaks.host import HostSample, growing_arrays, host_growth
 from tensorlens.leaks.inspection import Inspection, inspect
 from tensorlens.leaks.leak_records import leak_of, with_models_as_one
@@ -34,7 +35,7 @@ _HARMLESS = {
 """Kinds of growth that end, and the words for them."""
 
 
-def verdict(watched: LoopSamples) -> LeakReport:
+def verdict(watched: WatchedLoop) -> LeakReport:
     """Return what grew in the steps that were watched."""
     if not watched.judged:
         text = f"too few steps to tell: {watched.made} with {watched.warmup_steps} of warm-up"
@@ -43,13 +44,13 @@ def verdict(watched: LoopSamples) -> LeakReport:
     leaks: list[tuple[RetainedGroup, Leak]] = []
     others: list[tuple[float, Growth]] = []
     for each in seen.found:
-        other = _no_leak(each, watched)
+        other = _no_leak(each)
         if other is not None:
             others.append((each.taken, other))
         elif each.judgement.certainty == UNCLEAR:
-            others.append((each.taken, _unclear(each, watched)))
+            others.append((each.taken, _unclear(each)))
         else:
-            leaks.append((each, leak_of(each, watched)))
+            leaks.append((each, leak_of(each)))
     leaks = with_models_as_one(leaks)
     leaks.sort(key=lambda pair: -pair[1].bytes_per_step)
     listed = [leak for _, leak in leaks]
@@ -60,7 +61,7 @@ def verdict(watched: LoopSamples) -> LeakReport:
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     grown += _gone(watched, sums)
     text = _headline(watched, listed, grown, sums)
-    notes = (*_left_out(seen), *_hidden(listed))
+    notes = (*_left_out(seen), *_hidden(listed), *seen.notes)
     return _report(watched, tuple(listed), tuple(grown), text, notes, sums)
 
 
@@ -68,8 +69,8 @@ def _left_out(seen: Inspection) -> tuple[str, ...]:
     """Return the note on what grew but was not looked at."""
     if not seen.unseen:
         return ()
-    nbytes = format_bytes(round(seen.unseen_bytes_per_step))
-    groups = counted(seen.unseen, "smaller group")
+    nbytes = format_bytes(round(sum(seen.unseen)))
+    groups = counted(len(seen.unseen), "smaller group")
     return (f"{groups} left something behind too, {nbytes} a step: not looked at",)
 
 
@@ -84,12 +85,12 @@ def _hidden(leaks: Sequence[Leak]) -> tuple[str, ...]:
     )
 
 
-def _no_leak(found: RetainedGroup, watched: LoopSamples) -> Growth | None:
+def _no_leak(found: RetainedGroup) -> Growth | None:
     """Return why a group is no leak, if it is none."""
     nbytes = found.bytes_per_step
-    what = f"{_rate(found.judgement, nbytes)}, made at {_where(found, watched)}"
+    what = f"{_rate(found.judgement, nbytes)}, made at {place_of(found.line)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
-    if found.is_garbage and not watched.uncollected:
+    if found.is_garbage and not found.watched.uncollected:
         circle = f": {found.cycle}" if found.cycle is not None else ""
         text = f"{what}: garbage that waited for the collector, a cycle{circle}"
         return Growth(GrowthKind.GARBAGE, text, nbytes, path, found.device)
@@ -103,14 +104,10 @@ def _no_leak(found: RetainedGroup, watched: LoopSamples) -> Growth | None:
     return None
 
 
-def _where(found: RetainedGroup, watched: LoopSamples) -> str:
-    return place_of(watched.steps.line(found.birth))
-
-
-def _unclear(found: RetainedGroup, watched: LoopSamples) -> Growth:
+def _unclear(found: RetainedGroup) -> Growth:
     nbytes = found.bytes_per_step
-    where = _where(found, watched)
-    text = f"{_rate(found.judgement, nbytes)}, made at {where}: {found.judgement.reason}"
+    rate, where = _rate(found.judgement, nbytes), place_of(found.line)
+    text = f"{rate}, made at {where}: {found.judgement.reason}"
     path = str(found.paths[0]) if found.paths else ""
     return Growth(GrowthKind.UNCLEAR, text, nbytes, path, found.device)
 
@@ -119,7 +116,7 @@ def _rate(judgement: Judgement, nbytes: float) -> str:
     return f"{counted_about(judgement.tensors_per_step)}, {format_bytes(round(nbytes))} a step"
 
 
-def _reserved(watched: LoopSamples) -> list[Growth]:
+def _reserved(watched: WatchedLoop) -> list[Growth]:
     """Return devices whose allocator took more while what is allocated stayed."""
     found = []
     for device in watched.figures[-1].reserved:
@@ -137,10 +134,10 @@ def _reserved(watched: LoopSamples) -> list[Growth]:
     return found
 
 
-def _gone(watched: LoopSamples, sums: Mapping[str, Balance]) -> list[Growth]:
+def _gone(watched: WatchedLoop, sums: Mapping[str, Balance]) -> list[Growth]:
     """Return devices whose memory climbed while nothing that is left now tells why."""
     found = []
-    now = watched.steps.figures().allocated
+    now = watched.steps.allocated()
     for device, each in sums.items():
         levels = watched.allocated(device)
         if 2 * each.unknown <= each.growth or not climbs(levels):
@@ -156,18 +153,24 @@ def _gone(watched: LoopSamples, sums: Mapping[str, Balance]) -> list[Growth]:
     return found
 
 
-def _most_grown(watched: LoopSamples) -> str:
+def _most_grown(watched: WatchedLoop) -> str:
     """Return the line whose blocks grew most while the loop ran."""
-    first, last = watched.figures[watched.warmup].lines, watched.figures[-1].lines
-    grown = {birth: size - first.get(birth, (0, 0))[1] for birth, (_, size) in last.items()}
-    return place_of(watched.steps.line(max(grown, key=grown.__getitem__)) if grown else None)
+    grown = []
+    for part in watched.parts.values():
+        first, last = part.figures[part.warmup].lines, part.figures[-1].lines
+        for birth, (_, size) in last.items():
+            grown.append((size - first.get(birth, (0, 0))[1], part.steps, birth))
+    if not grown:
+        return place_of(None)
+    _, steps, birth = max(grown, key=itemgetter(0))
+    return place_of(steps.line(birth))
 
 
-def _host(watched: LoopSamples, leaks: Sequence[Leak]) -> list[Growth]:
+def _host(watched: WatchedLoop, leaks: Sequence[Leak]) -> list[Growth]:
     """Return what of the host's memory grew without tensors."""
 
     def collected() -> HostSample | None:
-        if watched.host_now is None or watched.uncollected:
+        if watched.uncollected:
             return None
         gc.collect()
         return watched.host_now()
@@ -184,7 +187,7 @@ def _host(watched: LoopSamples, leaks: Sequence[Leak]) -> list[Growth]:
 
 
 def _headline(
-    watched: LoopSamples,
+    watched: WatchedLoop,
     leaks: Sequence[Leak],
     others: Sequence[Growth],
     sums: Mapping[str, Balance],
@@ -246,7 +249,7 @@ def _sum_of(several: Sequence[Leak | Growth]) -> str:
 
 
 def _report(
-    watched: LoopSamples,
+    watched: WatchedLoop,
     leaks: tuple[Leak, ...],
     others: tuple[Growth, ...],
     text: str,

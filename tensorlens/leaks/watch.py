@@ -8,17 +8,15 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.registry import adapters, arrivals, missing
 from tensorlens.guards import guarded, is_from_a_handler, reason
-from tensorlens.leaks.growth.samples import Collections, LoopSamples
+from tensorlens.leaks.growth.samples import Collections, LoopSamples, WatchedLoop
 from tensorlens.leaks.host import HostSample, HostSampler
-from tensorlens.leaks.merged_steps import follow, pinned
+from tensorlens.leaks.loop_steps import LoopSteps, whole
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.verdict import verdict
 
@@ -60,7 +58,7 @@ class LeakWatch:
         if warmup < 0:
             raise UsageError(f"warmup={warmup}: the number of steps that do not count, 0 or more")
         self._warmup = warmup
-        self._steps: Steps | None = None
+        self._steps: LoopSteps | None = None
         self._made = 0
         """How many steps have ended."""
         self._report: LeakReport | None = None
@@ -76,13 +74,13 @@ class LeakWatch:
         self._adapters = adapters()
         if not self._adapters:
             raise UsageError(missing("nothing to watch", "before the watch starts"))
-        self._steps = follow(self._adapters)
+        self._steps = LoopSteps(self._adapters)
         self._figures = [self._steps.figures()]
         self._made = 0
         self._stride = 1
         """How many steps lie between two figures."""
         self._collections = Collections(self._warmup)
-        self._host = HostSampler(partial(pinned, self._adapters))
+        self._host = HostSampler(self._steps.pinned)
         self._report = None
         self._steps.begin()
         return self
@@ -102,11 +100,11 @@ class LeakWatch:
             self._look(steps, made)
             self._made = made
 
-    def _look(self, steps: Steps, made: int) -> None:
+    def _look(self, steps: LoopSteps, made: int) -> None:
         self._collections.step_ended(made)
         figures = steps.figures()
         self._figures.append(figures)
-        self._host.look(made, figures.allocated.get("cpu", 0))
+        self._host.look(made, whole(figures).allocated.get("cpu", 0))
         if len(self._figures) > _MOST_FIGURES:
             del self._figures[1::2]
             steps.merge()
@@ -156,19 +154,28 @@ class LeakWatch:
         steps = self._on("result()")
 
         def now() -> HostSample:
-            return self._host.now(self._made, steps.figures().allocated.get("cpu", 0))
+            return self._host.now(self._made, steps.allocated().get("cpu", 0))
 
+        common: dict[str, Any] = {
+            "made": self._made,
+            "warmup_steps": self._warmup,
+            "stride": self._stride,
+            "is_collector_off": self._collections.is_off,
+            "is_frozen": self._collections.is_frozen,
+        }
+        series = zip(*self._figures, strict=True)
+        parts = {
+            name: LoopSamples(steps=part, figures=own, **common)
+            for (name, part), own in zip(steps.parts.items(), series, strict=True)
+        }
         host = [each for each in self._host.samples if each.step < self._made]
-        seen = LoopSamples(
-            steps,
-            tuple(self._figures),
-            self._made,
-            self._warmup,
-            self._stride,
-            (*host, now()),
-            now,
-            self._collections.is_off,
-            self._collections.is_frozen,
+        seen = WatchedLoop(
+            steps=steps,
+            figures=tuple(map(whole, self._figures)),
+            parts=parts,
+            host=(*host, now()),
+            host_now=now,
+            **common,
         )
         report = verdict(seen)
         self._collections.resume()
@@ -188,7 +195,7 @@ class LeakWatch:
         if steps is not None:
             steps.close()
 
-    def _on(self, what: str) -> Steps:
+    def _on(self, what: str) -> LoopSteps:
         if self._steps is None:
             raise UsageError(f"{what} is for a watch that is on: use it in a with block")
         return self._steps

@@ -19,6 +19,7 @@ from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement
 from tensorlens.leaks.growth.samples import LoopSamples, frees_as_much, steps_of
 from tensorlens.leaks.report import Example
 from tensorlens.records.references import Reference, ReferencePath
+from tensorlens.records.tensors import SourceLine
 
 
 def has_end(reference: Reference) -> bool:
@@ -70,6 +71,7 @@ class RetainedBelow:
 class RetainedGroup:
     """A group with all that is known of it; it refers to nothing of the program."""
 
+    watched: LoopSamples
     judgement: Judgement
     birth: int
     blocks: tuple[LeftBlock, ...]
@@ -100,6 +102,11 @@ class RetainedGroup:
     """Nodes of autograd's graph that a step keeps."""
     is_population: bool = False
     """Whether each of it is freed some steps later, while more of it are made."""
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The line that made it."""
+        return self.watched.steps.line(self.birth)
 
     @property
     def is_held(self) -> bool:
@@ -303,6 +310,7 @@ def described_alone(
     elif len(group.births) > 1:
         birth = next(iter(group.births))
     return RetainedGroup(
+        watched=watched,
         judgement=group.judgement,
         birth=birth,
         blocks=tuple(group.blocks),

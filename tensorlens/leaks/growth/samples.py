@@ -12,6 +12,7 @@ from tensorlens.frameworks.base import UNKNOWN, LeftBlocks, StepFigures, Steps
 from tensorlens.leaks.growth.groups import Group
 from tensorlens.leaks.growth.growth_test import Judgement, WatchedSteps, growing, is_renewed
 from tensorlens.leaks.host import HostSample
+from tensorlens.leaks.loop_steps import LoopSteps
 from tensorlens.leaks.report import Balance, Growth, GrowthKind, Leak
 from tensorlens.records.references import ReferencePath
 
@@ -19,28 +20,24 @@ _ENOUGH_LOOKS = 4
 """Looks at what was asked for after which it is known whether something grows."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopSamples:
-    """Samples of a loop.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopFigures:
+    """Figures of a loop.
 
     In a long loop several steps are looked at as one: a stretch. Everything is numbered by them.
     """
 
-    steps: Steps
     figures: tuple[StepFigures, ...]
     """Before the first stretch, and after each one."""
     made: int
     """How many steps ended, the warm-up included."""
     warmup_steps: int
     """How many of them are warm-up."""
-    stride: int = 1
+    stride: int
     """How many steps a stretch has."""
-    host: tuple[HostSample, ...] = ()
-    host_now: Callable[[], HostSample] | None = None
-    """Takes one more sample."""
-    is_collector_off: bool = False
+    is_collector_off: bool
     """Whether no step after the warm-up ended with a collector that runs, or has been run."""
-    is_frozen: bool = False
+    is_frozen: bool
     """Whether objects were frozen (``gc.freeze()``) after the warm-up: none is collected."""
 
     @property
@@ -68,11 +65,6 @@ class LoopSamples:
         """The stretches that are judged."""
         return self.span.judged
 
-    @property
-    def lines_kept(self) -> int:
-        """How many figures of lines the watch itself keeps for each step."""
-        return len(self.figures[-1].lines) // self.stride
-
     def allocated(self, device: str) -> list[int]:
         """Return the allocated bytes of a device from the end of the warm-up on."""
         return [each.allocated.get(device, 0) for each in self.figures[self.warmup :]]
@@ -80,6 +72,30 @@ class LoopSamples:
     def reserved(self, device: str) -> list[int]:
         """Return the reserved bytes of a device from the end of the warm-up on."""
         return [each.reserved.get(device, 0) for each in self.figures[self.warmup :]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSamples(LoopFigures):
+    """Samples of a loop in one framework."""
+
+    steps: Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedLoop(LoopFigures):
+    """Samples of a loop: the figures are those of all frameworks."""
+
+    steps: LoopSteps
+    parts: Mapping[str, LoopSamples]
+    """By framework."""
+    host: Sequence[HostSample]
+    host_now: Callable[[], HostSample]
+    """Takes one more sample."""
+
+    @property
+    def lines_kept(self) -> int:
+        """How many figures of lines the watch itself keeps for each step."""
+        return sum(len(each.figures[-1].lines) for each in self.parts.values()) // self.stride
 
 
 class Collections:
@@ -218,7 +234,7 @@ def _to_the_end(levels: Sequence[int]) -> tuple[int, ...]:
 
 
 def balance(
-    watched: LoopSamples,
+    watched: LoopFigures,
     leaks: Sequence[tuple[float, Leak]],
     others: Sequence[tuple[float, Growth]],
 ) -> dict[str, Balance]:

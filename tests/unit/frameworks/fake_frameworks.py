@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.errors import DeviceError
+from tensorlens.frameworks import registry
 from tensorlens.frameworks.base import Adapter, Findings, LeftBlocks, StepFigures
 from tensorlens.frameworks.survivors import GraphRoot, Retained, Survivor
 from tensorlens.records.events import EventLog
@@ -227,3 +228,9 @@ def table(*rows: tuple[str, int, int], device: str = "cpu", note: str | None = N
         for column, value in values.items():
             getattr(made, column).append(value)
     return made
+
+
+def use(monkeypatch: Any, *frameworks: FakeFramework) -> None:
+    """Let these be the frameworks of the process."""
+    monkeypatch.setattr(registry, "_FRAMEWORKS", {each.name: "" for each in frameworks})
+    monkeypatch.setattr(registry, "_loaded", {each.name: each for each in frameworks})

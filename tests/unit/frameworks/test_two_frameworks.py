@@ -8,14 +8,16 @@ import pytest
 from fake_frameworks import (
     FakeCounter,
     FakeFramework,
+    FakeSteps,
+    use,
 )
 
 from tensorlens.cli import leaks
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks import registry
-from tensorlens.frameworks.base import UNKNOWN, Adapter
+from tensorlens.frameworks.base import UNKNOWN, Adapter, StepFigures
 from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter
-from tensorlens.leaks.merged_steps import pinned
+from tensorlens.leaks.loop_steps import LoopSteps
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.counters import Counters, CounterSlots, continues
 from tensorlens.recording.record import record
@@ -26,11 +28,6 @@ def pair():
     first = FakeFramework("one", FakeCounter("one's", 100, 130, 1000))
     second = FakeFramework("two", FakeCounter("two's", 20, 50, 2000))
     return first, second, Counters([first, second])
-
-
-def use(monkeypatch, *frameworks):
-    monkeypatch.setattr(registry, "_FRAMEWORKS", {each.name: "" for each in frameworks})
-    monkeypatch.setattr(registry, "_loaded", {each.name: each for each in frameworks})
 
 
 class TestHostCounter:
@@ -268,11 +265,13 @@ class TestRegistryOfTwo:
 
     def test_page_locked_memory_is_added_up(self, both):
         first, second = both
-        assert pinned(both) == UNKNOWN
+        first.steps = second.steps = FakeSteps(StepFigures({}, {}, {}), [])
+        steps = LoopSteps(both)
+        assert steps.pinned() == UNKNOWN
         second.locked = 5
-        assert pinned(both) == 5
+        assert steps.pinned() == 5
         first.locked = 2
-        assert pinned(both) == 7
+        assert steps.pinned() == 7
 
     def test_notes_are_told_once(self, both):
         first, second = both

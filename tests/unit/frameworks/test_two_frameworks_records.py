@@ -1,23 +1,22 @@
 import signal
 
 import pytest
-from fake_frameworks import FakeFramework, FakeRecorder, FakeSteps, table
+from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps, table, use
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import registry
 from tensorlens.frameworks.advice import TENSORFLOW, TORCH
 from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
-from tensorlens.frameworks.survivors import Holder, Survivor
-from tensorlens.leaks.merged_steps import follow
+from tensorlens.frameworks.survivors import Survivor
+from tensorlens.leaks.loop_steps import whole
+from tensorlens.leaks.watch import LeakWatch
 from tensorlens.recording.record import Recorders
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Mark
 from tensorlens.records.ledger import Ledger, Term, UnnamedBlock
 from tensorlens.records.origin import Origin
 from tensorlens.records.stacks import Frame
+from tensorlens.records.tensors import SourceLine
 from tensorlens.tensors.merged_census import census
-
-OWN = 1 << 28
-"""Numbers of lines that each framework has for itself."""
 
 
 def failing_handler(number, frame):
@@ -321,103 +320,108 @@ class TestRecording:
         assert two.ended == 1
 
 
+STEPS = 8
+
+
+class Thing:
+    """Stands for a tensor."""
+
+
+class GrowingSteps(FakeSteps):
+    """Each step leaves a block of line 3 behind."""
+
+    def __init__(self, size, first, words):
+        super().__init__(StepFigures({}, {}, {}), [])
+        self.size, self.first = size, first
+        self.kept = [Thing() for _ in range(STEPS)]
+        self.words = words
+
+    def figures(self):
+        blocks = range(min(self.begun, STEPS))
+        self._blocks = [(self.first + step, self.size, 3, step) for step in blocks]
+        self.known = {
+            self.first + step: Survivor(
+                self.first + step, self.size, (self.kept[step],), words=self.words
+            )
+            for step in blocks
+        }
+        self.below = dict.fromkeys(map(id, self.kept), 0)
+        nbytes = self.size * len(blocks)
+        return StepFigures({"cpu": nbytes}, {"cpu": 1000}, {3: (len(blocks), nbytes)})
+
+
 class TestSteps:
-    def both(self, **second):
+    def both(self):
         one, two = FakeFramework("one"), FakeFramework("two")
-        device = 1 << 24
-        one.steps = FakeSteps(
-            StepFigures(
-                {"cpu": 100, "cuda:0": 10}, {"cpu": 1000, "cuda:0": 64}, {3: (1, 60), -1: (2, 40)}
-            ),
-            [(0x10, 60, 3, 0), (0x20, 40, -1, 1)],
-        )
-        two.steps = FakeSteps(
-            StepFigures(
-                {"cpu": 20, "cuda:0": 5},
-                {"cpu": 2000, "cuda:0": 32},
-                {3: (1, 12), -1: (1, 8), device: (4, 5), -2: (1, 1)},
-                **second,
-            ),
-            [(0x30, 12, 3, 0), (0x40, 5, device, 1), (0x50, 8, -2, 1)],
-        )
-        return one, two, follow([one, two])
+        one.steps = GrowingSteps(16, 0x100, TORCH)
+        two.steps = GrowingSteps(40, 0x200, TENSORFLOW)
+        return one, two
 
-    def test_sums_by_device_and_lines_apart(self):
-        *_, steps = self.both()
-        figures = steps.figures()
-        assert figures.allocated == {"cpu": 120, "cuda:0": 15}
-        assert figures.reserved == {"cpu": 1000, "cuda:0": 96}
-        assert figures.lines == {
-            **{3: (1, 60), -1: (2, 40)},
-            **{OWN + 3: (1, 12), -1 - OWN: (1, 8)},
-            **{OWN + (1 << 24): (4, 5), -2 - OWN: (1, 1)},
-        }
-        assert figures.asked is None
+    def report(self, monkeypatch, one, two):
+        use(monkeypatch, one, two)
+        watch = LeakWatch().start()
+        for _ in range(STEPS):
+            watch.step()
+        return watch.stop()
 
-    def test_what_is_unknown_stays_unknown(self):
-        one, _, steps = self.both()
-        one.steps._figures.allocated["cpu"] = UNKNOWN
-        one.steps._figures.reserved["cpu"] = UNKNOWN
-        figures = steps.figures()
-        assert figures.allocated["cpu"] == UNKNOWN and figures.reserved["cpu"] == 2000
-
-    def test_asked_for_is_told_where_all_that_use_a_device_looked(self):
-        *_, steps = self.both(asked={1 << 24: (4, 3)})
-        assert steps.figures().asked == {OWN + (1 << 24): (4, 3)}
-        one, two, _ = self.both()
-        one.steps._figures = StepFigures({}, {}, {1 << 24: (1, 1)}, asked={1 << 24: (1, 1)})
-        assert follow([one, two]).figures().asked is None
-
-    def test_blocks_lead_back_to_their_lines(self):
-        one, two, steps = self.both()
-        left = steps.left(0)
-        assert list(left.address) == [0x10, 0x20, 0x30, 0x40, 0x50]
-        assert list(left.size) == [60, 40, 12, 5, 8]
-        assert list(left.step) == [0, 1, 0, 1, 1]
-        assert list(left.birth) == [3, -1, OWN + 3, OWN + (1 << 24), -2 - OWN]
-        assert [steps.line(birth) and steps.line(birth).lineno for birth in left.birth] == [
-            *(3, None, 3, 1 << 24, None)
+    def test_sums_by_device(self):
+        figures = [
+            StepFigures({"cpu": 100, "cuda:0": 10}, {"cpu": 1000, "cuda:0": 64}, {3: (1, 60)}),
+            StepFigures({"cpu": 20, "cuda:0": 5}, {"cpu": 2000, "cuda:0": 32}, {3: (1, 12)}),
         ]
-        assert [steps.device(birth) for birth in left.birth] == [
-            *("cpu", "cpu", "cpu", "cuda:0", "cuda:0")
-        ]
-        assert steps.line(7 * OWN) is None and steps.device(7 * OWN) == "cpu"
-        one.steps.left_is_known = False
-        assert list(steps.left(0).address) == [0x30, 0x40, 0x50]
-        two.steps.left_is_known = False
-        assert steps.left(0) is None
+        found = whole(figures)
+        assert found.allocated == {"cpu": 120, "cuda:0": 15}
+        # the resident set is the process's
+        assert found.reserved == {"cpu": 1000, "cuda:0": 96}
+        figures[0].allocated["cpu"] = figures[0].reserved["cpu"] = UNKNOWN
+        found = whole(figures)
+        assert found.allocated["cpu"] == UNKNOWN and found.reserved["cpu"] == 2000
 
-    def test_begins_ends_and_notes_are_those_of_both(self):
-        one, two, steps = self.both()
-        steps.begin()
-        steps.close()
-        assert one.steps.begun == two.steps.begun == one.steps.closed == two.steps.closed == 1
-        assert steps.notes() == ["followed"]
+    def test_leaks_of_each_are_told_by_its_own_lines(self, monkeypatch):
+        one, two = self.both()
+        two.steps.line = lambda birth: SourceLine("other.py", birth, "fit")
+        report = self.report(monkeypatch, one, two)
+        assert [(leak.bytes_per_step, leak.born.filename) for leak in report.leaks] == [
+            (40, "other.py"),
+            (16, "train.py"),
+        ]
+        balance = report.balance["cpu"]
+        assert (balance.growth, balance.leaks, balance.unknown) == (5 * 56, 5 * 56, 0)
+        assert report.notes == ("followed",)
+        assert one.steps.closed == two.steps.closed == 1
+
+    def test_one_that_cannot_be_followed_is_a_note(self, monkeypatch):
+        one, two = self.both()
         two.trouble = UsageError("no counter")
-        notes = follow([one, two]).notes()
-        assert notes == ["followed", "two is not followed: no counter"]
+        report = self.report(monkeypatch, one, two)
+        assert [leak.bytes_per_step for leak in report.leaks] == [16]
+        assert report.notes == ("followed", "two is not followed: no counter")
 
-    def test_each_block_is_told_by_the_framework_that_knows_it(self):
-        tensor, root = object(), object()
-        one, two, steps = self.both()
-        one.steps.known = {0x10: Survivor(0x10, 60, tensors=(tensor,), dtype="float32")}
-        two.steps.known = {0x30: Survivor(0x30, 12, holders=(Holder(root, ()),), dtype="int8")}
-        one.steps.below, two.steps.below = {id(tensor): 7}, {id(root): 9}
-        steps.left(0)
-        holdings = steps.holdings([0x10, 0x30, 0x50])
-        assert [each.dtype for each in holdings.survivors] == ["float32", "int8", ""]
-        assert holdings.root(root).name == str(root)
-        both = holdings.below([tensor, root], [root])
-        assert (both.bytes, both.tensors, both.nodes) == (16, 2, 6)
-        assert holdings.below([root]).bytes == 9
-        with pytest.raises(KeyError):
-            holdings.below([object()])
+    def test_one_that_counts_no_blocks_leaves_the_other(self, monkeypatch):
+        one, two = self.both()
+        two.steps.left_is_known = False
+        assert [leak.bytes_per_step for leak in self.report(monkeypatch, one, two).leaks] == [16]
 
-    def test_what_nothing_in_python_holds_is_told_by_the_framework_that_counted_it(self):
-        _, two, steps = self.both()
-        two.steps.known = {
-            address: Survivor(address, 0, words=TENSORFLOW) for address in (0x10, 0x30)
-        }
-        steps.left(0)
-        words = [each.words for each in steps.holdings([0x10, 0x30]).survivors]
-        assert words == [TORCH, TENSORFLOW]
+    def test_one_that_fails_at_the_end_is_a_note(self, monkeypatch):
+        one, two = self.both()
+
+        def holdings(addresses):
+            raise ValueError("odd")
+
+        two.steps.holdings = holdings
+        report = self.report(monkeypatch, one, two)
+        assert [leak.bytes_per_step for leak in report.leaks] == [16]
+        assert report.notes[0] == (
+            "two: what its steps left behind could not be told: ValueError: odd"
+        )
+
+    def test_what_nothing_in_python_holds_is_told_by_the_framework_that_counted_it(
+        self, monkeypatch
+    ):
+        one, two = self.both()
+        for steps in (one.steps, two.steps):
+            steps.holdings = lambda addresses, words=steps.words: FakeHoldings(
+                [Survivor(address, 0, words=words) for address in addresses], {}
+            )
+        of_two, of_one = self.report(monkeypatch, one, two).leaks
+        assert "TensorFlow's runtime" in of_two.reason and "TensorFlow" not in of_one.reason
