@@ -33,7 +33,6 @@ def largest_batch(make_step, framework, lowest):
         batch=batch,
         steps=1,
         limit=CAPACITY,
-        rehearsal=1,
     )
     with Runner() as runner:
         assert isinstance(runner.run(job), Measured)

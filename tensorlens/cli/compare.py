@@ -13,10 +13,9 @@ from typing import Any
 from tensorlens.cli.options import add_output, add_step_options, arguments_of, option_values
 from tensorlens.cli.output import Output, show_details, write_record
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare.framework_detection import framework_of, parameters_of
 from tensorlens.planning.compare.options import parsed
 from tensorlens.planning.compare.result import Comparison
-from tensorlens.planning.estimate.target import program
+from tensorlens.planning.estimate.target import framework_of, parameters_of, program
 from tensorlens.planning.step_facts import WATCHES
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, catalogue

@@ -12,7 +12,6 @@ from tensorlens.guards import reason
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
 from tensorlens.planning.card import DeviceSpec, device_spec
-from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.outcomes import (
     NOT_ASKED,
@@ -25,8 +24,8 @@ from tensorlens.planning.compare.outcomes import (
     run_search,
 )
 from tensorlens.planning.compare.result import Comparison, Outcome
-from tensorlens.planning.estimate.api import allocator_settings
-from tensorlens.planning.estimate.target import STEPS, MakeStep, StepsRequest, program, search_path
+from tensorlens.planning.estimate.api import StepsRequest, allocator_settings
+from tensorlens.planning.estimate.target import STEPS, MakeStep, framework_of, program, search_path
 from tensorlens.planning.processes import Done, progress, shared_runner
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble

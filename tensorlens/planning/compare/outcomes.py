@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
+from tensorlens.planning.estimate.api import StepsRequest
 from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
-from tensorlens.planning.estimate.target import STEPS, StepsRequest
+from tensorlens.planning.estimate.target import STEPS
 from tensorlens.planning.estimate.verdict import culprits
 from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
 from tensorlens.planning.trials.jobs import Job, Measured, Reason, Result, Trouble

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.errors import UsageError
+from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.keras import kinds
+from tensorlens.guards import one_line
 from tensorlens.planning.allocators.settings import Settings, settings_text
-from tensorlens.planning.card import Card, device_spec
+from tensorlens.planning.card import Card, DeviceSpec, device_spec
+from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.estimate.target import (
-    STEPS,
-    KerasRequest,
-    MakeStep,
-    StepsRequest,
-    check_options,
-    keras_request,
-    program,
-    search_path,
-)
-from tensorlens.planning.processes import Runner, shared_runner
-from tensorlens.planning.trials.jobs import Choice, Job
+from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search_path
+from tensorlens.planning.processes import ProgramFailed, Runner, progress, shared_runner
+from tensorlens.planning.trace import Trace
+from tensorlens.planning.trials.jobs import Choice, Job, Mode, Reason, Trouble
 
 
 def estimate(
@@ -143,3 +138,146 @@ def allocator_settings(given: str | None) -> str:
     settings = settings_text(os.environ) if given is None else given
     Settings.parse(settings)
     return settings
+
+
+BATCHES = ("batch", "batch_size")
+"""Names of an argument that is the batch."""
+_ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
+"""Arguments that the tracing of a Keras model calls otherwise."""
+
+
+@dataclass(frozen=True)
+class StepsRequest:
+    """A program whose steps are estimated: torch's on fake tensors, TensorFlow's traced."""
+
+    job: Job
+    """Its run, but for the mode, the device and what of it is Keras's."""
+    spec: DeviceSpec
+    settings: str
+
+    def ask(self, runner: Runner) -> Estimate:
+        """Run it and return the answer.
+
+        Raises:
+            UsageError: the program is none that makes steps, or it cannot be pickled.
+            ProgramFailed: the program raised an error, or it ended the process.
+        """
+        job, spec = self.job, self.spec
+        given = job.of_keras if job.batch is None else {**job.of_keras, "batch_size": job.batch}
+        of_keras = {_ASKED.get(name, name): each for name, each in given.items()}
+        mode = Mode.FAKE if job.framework == "torch" else Mode.TRACED
+        asked = replace(job, mode=mode, device=spec.kind, card=spec.card, of_keras=of_keras)
+        with progress(job.name, "step", job.steps) as done:
+            trace = runner.run(asked, lambda count: done(count, ""))
+        if isinstance(trace, Trouble):
+            if trace.kind is Reason.USAGE:
+                raise UsageError(trace.text)
+            raise ProgramFailed(trace)
+        assert isinstance(trace, Trace)
+        if trace.batch is None and job.of_keras:
+            raise UsageError(
+                f"{', '.join(job.of_keras)}: these are arguments of Keras models, and"
+                f" {job.name} makes none"
+            )
+        return assemble(trace, spec, job.name, self.settings)
+
+    def with_batch(self, batch: int) -> StepsRequest:
+        """Return the same request, whose function is called with a batch."""
+        return replace(self, job=replace(self.job, batch=batch, batch_argument=""))
+
+    def with_argument(self, name: str, value: int) -> StepsRequest:
+        """Return the same request with a keyword argument of its function."""
+        if name in BATCHES:
+            return replace(self, job=replace(self.job, batch=value, batch_argument=name))
+        choice = self.job.choice
+        changed = replace(choice, arguments={**choice.arguments, name: value})
+        return replace(self, job=replace(self.job, choice=changed))
+
+
+_OF_KERAS = (
+    *("batch_size", "run_eagerly"),
+    *("optimizer", "loss", "policy", "input_shape", "input_dtype"),
+)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check what is asked of a Keras model."""
+    for name in options.keys() - set(_OF_KERAS):
+        known = difflib.get_close_matches(name, _OF_KERAS, n=1, cutoff=0.5) or _OF_KERAS
+        raise UsageError(f"{name}: a Keras model has no such argument; nearest: {', '.join(known)}")
+    batch = options.get("batch_size", 1)
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise UsageError(f"batch_size={batch!r}: how many samples a step has, at least 1")
+
+
+def keras_request(
+    model: Any,
+    spec: DeviceSpec,
+    *,
+    batch_size: int = 32,
+    run_eagerly: bool | None = None,
+    **options: Any,
+) -> KerasRequest:
+    """Return what is asked of a model, with everything checked that can be without tracing."""
+    check_options({"batch_size": batch_size, **options})
+    backend = kinds.backend()
+    if backend == "torch":
+        raise UsageError(
+            "this Keras runs on torch: give a function that builds and returns the compiled model:"
+            ' estimate("train.py:make_model", batch_size=32)'
+        )
+    if backend != "tensorflow":
+        raise UsageError(
+            f"this Keras runs on {backend}, whose memory cannot be simulated: estimates are of "
+            "Keras on tensorflow or torch"
+        )
+    if not getattr(model, "compiled", False) and options.get("loss") is None:
+        raise UsageError("the model is not compiled: give loss=, and optimizer= if not rmsprop")
+    eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
+    return KerasRequest(model, batch_size, {**options, "eager": eager}, spec)
+
+
+@dataclass(frozen=True)
+class KerasRequest:
+    """A Keras model whose train step is estimated."""
+
+    model: Any
+    batch: int
+    options: Mapping[str, Any]
+    """As ``TraceRequest`` takes them."""
+    spec: DeviceSpec
+
+    def ask(self, runner: Runner) -> Estimate:
+        """Trace the step in this process and return the answer.
+
+        Raises:
+            UsageError: the model's inputs have no shape.
+            TensorlensError: the train step cannot be traced.
+        """
+        # TensorFlow is there already, or there would be no model
+        from tensorlens.planning.tensorflow.run import run
+        from tensorlens.planning.tensorflow.tracing import TraceRequest
+
+        spec = self.spec
+        asked = TraceRequest(self.batch, device=spec.kind, card=spec.card, **self.options)
+        try:
+            trace = run(self.model, asked)
+        except TensorlensError:
+            raise
+        except Exception as error:
+            raise TensorlensError(
+                f"the train step cannot be traced: {one_line(error, 300)}"
+            ) from error
+        return assemble(trace, replace(spec, device=spec.kind), self.model.name)
+
+    def with_batch(self, batch: int) -> KerasRequest:
+        """Return the same request for another batch."""
+        return replace(self, batch=batch)
+
+    def with_argument(self, name: str, value: int) -> KerasRequest:
+        """Return the same request for another batch: a model has no other argument."""
+        if name not in BATCHES:
+            raise UsageError(
+                f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
+            )
+        return self.with_batch(value)

@@ -1,28 +1,25 @@
-"""What an estimate is of: a program whose steps run without data, or a Keras model."""
+"""The program that a person names, and whose framework it is by its imports; nothing of it runs."""
 
 from __future__ import annotations
 
-import difflib
+import ast
 import importlib.util
 import inspect
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Any, cast
 from unittest import mock
 
-from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.guards import one_line
-from tensorlens.planning.card import DeviceSpec
-from tensorlens.planning.estimate.assembly import assemble
-from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.processes import ProgramFailed, Runner, progress
-from tensorlens.planning.trace import Trace
+from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.global_settings import settings
-from tensorlens.planning.trials.jobs import Job, Mode, Program, Reason, Trouble
-from tensorlens.planning.trials.pickling import pack
+from tensorlens.planning.trials.jobs import OPTIONS, Program
+from tensorlens.planning.trials.pickling import names_in, pack
 
 MakeStep = Callable[..., Any] | str
 
@@ -91,144 +88,80 @@ def _exists(module: str) -> bool:
             return False
 
 
-BATCHES = ("batch", "batch_size")
-"""Names of an argument that is the batch."""
-_ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
-"""Arguments that the tracing of a Keras model calls otherwise."""
+def framework_of(make_step: Any, program: Program) -> Framework:
+    """Return the framework of a program: torch where nothing tells.
+
+    A function is of what it names, or else of what its module imports, or the modules that it
+    imports; a program given by its place of what that file imports. Keras stands for its backend.
+
+    Raises:
+        UsageError: it is one that cannot be measured, as JAX.
+    """
+    modules = _imports(program) if isinstance(make_step, str) else _modules(make_step)
+    roots = dict.fromkeys(module.partition(".")[0] for module in modules)
+    found = [root for root in roots if root in OPTIONS or root in ("keras", "jax")]
+    usual = os.environ.get("KERAS_BACKEND", "tensorflow")
+    backend = kinds.backend() or usual if "keras" in found else ""
+    name = next((each for each in found if each != "jax"), "jax" if found else "torch")
+    # what else is imported beside Keras may be there for its input alone
+    if name == "keras" or (backend and backend not in OPTIONS):
+        name = backend
+    if name not in OPTIONS:
+        raise UsageError(f"the program computes with {name}: tensorlens runs torch and tensorflow")
+    return cast(Framework, name)
 
 
-@dataclass(frozen=True)
-class StepsRequest:
-    """A program whose steps are estimated: torch's on fake tensors, TensorFlow's traced."""
+def parameters_of(program: Program) -> Sequence[str] | None:
+    """Return the names that a program's function takes, read from its source.
 
-    job: Job
-    """Its run, but for the mode, the device and what of it is Keras's."""
-    spec: DeviceSpec
-    settings: str
-
-    def ask(self, runner: Runner) -> Estimate:
-        """Run it and return the answer.
-
-        Raises:
-            UsageError: the program is none that makes steps, or it cannot be pickled.
-            ProgramFailed: the program raised an error, or it ended the process.
-        """
-        job, spec = self.job, self.spec
-        given = job.of_keras if job.batch is None else {**job.of_keras, "batch_size": job.batch}
-        of_keras = {_ASKED.get(name, name): each for name, each in given.items()}
-        mode = Mode.FAKE if job.framework == "torch" else Mode.TRACED
-        asked = replace(job, mode=mode, device=spec.kind, card=spec.card, of_keras=of_keras)
-        with progress(job.name, "step", job.steps) as done:
-            trace = runner.run(asked, lambda count: done(count, ""))
-        if isinstance(trace, Trouble):
-            if trace.kind is Reason.USAGE:
-                raise UsageError(trace.text)
-            raise ProgramFailed(trace)
-        assert isinstance(trace, Trace)
-        if trace.batch is None and job.of_keras:
-            raise UsageError(
-                f"{', '.join(job.of_keras)}: these are arguments of Keras models, and"
-                f" {job.name} makes none"
-            )
-        return assemble(trace, spec, job.name, self.settings)
-
-    def with_batch(self, batch: int) -> StepsRequest:
-        """Return the same request, whose function is called with a batch."""
-        return replace(self, job=replace(self.job, batch=batch, batch_argument=""))
-
-    def with_argument(self, name: str, value: int) -> StepsRequest:
-        """Return the same request with a keyword argument of its function."""
-        if name in BATCHES:
-            return replace(self, job=replace(self.job, batch=value, batch_argument=name))
-        choice = self.job.choice
-        changed = replace(choice, arguments={**choice.arguments, name: value})
-        return replace(self, job=replace(self.job, choice=changed))
+    None where the function is not defined there, or takes any name.
+    """
+    tree = _tree(program)
+    for node in () if tree is None else tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == program.function:
+            given = node.args
+            if given.kwarg is not None or node.decorator_list:
+                return None
+            return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return None
 
 
-_OPTIONS = ("optimizer", "loss", "policy", "input_shape", "input_dtype")
-_ALL = ("batch_size", "run_eagerly", *_OPTIONS)
-_ON_TORCH = (
-    "this Keras runs on torch: give a function that builds and returns the compiled model:"
-    ' estimate("train.py:make_model", batch_size=32)'
-)
+def _modules(function: Any) -> Iterator[str]:
+    """Give the modules that a function names, those of its module, and what these import."""
+    function = getattr(function, "func", function)
+    held = getattr(function, "__globals__", {})
+    code = getattr(function, "__code__", None)
+    for name in names_in(code) if isinstance(code, CodeType) else ():
+        item = held.get(name, name)
+        # a name that is no global may be imported in the function
+        yield item if isinstance(item, str) else str(getattr(item, "__module__", ""))
+        yield getattr(item, "__name__", "") if isinstance(item, ModuleType) else ""
+    modules = [item for item in held.values() if isinstance(item, ModuleType)]
+    yield from (item.__name__ for item in modules)
+    for item in modules:
+        inner = [each for each in vars(item).values() if isinstance(each, ModuleType)]
+        yield from (each.__name__ for each in inner)
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Check what is asked of a Keras model."""
-    for name in options.keys() - set(_ALL):
-        near = difflib.get_close_matches(name, _ALL, n=1, cutoff=0.5)
-        known = near or _ALL
-        raise UsageError(f"{name}: a Keras model has no such argument; nearest: {', '.join(known)}")
-    batch = options.get("batch_size", 1)
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise UsageError(f"batch_size={batch!r}: how many samples a step has, at least 1")
+def _imports(program: Program) -> Iterator[str]:
+    tree = _tree(program)
+    for node in () if tree is None else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
 
 
-def keras_request(
-    model: Any,
-    spec: DeviceSpec,
-    *,
-    batch_size: int = 32,
-    run_eagerly: bool | None = None,
-    **options: Any,
-) -> KerasRequest:
-    """Return what is asked of a model, with everything checked that can be without tracing."""
-    check_options({"batch_size": batch_size, **options})
-    backend = kinds.backend()
-    if backend == "torch":
-        raise UsageError(_ON_TORCH)
-    if backend != "tensorflow":
-        raise UsageError(
-            f"this Keras runs on {backend}, whose memory cannot be simulated: estimates are of "
-            "Keras on tensorflow or torch"
-        )
-    if not getattr(model, "compiled", False) and options.get("loss") is None:
-        raise UsageError("the model is not compiled: give loss=, and optimizer= if not rmsprop")
-    eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
-    return KerasRequest(model, batch_size, {**options, "eager": eager}, spec)
-
-
-@dataclass(frozen=True)
-class KerasRequest:
-    """A Keras model whose train step is estimated."""
-
-    model: Any
-    batch: int
-    options: Mapping[str, Any]
-    """As ``TraceRequest`` takes them."""
-    spec: DeviceSpec
-
-    def ask(self, runner: Runner) -> Estimate:
-        """Trace the step in this process and return the answer.
-
-        Raises:
-            UsageError: the model's inputs have no shape.
-            TensorlensError: the train step cannot be traced.
-        """
-        # TensorFlow is there already, or there would be no model
-        from tensorlens.planning.tensorflow.run import run
-        from tensorlens.planning.tensorflow.tracing import TraceRequest
-
-        spec = self.spec
-        asked = TraceRequest(self.batch, device=spec.kind, card=spec.card, **self.options)
-        try:
-            trace = run(self.model, asked)
-        except TensorlensError:
-            raise
-        except Exception as error:
-            raise TensorlensError(
-                f"the train step cannot be traced: {one_line(error, 300)}"
-            ) from error
-        return assemble(trace, replace(spec, device=spec.kind), self.model.name)
-
-    def with_batch(self, batch: int) -> KerasRequest:
-        """Return the same request for another batch."""
-        return replace(self, batch=batch)
-
-    def with_argument(self, name: str, value: int) -> KerasRequest:
-        """Return the same request for another batch: a model has no other argument."""
-        if name not in BATCHES:
-            raise UsageError(
-                f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
-            )
-        return self.with_batch(value)
+def _tree(program: Program) -> ast.Module | None:
+    if program.file is not None:
+        path: Path | None = Path(program.file)
+    else:
+        names = (program.module or "").split(".")
+        places = (Path(folder, *names) for folder in search_path())
+        files = (each for at in places for each in (at.with_suffix(".py"), at / "__init__.py"))
+        path = next((file for file in files if file.is_file()), None)
+    try:
+        return None if path is None else ast.parse(path.read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        # whoever runs it will say so
+        return None

@@ -11,9 +11,8 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.folders import scratch_folder
 from tensorlens.planning.compare.api import compare
-from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.compare.result import Comparison, Outcome
-from tensorlens.planning.estimate.target import MakeStep, program
+from tensorlens.planning.estimate.target import MakeStep, framework_of, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
 from tensorlens.planning.suggest.checkpoints import block_checkpoints, block_recomputation
 from tensorlens.planning.suggest.late_frees import (

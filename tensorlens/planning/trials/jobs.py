@@ -135,7 +135,7 @@ class Job:
     """Whether one step more is recorded, to tell what has most of the peak."""
     limit: int | None = None
     """Bytes of memory that there are to be; None: as many as there are."""
-    rehearsal: int | None = None
+    rehearsal: int = 1
     """The batch of one step before there is a limit, for what libraries load when first used."""
     timeout: float | None = None
     """Seconds after which the process is ended."""

@@ -63,7 +63,7 @@ def run_job(job: Job, bench: Bench) -> Result:
     _seed(bench)
     settings = job.program.global_settings or {}
     apply(settings)
-    if job.limit is not None and job.rehearsal is not None and bench.rehearses():
+    if job.limit is not None and bench.rehearses():
         _rehearse(job, bench)
         apply(settings)
     meter = bench.meter(job.device)

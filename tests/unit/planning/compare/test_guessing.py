@@ -6,8 +6,7 @@ import types
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare.framework_detection import framework_of
-from tensorlens.planning.estimate.target import program
+from tensorlens.planning.estimate.target import framework_of, program
 from tensorlens.planning.trials.jobs import Program
 
 
