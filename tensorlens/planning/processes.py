@@ -328,7 +328,9 @@ def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
     if outer is not None:
         yield lambda count, now: outer(None, now) if now else None
         return
-    with _bar(name, unit, total) if sys.stderr.isatty() else _lines(name, unit, total) as done:
+    is_terminal = sys.stderr.isatty()
+    with tqdm(total=total, desc=name, unit=unit, leave=False, disable=not is_terminal) as bar:
+        done = _on_bar(bar, name) if is_terminal else _in_lines(name, unit, total)
         token = _shown.set(done)
         try:
             yield done
@@ -336,24 +338,20 @@ def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
             _shown.reset(token)
 
 
-@contextlib.contextmanager
-def _bar(name: str, unit: str, total: int | None) -> Iterator[Done]:
-    with tqdm(total=total, desc=name, unit=unit, leave=False) as bar:
+def _on_bar(bar: Any, name: str) -> Done:
+    def done(count: int | None, now: str) -> None:
+        if count is None:
+            bar.set_postfix_str(_short(now))
+            return
+        bar.set_description_str(f"{name} {_short(now)}".rstrip(), False)
+        bar.set_postfix_str("", False)
+        bar.update(count - bar.n)
+        bar.refresh()
 
-        def done(count: int | None, now: str) -> None:
-            if count is None:
-                bar.set_postfix_str(_short(now))
-                return
-            bar.set_description_str(f"{name} {_short(now)}".rstrip(), False)
-            bar.set_postfix_str("", False)
-            bar.update(count - bar.n)
-            bar.refresh()
-
-        yield done
+    return done
 
 
-@contextlib.contextmanager
-def _lines(name: str, unit: str, total: int | None) -> Iterator[Done]:
+def _in_lines(name: str, unit: str, total: int | None) -> Done:
     begin = last = time.monotonic()
     number, outer = 1, ""
 
@@ -371,7 +369,7 @@ def _lines(name: str, unit: str, total: int | None) -> Iterator[Done]:
             sys.stderr.write(f"tensorlens: {name}: {text}, after {last - begin:.0f} s\n")
             sys.stderr.flush()
 
-    yield done
+    return done
 
 
 def _short(text: str) -> str:

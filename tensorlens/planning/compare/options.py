@@ -88,18 +88,13 @@ def pair(text: str, example: str) -> tuple[str, Any]:
     Raises:
         UsageError: it is not ``NAME=VALUE``.
     """
-    name, separator, value = text.partition("=")
-    name = name.strip()
+    name, separator, value = map(str.strip, text.partition("="))
     if not separator or not name.isidentifier():
         raise UsageError(f"{text!r}: give NAME=VALUE, as in {example}")
-    return name, _value(value.strip())
-
-
-def _value(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        return name, ast.literal_eval(value)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+        return name, {"true": True, "false": False, "none": None}.get(value.lower(), value)
 
 
 def _option(
@@ -117,11 +112,13 @@ def _option(
             )
         given = {_FUNCTION: given}
     settings = {key: value for key, value in given.items() if key in known}
-    own = {**arguments, **_arguments(name, given.get(_ARGUMENTS, {}))}
+    own = given.get(_ARGUMENTS, {})
+    if not isinstance(own, Mapping) or not all(isinstance(key, str) for key in own):
+        raise UsageError(f"option {name!r}: arguments= takes a dict of make_step's arguments")
+    names = [*known, _FUNCTION, _ARGUMENTS]
     for key in given:
-        if key not in known and key not in (_FUNCTION, _ARGUMENTS):
-            names = ", ".join([*known, _FUNCTION, _ARGUMENTS])
-            near = nearest(str(key), [*known, _FUNCTION, _ARGUMENTS]) or f"; there are {names}"
+        if key not in names:
+            near = nearest(str(key), names) or f"; there are {', '.join(names)}"
             raise UsageError(f"option {name!r}: there is no setting {key!r}{near}")
     for key, value in settings.items():
         if not known[key].check(value):
@@ -130,16 +127,9 @@ def _option(
     if function is not None and not callable(function):
         raise UsageError(f"option {name!r}: function= takes a function, not {function!r}")
     parcel = None if function is None else pack(function, with_data=with_data)
-    shown = texts(settings)
-    shown += texts(given.get(_ARGUMENTS, {}))
+    shown = (*texts(settings), *texts(own))
     if function is not None:
         shown += (f"{getattr(function, '__name__', type(function).__name__)}()",)
     # in the order of the catalogue, in which they are applied
     ordered = {key: settings[key] for key in known if key in settings}
-    return Option(name, Choice(ordered, own, parcel), shown)
-
-
-def _arguments(name: str, given: Any) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
-        raise UsageError(f"option {name!r}: arguments= takes a dict of make_step's arguments")
-    return given
+    return Option(name, Choice(ordered, {**arguments, **own}, parcel), shown)

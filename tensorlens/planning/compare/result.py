@@ -347,12 +347,8 @@ class Comparison(Document):
         if self.repeats < 2 or not known.keys() - {self.baseline}:
             why = ONE_RUN if self.repeats < 2 else _NOISE
             return Winner(QUICK, (), why)
-        quick = [
-            each
-            for each in self._running()
-            if each.name in known and known[each.name].point <= WITHIN
-        ]
-        return self._least(QUICK, quick)
+        names = {name for name, each in known.items() if each.point <= WITHIN}
+        return self._least(QUICK, [each for each in self._running() if each.name in names])
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.outcomes)} options, {self.provenance} on {self.device}>"

@@ -25,8 +25,6 @@ from tensorlens.render.view import View
 
 _PARTS = ("Part", "Where", "Now", "Bytes", "At most", "Bytes")
 _WORKERS = ("Worker", "State", "RSS", "PSS", "USS")
-_FORKED = ("Copied", "Allocated")
-"""Columns of workers that were started by fork."""
 _TEXTS = 2
 """Columns of both that are text."""
 _LABELS = {
@@ -76,7 +74,10 @@ def _table(
 
 def _facts(queue: Queue) -> Iterator[Fact]:
     yield Fact("held now", _amount(queue.batches, queue.nbytes))
-    yield Fact("at most", _amount(queue.max_batches, queue.max_nbytes) + _with_one(queue))
+    most = _amount(queue.max_batches, queue.max_nbytes)
+    if queue.factor is not None and queue.batch_nbytes and queue.max_nbytes is not None:
+        most += f"; with the one in use {size(queue.max_nbytes + queue.batch_nbytes)}"
+    yield Fact("at most", most)
     if queue.batch_nbytes is not None:
         yield Fact("a batch", exact_size(queue.batch_nbytes))
     if queue.in_work is not None and queue.waiting is not None:
@@ -96,7 +97,6 @@ def _part(part: QueuePart) -> tuple[str, ...]:
 
 
 def _remarks(queue: Queue) -> tuple[str, ...]:
-    """Return why figures are unknown, and the notes."""
     reasons: dict[str, list[str]] = {}
     for name, reason in queue.missing.items():
         reasons.setdefault(reason, []).append(_LABELS.get(name, name))
@@ -115,7 +115,7 @@ def _remarks(queue: Queue) -> tuple[str, ...]:
 def _workers(queue: Queue) -> Table:
     """Return the workers and, below several, the sums of figures that add up."""
     is_forked = queue.start_method == FORK
-    titles = (*_WORKERS, *_FORKED) if is_forked else _WORKERS
+    titles = (*_WORKERS, "Copied", "Allocated") if is_forked else _WORKERS
     rows: list[tuple[str, ...] | Row] = [
         (str(each.pid), each.state, size(each.rss), *map(size, _additive(each, is_forked)))
         for each in queue.workers
@@ -124,20 +124,19 @@ def _workers(queue: Queue) -> Table:
     if len(living) > 1:
         sums = (total(column) for column in zip(*living, strict=True))
         rows.append(Row(("all", "", "", *map(size, sums)), state="sum"))
-    return _table(titles, rows, "Worker processes", _ABOUT_FORKED if is_forked else _ABOUT_OTHERS)
+    about = "PSS adds up; USS is a worker's own. Nothing is copied on write: no fork"
+    if is_forked:
+        about = (
+            "PSS adds up; USS is a worker's own: copied, written since the fork, and allocated, new"
+            " since. Of copied, some 10 to 20 MiB are Python's own objects in any worker"
+        )
+    return _table(titles, rows, "Worker processes", about)
 
 
 def _additive(worker: QueueWorker, is_forked: bool) -> tuple[int | None, ...]:
     """Return the figures of a worker that can be added to those of others."""
     figures = (worker.pss, worker.uss)
     return (*figures, worker.copied, worker.allocated) if is_forked else figures
-
-
-_ABOUT_FORKED = (
-    "PSS adds up; USS is a worker's own: copied, written since the fork, and allocated, new since."
-    " Of copied, some 10 to 20 MiB are Python's own objects in any worker"
-)
-_ABOUT_OTHERS = "PSS adds up; USS is a worker's own. Nothing is copied on write: no fork"
 
 
 def _cause(objects: ObjectContainer) -> str:
@@ -154,12 +153,6 @@ def _amount(batches: int | None, nbytes: int | None) -> str:
         return UNKNOWN if nbytes is None else f"{size(nbytes)}, batches {UNKNOWN}"
     what = counted(batches, "batch")
     return f"{what}; their size is not known" if nbytes is None else f"{what}, {size(nbytes)}"
-
-
-def _with_one(queue: Queue) -> str:
-    if queue.factor is None or not queue.batch_nbytes or queue.max_nbytes is None:
-        return ""
-    return f"; with the one in use {size(queue.max_nbytes + queue.batch_nbytes)}"
 
 
 def _rows(queue: Queue) -> Iterator[tuple[str | int | None, ...]]:

@@ -44,17 +44,13 @@ TITLE = "biggest savings"
 def blocks(found: Suggestions, view: View) -> Sequence[Block]:
     """Return the savings, what to write for each, remarks."""
     of = f" for {found.program}" if found.program else ""
-    conditions = f"peak {size(found.peak)}, {found.moment}; each change alone"
-    culprits = [f"line {found.line}"] if found.line else []
-    culprits += [f"tensor {found.tensor}"] if found.tensor else []
+    conditions = [f"peak {size(found.peak)}, {found.moment}; each change alone"]
+    conditions += [f"line {found.line}"] if found.line else []
+    conditions += [f"tensor {found.tensor}"] if found.tensor else []
     free = [f"{each.change}, saves {size(each.predicted_saving)}" for each in found if each.is_free]
-    without_cost = (f"free changes: {'; '.join(free)}",) if free else ()
-    shown: list[Block] = [
-        Heading(
-            f"Biggest savings{of} ({found.device})",
-            conditions=(conditions, *culprits, *without_cost),
-        )
-    ]
+    conditions += [f"free changes: {'; '.join(free)}"] if free else []
+    heading = f"Biggest savings{of} ({found.device})"
+    shown: list[Block] = [Heading(heading, conditions=tuple(conditions))]
     count = len(found.suggestions)
     if count:
         shown += [_table(found), *_bars(found)]
