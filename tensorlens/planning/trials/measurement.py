@@ -22,7 +22,7 @@ from tensorlens.heap.attributes import MissingClass, content_of, imported
 from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured, Reason, Result, Trouble
 from tensorlens.planning.trials.stage import Optioned
-from tensorlens.planning.trials.steps import StepRunner, loss_of
+from tensorlens.planning.trials.steps import END, StepRunner, loss_of
 from tensorlens.recording.present.instants import instants, request_text
 from tensorlens.recording.present.remarks import culprits
 from tensorlens.recording.record import LiveRecording, record
@@ -80,11 +80,13 @@ def run_job(job: Job, bench: Bench) -> Result:
         made.append(optioned.begin())
         return made[0]
 
-    explained = _RecordedStep(meter) if job.explains and job.limit is None else None
-    # a message for each step would be work for a processor that the next one needs
-    steps = StepRunner(
-        job.warmup + job.steps, meter, lambda done: None, bench.when_stepped, explained
-    )
+    wanted = job.warmup + job.steps
+    explained = _RecordedStep(meter, wanted) if job.explains and job.limit is None else None
+    if explained is not None:
+        steps = StepRunner(wanted + 1, explained, explained.done, bench.when_stepped)
+    else:
+        # a message for each step would be work for a processor that the next one needs
+        steps = StepRunner(wanted, meter, lambda done: None, bench.when_stepped)
     try:
         with nullcontext() if job.limit is None else bench.limited(job.limit):
             steps.run(job.program, begin, call)
@@ -100,12 +102,12 @@ def run_job(job: Job, bench: Bench) -> Result:
     figures = explained.figures if explained and explained.figures else meter.figures()
     ahead, why = held_ahead()
     missing = {**figures.missing, **({"held_ahead": why} if why else {})}
-    known = [loss for loss in losses if loss is not None]
-    if not known or len(known) < len(losses):
+    known = [loss for loss in losses[:wanted] if loss is not None]
+    if not known or len(known) < len(losses[:wanted]):
         missing["losses"] = _NO_LOSS
     return replace(
         figures,
-        seconds=tuple(steps.seconds[job.warmup :]),
+        seconds=tuple(steps.seconds[job.warmup : wanted]),
         losses=None if "losses" in missing else tuple(known),
         held_ahead=ahead,
         step_peaks=figures.step_peaks[job.warmup :],
@@ -204,26 +206,46 @@ class Meter:
 
 
 class _RecordedStep:
-    """One step more, recorded by itself, for what has most of the peak; no figure is of it."""
+    """One step more, recorded by itself, for what has most of the peak; no figure is of it.
 
-    def __init__(self, meter: Meter) -> None:
+    It takes the marks for a meter, which hears of none from that step on.
+    """
+
+    def __init__(self, meter: Meter, steps: int) -> None:
         self._meter = meter
+        self._steps = steps
         self._recording: LiveRecording | None = None
+        self._is_done = False
         self.figures: Measured | None = None
         """Those of the steps before it; None where the program ended before."""
 
-    def __call__(self) -> Callable[[], object]:
-        """Begin to record; return what ends that."""
-        self.figures = self._meter.figures()
-        self._recording = record().start()
-        return self._recording.stop
+    def mark(self, name: str, row: int | None = None) -> None:
+        """Pass a mark on, or begin to record."""
+        if name == f"step {self._steps + 1}":
+            self._meter.mark(END)
+            self.figures = self._meter.figures()
+            self._recording = record().start()
+        elif self._recording is None:
+            self._meter.mark(name, row)
+
+    def forget_marks(self) -> None:
+        """Begin anew: what ran before were no steps."""
+        self.done(self._steps + 1)
+        self._recording, self._is_done, self.figures = None, False, None
+        self._meter.forget_marks()
+
+    def done(self, count: int) -> None:
+        """End what is recorded after the last step."""
+        if self._recording is not None and count > self._steps:
+            self._recording.stop()
+            self._is_done = True
 
     def at_peak(self) -> Mapping[str, str]:
         """Return the step's peak and its moment, and the line and tensors that have most of it.
 
-        It is empty where nothing was recorded.
+        It is empty where the program ended before.
         """
-        if self.figures is None or self._recording is None:
+        if self.figures is None or self._recording is None or not self._is_done:
             return {}
         recording, device = self._recording.stop().without_source(), self.figures.device
         if device not in recording.devices or not recording.peak(device).bytes:

@@ -148,8 +148,6 @@ class StepRunner:
         marks: take note of them.
         done: called with the number of each.
         when_stepped: that of the framework's adapter.
-        one_more: called after them, for a step more that is none of them; what it returns is called
-            when that one ends. A whole program may end before it does.
     """
 
     def __init__(
@@ -158,11 +156,8 @@ class StepRunner:
         marks: Marks,
         done: Callable[[int], None],
         when_stepped: Callable[[Callable[[], None]], Callable[[], None]],
-        one_more: Callable[[], Callable[[], object]] | None = None,
     ) -> None:
         self._wanted = wanted
-        self._one_more = one_more
-        self._end_of_more: Callable[[], object] | None = None
         self._marks = marks
         self._done = done
         self._when_stepped = when_stepped
@@ -192,17 +187,7 @@ class StepRunner:
                 self._begin(number)
                 call(step)
                 self._end()
-            self._begin_more()
-            if self._end_of_more is not None:
-                step()
-                self._end_of_more()
-        if self._end_of_more is None:
-            self._marks.mark(END)
-
-    def _begin_more(self) -> None:
-        if self._one_more is not None:
-            self._marks.mark(END)
-            self._end_of_more = self._one_more()
+        self._marks.mark(END)
 
     def _begun(self, begin: Callable[[], Any]) -> Any:
         """Begin the program, and end it if it makes all steps wanted by itself."""
@@ -223,17 +208,10 @@ class StepRunner:
         if self.was_ended:
             # the program has caught the first one
             raise StepsDone
-        if self._end_of_more is not None:
-            self._end_of_more()
-            self.was_ended = True
-            raise StepsDone
         if not self.seconds:
             self._marks.mark("step 1", row=0)
         self._end()
         if len(self.seconds) == self._wanted:
-            self._begin_more()
-            if self._end_of_more is not None:
-                return
             self.was_ended = True
             raise StepsDone
         self._begin(len(self.seconds) + 1)
