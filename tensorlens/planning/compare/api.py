@@ -18,8 +18,7 @@ from tensorlens.planning.compare.outcomes import (
     BatchSearch,
     Estimated,
     Estimation,
-    estimated_outcome,
-    measured_outcome,
+    outcome_of,
     run_estimate,
     run_search,
 )
@@ -167,18 +166,16 @@ def compare(
     job = Job("", asked, Choice(), known_framework, search_path(), device=device, batch=batch)
     job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
     batches = lowest, highest
+    works: Sequence[Work]
     if measured:
         works = _trials(job, known_options, repeats, spec.capacity, batches)
-        found = _results(works, executor)
-        outcomes = _measured(known_options, found, repeats)
     else:
         repeats = 1
-        estimations = [_estimation(job, each, spec, batches) for each in known_options]
-        found = _results(estimations, executor)
-        outcomes = tuple(map(estimated_outcome, known_options, found))
+        works = [_estimation(job, each, spec, batches) for each in known_options]
+    found = _results(works, executor)
     known = [each for each in found if isinstance(each, Measured | Estimated)]
     return Comparison(
-        outcomes=outcomes,
+        outcomes=_outcomes(known_options, found, repeats),
         baseline=baseline,
         device=known[0].device if known else device or ("cpu" if measured else "cuda"),
         provenance=how,
@@ -228,11 +225,11 @@ def _trials(
     return works
 
 
-def _measured(options: Sequence[Option], found: Sequence[Any], repeats: int) -> tuple[Outcome, ...]:
+def _outcomes(options: Sequence[Option], found: Sequence[Any], repeats: int) -> tuple[Outcome, ...]:
     count = len(options)
     searches = found[repeats * count :] or [NOT_ASKED] * count
     return tuple(
-        measured_outcome(option, found[number : repeats * count : count], searches[number])
+        outcome_of(option, found[number : repeats * count : count], searches[number])
         for number, option in enumerate(options)
     )
 

@@ -170,13 +170,21 @@ def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
     return SearchResult(largest.batch, beyond)
 
 
-def measured_outcome(
-    option: Option, results: Sequence[Result], found: SearchResult | Trouble
+def outcome_of(
+    option: Option, results: Sequence[Result | Estimated], found: SearchResult | Trouble
 ) -> Outcome:
     """Return what became of one option in all repeats; one that failed decides."""
     trouble = next((each for each in results if isinstance(each, Trouble)), None)
     if trouble is not None:
-        return _failed(option, trouble)
+        return Outcome(
+            option.name,
+            option.settings,
+            status=Status.FAILED if trouble.kind is Reason.USAGE else Status(trouble.kind),
+            why=" ".join(trouble.text.split()),
+            details=trouble.details,
+        )
+    if isinstance(results[0], Estimated):
+        return results[0].outcome
     runs = [each for each in results if isinstance(each, Measured)]
     first = runs[0]
     peaks = tuple(each.peak_allocated for each in runs)
@@ -209,19 +217,4 @@ def measured_outcome(
         notes=first.notes,
         at_peak=dict(first.at_peak),
         missing=missing,
-    )
-
-
-def estimated_outcome(option: Option, found: Estimated | Trouble) -> Outcome:
-    """Return what became of the estimate of one option."""
-    return found.outcome if isinstance(found, Estimated) else _failed(option, found)
-
-
-def _failed(option: Option, trouble: Trouble) -> Outcome:
-    return Outcome(
-        option.name,
-        option.settings,
-        status=Status.FAILED if trouble.kind is Reason.USAGE else Status(trouble.kind),
-        why=" ".join(trouble.text.split()),
-        details=trouble.details,
     )
