@@ -56,14 +56,13 @@ def largest_that_fits(
             reach = _reach(tried, fitting, capacity)
             if too_large > highest:
                 is_early = 2 < len(tried) <= _EARLY
-                wanted = reach + 1 if is_early else max(reach, 2 * fitting)
-                wanted = min(wanted, _FAR * fitting)
+                wanted = min(reach + 1 if is_early else max(reach, 2 * fitting), _FAR * fitting)
             elif len(tried) % 2:
                 wanted = reach
+            elif too_large > 4 * fitting:
+                wanted = math.isqrt(fitting * too_large)
             else:
                 wanted = (fitting + too_large) // 2
-                if too_large > 4 * fitting:
-                    wanted = math.isqrt(fitting * too_large)
             # peaks need not lie on a line: every second one is in the middle
             wanted = max(fitting + 1, min(wanted, too_large - 1))
             if fits(wanted):
@@ -159,7 +158,8 @@ def max_batch(
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error.
     """
-    _check_range(lowest, highest)
+    if lowest < 1 or (highest is not None and highest < lowest):
+        raise UsageError(f"batches from {lowest} to {highest}: give 1 <= lowest <= highest")
     if capacity is None and card is None:
         raise UsageError(
             'max_batch() needs a capacity or a card: max_batch(make_step, "24 GiB") or'
@@ -193,7 +193,6 @@ def largest_batch(
     multiple: int = 1,
 ) -> MaxBatch:
     """Return the largest batch whose estimate fits into so many bytes."""
-    _check_range(lowest, highest)
     tried: dict[int, Estimate] = {}
 
     def needed(batch: int) -> int:
@@ -205,8 +204,3 @@ def largest_batch(
     batch, beyond = largest_that_fits(needed, capacity, lowest, highest, multiple)
     is_limit = bool(batch) and beyond not in tried
     return MaxBatch(batch, capacity, dict(sorted(tried.items())), is_limit)
-
-
-def _check_range(lowest: int, highest: int | None) -> None:
-    if lowest < 1 or (highest is not None and highest < lowest):
-        raise UsageError(f"batches from {lowest} to {highest}: give 1 <= lowest <= highest")

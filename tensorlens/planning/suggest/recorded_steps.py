@@ -274,15 +274,15 @@ class Watcher:
         recording = record()
         recording.start()
         seen = watch(self._framework, recording.mark)
+        step = None
         try:
             with seen.on():
                 step = make_step()
-        except BaseException:
-            # a whole program, which is ended after its last step
-            self._leave(recording, _facts(seen, is_whole=True))
-            raise
+        finally:
+            # a whole program, which may be ended after its last step
+            if not callable(step):
+                self._leave(recording, seen, is_whole=True)
         if not callable(step):
-            self._leave(recording, _facts(seen, is_whole=True))
             return step
         done = 0
 
@@ -297,32 +297,26 @@ class Watcher:
                 result = step()
             if seen.is_last:
                 recording.mark("end")
-                self._leave(recording, _facts(seen, is_whole=False))
+                self._leave(recording, seen, is_whole=False)
             return result
 
         return watched
 
-    def _leave(self, recording: LiveRecording, facts: StepFacts) -> None:
+    def _leave(self, recording: LiveRecording, seen: Watch, *, is_whole: bool) -> None:
+        try:
+            facts = seen.facts(is_whole)
+        except Exception:
+            # what cannot be found out of a strange program is left out
+            facts = StepFacts(is_whole=is_whole)
         recording.stop()
-        seen = Recording(recording.log, recording.origin), facts
+        left = Recording(recording.log, recording.origin), facts
         place = Path(self._folder) / _SEEN
         part = place.with_suffix(".part")
-        part.write_bytes(pickle.dumps(seen, protocol=5))
+        part.write_bytes(pickle.dumps(left, protocol=5))
         part.replace(place)
-
-
-def _facts(seen: Watch, is_whole: bool) -> StepFacts:
-    """Return what is known; what cannot be found out of a strange program is left out."""
-    try:
-        return seen.facts(is_whole)
-    except Exception:
-        return StepFacts(is_whole=is_whole)
 
 
 def watched(folder: str) -> tuple[Recording, StepFacts] | None:
     """Return what a :class:`Watcher` left in a folder; None where it left nothing."""
     place = Path(folder) / _SEEN
-    if not place.exists():
-        return None
-    seen: tuple[Recording, StepFacts] = pickle.loads(place.read_bytes())
-    return seen
+    return pickle.loads(place.read_bytes()) if place.exists() else None

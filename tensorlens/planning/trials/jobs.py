@@ -43,11 +43,8 @@ class Setting:
 
 def choice(name: str, known: Sequence[str], effect: str) -> Setting:
     """Return a setting that takes one of several texts."""
-
-    def is_known(value: Any) -> bool:
-        return isinstance(value, str) and value in known
-
-    return Setting(name, f"one of {', '.join(known)}", is_known, effect)
+    takes = f"one of {', '.join(known)}"
+    return Setting(name, takes, lambda value: isinstance(value, str) and value in known, effect)
 
 
 def flag(name: str, effect: str) -> Setting:

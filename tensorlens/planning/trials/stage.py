@@ -89,9 +89,6 @@ def missing_blocks(setting: str, models: Iterable[object], rule: str) -> CannotA
     return CannotApply(f"{setting} finds no repeated blocks in {names}: {rule}")
 
 
-_NEEDS_STEP = "built-in settings need a make_step() that returns step(): this is a whole program"
-
-
 class Optioned:
     """A program with an option: its settings, in the order in which they act."""
 
@@ -111,13 +108,15 @@ class Optioned:
             try:
                 step = self._made()
             except StepsDone:
-                if self._options:
-                    raise CannotApply(_NEEDS_STEP) from None
-                raise
+                if not self._options:
+                    raise
+                step = None
+        if not self._options:
+            return step
         if step is None:
-            if self._options:
-                raise CannotApply(_NEEDS_STEP)
-            return None
+            raise CannotApply(
+                "built-in settings need a make_step() that returns step(): this is a whole program"
+            )
         for option in self._options:
             option.built()
         for option in self._options:
@@ -141,9 +140,6 @@ class Optioned:
         return checked_step(unpack(parcel)(make_step), "the option's function")
 
     def _stepping(self, step: Callable[[], Any]) -> Callable[[], Any]:
-        if not self._options:
-            return step
-
         def run() -> Any:
             with contextlib.ExitStack() as stack:
                 for option in self._options:
