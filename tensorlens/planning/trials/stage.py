@@ -128,7 +128,7 @@ class Optioned:
         for option in self._options:
             option.finished()
 
-    def _made(self) -> Any:
+    def _made(self) -> Callable[[], Any] | None:
         def make_step() -> Any:
             # a setting may have changed the batch
             made = beginning(replace(self._job, batch=self.stage.batch))
