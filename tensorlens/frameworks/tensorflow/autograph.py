@@ -94,31 +94,18 @@ def as_called(function: Any) -> Any:
     inside do not list our frames as where they were made, which is what TensorFlow shows when one
     fails.
     """
-    return _unlisted(_converted(function, sys._getframe(2)))
-
-
-def _converted(function: Any, caller: FrameType | None) -> Any:
-    """Return a function, for autograph to convert where it is autograph that calls."""
+    caller: FrameType | None = sys._getframe(2)
     if caller is not None and caller.f_code is _CALL_OF_METHODS:
         caller = caller.f_back
-    if caller is None or caller.f_code is not _CALL_OF_FUNCTIONS:
-        return function
-    options = caller.f_locals.get("options")
-    if options is None:
-        return function
-
-    def converted(*args: Any, **kwargs: Any) -> Any:
-        return api.converted_call(function, args, kwargs, options=options)
-
-    return converted
-
-
-def _unlisted(function: Any) -> Any:
-    """Return a function that runs without our files in the stacks of what it makes."""
+    options = None
+    if caller is not None and caller.f_code is _CALL_OF_FUNCTIONS:
+        options = caller.f_locals.get("options")
 
     def called(*args: Any, **kwargs: Any) -> Any:
         with _WithoutOurs():
-            return function(*args, **kwargs)
+            if options is None:
+                return function(*args, **kwargs)
+            return api.converted_call(function, args, kwargs, options=options)
 
     return called
 

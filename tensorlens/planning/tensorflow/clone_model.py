@@ -62,10 +62,9 @@ def with_dtype(configuration: Any, policy: str) -> Any:
             if isinstance(inner, dict):
                 return {**configuration, "config": {**inner, "name": policy}}
         return {key: with_dtype(each, policy) for key, each in configuration.items()}
-    if isinstance(configuration, list):
-        return [with_dtype(each, policy) for each in configuration]
-    if isinstance(configuration, tuple):
-        return tuple(with_dtype(each, policy) for each in configuration)
+    if isinstance(configuration, (list, tuple)):
+        items = [with_dtype(each, policy) for each in configuration]
+        return tuple(items) if isinstance(configuration, tuple) else items
     return configuration
 
 

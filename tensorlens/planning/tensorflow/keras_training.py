@@ -216,11 +216,15 @@ def inputs_of(model: Any, batch: int, shape: Any, dtype: str | None) -> tuple[An
             )
         return keras.KerasTensor((batch, *shape), dtype), ["input"]
     flat = keras.tree.flatten(structure)
-    given = _given(shape, len(flat))
+    if shape is not None and len(flat) == 1 and not isinstance(shape[0], (tuple, list)):
+        shape = [shape]
     found, names = [], []
     for number, each in enumerate(flat):
-        dimensions = tuple(each.shape[1:] if given is None else given[number])
-        name = _name_of(each) or f"input{number or ''}"
+        dimensions = tuple(each.shape[1:] if shape is None else shape[number])
+        name: str | None = getattr(each, "name", None)
+        # those that were made here have a number alone
+        if name is None or name.startswith("keras_tensor"):
+            name = f"input{number or ''}"
         if None in dimensions:
             raise UsageError(
                 f"{name} has the shape {dimensions}, of which not all is known: give input_shape=, "
@@ -251,10 +255,11 @@ def targets_of(model: Any, inputs: Any, loss: Any) -> Any:
     outputs = model.compute_output_spec(inputs)
     flat = keras.tree.flatten(outputs)
     is_one = not isinstance(loss, (dict, list, tuple))
-    kinds = [loss] * len(flat) if is_one else keras.tree.flatten(loss)
+    losses = [loss] * len(flat) if is_one else keras.tree.flatten(loss)
     found = []
-    for output, kind in zip(flat, kinds, strict=False):
-        is_sparse = "sparse" in _kind(kind).lower()
+    for output, each in zip(flat, losses, strict=False):
+        name = each if isinstance(each, str) else getattr(each, "__name__", type(each).__name__)
+        is_sparse = "sparse" in str(name).lower()
         shape = output.shape[:-1] if is_sparse else output.shape
         found.append(keras.KerasTensor(shape, "int32" if is_sparse else "float32"))
     return keras.tree.pack_sequence_as(outputs, found)
@@ -288,24 +293,6 @@ def _shapes_as_built(model: Any, dtype: str) -> Any:
     return symbolic(only[0] if len(only) == 1 else only)
 
 
-def _name_of(tensor: Any) -> str | None:
-    name: str | None = getattr(tensor, "name", None)
-    # those that were made here have a number alone
-    return None if name is None or name.startswith("keras_tensor") else name
-
-
-def _given(shape: Any, count: int) -> Any:
-    if shape is None:
-        return None
-    return [shape] if count == 1 and not isinstance(shape[0], (tuple, list)) else list(shape)
-
-
-def _kind(loss: Any) -> str:
-    if isinstance(loss, str):
-        return loss
-    return str(getattr(loss, "__name__", type(loss).__name__))
-
-
 def train_step(
     model: Any, batch: int, *, input_shape: Any = None, input_dtype: str | None = None
 ) -> Callable[[], None]:
@@ -322,20 +309,17 @@ def train_step(
     """
     import keras
 
+    def zeros(spec: Any) -> Any:
+        return keras.ops.zeros(spec.shape, dtype=spec.dtype)
+
     wanted, _ = inputs_of(model, batch, input_shape, input_dtype)
     if not model.built:
         model(wanted)
     goals = targets_of(model, wanted, model.loss)
-    inputs = keras.tree.map_structure(_zeros, wanted)
-    targets = None if goals is None else keras.tree.map_structure(_zeros, goals)
+    inputs = keras.tree.map_structure(zeros, wanted)
+    targets = None if goals is None else keras.tree.map_structure(zeros, goals)
 
     def step() -> None:
         model.train_on_batch(inputs, targets)
 
     return step
-
-
-def _zeros(spec: Any) -> Any:
-    from keras import ops
-
-    return ops.zeros(spec.shape, dtype=spec.dtype)

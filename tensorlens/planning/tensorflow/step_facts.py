@@ -50,14 +50,15 @@ class StepWatch:
     def facts(self, is_whole: bool) -> StepFacts:
         """Return what is known now; models and optimizers are those that are alive."""
         models = Stage(estimated=False, batch=None).models()
-        path = module_paths()
-        found = [
-            (path(id(block), class_name(block)), class_name(block))
-            for block in repeated_blocks(models)
-        ]
+        path_of = module_paths()
+        found = [(id(block), class_name(block)) for block in repeated_blocks(models)]
         computed = [getattr(layer, "compute_dtype", None) for layer in layers_of(*models)]
         return StepFacts(
-            blocks=tuple(RepeatedBlock(path, kind) for path, kind in found if path is not None),
+            blocks=tuple(
+                RepeatedBlock(path, kind)
+                for address, kind in found
+                if (path := path_of(address, kind)) is not None
+            ),
             optimizers=tuple(map(_described, _optimizers())),
             has_low_precision=any(each in _LOWER for each in computed),
             is_whole=is_whole,
