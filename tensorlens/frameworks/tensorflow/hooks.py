@@ -161,12 +161,8 @@ _acts: weakref.WeakKeyDictionary[Any, list[_Act]] = weakref.WeakKeyDictionary()
 _latest: weakref.ref[Any] | None = None
 
 
-class _Calls(threading.local):
-    def __init__(self) -> None:
-        self.outermost: Any = None
-
-
-_calls = _Calls()
+_calls = threading.local()
+"""``outermost``: the function that this thread has called."""
 
 
 def follow() -> Callable[[], None]:
@@ -181,7 +177,7 @@ def when_run(act: _Act) -> None:
     followed.
     """
     # the threads of a distribution strategy trace for the one that waits for them
-    function = _calls.outermost or (_latest and _latest())
+    function = getattr(_calls, "outermost", None) or (_latest and _latest())
     if function is not None:
         acts = _acts.setdefault(function, [])
         if act not in acts:
@@ -192,7 +188,7 @@ def _wrap() -> Callable[[], None]:
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def called(self: Any, *arguments: Any, **options: Any) -> Any:
             global _latest
-            if _calls.outermost is not None or not context.executing_eagerly():
+            if getattr(_calls, "outermost", None) is not None or not context.executing_eagerly():
                 return original(self, *arguments, **options)
             _calls.outermost = self
             _latest = weakref.ref(self)

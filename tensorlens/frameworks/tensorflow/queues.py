@@ -281,20 +281,13 @@ def _static_bytes(spec: Any, example: Any) -> int | None:
     return total or None
 
 
-def _static_limit(chain: Sequence[Transformation]) -> int | None:
-    """Return how many batches an iterator holds by the dataset alone, where that is certain."""
-    held = [each for each in chain if each.buffers]
-    last = next((each for each in chain if each.kind != "Options"), None)
-    if last is None or last.kind != "Prefetch" or [last] != held or last.size in (None, AUTOTUNE):
-        return None
-    return last.size
-
-
 def _by_chain(chain: Sequence[Transformation], one: int | None, *, is_running: bool) -> Queue:
     """Return what is certain without tf.data's model, which has one while it is iterated over."""
-    limit = _static_limit(chain)
-    if is_running and not any(each.buffers for each in chain):
-        limit = 0
+    held = [each for each in chain if each.buffers]
+    last = next((each for each in chain if each.kind != "Options"), None)
+    limit = 0 if is_running and not held else None
+    if last is not None and last.kind == "Prefetch" and [last] == held and last.size != AUTOTUNE:
+        limit = last.size
     found = bounded_queue(
         _title(chain),
         "tensorflow",
