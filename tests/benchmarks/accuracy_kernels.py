@@ -21,7 +21,7 @@ from typing import Any
 
 from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.device.readiness import prepare
+from tensorlens.planning.torch.device import prepare
 from tensorlens.planning.trace import Trace
 from tensorlens.records.events import ALLOC, FREE
 
@@ -88,7 +88,7 @@ def peaks(group: Sequence[Row]) -> list[float]:
 
     A script runs all of its rows in one process, and has timed them before with other providers:
     each begins with what the allocator still holds. Call it after
-    :func:`tensorlens.planning.torch.device.readiness.prepare`.
+    :func:`tensorlens.planning.torch.device.prepare`.
     """
     traces = [traced(row) for row in group]
     allocator = CachingAllocator()
@@ -146,10 +146,10 @@ def traced(row: Row) -> Trace:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from tensorlens.planning.torch.memory.temporaries import Temporaries
+    from tensorlens.planning.torch.memory import Temporaries
     from tensorlens.planning.torch.stacks import ProgramStacks
     from tensorlens.planning.torch.tracker import Tracker
-    from tensorlens.planning.torch.values.data_dependent import value_patches
+    from tensorlens.planning.torch.values import value_patches
     from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
@@ -218,7 +218,7 @@ if __name__ == "__main__":
     ready = prepare(card=CARDS["NVIDIA A100-SXM4-80GB"])
     if not ready.is_ready:
         raise SystemExit(f"no CUDA device can be simulated: {ready.reason}")
-    from tensorlens.planning.torch.memory.temporaries import kernel_overrides as otherwise
+    from tensorlens.planning.torch.memory import kernel_overrides as otherwise
 
     otherwise.install()
     show_all(*sys.argv[1:2])

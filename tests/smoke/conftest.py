@@ -6,7 +6,7 @@ import pytest
 
 from tensorlens.frameworks.torch.release import installed_release
 from tensorlens.planning import processes
-from tensorlens.planning.torch.device.readiness import SINCE
+from tensorlens.planning.torch.device import SINCE
 from tests import warm
 
 

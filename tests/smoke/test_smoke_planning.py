@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import tensorlens  # noqa: E402
 from tensorlens.frameworks.torch.release import installed_release  # noqa: E402
-from tensorlens.planning.torch.device.readiness import SINCE  # noqa: E402
+from tensorlens.planning.torch.device import SINCE  # noqa: E402
 from tests.smoke import programs  # noqa: E402
 from tests.smoke.programs import DATA, HIDDEN_BYTES, PARAMETERS  # noqa: E402
 

@@ -10,7 +10,7 @@ import sys
 import traceback
 
 if __name__ == "__main__":
-    from tensorlens.planning.torch.device.readiness import measure_with, prepare
+    from tensorlens.planning.torch.device import measure_with, prepare
 
     READY = prepare()
 
@@ -202,7 +202,7 @@ def foreach_by_default():
 
 @contextlib.contextmanager
 def answers():
-    from tensorlens.planning.torch.values.data_dependent import value_patches
+    from tensorlens.planning.torch.values import value_patches
 
     with value_patches():
         yield
@@ -256,11 +256,7 @@ def checkpointed():
 def pinned():
     with _disable_current_modes():
         real = torch.ones(2, 3)
-        of_real = [
-            real.is_pinned(),
-            real.pin_memory().is_pinned(),
-            real.pin_memory()[1:].is_pinned(),
-        ]
+        of_real = [real.is_pinned(), real.pin_memory().is_pinned()]
     fake = torch.ones(2, 3)
     held = fake.pin_memory()
     moved = held.to("cuda", non_blocking=True)

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tensorlens  # noqa: E402
 from tensorlens.planning.card import find_card  # noqa: E402
+from tensorlens.planning.torch.memory import Temporaries  # noqa: E402
 from tensorlens.planning.torch.memory.attention import (  # noqa: E402
     CUDNN,
     EFFICIENT,
@@ -24,7 +25,6 @@ from tensorlens.planning.torch.memory.attention import (  # noqa: E402
     Attention,
     Chooser,
 )
-from tensorlens.planning.torch.memory.temporaries import Temporaries  # noqa: E402
 from tests import warm  # noqa: E402
 
 aten = torch.ops.aten
@@ -202,7 +202,7 @@ def test_other_kernels_take_about_the_same(kernel):
 STAGE = """
 import json, math, sys
 from tensorlens.planning.card import find_card
-from tensorlens.planning.torch.device.readiness import prepare
+from tensorlens.planning.torch.device import prepare
 card = find_card(sys.argv[1])
 readiness = prepare(card)
 if not readiness.is_ready:
@@ -214,7 +214,7 @@ from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.planning.torch.memory.attention import fused_attention
 from tensorlens.planning.torch.cautions import caution_scope
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
-from tensorlens.planning.torch.memory.temporaries import Temporaries
+from tensorlens.planning.torch.memory import Temporaries
 from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.planning.trace import Trace

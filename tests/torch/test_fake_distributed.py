@@ -8,8 +8,8 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tensorlens.planning.torch.patches.compilers import compiler_patches
-from tensorlens.planning.torch.patches.distributed import distributed
+from tensorlens.planning.torch.distributed import distributed
+from tensorlens.planning.torch.patches import compiler_patches
 from tests.torch.fake_stage import staged
 
 WORLD = 4

@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 _HEAD = """
 import json, sys
-from tensorlens.planning.torch.device.readiness import prepare
+from tensorlens.planning.torch.device import prepare
 from tensorlens.planning.card import Card
 card = Card("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 << 30)
 ready = prepare(card=card)
@@ -28,10 +28,10 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.torch.stacks import ProgramStacks
-from tensorlens.planning.torch.memory.temporaries import Temporaries
-from tensorlens.planning.torch.memory.temporaries import kernel_overrides as otherwise
+from tensorlens.planning.torch.memory import Temporaries
+from tensorlens.planning.torch.memory import kernel_overrides as otherwise
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.values.data_dependent import value_patches
+from tensorlens.planning.torch.values import value_patches
 from tensorlens.planning.trace import Trace
 otherwise.install()
 temporaries = Temporaries(card)

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from tensorlens.frameworks.torch.release import parse_release  # noqa: E402
 from tensorlens.planning.card import find_card  # noqa: E402
-from tensorlens.planning.torch.memory.temporaries import Temporaries  # noqa: E402
-from tensorlens.planning.torch.memory.temporaries.workspaces import (  # noqa: E402
+from tensorlens.planning.torch.memory import Temporaries  # noqa: E402
+from tensorlens.planning.torch.memory.workspaces import (  # noqa: E402
     cublas_workspace,
     rnn_reserve,
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tensorlens.planning.step_facts import UnusedVariable
-from tensorlens.planning.torch.step_changes import freed_before_backward
+from tensorlens.planning.torch.options import freed_before_backward
 from tensorlens.planning.trials.jobs import CannotApply
 
 

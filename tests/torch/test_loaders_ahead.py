@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tensorlens.planning.step_facts import PrefetchQueue
-from tensorlens.planning.torch.options.prefetch import LoaderWatch, PrefetchFactor
 from tensorlens.planning.torch.options.stage import Stage
+from tensorlens.planning.torch.options.training import LoaderWatch, PrefetchFactor
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.measurement import held_ahead
 

@@ -86,7 +86,7 @@ def imported(names: list[str], device: bool) -> None:
     before = set(sys.modules)
     if device:
         sys.path.insert(0, str(ROOT))
-        from tensorlens.planning.torch.device.readiness import load_library
+        from tensorlens.planning.torch.device import load_library
 
         load_library()
         sys.path.pop(0)

@@ -10,30 +10,22 @@
 
 namespace tensorlens {
 
-struct PhiloxState : public c10::intrusive_ptr_target {
-  uint64_t seed = c10::default_rng_seed_val;
-  uint64_t offset = 0;
-};
-
 struct PhiloxGenerator final : public c10::GeneratorImpl {
-  explicit PhiloxGenerator(
-      c10::DeviceIndex device,
-      c10::intrusive_ptr<PhiloxState> state = c10::make_intrusive<PhiloxState>())
+  explicit PhiloxGenerator(c10::DeviceIndex device)
       : c10::GeneratorImpl(
             c10::Device(c10::DeviceType::CUDA, device),
-            c10::DispatchKeySet(c10::DispatchKey::CUDA)),
-        state_(std::move(state)) {}
+            c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
 
   void set_current_seed(uint64_t seed) override {
-    state_->seed = seed;
-    state_->offset = 0;
+    seed_ = seed;
+    offset_ = 0;
   }
-  void set_offset(uint64_t offset) override { state_->offset = offset; }
-  uint64_t get_offset() const override { return state_->offset; }
-  uint64_t current_seed() const override { return state_->seed; }
+  void set_offset(uint64_t offset) override { offset_ = offset; }
+  uint64_t get_offset() const override { return offset_; }
+  uint64_t current_seed() const override { return seed_; }
   uint64_t seed() override {
     set_current_seed(c10::detail::getNonDeterministicRandom());
-    return state_->seed;
+    return seed_;
   }
 
   // eight bytes of seed and eight of offset, on the CPU, as CUDA's generator gives them
@@ -41,8 +33,8 @@ struct PhiloxGenerator final : public c10::GeneratorImpl {
     auto bytes = at::detail::empty_cpu(
         {16}, at::kByte, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
     auto* data = static_cast<char*>(bytes.mutable_data_ptr());
-    std::memcpy(data, &state_->seed, 8);
-    std::memcpy(data + 8, &state_->offset, 8);
+    std::memcpy(data, &seed_, 8);
+    std::memcpy(data + 8, &offset_, 8);
     return bytes.getIntrusivePtr();
   }
   void set_state(const c10::TensorImpl& bytes) override {
@@ -53,27 +45,21 @@ struct PhiloxGenerator final : public c10::GeneratorImpl {
         "RNG state must be a torch.ByteTensor");
     TORCH_CHECK(bytes.numel() == 16 || bytes.numel() == 8, "RNG state is wrong size");
     const auto* data = static_cast<const char*>(bytes.data());
-    std::memcpy(&state_->seed, data, 8);
-    state_->offset = 0;
-    if (bytes.numel() == 16) std::memcpy(&state_->offset, data + 8, 8);
-  }
-
-  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override {
-    state_ = static_cast<PhiloxGenerator*>(other.get())->state_;
-  }
-  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
-    return c10::make_intrusive<PhiloxGenerator>(device().index(), state_);
+    std::memcpy(&seed_, data, 8);
+    offset_ = 0;
+    if (bytes.numel() == 16) std::memcpy(&offset_, data + 8, 8);
   }
 
  private:
   PhiloxGenerator* clone_impl() const override {
-    auto state = c10::make_intrusive<PhiloxState>();
-    state->seed = state_->seed;
-    state->offset = state_->offset;
-    return new PhiloxGenerator(device().index(), std::move(state));
+    auto* copy = new PhiloxGenerator(device().index());
+    copy->seed_ = seed_;
+    copy->offset_ = offset_;
+    return copy;
   }
 
-  c10::intrusive_ptr<PhiloxState> state_;
+  uint64_t seed_ = c10::default_rng_seed_val;
+  uint64_t offset_ = 0;
 };
 
 }  // namespace tensorlens

@@ -4,12 +4,13 @@
 
 #include <ATen/detail/CUDAHooksInterface.h>
 
+#include <c10/core/CPUAllocator.h>
+
 #include <array>
 #include <mutex>
 
 #include "generator.hpp"
 #include "guard.hpp"
-#include "pinned.hpp"
 
 namespace tensorlens {
 
@@ -59,10 +60,10 @@ struct Hooks final : public at::CUDAHooksInterface {
   }
   void deviceSynchronize(c10::DeviceIndex) const override {}
 
-  bool isPinnedPtr(const void* data) const override { return pinned_blocks().contain(data); }
+  // whether a tensor is pinned is noted in Python
+  bool isPinnedPtr(const void*) const override { return false; }
   c10::Allocator* getPinnedMemoryAllocator() const override {
-    static auto* allocator = new PinnedAllocator();
-    return allocator;
+    return c10::GetDefaultCPUAllocator();
   }
   c10::Device getDeviceFromPtr(void*) const override {
     return c10::Device(c10::DeviceType::CUDA, tensorlens::current_device);

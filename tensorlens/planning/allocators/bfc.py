@@ -9,9 +9,8 @@ the GPU's allocator of TensorFlow does.
 
 from __future__ import annotations
 
-from tensorlens.planning.allocators.blocks import Block
 from tensorlens.planning.allocators.settings import Settings
-from tensorlens.planning.allocators.simulated import NoRoom, SimulatedAllocator
+from tensorlens.planning.allocators.simulated import Block, NoRoom, SimulatedAllocator
 from tensorlens.records.events import EventLog
 from tensorlens.units import rounded_up
 
@@ -45,7 +44,7 @@ class BFCAllocator(SimulatedAllocator):
         log: EventLog | None = None,
         device: str = "cuda:0",
     ) -> None:
-        super().__init__(Settings(), capacity, None, log, device)
+        super().__init__(Settings(), capacity, log, device)
         self._pool = self._memory.large
         first = _FIRST_REGION if capacity is None else min(capacity, _FIRST_REGION)
         self._next_region = rounded_up(first, _GRAIN)

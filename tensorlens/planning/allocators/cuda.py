@@ -10,23 +10,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from tensorlens.planning.allocators.blocks import (
+from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
+from tensorlens.planning.allocators.simulated import (
     FREE,
     SHIFT,
     UNMAPPED,
     Block,
     Memory,
+    NoRoom,
     Pool,
     Reservation,
+    SimulatedAllocator,
 )
-from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
-from tensorlens.planning.allocators.simulated import NoRoom, SimulatedAllocator
 from tensorlens.records.events import EventLog
 from tensorlens.records.torch_files.sizes import SMALL, SMALL_SEGMENT
 from tensorlens.units import rounded_up
 
 _ADDRESS_SPACE = 1 << 40
-"""Bytes of address space where the card's memory is not known."""
+"""Bytes of an expandable segment's address space: more than any card has. torch reserves an eighth
+more than the card's memory, which is as good unless the address space is fragmented."""
 
 
 class CachingAllocator(SimulatedAllocator):
@@ -36,8 +38,6 @@ class CachingAllocator(SimulatedAllocator):
         settings: what ``PYTORCH_CUDA_ALLOC_CONF`` would set.
         capacity: bytes that the driver has for this allocator, what other users of the card and
             the CUDA context take left out; None: no end.
-        total: bytes of memory that the card has, for the address space of expandable
-            segments; by default the capacity.
         log: where every event is written; None: nowhere.
         device: the device's name in the log, and in errors.
     """
@@ -47,13 +47,11 @@ class CachingAllocator(SimulatedAllocator):
         settings: Settings | None = None,
         *,
         capacity: int | None = None,
-        total: int | None = None,
         log: EventLog | None = None,
         device: str = "cuda:0",
     ) -> None:
         settings = Settings() if settings is None else settings
-        total = capacity if total is None else total
-        super().__init__(settings, capacity, total, log, device)
+        super().__init__(settings, capacity, log, device)
         self._expandable = settings.expandable_segments
 
     def empty_cache(self) -> None:
@@ -131,10 +129,9 @@ def _shrink(memory: Memory, block: Block) -> None:
 
 
 def _reserve(memory: Memory, pool: Pool, size: int) -> Block:
-    """Reserve address space for an eighth more than the card has, all of it unmapped."""
+    """Reserve address space, all of it unmapped."""
     unit = SMALL_SEGMENT if pool.small else LARGE_SEGMENT
-    total = max(_ADDRESS_SPACE, size) if memory.total is None else memory.total + memory.total // 8
-    extent = rounded_up(total, unit)
+    extent = rounded_up(max(_ADDRESS_SPACE, size), unit)
     address = memory.address_space(extent)
     block = memory.blocks[address] = Block(pool, address, extent, UNMAPPED)
     block.reservation = Reservation(address, unit)

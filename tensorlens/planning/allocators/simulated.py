@@ -1,20 +1,32 @@
-"""Common parts of simulated allocators: requests and frees, their figures, and their segments.
+"""A simulated allocator: blocks, pools of free ones, memory from the driver, and figures.
 
-Where a block comes from and what goes back to the driver is each one's own.
+Where a block comes from and what goes back to the driver is each one's own. The rules are those of
+``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.13. Sizes are bytes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, UNMAPPED, Block, Memory
-from tensorlens.planning.allocators.settings import Settings
+from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.records import events
 from tensorlens.records.events import Context, EventLog, Segment, SegmentBlock
-from tensorlens.units import format_bytes
+from tensorlens.records.torch_files.sizes import SMALL_SEGMENT
+from tensorlens.units import format_bytes, rounded_up
+
+FREE, ALLOCATED, UNMAPPED = range(3)
+"""A block can be handed out; is handed out; is address space of an expandable segment that has no
+memory behind it."""
+
+SHIFT = 64
+ADDRESSES = (1 << SHIFT) - 1
+FIRST_ADDRESS = 1 << 44
+"""Where a simulated device's memory begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,196 @@ class NoRoom(TensorlensError):
         super().__init__(f"{device} has no room for {format_bytes(nbytes)}")
 
 
-_STATES = {FREE: "inactive", ALLOCATED: "active_allocated"}
+@dataclass(slots=True, eq=False)
+class Pool:
+    """Free blocks, for small requests or for large ones."""
+
+    small: bool
+    keys: list[int] = field(default_factory=list)
+    """Size and address of each free block in one number, in ascending order."""
+    unmapped: list[int] = field(default_factory=list)
+    """Addresses of unmapped blocks, in ascending order."""
+
+
+class Reservation(NamedTuple):
+    """Address space of an expandable segment; memory is mapped into it unit by unit."""
+
+    address: int
+    unit: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Block:
+    """A piece of a segment; together with its neighbours it makes up the whole."""
+
+    pool: Pool
+    address: int
+    size: int
+    state: int
+    requested: int = 0
+    prev: Block | None = None
+    next: Block | None = None
+    reservation: Reservation | None = None
+    row: int = -1
+    stack: int = -1
+    segment_stack: int = -1
+
+    @property
+    def split(self) -> bool:
+        """Whether it is only a part of its segment."""
+        return self.prev is not None or self.next is not None
+
+    def follow(self, before: Block | None, after: Block | None) -> None:
+        """Put the block between two others of its segment."""
+        self.prev, self.next = before, after
+        if before is not None:
+            before.next = self
+        if after is not None:
+            after.prev = self
+
+
+class Memory:
+    """Memory that the allocator holds from the driver."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        capacity: int | None,
+        log: EventLog | None,
+        device: str,
+    ) -> None:
+        self.settings = settings
+        self.capacity = capacity
+        self.blocks: dict[int, Block] = {}
+        """Every block by its address."""
+        self.small, self.large = Pool(small=True), Pool(small=False)
+        self.reserved = self.peak_reserved = 0
+        self.stack = -1
+        """The stack of what is going on, for the events of segments."""
+        self._log, self._device = log, device
+        self.next_address = FIRST_ADDRESS
+
+    def insert(self, block: Block) -> None:
+        """Put a block that is not handed out where searches find it."""
+        insort(*_entry(block))
+
+    def remove(self, block: Block) -> None:
+        """Take a block out of its pool."""
+        entries, entry = _entry(block)
+        del entries[bisect_left(entries, entry)]
+
+    def drop(self, block: Block) -> None:
+        """Forget a block that is in its pool."""
+        self.remove(block)
+        del self.blocks[block.address]
+
+    def free_blocks(self, pool: Pool) -> list[Block]:
+        """Return a pool's free blocks, smallest first."""
+        return [self.blocks[key & ADDRESSES] for key in pool.keys]
+
+    def split(self, block: Block, size: int) -> None:
+        """Make a block in its pool of what a block has beyond so many bytes."""
+        rest = Block(block.pool, block.address + size, block.size - size, block.state)
+        self.blocks[rest.address] = rest
+        rest.reservation = block.reservation
+        rest.follow(block, block.next)
+        block.size = size
+        self.insert(rest)
+
+    def merge(self, block: Block, state: int) -> None:
+        """Give a block that is in no pool a state, make it one with neighbours in the same one.
+
+        And put it into its pool (``free_block``, ``try_merge_blocks``).
+        """
+        before, after = block.prev, block.next
+        block.state, block.requested = state, 0
+        if before is not None and before.state == state:
+            self.drop(before)
+            del self.blocks[block.address]
+            block.address, block.size = before.address, before.size + block.size
+            self.blocks[block.address] = block
+            block.segment_stack = before.segment_stack
+            block.follow(before.prev, after)
+        if after is not None and after.state == state:
+            self.drop(after)
+            block.size += after.size
+            block.follow(block.prev, after.next)
+        self.insert(block)
+
+    def find(self, pool: Pool, size: int) -> Block | None:
+        """Take the smallest free block that fits out of its pool (``get_free_block``)."""
+        settings, keys = self.settings, pool.keys
+        index = bisect_left(keys, size << SHIFT)
+        if index == len(keys):
+            return None
+        block = self.blocks[keys[index] & ADDRESSES]
+        # of an expandable segment the one with the least room, memory yet to be mapped included
+        while block.reservation is not None and index + 1 < len(keys):
+            following = self.blocks[keys[index + 1] & ADDRESSES]
+            if _room(following) >= _room(block):
+                break
+            index, block = index + 1, following
+        limit = settings.max_split_size
+        if limit is not None:
+            if size < limit <= block.size:
+                return None
+            if size >= limit and block.size >= size + LARGE_SEGMENT:
+                return None
+        del keys[index]
+        return block
+
+    def address_space(self, size: int) -> int:
+        """Return an address where a segment of so many bytes has room."""
+        address = self.next_address
+        self.next_address += rounded_up(size, SMALL_SEGMENT)
+        return address
+
+    def has(self, size: int) -> bool:
+        """Tell whether the driver has so many bytes left."""
+        return self.capacity is None or self.reserved + size <= self.capacity
+
+    def take(self, pool: Pool, size: int) -> Block | None:
+        """Take a segment from the driver; None where it has no room."""
+        if not self.has(size):
+            return None
+        address = self.address_space(size)
+        block = self.blocks[address] = Block(pool, address, size, FREE)
+        block.segment_stack = self.stack
+        self.took(address, size)
+        return block
+
+    def took(self, address: int, size: int) -> None:
+        """Count memory from the driver, and note it."""
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        self._note(events.SEGMENT_ALLOC, address, size)
+
+    def gave(self, address: int, size: int) -> None:
+        """Count memory that went back to the driver, and note it."""
+        self.reserved -= size
+        self._note(events.SEGMENT_FREE, address, size)
+
+    def _note(self, kind: int, address: int, size: int) -> None:
+        if self._log is not None:
+            self._log.append(kind, self._device, address, size, 0, self.stack)
+
+    def release(self, block: Block) -> None:
+        """Give a segment back that is one free block (``release_block``)."""
+        self.drop(block)
+        self.gave(block.address, block.size)
+
+
+def _entry(block: Block) -> tuple[list[int], int]:
+    """Return the list of its pool that a block is in, and what stands there for it."""
+    if block.state == UNMAPPED:
+        return block.pool.unmapped, block.address
+    return block.pool.keys, block.size << SHIFT | block.address
+
+
+def _room(block: Block) -> int:
+    after = block.next
+    grows = after.size if after is not None and after.state == UNMAPPED else 0
+    return block.size + grows
 
 
 class SimulatedAllocator:
@@ -60,14 +261,13 @@ class SimulatedAllocator:
         self,
         settings: Settings,
         capacity: int | None,
-        total: int | None,
         log: EventLog | None,
         device: str,
     ) -> None:
         self.settings = settings
         self.device = device
         self.log = log
-        self._memory = Memory(settings, capacity, total, log, device)
+        self._memory = Memory(settings, capacity, log, device)
         self._allocated = self._peak_allocated = 0
         self._requested = self._peak_requested = 0
 
@@ -170,7 +370,7 @@ def _segment(device: str, blocks: list[Block]) -> Segment:
                 address=block.address,
                 size=block.size,
                 requested=block.requested,
-                state=_STATES[block.state],
+                state="inactive" if block.state == FREE else "active_allocated",
                 stack=-1 if block.state == FREE else block.stack,
             )
             for block in blocks

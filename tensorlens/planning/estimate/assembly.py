@@ -40,13 +40,12 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
         program = f"{program} without XLA"
     _name_inputs(trace)
     asked = Settings.parse(settings)
-    total = None if card is None else card.memory
     if trace.approximate is not None:
         # host memory stands for the device's
         name = device if ":" in device else f"{device}:0"
         trace.log.devices = [name if each == "cpu" else each for each in trace.log.devices]
     device = _found(trace, device)
-    variants = [Simulation(trace, asked, total, size).run() for size in _sizes(trace)]
+    variants = [Simulation(trace, asked, size).run() for size in _sizes(trace)]
     likely = variants[len(variants) // 2]
     allocated, reserved = map(_range, zip(*(each.peaks(device) for each in variants), strict=True))
     if trace.spread is not None:

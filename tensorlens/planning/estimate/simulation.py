@@ -53,12 +53,9 @@ class Simulation:
     """Makes a trace's requests of one allocator a device.
 
     ``settings`` are of the allocators of accelerators; host memory is counted as it is asked for.
-    ``total`` is the bytes that a card has, where known.
     """
 
-    def __init__(
-        self, trace: Trace, settings: Settings, total: int | None, size: SizeOf | None = None
-    ) -> None:
+    def __init__(self, trace: Trace, settings: Settings, size: SizeOf | None = None) -> None:
         self._trace = trace
         self._size = trace.log.size.__getitem__ if size is None else size
         log = trace.log.sibling()
@@ -72,7 +69,7 @@ class Simulation:
             elif trace.framework == "tensorflow":
                 self._counters[name] = BFCAllocator(log=log, device=name)
             else:
-                self._counters[name] = CachingAllocator(settings, total=total, log=log, device=name)
+                self._counters[name] = CachingAllocator(settings, log=log, device=name)
         self._result = Simulated(log, {})
         self._addresses: dict[int, int] = {}
         """Address of a block in the trace to that which it was given."""

@@ -11,7 +11,7 @@ from typing import Any
 from tensorlens.planning.step_facts import BACKWARD, UnusedVariable
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, RecordedSteps
 from tensorlens.planning.suggest.result import Suggestion
-from tensorlens.planning.torch.step_changes import freed_before_backward, gradients_first
+from tensorlens.planning.torch.options import freed_before_backward, gradients_first
 from tensorlens.records.events import START
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line

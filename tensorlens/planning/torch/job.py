@@ -12,7 +12,7 @@ from tensorlens.folders import temporary_folder
 from tensorlens.frameworks.torch.release import check_release
 from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
-from tensorlens.planning.torch.device.readiness import Readiness, prepare
+from tensorlens.planning.torch.device import Readiness, prepare
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.jobs import Job, Program
 from tensorlens.planning.trials.steps import forget
@@ -68,11 +68,11 @@ def _readiness(job: Job) -> Readiness:
     sys.addaudithook(_watch_files)
     check_release()
     readiness = Readiness(False) if job.device == "cpu" else prepare(job.card or H100)
-    from tensorlens.planning.torch.device import mode
-    from tensorlens.planning.torch.memory.temporaries import kernel_overrides
+    from tensorlens.planning.torch.device import fake_tensors
+    from tensorlens.planning.torch.memory import kernel_overrides
 
     if not readiness.is_ready:
-        mode.install()
+        fake_tensors.install()
     kernel_overrides.install()
     return readiness
 

@@ -8,9 +8,11 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.host.event_log import sources_of
@@ -23,23 +25,23 @@ from tensorlens.planning.tensorflow.keras_training import (
     training_patches,
 )
 from tensorlens.planning.torch.cautions import Cautions, caution_scope
-from tensorlens.planning.torch.device.mode import on_host
-from tensorlens.planning.torch.device.readiness import Readiness, measure_with
+from tensorlens.planning.torch.checkpoints import copy_patches
+from tensorlens.planning.torch.device import Readiness, measure_with
+from tensorlens.planning.torch.distributed import distributed
+from tensorlens.planning.torch.memory import Temporaries
 from tensorlens.planning.torch.memory.attention import fused_attention
 from tensorlens.planning.torch.memory.host_kernels import HostKernels
-from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.names import BlockNames
-from tensorlens.planning.torch.patches.checkpoints import copy_patches
-from tensorlens.planning.torch.patches.compilers import compiler_patches, tracer_patches
-from tensorlens.planning.torch.patches.data_loaders import (
+from tensorlens.planning.torch.patches import (
+    compiler_patches,
     loader_patches,
     random_states,
     thread_modes,
+    tracer_patches,
 )
-from tensorlens.planning.torch.patches.distributed import distributed
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.tracker import ScratchRule, Tracker, no_scratch
-from tensorlens.planning.torch.values.data_dependent import value_patches
+from tensorlens.planning.torch.values import value_patches
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
@@ -64,7 +66,7 @@ def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
     if device == "cpu":
         return _run(job, tell, [])
     if not readiness.is_ready:
-        trace = _run(job, tell, [on_host])
+        trace = _run(job, tell, [_on_host])
         trace.approximate = readiness.reason
         return trace
     trace = _run(job, tell, [])
@@ -188,6 +190,41 @@ def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
         return held.get("cpu", 0) > _STRAY * on_device
 
     return bool(held_at_marks) and all(map(is_off, held_at_marks))
+
+
+_HOST = torch.device("cpu")
+_QUIET = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats", "manual_seed_all")
+"""Functions of ``torch.cuda`` that have nothing to do."""
+
+
+class _HostMode(TorchFunctionMode):  # type: ignore[misc]
+    """Lets a program put everything on the CPU that it means to put on ``cuda``."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch with the CPU for any CUDA device."""
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+            return args[0]
+        given = {name: _placed(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_placed, args), **given)
+
+
+@contextlib.contextmanager
+def _on_host() -> Iterator[None]:
+    """Run a program with the CPU for any CUDA device."""
+    answers: dict[str, Any] = {
+        **dict.fromkeys(_QUIET, lambda *args, **kwargs: None),
+        **{"is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0},
+    }
+    with mock.patch.multiple(torch.cuda, **answers), _HostMode():
+        yield
+
+
+def _placed(value: Any) -> Any:
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return _HOST
+    if isinstance(value, str) and value.partition(":")[0] == "cuda":
+        return _HOST
+    return value
 
 
 @contextlib.contextmanager

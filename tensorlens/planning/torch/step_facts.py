@@ -25,8 +25,8 @@ from tensorlens.planning.step_facts import (
     StepFacts,
     UnusedVariable,
 )
-from tensorlens.planning.torch.options.prefetch import LoaderWatch
 from tensorlens.planning.torch.options.stage import Stage, cache_configs, repeated_blocks
+from tensorlens.planning.torch.options.training import LoaderWatch
 from tensorlens.user_code import is_foreign
 
 _LOWER = (torch.bfloat16, torch.float16)

@@ -16,7 +16,7 @@ import torch
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.cautions import caution
-from tensorlens.planning.torch.device.readiness import DeviceLibrary
+from tensorlens.planning.torch.device import DeviceLibrary
 
 if TYPE_CHECKING:
     from tensorlens.planning.torch.tracker import Tracker
@@ -327,8 +327,7 @@ class EventBase(torch.Event):  # type: ignore[misc]
 
     def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds until another; never zero, as programs divide by it."""
-        until = getattr(end_event, "_moment", 0.0)
-        return max((until - getattr(self, "_moment", until)) * 1e3, 1e-3)
+        return max((end_event._moment - self._moment) * 1e3, 1e-3)
 
     @property
     def cuda_event(self) -> int:

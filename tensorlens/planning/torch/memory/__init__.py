@@ -1,1 +1,67 @@
-"""Memory on a card that fake tensors do not show: kernels' own, workspaces, attention."""
+"""Scratch memory that torch's CUDA kernels take from the caching allocator.
+
+The rules are those of torch 2.13 (``aten/src/ATen/native/cuda``; each names its file). Where a fake
+kernel has other results than the CUDA kernel, see :mod:`.kernel_overrides`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.planning.card import Card
+from tensorlens.planning.torch.memory import operators, workspaces
+from tensorlens.planning.torch.memory.operators import (
+    Call,
+    Rule,
+    device_type,
+    is_tensor,
+)
+from tensorlens.planning.torch.tracker import Scratch
+
+
+class Temporaries:
+    """Gives the memory of kernels while they run, as a ``ScratchRule`` of a tracker.
+
+    Args:
+        card: that the program would run on; some buffers grow with its multiprocessors.
+        environment: where cuBLAS's variable is looked up.
+    """
+
+    def __init__(self, card: Card, environment: Mapping[str, str] = os.environ) -> None:
+        self._card = card
+        self._rules: dict[int, Rule] = {}
+        """By address of the operator, which lives as long as torch: its own hash is slow."""
+        products = dict.fromkeys(workspaces.PRODUCTS, workspaces.cublas(card, environment))
+        for name, rule in (operators.RULES | workspaces.RULES | products).items():
+            for overload in _overloads(name, with_out=name in products):
+                self._rules[id(overload)] = rule
+
+    def __call__(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, thread: int
+    ) -> Sequence[Scratch]:
+        """Return what an operator that has run took besides ``result``."""
+        rule = self._rules.get(id(func))
+        if rule is None or not (_is_on_cuda(args) or _is_on_cuda((result,))):
+            return ()
+        call = Call(self._card, func.overloadpacket.__name__, args, kwargs, result, thread)
+        return [each for each in rule(call) if each.most]
+
+
+def _overloads(name: str, *, with_out: bool) -> Iterator[Any]:
+    packet = getattr(torch.ops.aten, name, None)
+    names: Iterable[str] = () if packet is None else packet.overloads()
+    yield from (getattr(packet, each) for each in names if with_out or not each.endswith("out"))
+
+
+def _is_on_cuda(values: Sequence[Any]) -> bool:
+    """Tell whether the first tensor among arguments or results is; none at all may be."""
+    for each in values:
+        if isinstance(each, (list, tuple)) and each:
+            each = each[0]
+        if is_tensor(each):
+            return device_type(each) == "cuda"
+    return True

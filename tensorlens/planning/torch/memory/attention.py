@@ -21,7 +21,7 @@ import torch
 from tensorlens.planning.card import Card
 from tensorlens.planning.patches import intercepted
 from tensorlens.planning.torch.cautions import caution
-from tensorlens.planning.torch.memory.temporaries.rules import HALVES
+from tensorlens.planning.torch.memory.operators import HALVES
 
 _aten = torch.ops.aten
 _LOWEST_OF_HALF = -65504.0

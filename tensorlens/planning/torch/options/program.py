@@ -20,9 +20,13 @@ from tensorlens.planning.torch.options.models import (
     Offload,
     Shards,
 )
-from tensorlens.planning.torch.options.optimizers import Accumulate, Optimizers, SetToNone
-from tensorlens.planning.torch.options.prefetch import PrefetchFactor
 from tensorlens.planning.torch.options.stage import Option, Stage
+from tensorlens.planning.torch.options.training import (
+    Accumulate,
+    Optimizers,
+    PrefetchFactor,
+    SetToNone,
+)
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
 from tensorlens.planning.trials.measurement import Bench, Meter, host_limited
 from tensorlens.planning.trials.stage import Optioned

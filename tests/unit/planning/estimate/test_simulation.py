@@ -42,7 +42,7 @@ class Requests:
 
 
 def simulated(requests, settings=""):
-    return Simulation(requests.trace, Settings.parse(settings), None).run()
+    return Simulation(requests.trace, Settings.parse(settings)).run()
 
 
 def test_each_step_has_its_own_peaks():

@@ -1,4 +1,4 @@
-"""Results of operators on a CUDA device where torch has no fake kernel for them.
+"""Fake tensors on a CUDA device that has no kernels: modes, copies, and kernels for their results.
 
 Each kernel gives tensors of the shapes, types and strides that the CUDA kernel gives, and nothing
 else. Of the others a run on the CPU, on zeros, tells what they give.
@@ -6,34 +6,147 @@ else. Of the others a run on the CPU, on zeros, tells what they give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_impls import op_implementations_dict
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
 from tensorlens.planning.torch.cautions import caution
-from tensorlens.planning.torch.memory.temporaries.workspaces import rnn_reserve
-
-_aten = torch.ops.aten
-_GRU_GATES = 5  # aten/src/ATen/native/cuda/RNN.cu, GRU_WORKSPACE_MULTIPLIER
+from tensorlens.planning.torch.memory.workspaces import rnn_reserve
 
 
 def install() -> None:
-    """Let fake tensors know these."""
+    """Keep fake tensors from ever touching a device, and optimizers from telling them apart."""
+    # a tensor is never made on the device itself, not even for a constant
+    FakeTensorMode.avoid_device_init = property(lambda mode: True)
+    fake_tensor.init_gpu_context = lambda device: None
+    FakeTensorMode.in_kernel_invocation = property(_is_in_kernel, _set_in_kernel)
+    FakeTensorMode.dispatch = _one_at_a_time(FakeTensorMode.dispatch)
+    torch.utils.swap_tensors = _take_over
+    torch.nn.Module._apply = _by_swapping(torch.nn.Module._apply)
+    # inference goes through nested tensors there, which have no fake form
+    torch.backends.mha.set_fastpath_enabled(False)
+    # torch.optim takes the name of its module away
+    supported: list[Any] = vars(sys.modules["torch.optim.optimizer"])["_foreach_supported_types"]
+    if FakeTensor not in supported:
+        supported.append(FakeTensor)
+
+
+_kernels = threading.local()
+"""For each mode whether this thread is in one of its kernels.
+
+All threads of a program share the mode, in which torch keeps a single answer.
+"""
+
+
+def _is_in_kernel(mode: Any) -> bool:
+    return getattr(_kernels, str(id(mode)), False)
+
+
+def _set_in_kernel(mode: Any, value: bool) -> None:
+    setattr(_kernels, str(id(mode)), value)
+
+
+def _one_at_a_time(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    lock = threading.RLock()
+
+    def dispatch_alone(mode: Any, *args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return dispatch(mode, *args, **kwargs)
+
+    return dispatch_alone
+
+
+def _by_swapping(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a module that moves swap its parameters: up to torch 2.7 it sets ``data``.
+
+    That leaves the device of a fake tensor as it was.
+    """
+
+    @functools.wraps(apply)
+    def apply_and_swap(*args: Any, **kwargs: Any) -> Any:
+        before = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return apply(*args, **kwargs)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(before)
+
+    return apply_and_swap
+
+
+_swap = torch.utils.swap_tensors
+
+
+def _take_over(tensor: Any, other: Any) -> None:
+    """Give a fake tensor the contents of another, where a module moves its parameters.
+
+    ``torch.utils.swap_tensors`` refuses tensors that a weak reference or the graph leads to, which
+    is most of them here. A module on a real device sets ``data`` instead, so this does.
+    """
+    if not (isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor)):
+        _swap(tensor, other)
+        return
+    tensor.data = other
+    tensor.fake_device = other.fake_device
+    tensor.constant = None
+
+
+_MARK = "tensorlens_is_pinned"
+
+
+def install_on_card() -> None:
+    """Do the same for what only programs on a card do, and let fake tensors know its kernels."""
     for name, kernel in _KERNELS.items():
         packet = getattr(_aten, name, None)
         for overload in () if packet is None else packet.overloads():
             if not overload.endswith("out"):
                 op_implementations_dict[getattr(packet, overload)] = kernel
-    _install_recurrent()
     # what fake tensors would run on the device
     fake_tensor.run_fallback_kernel = _run_on_zeros
     fake_impls.run_fallback_kernel = _run_on_zeros
+    # recurrent modules pack their weights
+    torch._use_cudnn_rnn_flatten_weight = lambda: True
+    # both are written in terms of other operators, but look at addresses
+    _library.impl("_pad_packed_sequence", _pad_packed_sequence, "AutogradCUDA")
+    _library.impl("_pack_padded_sequence_backward", _pack_padded_sequence_backward, "AutogradCUDA")
+    _library.impl("_cudnn_rnn", _under_autocast, "AutocastCUDA")
+    # nn.DataParallel on one card asks C++ for it
+    torch._C._scatter = _scatter
+    pin = torch.Tensor.pin_memory
+
+    def pin_memory(tensor: Any, device: Any = None) -> Any:
+        if _MARK in vars(tensor):
+            return tensor
+        result = pin(tensor)
+        vars(result)[_MARK] = True
+        return result
+
+    torch.Tensor.pin_memory = pin_memory
+    torch.Tensor.is_pinned = lambda tensor, device=None: _MARK in vars(tensor)
+
+
+def _scatter(
+    tensor: Any, devices: Sequence[int], chunk_sizes: Any, dim: int, streams: Any
+) -> list[Any]:
+    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(chunk_sizes)
+    places = [torch.device("cuda", each) for each in devices]
+    return [chunk.to(place) for chunk, place in zip(chunks, places, strict=False)]
+
+
+_aten = torch.ops.aten
+_GRU_GATES = 5  # aten/src/ATen/native/cuda/RNN.cu, GRU_WORKSPACE_MULTIPLIER
+_library = torch.library.Library("aten", "IMPL")
+"""Kept: what it registers goes with it."""
 
 
 def _in_place(mode: Any, func: Any, *args: Any, **kwargs: Any) -> None:
@@ -142,19 +255,6 @@ _KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 
-_library = torch.library.Library("aten", "IMPL")
-"""Kept: what it registers goes with it."""
-
-
-def _install_recurrent() -> None:
-    """Let recurrent modules pack their weights, and sequences of known lengths."""
-    torch._use_cudnn_rnn_flatten_weight = lambda: True
-    # both are written in terms of other operators, but look at addresses
-    _library.impl("_pad_packed_sequence", _pad_packed_sequence, "AutogradCUDA")
-    _library.impl("_pack_padded_sequence_backward", _pack_padded_sequence_backward, "AutogradCUDA")
-    _library.impl("_cudnn_rnn", _under_autocast, "AutocastCUDA")
-
-
 def _under_autocast(
     input: Any, weight: list[Any], stride: int, weight_buf: Any, hx: Any, cx: Any, *rest: Any
 ) -> Any:
@@ -172,7 +272,7 @@ def _under_autocast(
             weight = [view.copy_(each) for view, each in zip(views, weight, strict=True)]
             weight_buf = weight_buf.detach()
         cast = [None if each is None else each.to(dtype) for each in (input, hx, cx)]
-        return torch.ops.aten._cudnn_rnn(cast[0], weight, stride, weight_buf, *cast[1:], *rest)
+        return _aten._cudnn_rnn(cast[0], weight, stride, weight_buf, *cast[1:], *rest)
 
 
 def _pad_packed_sequence(

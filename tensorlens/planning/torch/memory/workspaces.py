@@ -30,7 +30,7 @@ import torch
 
 from tensorlens.frameworks.torch.release import Release, installed_release
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory.temporaries.rules import (
+from tensorlens.planning.torch.memory.operators import (
     Call,
     Rule,
     ceil_div,

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.values.data_dependent import OVERRIDES, value_patches
+from tensorlens.planning.torch.values import OVERRIDES, value_patches
 from tensorlens.planning.trace import Trace
 
 _aten = torch.ops.aten

@@ -1,1 +1,0 @@
-"""Patches for what a program meets besides tensors: files, loaders, threads, other processes."""
