@@ -327,7 +327,7 @@ class EventBase(torch.Event):  # type: ignore[misc]
 
     def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds until another; never zero, as programs divide by it."""
-        return max((end_event._moment - self._moment) * 1e3, 1e-3)
+        return max(float(end_event._moment - self._moment) * 1e3, 1e-3)
 
     @property
     def cuda_event(self) -> int:
