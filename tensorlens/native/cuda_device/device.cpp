@@ -25,33 +25,16 @@ namespace {
 
 #define TENSORLENS_EXPORT extern "C" __attribute__((visibility("default")))
 
-TENSORLENS_EXPORT void tensorlens_set_device_count(int count) {
-  tensorlens::device_count.store(count);
-}
-
 // once torch is imported: what a build with CUDA has registered meanwhile gives way
 TENSORLENS_EXPORT void tensorlens_take_over() {
   tensorlens::register_recurrent();
   const c10::impl::DeviceGuardImplRegistrar again(c10::DeviceType::CUDA, new tensorlens::Guard());
 }
 
-TENSORLENS_EXPORT int tensorlens_device_count() { return tensorlens::device_count.load(); }
+TENSORLENS_EXPORT long long tensorlens_current_stream() { return tensorlens::current_stream; }
 
-TENSORLENS_EXPORT int tensorlens_current_device() { return tensorlens::current_device; }
-
-// gives the device that was current; a negative one changes nothing
-TENSORLENS_EXPORT int tensorlens_exchange_device(int device) {
-  const int before = tensorlens::current_device;
-  if (device >= 0) tensorlens::current_device = static_cast<c10::DeviceIndex>(device);
-  return before;
-}
-
-TENSORLENS_EXPORT long long tensorlens_current_stream(int device) {
-  return tensorlens::current_stream(device);
-}
-
-TENSORLENS_EXPORT void tensorlens_set_stream(int device, long long stream) {
-  tensorlens::current_stream(device) = stream;
+TENSORLENS_EXPORT void tensorlens_set_stream(long long stream) {
+  tensorlens::current_stream = stream;
 }
 
 // the next generator that torch asks for is the device's own, not a new one

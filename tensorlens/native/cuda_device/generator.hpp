@@ -11,10 +11,9 @@
 namespace tensorlens {
 
 struct PhiloxGenerator final : public c10::GeneratorImpl {
-  explicit PhiloxGenerator(c10::DeviceIndex device)
+  PhiloxGenerator()
       : c10::GeneratorImpl(
-            c10::Device(c10::DeviceType::CUDA, device),
-            c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
+            c10::Device(c10::DeviceType::CUDA, 0), c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
 
   void set_current_seed(uint64_t seed) override {
     seed_ = seed;
@@ -52,7 +51,7 @@ struct PhiloxGenerator final : public c10::GeneratorImpl {
 
  private:
   PhiloxGenerator* clone_impl() const override {
-    auto* copy = new PhiloxGenerator(device().index());
+    auto* copy = new PhiloxGenerator();
     copy->seed_ = seed_;
     copy->offset_ = offset_;
     return copy;

@@ -6,9 +6,6 @@
 
 #include <c10/core/CPUAllocator.h>
 
-#include <array>
-#include <mutex>
-
 #include "generator.hpp"
 #include "guard.hpp"
 
@@ -43,17 +40,16 @@ struct Hooks final : public at::CUDAHooksInterface {
   double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON
   std::string showConfig() const override { return ""; }
 
-  c10::DeviceIndex deviceCount() const override { return guard.deviceCount(); }
-  int getNumGPUs() const override { return guard.deviceCount(); }
-  c10::DeviceIndex current_device() const override { return tensorlens::current_device; }
-  c10::DeviceIndex getCurrentDevice() const override { return tensorlens::current_device; }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+  int getNumGPUs() const override { return 1; }
+  c10::DeviceIndex current_device() const override { return 0; }
+  c10::DeviceIndex getCurrentDevice() const override { return 0; }
   void setCurrentDevice(c10::DeviceIndex device) const override {
-    guard.setDevice(c10::Device(c10::DeviceType::CUDA, device));
+    Guard().setDevice(c10::Device(c10::DeviceType::CUDA, device));
   }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
-    const auto before = tensorlens::current_device;
     if (device >= 0) setCurrentDevice(device);
-    return before;
+    return 0;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
     return exchangeDevice(device);
@@ -66,35 +62,25 @@ struct Hooks final : public at::CUDAHooksInterface {
     return c10::GetDefaultCPUAllocator();
   }
   c10::Device getDeviceFromPtr(void*) const override {
-    return c10::Device(c10::DeviceType::CUDA, tensorlens::current_device);
+    return c10::Device(c10::DeviceType::CUDA, 0);
   }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
-    static std::mutex mutex;
-    static auto* generators = new std::array<at::Generator, MOST_DEVICES>();
-    const std::lock_guard<std::mutex> lock(mutex);
-    auto& generator = generators->at(checked(device));
-    if (!generator.defined()) generator = make(device);
-    return generator;
+    check(device);
+    static auto* generator = new at::Generator(at::make_generator<PhiloxGenerator>());
+    return *generator;
   }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
-    if (!default_generator_wanted) return make(device);
+    check(device);
+    if (!default_generator_wanted) return at::make_generator<PhiloxGenerator>();
     default_generator_wanted = false;
     return getDefaultGenerator(device);
   }
 
  private:
-  static size_t checked(c10::DeviceIndex device) {
-    const auto index = device < 0 ? tensorlens::current_device : device;
-    TORCH_CHECK(index < device_count.load(), "The device_index is invalid.");
-    return static_cast<size_t>(index);
+  static void check(c10::DeviceIndex device) {
+    TORCH_CHECK(device < 1, "The device_index is invalid.");
   }
-  static at::Generator make(c10::DeviceIndex device) {
-    return at::Generator(c10::intrusive_ptr<c10::GeneratorImpl>(
-        c10::make_intrusive<PhiloxGenerator>(static_cast<c10::DeviceIndex>(checked(device)))));
-  }
-
-  Guard guard;
 };
 
 }  // namespace tensorlens

@@ -86,7 +86,10 @@ def writer_patches() -> Iterator[None]:
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         caution(_TEXT)
         before.put_back(_place(f))
-        kept[_place(f)] = pytree.tree_map(_described, obj)
+        # tensors as makers of empty ones
+        kept[_place(f)] = pytree.tree_map(
+            lambda leaf: without_data(leaf) if _is_strided(leaf) else leaf, obj
+        )
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if _place(f) in kept:
@@ -113,9 +116,16 @@ def writer_patches() -> Iterator[None]:
         stack.enter_context(on_import(dict.fromkeys(_WRITERS, change)))
         if importlib.util.find_spec("safetensors") is not None:
             owner = importlib.import_module("safetensors.torch")
-            stack.enter_context(patched(owner, "load_file", _load_file))
-            for module in _with_native_reader():
-                stack.enter_context(patched(module, "safe_open", _SafeOpen))
+
+            def load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
+                return _SafeOpen(filename, device=device).get_tensors()
+
+            stack.enter_context(patched(owner, "load_file", load_file))
+            native = importlib.import_module("safetensors").safe_open
+            for name, module in [*sys.modules.items()]:
+                # those imported so far that have the reader by its name
+                if getattr(module, "__dict__", {}).get("safe_open") is native and name != _NATIVE:
+                    stack.enter_context(patched(module, "safe_open", _SafeOpen))
         yield
 
 
@@ -164,17 +174,6 @@ class _EarlierFiles:
         for path in (*self._aside.values(), *empty):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _with_native_reader() -> list[Any]:
-    """Return the modules imported so far that have the reader by its name."""
-    native = importlib.import_module("safetensors").safe_open
-    modules = [each for each in [*sys.modules.values()] if each is not None]
-    return [
-        each
-        for each in modules
-        if vars(each).get("safe_open") is native and each.__name__ != _NATIVE
-    ]
 
 
 _NATIVE = "safetensors._safetensors_rust"
@@ -228,14 +227,8 @@ class _SafeOpen(_Slice):
         return _Slice(self._native.get_slice(name), self._device)
 
 
-def _load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
-    return _SafeOpen(filename, device=device).get_tensors()
-
-
-def _described(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
-        return leaf
-    return without_data(leaf)
+def _is_strided(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
 
 
 def _made(leaf: Any, map_location: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -37,13 +36,14 @@ def distributed(world_size: int | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         group = _Group(world_size, stack)
         if world_size is not None:
-            stack.enter_context(_environment(world_size))
+            stack.enter_context(mock.patch.dict(os.environ, _variables(world_size)))
         for name, function in group.functions().items():
             for owner in (dist, distributed_c10d):
                 if hasattr(owner, name):
                     stack.enter_context(patched(owner, name, function))
-        stack.enter_context(patched(data_parallel, _VERIFY, _nothing))
-        stack.enter_context(patched(dist.utils, _VERIFY, _nothing))
+        for owner in (data_parallel, dist.utils):
+            name = "_verify_param_shape_across_processes"
+            stack.enter_context(patched(owner, name, _nothing))
 
         def without_generators(module: Any) -> None:
             # it sends the states of generators around, which are read by address
@@ -55,9 +55,6 @@ def distributed(world_size: int | None) -> Iterator[None]:
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
-
-
-_VERIFY = "_verify_param_shape_across_processes"
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -175,14 +172,13 @@ def _same_storage(one: Any, other: Any) -> bool:
 _OF_FSDP1 = {"_no_dispatch_record_stream": _nothing, "_same_storage": _same_storage}
 
 
-def _environment(world_size: int) -> AbstractContextManager[Any]:
-    """Set what ``torchrun`` would have set for the first rank of one machine."""
-    variables = {
+def _variables(world_size: int) -> dict[str, str]:
+    """Return what ``torchrun`` would have set for the first rank of one machine."""
+    return {
         **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
         **dict.fromkeys(("RANK", "LOCAL_RANK"), "0"),
         **{"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
     }
-    return mock.patch.dict(os.environ, variables)
 
 
 def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:

@@ -12,6 +12,7 @@ from tensorlens.folders import temporary_folder
 from tensorlens.frameworks.torch.release import check_release
 from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
+from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.device import Readiness, prepare
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.jobs import Job, Program
@@ -82,7 +83,5 @@ def _watch_files(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "open" or not isinstance(arguments[0], str):
         return
     path, mode = arguments[0], arguments[1]
-    if isinstance(mode, str) and set("wax+") & set(mode):
-        cautions = sys.modules.get("tensorlens.planning.torch.cautions")
-        if cautions is not None and not path.startswith(_PASSING):
-            cautions.caution(f"the program wrote {path}: its own files are real")
+    if isinstance(mode, str) and set("wax+") & set(mode) and not path.startswith(_PASSING):
+        caution(f"the program wrote {path}: its own files are real")

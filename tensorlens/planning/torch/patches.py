@@ -44,7 +44,10 @@ def compiler_patches() -> Iterator[None]:
         if model is None:
             return lambda decorated: compile(decorated, **options)
         caution(COMPILED)
-        return _itself(model)
+        if isinstance(model, torch.nn.Module):
+            # programs reach through the wrapper that is not there
+            vars(model)["_orig_mod"] = model
+        return model
 
     def compile_module(module: Any, *args: Any, **kwargs: Any) -> None:
         caution(COMPILED)
@@ -61,7 +64,8 @@ def compiler_patches() -> Iterator[None]:
         caution(GRAPHED)
         return contextlib.nullcontext()
 
-    scripted: dict[str, Any] = dict.fromkeys(_OF_JIT, script)
+    functions_of_jit = ("script", "trace", "freeze", "optimize_for_inference")
+    scripted: dict[str, Any] = dict.fromkeys(functions_of_jit, script)
     with (
         patched(torch, "compile", compile),
         patched(torch.nn.Module, "compile", compile_module),
@@ -71,16 +75,6 @@ def compiler_patches() -> Iterator[None]:
         patched(torch.cuda, "make_graphed_callables", make_graphed_callables),
     ):
         yield
-
-
-_OF_JIT = ("script", "trace", "freeze", "optimize_for_inference")
-
-
-def _itself(model: Any) -> Any:
-    if isinstance(model, torch.nn.Module):
-        # programs reach through the wrapper that is not there
-        vars(model)["_orig_mod"] = model
-    return model
 
 
 class _CUDAGraph:
@@ -98,9 +92,6 @@ class _CUDAGraph:
         return 0, 0
 
 
-_TRANSFORMERS = "transformers.utils.import_utils"
-
-
 @contextlib.contextmanager
 def tracer_patches() -> Iterator[None]:
     """Let transformers take fake tensors for real ones, whose values it looks at.
@@ -113,7 +104,7 @@ def tracer_patches() -> Iterator[None]:
             if hasattr(module, "is_fake_tensor"):
                 stack.enter_context(patched(module, "is_fake_tensor", lambda tensor: False))
 
-        stack.enter_context(on_import({_TRANSFORMERS: change}))
+        stack.enter_context(on_import({"transformers.utils.import_utils": change}))
         yield
 
 
@@ -145,21 +136,6 @@ def loader_patches() -> Iterator[None]:
 def _without_workers(init: Any, *args: Any, **kwargs: Any) -> None:
     bound = inspect.signature(init).bind(*args, **kwargs)
     given = bound.arguments
-    _say(given)
-    for name, value in _OF_WORKERS.items():
-        if name in given:
-            given[name] = value
-    init(*bound.args, **bound.kwargs)
-
-
-def _draw(order: Any, sampler: Any) -> Iterator[int]:
-    size = len(sampler.data_source)
-    if size <= LONG:
-        return order(sampler)  # type: ignore[no-any-return]
-    return _drawn(size, sampler.num_samples)
-
-
-def _say(given: dict[str, Any]) -> None:
     if given.get("num_workers"):
         caution(
             f"a DataLoader of {given['num_workers']} workers loaded without them: their host "
@@ -171,13 +147,19 @@ def _say(given: dict[str, Any]) -> None:
             "a DataLoader pins memory: the pinned copies of its batches on the host are not in the "
             "estimate; the device's memory is the same"
         )
+    for name, value in _OF_WORKERS.items():
+        if name in given:
+            given[name] = value
+    init(*bound.args, **bound.kwargs)
 
 
-def _drawn(size: int, count: int) -> Iterator[int]:
+def _draw(order: Any, sampler: Any) -> Iterator[int]:
     """Give items of a long data set in an order that takes no memory; a few may come twice."""
+    size = len(sampler.data_source)
+    if size <= LONG:
+        return order(sampler)  # type: ignore[no-any-return]
     source = random.Random(0)
-    for _ in range(count):
-        yield source.randrange(size)
+    return (source.randrange(size) for _ in range(sampler.num_samples))
 
 
 @contextlib.contextmanager

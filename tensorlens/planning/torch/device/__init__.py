@@ -27,15 +27,11 @@ SINCE = (2, 7, 0)
 
 
 class DeviceLibrary:
-    """The functions of the loaded library, as ``csrc`` has them without their prefix.
-
-    ``exchange_device(device)`` makes a device this thread's current one, unless negative, and
-    returns the one before.
-    """
+    """The functions of the loaded library, without their prefix."""
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         library.tensorlens_current_stream.restype = ctypes.c_longlong
-        library.tensorlens_set_stream.argtypes = ctypes.c_int, ctypes.c_longlong
+        library.tensorlens_set_stream.argtypes = (ctypes.c_longlong,)
         self._library = library
 
     def __getattr__(self, name: str) -> Callable[..., int]:
@@ -62,9 +58,7 @@ def load_library() -> DeviceLibrary:
             ctypes.CDLL(str(folder / "lib" / f"{name}.{suffix}"), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise NativeUnavailable(f"{DEVICE.label} was not loaded: {error}") from None
-    library = load(DEVICE)
-    library.tensorlens_set_device_count(1)
-    return DeviceLibrary(library)
+    return DeviceLibrary(load(DEVICE))
 
 
 @dataclass(frozen=True, slots=True)

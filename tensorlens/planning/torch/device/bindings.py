@@ -37,7 +37,8 @@ CUDA_VERSION = "13.0"
 CUDNN_VERSION = 92000
 _CUDA_DEVICE_TYPE = 1
 _MEASURES = ("current", "peak", "allocated", "freed")
-_POOLS = ("all", "large_pool", "small_pool")
+_IN_USE = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes")
+_UNKNOWN = ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes")
 _WITHOUT_EFFECT = (
     *("_cuda_init", "_cuda_synchronize", "_cuda_ipc_collect", "_cuda_set_sync_debug_mode"),
     *("_cuda_set_cudnn_benchmark_limit", "_cuda_record_memory_history"),
@@ -65,23 +66,34 @@ class Bindings:
         answers: dict[str, Any] = {
             **dict.fromkeys(_WITHOUT_EFFECT, lambda *args, **kwargs: None),
             **dict.fromkeys(("_has_cuda", "_has_cudnn", "_has_magma"), True),
-            "_cuda_getDeviceCount": library.device_count,
-            "_cuda_getDevice": library.current_device,
-            "_cuda_setDevice": self._set_device,
-            "_cuda_exchangeDevice": self._exchange_device,
-            "_cuda_maybeExchangeDevice": self._exchange_device,
+            "_cuda_getDeviceCount": lambda: 1,
+            "_cuda_getDevice": lambda: 0,
+            "_cuda_setDevice": _exchange_device,
+            "_cuda_exchangeDevice": _exchange_device,
+            "_cuda_maybeExchangeDevice": _exchange_device,
             "_cuda_isInBadFork": lambda: False,
-            "_cuda_getArchFlags": self._architectures,
+            "_cuda_getArchFlags": lambda: "sm_{}{}".format(*self.card.capability),
             "_cuda_getCompiledVersion": lambda: 13000,
             "_cuda_get_sync_debug_mode": lambda: 0,
             "_cuda_getCurrentBlasHandle": lambda: 0,
             "_cuda_getCurrentStream": self._current_stream,
-            "_cuda_getCurrentRawStream": library.current_stream,
+            "_cuda_getCurrentRawStream": lambda device: library.current_stream(),
             "_cuda_getDefaultStream": lambda device: (0, device, _CUDA_DEVICE_TYPE),
             "_cuda_setStream": self._set_stream,
             "_cuda_isCurrentStreamCapturing": lambda: False,
             "_cuda_get_cudnn_benchmark_limit": lambda: 10,
-            **self._memory(),
+            "_cuda_emptyCache": self._empty_cache,
+            "_cuda_memoryStats": self._statistics,
+            "_cuda_resetPeakMemoryStats": self._reset_peak,
+            "_cuda_memorySnapshot": _no_snapshot,
+            "_cuda_setMemoryFraction": self._set_memory_fraction,
+            "_cuda_getMemoryFraction": lambda device: self.memory_fraction,
+            "_cuda_getAllocatorBackend": lambda: "native",
+            "_accelerator_isAllocatorInitialized": lambda: True,
+            "_accelerator_emptyCache": self._empty_cache,
+            "_accelerator_getDeviceStats": self._statistics,
+            "_accelerator_resetPeakStats": self._reset_peak,
+            "_accelerator_getMemoryInfo": self.memory_info,
         }
         for name, answer in answers.items():
             setattr(torch._C, name, answer)
@@ -113,44 +125,12 @@ class Bindings:
             gcnArchName=card.name,
         )
 
-    def _architectures(self) -> str:
-        major, minor = self.card.capability
-        return f"sm_{major}{minor}"
-
-    def _set_device(self, device: int) -> None:
-        if device >= self.library.device_count():
-            raise RuntimeError(
-                f"CUDA error: invalid device ordinal ({device} of {self.library.device_count()})"
-            )
-        self.library.exchange_device(device)
-
-    def _exchange_device(self, device: int) -> int:
-        before = int(self.library.current_device())
-        self._set_device(device)
-        return before if device >= 0 else -1
-
     def _current_stream(self, device: int) -> tuple[int, int, int]:
-        return self.library.current_stream(device), device, _CUDA_DEVICE_TYPE
+        return self.library.current_stream(), device, _CUDA_DEVICE_TYPE
 
     def _set_stream(self, stream_id: int, device_index: int, device_type: int) -> None:
-        self._set_device(device_index)
-        self.library.set_stream(device_index, stream_id)
-
-    def _memory(self) -> dict[str, Any]:
-        return {
-            "_cuda_emptyCache": self._empty_cache,
-            "_cuda_memoryStats": self._statistics,
-            "_cuda_resetPeakMemoryStats": self._reset_peak,
-            "_cuda_memorySnapshot": _no_snapshot,
-            "_cuda_setMemoryFraction": self._set_memory_fraction,
-            "_cuda_getMemoryFraction": lambda device: self.memory_fraction,
-            "_cuda_getAllocatorBackend": lambda: "native",
-            "_accelerator_isAllocatorInitialized": lambda: True,
-            "_accelerator_emptyCache": self._empty_cache,
-            "_accelerator_getDeviceStats": self._statistics,
-            "_accelerator_resetPeakStats": self._reset_peak,
-            "_accelerator_getMemoryInfo": self.memory_info,
-        }
+        _exchange_device(device_index)
+        self.library.set_stream(stream_id)
 
     def memory_info(self, device: int) -> tuple[int, int]:
         """Return free and total bytes of a device."""
@@ -182,34 +162,26 @@ class Bindings:
 
     def _statistics(self, device: int) -> dict[str, Any]:
         # what the allocator caches is not known before its simulation
-        allocated = self._in_use(device)
-        known = {
-            **dict.fromkeys(
-                ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes"), allocated
-            ),
-            **dict.fromkeys(
-                ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes"),
-                (0, 0),
-            ),
-        }
-        statistics: dict[str, Any] = {
-            name: {pool: _measured(*(figures if pool == "all" else (0, 0))) for pool in _POOLS}
-            for name, figures in known.items()
-        }
-        return statistics | {
+        nothing = dict.fromkeys(_MEASURES, 0)
+        in_use = dict(zip(_MEASURES, (*self._in_use(device), 0, 0), strict=True))
+        pools = dict.fromkeys(("all", "large_pool", "small_pool"), nothing)
+        return {
+            **{name: {**pools, "all": in_use} for name in _IN_USE},
+            **dict.fromkeys(_UNKNOWN, pools),
+            **dict.fromkeys(("oversize_allocations", "oversize_segments"), nothing),
             **dict.fromkeys(_ZEROS, 0),
             "max_split_size": -1,
-            "oversize_allocations": _measured(0, 0),
-            "oversize_segments": _measured(0, 0),
         }
+
+
+def _exchange_device(device: int) -> int:
+    if device >= 1:
+        raise RuntimeError(f"CUDA error: invalid device ordinal ({device} of 1)")
+    return 0 if device >= 0 else -1
 
 
 def _no_snapshot(*args: Any, **kwargs: Any) -> NoReturn:
     raise RuntimeError("a snapshot of the allocator cannot be had from a card that is not there")
-
-
-def _measured(current: int, peak: int) -> dict[str, int]:
-    return dict(zip(_MEASURES, (current, peak, 0, 0), strict=True))
 
 
 def install(library: DeviceLibrary, card: Card) -> Bindings:
@@ -226,7 +198,13 @@ def _install_toolkit(bindings: Bindings) -> None:
     """Let ``torch.cuda`` find itself initialized, with generators, cuDNN, cudart and nvtx."""
     cuda: Any = torch.cuda
     torch.version.cuda = CUDA_VERSION
-    cuda._cudart = _cudart(bindings)
+    calls = ("ProfilerStart", "ProfilerStop", "DeviceSynchronize", "HostRegister", "HostUnregister")
+    cuda._cudart = StandIn(
+        cudaError=StandIn(success=0),
+        cudaGetErrorString=lambda code: f"error {code}",
+        cudaMemGetInfo=bindings.memory_info,
+        **{f"cuda{each}": lambda *args: 0 for each in calls},
+    )
     cuda._is_in_bad_fork = lambda: False
     cuda._exchange_device = torch._C._cuda_exchangeDevice
     cuda._maybe_exchange_device = torch._C._cuda_maybeExchangeDevice
@@ -234,30 +212,14 @@ def _install_toolkit(bindings: Bindings) -> None:
     cuda._CudaDeviceProperties = StandIn
     cuda._queued_calls.clear()
     cuda._initialized = True
-    cuda._cached_device_count = bindings.library.device_count()
+    cuda._cached_device_count = 1
     cuda._tls = threading.local()
-    cuda.default_generators = tuple(
-        _default_generator(bindings, index) for index in range(cuda._cached_device_count)
-    )
+    bindings.library.hand_out_default_generator()
+    cuda.default_generators = (torch.Generator(torch.device("cuda", 0)),)
     cuda.memory.mem_get_info = cuda.mem_get_info = lambda device=None: bindings.memory_info(0)
     # ranges of a timeline that nobody draws
     ranges = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
     cuda.nvtx._nvtx = StandIn(**dict.fromkeys(ranges, lambda *args: 0))
-
-
-def _default_generator(bindings: Bindings, index: int) -> Any:
-    bindings.library.hand_out_default_generator()
-    return torch.Generator(torch.device("cuda", index))
-
-
-def _cudart(bindings: Bindings) -> StandIn:
-    calls = ("ProfilerStart", "ProfilerStop", "DeviceSynchronize", "HostRegister", "HostUnregister")
-    return StandIn(
-        cudaError=StandIn(success=0),
-        cudaGetErrorString=lambda code: f"error {code}",
-        cudaMemGetInfo=bindings.memory_info,
-        **{f"cuda{each}": lambda *args: 0 for each in calls},
-    )
 
 
 def _install_cudnn() -> None:

@@ -7,19 +7,15 @@ kernel has other results than the CUDA kernel, see :mod:`.kernel_overrides`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory import operators, workspaces
-from tensorlens.planning.torch.memory.operators import (
-    Call,
-    Rule,
-    device_type,
-    is_tensor,
-)
+from tensorlens.planning.torch.memory.operators import Call, Rule
 from tensorlens.planning.torch.tracker import Scratch
 
 
@@ -37,8 +33,10 @@ class Temporaries:
         """By address of the operator, which lives as long as torch: its own hash is slow."""
         products = dict.fromkeys(workspaces.PRODUCTS, workspaces.cublas(card, environment))
         for name, rule in (operators.RULES | workspaces.RULES | products).items():
-            for overload in _overloads(name, with_out=name in products):
-                self._rules[id(overload)] = rule
+            packet = getattr(torch.ops.aten, name, None)
+            for overload in () if packet is None else packet.overloads():
+                if name in products or not overload.endswith("out"):
+                    self._rules[id(getattr(packet, overload))] = rule
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, thread: int
@@ -51,17 +49,13 @@ class Temporaries:
         return [each for each in rule(call) if each.most]
 
 
-def _overloads(name: str, *, with_out: bool) -> Iterator[Any]:
-    packet = getattr(torch.ops.aten, name, None)
-    names: Iterable[str] = () if packet is None else packet.overloads()
-    yield from (getattr(packet, each) for each in names if with_out or not each.endswith("out"))
-
-
 def _is_on_cuda(values: Sequence[Any]) -> bool:
     """Tell whether the first tensor among arguments or results is; none at all may be."""
     for each in values:
         if isinstance(each, (list, tuple)) and each:
             each = each[0]
-        if is_tensor(each):
-            return device_type(each) == "cuda"
+        if isinstance(each, torch.Tensor):
+            # the device of a fake tensor is an operator
+            device = each.fake_device if isinstance(each, FakeTensor) else each.device
+            return bool(device.type == "cuda")
     return True

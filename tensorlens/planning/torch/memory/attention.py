@@ -33,7 +33,6 @@ _FLEX = (
 MATH, FLASH, EFFICIENT, CUDNN, OVERRIDEABLE = 0, 1, 2, 3, 4
 """``at::SDPBackend`` of ``aten/src/ATen/SDPBackend.h``."""
 
-_CUDNN_FIRST = [CUDNN, FLASH, EFFICIENT, MATH, OVERRIDEABLE]
 _NEWEST = (12, 1)
 
 
@@ -50,14 +49,10 @@ class Attention:
     enable_gqa: bool
 
     @property
-    def tensors(self) -> tuple[Any, Any, Any]:
-        """Query, key and value."""
-        return self.query, self.key, self.value
-
-    @property
     def trains(self) -> bool:
         """Whether a gradient will be asked for."""
-        return torch.is_grad_enabled() and any(each.requires_grad for each in self.tensors)
+        tensors = self.query, self.key, self.value
+        return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -68,11 +63,11 @@ class Attention:
     @property
     def is_plain(self) -> bool:
         """Whether the fused kernels can read it: four dimensions, a batch, rows without gaps."""
-        tensors = self.tensors if self.mask is None else (*self.tensors, self.mask)
+        tensors = self.query, self.key, self.value
         return (
-            all(each.dim() == 4 and each.size(0) == self.query.size(0) for each in self.tensors)
+            all(each.dim() == 4 and each.size(0) == self.query.size(0) for each in tensors)
             and bool(self.query.size(-2) and self.key.size(-2))
-            and all(each.stride(-1) == 1 for each in tensors)
+            and all(each.stride(-1) == 1 for each in (*tensors, self.mask) if each is not None)
         )
 
     @property
@@ -95,13 +90,14 @@ class Chooser:
 
     def __init__(self, card: Card) -> None:
         self.card = card
-        self._ordered = False
         self._fits: dict[int, Callable[[Attention], bool]] = {
             CUDNN: self._is_for_cudnn,
             FLASH: self._is_for_flash,
             EFFICIENT: self._is_for_efficient,
             MATH: lambda asked: bool(torch._C._get_math_sdp_enabled()),
         }
+        if card.capability[0] in (9, 10):
+            torch._C._set_sdp_priority_order([CUDNN, FLASH, EFFICIENT, MATH, OVERRIDEABLE])
 
     def choose(self, asked: Attention) -> int:
         """Return the kernel.
@@ -109,11 +105,6 @@ class Chooser:
         Raises:
             RuntimeError: all that could run it are switched off.
         """
-        if not self._ordered:
-            # torch sets the order at its first use
-            self._ordered = True
-            if self.card.capability[0] in (9, 10):
-                torch._C._set_sdp_priority_order(_CUDNN_FIRST)
         for kernel in torch._C._get_sdp_priority_order():
             fits = self._fits.get(kernel)
             if fits is not None and fits(asked):
@@ -123,6 +114,8 @@ class Chooser:
     def _is_for_flash(self, asked: Attention) -> bool:
         """``can_use_flash_attention``."""
         dimension = asked.query.size(-1)
+        small = (8, 6) <= self.card.capability <= (8, 9) or self.card.capability >= (12, 0)
+        no_backward = 192 < dimension <= 224 or (dimension > 192 and asked.dropout > 0)
         return (
             torch._C._get_flash_sdp_enabled()
             and asked.is_plain
@@ -130,17 +123,11 @@ class Chooser:
             and dimension == asked.key.size(-1) == asked.value.size(-1)
             and dimension <= 256
             and (8, 0) <= self.card.capability <= _NEWEST
-            and self._has_flash_backward(asked, dimension)
+            and not (small and asked.trains and no_backward)
             and (not asked.is_causal or asked.query.size(-2) == asked.key.size(-2))
             and asked.dtype in HALVES
             and asked.has_heads
         )
-
-    def _has_flash_backward(self, asked: Attention, dimension: int) -> bool:
-        small = (8, 6) <= self.card.capability <= (8, 9) or self.card.capability >= (12, 0)
-        if not (small and asked.trains):
-            return True
-        return dimension <= 192 or (dimension > 224 and asked.dropout == 0)
 
     def _is_for_efficient(self, asked: Attention) -> bool:
         """``can_use_mem_efficient_attention``."""
@@ -169,7 +156,7 @@ class Chooser:
             torch._C._get_cudnn_sdp_enabled()
             and (asked.dropout * 16).is_integer()
             and asked.is_plain
-            and not _is_deterministic()
+            and torch.get_deterministic_debug_mode() != 2
             and (8, 0) <= self.card.capability <= _NEWEST
             and asked.dtype in HALVES
             and _has_plain_mask(asked)
@@ -179,13 +166,6 @@ class Chooser:
             and asked.key.size(-2) != 1
             and (asked.dropout == 0 or asked.query.size(-2) != 1)
         )
-
-
-def _is_deterministic() -> bool:
-    return (
-        torch.are_deterministic_algorithms_enabled()
-        and not torch.is_deterministic_algorithms_warn_only_enabled()
-    )
 
 
 def _has_plain_mask(asked: Attention) -> bool:
@@ -209,22 +189,23 @@ def fused_attention(card: Card) -> Iterator[None]:
     """
     from torch.nn.attention import flex_attention as flex
 
-    attend = partial(_attend, Chooser(card))
     operator = _aten.scaled_dot_product_attention.default
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
 
-    def attend_anywhere(query: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run what comes whole because no gradients are noted (``torch.inference_mode``)."""
-        if query.device.type == "cuda":
-            return attend(query, *args, **kwargs)
-        return operator._op_dk(composite, query, *args, **kwargs)
-
     with contextlib.ExitStack() as stage:
+        stage.callback(torch._C._set_sdp_priority_order, torch._C._get_sdp_priority_order())
+        attend = partial(_attend, Chooser(card))
+
+        def attend_anywhere(query: Any, *args: Any, **kwargs: Any) -> Any:
+            """Run what comes whole because no gradients are noted (``torch.inference_mode``)."""
+            if query.device.type == "cuda":
+                return attend(query, *args, **kwargs)
+            return operator._op_dk(composite, query, *args, **kwargs)
+
         library = torch.library.Library("aten", "IMPL")
         stage.callback(library._destroy)
         for key in ("AutogradCUDA", "CUDA"):
             library.impl("scaled_dot_product_attention", attend, key)
-        stage.callback(torch._C._set_sdp_priority_order, torch._C._get_sdp_priority_order())
         stage.callback(operator._dispatch_cache.clear)
         stage.enter_context(mock.patch.dict(operator.py_kernels, {composite: attend_anywhere}))
         operator._dispatch_cache.clear()

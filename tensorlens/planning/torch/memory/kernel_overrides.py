@@ -47,12 +47,9 @@ _node_running = torch._C._current_autograd_node
 def _into_zeros(
     nodes: tuple[str, ...], mode: Any, func: Any, zeros: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    return zeros if _runs_in(nodes) else NotImplemented
-
-
-def _runs_in(names: tuple[str, ...]) -> bool:
     node = _node_running()
-    return node is not None and not torch.is_grad_enabled() and node.name().startswith(names)
+    runs = node is not None and not torch.is_grad_enabled() and node.name().startswith(nodes)
+    return zeros if runs else NotImplemented
 
 
 class Accumulation:

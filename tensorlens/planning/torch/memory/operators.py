@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.tracker import Scratch
@@ -40,6 +39,7 @@ scratch = Scratch.exactly
 
 HALVES = (torch.float16, torch.bfloat16)
 _RESIDENT_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
+"""Threads that a multiprocessor holds, by capability (CUDA programming guide); else 2048."""
 
 
 def nbytes(tensor: Any) -> int:
@@ -51,17 +51,6 @@ def nbytes(tensor: Any) -> int:
 def ceil_div(count: int, unit: int) -> int:
     """Return how many units hold ``count``."""
     return -(-count // unit)
-
-
-def device_type(tensor: Any) -> str:
-    """Return ``cuda`` or ``cpu``, without the operator that a fake tensor's ``device`` is."""
-    device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
-    return str(device.type)
-
-
-def is_tensor(value: Any) -> bool:
-    """Tell whether a value is a tensor: an optional one may be None."""
-    return isinstance(value, torch.Tensor)
 
 
 def is_channels_last(tensor: Any) -> bool:
@@ -79,14 +68,6 @@ def is_dense(tensor: Any) -> bool:
     return bool(tensor.is_contiguous()) or is_channels_last(tensor)
 
 
-def resident_threads(card: Card) -> int:
-    """Return how many threads a multiprocessor holds, by its compute capability.
-
-    CUDA programming guide, technical specifications.
-    """
-    return _RESIDENT_THREADS.get(card.capability, 2048)
-
-
 _INDEX_BYTES = 8
 _WARP = 32
 
@@ -101,7 +82,7 @@ def _copied(*places: int) -> Rule:
 
     def rule(call: Call) -> Iterator[Scratch]:
         for tensor in (call.args[place] for place in places if place < len(call.args)):
-            if is_tensor(tensor) and not is_dense(tensor):
+            if isinstance(tensor, torch.Tensor) and not is_dense(tensor):
                 yield scratch(nbytes(tensor), "contiguous copy", before=True)
 
     return rule
@@ -120,7 +101,7 @@ def _within(name: str, most: int, besides: int) -> Rule:
     """Return the rule of a library that tells nothing: likely a copy of the larger side."""
 
     def rule(call: Call) -> Iterator[Scratch]:
-        sides = [each for each in (call.args[0], call.result) if is_tensor(each)]
+        sides = [each for each in (call.args[0], call.result) if isinstance(each, torch.Tensor)]
         size = max(map(nbytes, sides))
         yield Scratch(size, 0, most * size + besides, name)
 
@@ -158,7 +139,8 @@ def _column_sums(card: Card, rows: int, columns: int, wide: int) -> int:
     width = min(1 << (across.bit_length() - 1), _WARP)
     height = 512 // vector // width
     values, grid = ceil_div(rows, height), ceil_div(across, width)
-    target = card.multiprocessors * (resident_threads(card) // (width * height))
+    resident = _RESIDENT_THREADS.get(card.capability, 2048)
+    target = card.multiprocessors * (resident // (width * height))
     if values < 256 or grid > target:
         return 0
     blocks = max(min(ceil_div(target, grid), ceil_div(values, 16)), ceil_div(values, 256))
@@ -188,7 +170,7 @@ def _embedding(call: Call) -> Iterator[Scratch]:
 
 def _put(call: Call) -> Iterator[Scratch]:
     """Give the six lists of indices of an accumulating write (Indexing.cu, with_sort_kernel)."""
-    places = [each for each in call.args[1] if is_tensor(each)]
+    places = [each for each in call.args[1] if isinstance(each, torch.Tensor)]
     if call.argument(3, "accumulate") and all(each.dtype != torch.bool for each in places):
         count = torch.broadcast_shapes(*(each.shape for each in places)).numel()
         yield scratch(6 * count * _INDEX_BYTES, "sorted indices")

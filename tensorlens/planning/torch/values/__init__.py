@@ -59,9 +59,8 @@ class DataDependentValues:
 
     def __init__(self) -> None:
         self._asked: Counter[tuple[int, int]] = Counter()
-        original = FakeTensorMode.dispatch
-        self._makers = makers()
-        self._special: dict[Any, Callable[..., Any]] = {
+        original, make_values = FakeTensorMode.dispatch, makers()
+        special: dict[Any, Callable[..., Any]] = {
             _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
             _aten.item.default: lambda mode, func, x: self.scalar(x),
             _aten.equal.default: self._equal,
@@ -71,8 +70,7 @@ class DataDependentValues:
             **OVERRIDES,
         }
         if hasattr(_aten, "_grouped_mm"):
-            self._special[_aten._grouped_mm.default] = grouped_mm
-        makers_, special = self._makers, self._special
+            special[_aten._grouped_mm.default] = grouped_mm
         keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
 
         def dispatch(
@@ -87,16 +85,14 @@ class DataDependentValues:
             result = original(mode, func, types, args, kwargs)
             if result is NotImplemented or func is keeps_flag:
                 return result
-            make = makers_.get(func)
-            if make is None:
-                if args and type(args[0]) is FakeTensor and "_known" not in args[0].__dict__:
-                    if args[0].constant is None:
-                        return result
-                compute(func, args, kwargs, result)
-            else:
-                compute(func, args, kwargs, result)
-                if not are_known(result):
-                    make(result, args, kwargs)
+            make = make_values.get(func)
+            first: Any = args[0] if args else None
+            if make is None and type(first) is FakeTensor and "_known" not in first.__dict__:
+                if first.constant is None:
+                    return result
+            compute(func, args, kwargs, result)
+            if make is not None and not are_known(result):
+                make(result, args, kwargs)
             return result
 
         self.dispatch = dispatch

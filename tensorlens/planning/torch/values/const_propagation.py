@@ -71,12 +71,6 @@ def note(tensor: Any, values: Any, assumed: bool = False) -> None:
         tensor.__dict__["_known"] = Constant(values, SharedState(assumed))
 
 
-def note_uniform(tensor: Any, value: bool, assumed: bool = True) -> None:
-    """Keep that all elements of a fake tensor are one truth value."""
-    with torch._C._DisableTorchDispatch():
-        note(tensor, torch.tensor(value).expand(tensor.shape), assumed)
-
-
 def is_uniform(values: Any) -> bool:
     """Whether a tensor is one element, however often it is repeated."""
     return all(
@@ -107,10 +101,8 @@ def compute(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any)
             raise _Missing
         outcome = _run(func, real_args, real_kwargs, result)
     except (_Missing, RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
-        for index in plan.written:
-            _forget(args[index] if index < len(args) else None)
-        for name in plan.written_names:
-            _forget(kwargs.get(name))
+        for index, name in plan.written:
+            _forget(args[index] if index < len(args) else kwargs.get(name))
         return
     assumed = any(origin.assumed for origin in origins)
     for tensor, values in _pairs(result, outcome):
@@ -124,9 +116,11 @@ class _Plan:
         schema = getattr(func, "_schema", None)
         self.skipped = schema is None or not str(schema.name).startswith(("aten::", "prims::"))
         arguments = [] if schema is None else schema.arguments
-        writes = [a.alias_info is not None and a.alias_info.is_write for a in arguments]
-        self.written = [i for i, w in enumerate(writes) if w and not arguments[i].kwarg_only]
-        self.written_names = [a.name for a, w in zip(arguments, writes, strict=True) if w]
+        self.written = [
+            (place, each.name)
+            for place, each in enumerate(arguments)
+            if each.alias_info is not None and each.alias_info.is_write
+        ]
         self.view = getattr(func, "is_view", False)
         self.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
 
@@ -135,11 +129,10 @@ class _Plan:
             return True
         if self.random:
             return False
-        tensors = [each for each in args if isinstance(each, torch.Tensor)]
-        for each in tensors[:1]:
-            if each.numel() > MOST_ELEMENTS and not is_uniform(each):
-                return False
-        return all(worth_knowing(each) for each in _flat(result))
+        first = next((each for each in args if isinstance(each, torch.Tensor)), None)
+        if first is not None and first.numel() > MOST_ELEMENTS and not is_uniform(first):
+            return False
+        return all(map(worth_knowing, _flat(result)))
 
 
 _plans: dict[Any, _Plan] = {}
@@ -355,11 +348,17 @@ def _rounds(shape: Any, dim: int, choices: int) -> Any:
 
 
 def _uniform(value: bool, *, assumed: bool) -> Maker:
-    return lambda result, args, kwargs: note_uniform(result, value, assumed)
+    """Note that all elements are one truth value."""
+
+    def make(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        with torch._C._DisableTorchDispatch():
+            note(result, torch.tensor(value).expand(result.shape), assumed)
+
+    return make
 
 
 def _differing(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    note_uniform(result, len(args) < 2 or args[0] is not args[1])
+    _uniform(args[0] is not args[1], assumed=True)(result, args, kwargs)
 
 
 _compared = _uniform(True, assumed=True)

@@ -30,20 +30,16 @@ def selections(original: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
 def _count(mask: Any, what: str) -> tuple[int, Any]:
     """Return how many elements hold, and their indices (count, dimensions) where known."""
     found = known(mask)
-    if found is None:
+    is_large = found is not None and found.tensor.numel() > MOST_ELEMENTS
+    if found is None or (is_large and not is_uniform(found.tensor)):
         _say(what, mask.numel())
         return mask.numel(), None
-    values = found.tensor
     with torch._C._DisableTorchDispatch():
-        if values.numel() > MOST_ELEMENTS:
-            if not is_uniform(values):
-                _say(what, mask.numel())
-                return mask.numel(), None
-            first = values.as_strided((1,), (1,)).item()
-            count = values.numel() if first else 0
+        if is_large:
+            count = mask.numel() if found.tensor.as_strided((1,), (1,)).item() else 0
             indices = None
         else:
-            indices = values.nonzero()
+            indices = found.tensor.nonzero()
             count = len(indices)
     if found.origin.assumed:
         _say(what, count, mask.numel())
@@ -160,8 +156,14 @@ def _ctc_loss(
 ) -> Any:
     # aten/src/ATen/native/cuda/LossCTC.cu: log_alpha is (batch, time, 2 * longest target + 1)
     steps, batch = log_probs.shape[:2]
-    longest = _longest(target_lengths)
-    if longest is None:
+    is_listed = not isinstance(target_lengths, torch.Tensor)
+    found = None if is_listed else known(target_lengths)
+    if is_listed:
+        longest = max(target_lengths, default=0)
+    elif found is not None:
+        with torch._C._DisableTorchDispatch():
+            longest = int(found.tensor.max().item())
+    else:
         longest = targets.shape[-1]
         _say("ctc_loss", longest)
     return (
@@ -183,16 +185,6 @@ def _pack(mode: Any, func: Any, data: Any, lengths: Any, batch_first: bool) -> A
         values = torch.tensor(sizes, device="cpu")
     counts = _noted(mode, lengths, values, False)
     return _new(mode, data, (sum(sizes), *data.shape[2:])), counts
-
-
-def _longest(lengths: Any) -> int | None:
-    if not isinstance(lengths, torch.Tensor):
-        return max(lengths, default=0)
-    found = known(lengths)
-    if found is None:
-        return None
-    with torch._C._DisableTorchDispatch():
-        return int(found.tensor.max().item())
 
 
 def _is_mask(index: Any) -> bool:
