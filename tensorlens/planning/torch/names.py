@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -40,7 +41,11 @@ class BlockNames:
         found = [each for each in objects if issubclass(type(each), _KINDS)]
         modules = [each for each in found if isinstance(each, torch.nn.Module)]
         optimizers = [each for each in found if isinstance(each, torch.optim.Optimizer)]
-        models = [module for module in outermost(modules) if _holds(module)]
+        models = [
+            module
+            for module in outermost(modules)
+            if next(chain(module.parameters(), module.buffers()), None) is not None
+        ]
         self._models = [weakref.ref(model) for model in models]
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._name_held(models, optimizers, objects)
@@ -97,10 +102,6 @@ def has_tensors() -> bool:
 
 def _living(references: Sequence[weakref.ref[Any]]) -> list[Any]:
     return [item for reference in references if (item := reference()) is not None]
-
-
-def _holds(module: Any) -> bool:
-    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
 
 
 def _gradients(parameters: list[tuple[Any, str]]) -> Iterable[tuple[Any, str, str]]:

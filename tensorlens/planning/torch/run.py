@@ -7,6 +7,7 @@ import linecache
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -40,7 +41,7 @@ from tensorlens.planning.torch.patches import (
     tracer_patches,
 )
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
-from tensorlens.planning.torch.tracker import ScratchRule, Tracker, no_scratch
+from tensorlens.planning.torch.tracker import ScratchRule, Tracker
 from tensorlens.planning.torch.values import value_patches
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.planning.trials.global_settings import SEED, applied
@@ -64,14 +65,14 @@ def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
     """
     device = job.device or "cuda"
     if device == "cpu":
-        return _run(job, tell, [])
+        return _run(job, tell)
     if not readiness.is_ready:
-        trace = _run(job, tell, [_on_host])
+        trace = _run(job, tell, _on_host)
         trace.approximate = readiness.reason
         return trace
-    trace = _run(job, tell, [])
+    trace = _run(job, tell)
     if not any(name.startswith(device) for name in trace.log.devices):
-        trace = _run(job, tell, [lambda: _default_device(device)], device)
+        trace = _run(job, tell, partial(_default_device, device), needed=device)
         trace.cautions.insert(
             0,
             Caution(
@@ -86,9 +87,12 @@ Setting = Callable[[], AbstractContextManager[Any]]
 
 
 def _run(
-    job: Job, tell: Callable[[int], None], settings: Sequence[Setting], needed: str | None = None
+    job: Job,
+    tell: Callable[[int], None],
+    setting: Setting = contextlib.nullcontext,
+    needed: str | None = None,
 ) -> Trace:
-    """Run a job under some settings; with ``needed``, refuse one that keeps off that device."""
+    """Run a job under a setting; with ``needed``, refuse one that keeps off that device."""
     trace = Trace(versions={"torch": str(torch.__version__), "python": platform.python_version()})
     stacks = ProgramStacks(trace.log.stacks)
     cautions = Cautions()
@@ -108,8 +112,7 @@ def _run(
         enter(torch.autograd.set_multithreading_enabled(False))
         on_device = job.device != "cpu"
         tracker = enter(Tracker(trace, stacks, hidden, backward_elsewhere=on_device))
-        for setting in settings:
-            enter(setting())
+        enter(setting())
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(tracker)
         steps = StepRunner(job.steps, tracker, tell, when_stepped)
@@ -140,9 +143,11 @@ def _run(
     return trace
 
 
-def _enter_device(job: Job, enter: Callable[[AbstractContextManager[Any]], Any]) -> ScratchRule:
+def _enter_device(
+    job: Job, enter: Callable[[AbstractContextManager[Any]], Any]
+) -> ScratchRule | None:
     """Put what stands in for the device and for data on stage; return the rule of scratch."""
-    hidden: ScratchRule = no_scratch
+    hidden: ScratchRule | None = None
     if job.device == "cpu":
         host = HostKernels.here()
         if host is not None:

@@ -147,7 +147,8 @@ def _address(tensor: Any) -> int:
 def _described(optimizer: torch.optim.Optimizer) -> OptimizerFacts:
     groups = optimizer.param_groups
     sizes = [each.nbytes for group in groups for each in group["params"]]
-    usual = _usual_decay(type(optimizer))
+    decay = inspect.signature(type(optimizer)).parameters.get("weight_decay")
+    usual = 0 if decay is None else decay.default
     return OptimizerFacts(
         kind=class_name(optimizer),
         momentum=any(group.get("momentum") for group in groups),
@@ -171,13 +172,6 @@ def _variable(models: Sequence[torch.nn.Module], path: Callable[[int, str], str 
     kind = class_name(models[0])
     name = path(id(models[0]), kind) or ""
     return name if name.isidentifier() and name != kind else ""
-
-
-def _usual_decay(kind: type) -> Any:
-    try:
-        return inspect.signature(kind).parameters["weight_decay"].default
-    except (KeyError, TypeError, ValueError):
-        return 0
 
 
 def _own_checkpoints(models: Sequence[torch.nn.Module]) -> str:

@@ -59,11 +59,6 @@ ScratchRule = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[
 its results and the number of the thread; asked once the operator has run."""
 
 
-def no_scratch(*call: Any) -> Sequence[Scratch]:
-    """Return nothing for any operator."""
-    return ()
-
-
 _New = tuple[Any, Any, str]
 """A tensor, its storage and its device."""
 
@@ -74,7 +69,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     Args:
         trace: what requests are written into.
         stacks: of the program.
-        hidden: what operators take besides their results.
+        hidden: what operators take besides their results; None: nothing.
         backward_elsewhere: whether autograd would run the backward pass on threads of its own.
     """
 
@@ -82,7 +77,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self,
         trace: Trace,
         stacks: ProgramStacks,
-        hidden: ScratchRule = no_scratch,
+        hidden: ScratchRule | None = None,
         *,
         backward_elsewhere: bool = False,
     ) -> None:
@@ -179,7 +174,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             result = func(*args, **({} if kwargs is None else kwargs))
             _keep_elements(func, args, result)
             new = list(self._new(result))
-            hidden = self._hidden(func, args, kwargs or {}, result, self._thread())
+            hidden: Sequence[Scratch] = ()
+            if self._hidden is not None:
+                hidden = self._hidden(func, args, kwargs or {}, result, self._thread())
             if new or hidden:
                 self._note(new, hidden)
             return result
@@ -189,9 +186,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     def _new(self, result: Any) -> Iterator[_New]:
         """Give the tensors whose storages were not there before."""
         if isinstance(result, torch.Tensor):
-            if type(result) is FakeTensor or isinstance(result, FakeTensor):
+            if isinstance(result, FakeTensor):
                 device = str(result.fake_device)
-                for part in (result,) if result.layout is torch.strided else _parts(result):
+                for part in _parts(result):
                     storage = part.untyped_storage()
                     known = self._live.get(storage._cdata)
                     if known is None:
@@ -279,15 +276,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         """Return the stack and context of what happens now in this thread."""
         here = self._here
         if here.place is None:
-            node = _node_running()
-            forward = -1
+            node, forward, name_of_node = _node_running(), -1, None
             if node is not None:
-                forward = forward_stack(node)
-            name_of_node = None if node is None else node.name()
-            key = self._thread(), here.op, name_of_node, forward, here.grad
+                # the number of the stack on which it was made
+                noted = node.metadata.get("traceback_")
+                forward, name_of_node = int(noted[0]) if noted else -1, node.name()
+            op = None if here.op is None else here.op._schema.name
+            key = self._thread(), op, name_of_node, forward, here.grad
             context = self._contexts.get(key)
             if context is None:
-                context = self._contexts[key] = self._log.context_number(_context(*key))
+                made = Context(
+                    thread=key[0], op=op, node=name_of_node, forward=forward, grad=here.grad
+                )
+                context = self._contexts[key] = self._log.context_number(made)
             here.place = self._stacks.node(here.frame), context
             here.last = here.place
         if name is None:
@@ -341,17 +342,11 @@ def rounded(device: str, nbytes: int) -> int:
     return nbytes if device == "cpu" else rounded_up(nbytes, MIN_BLOCK)
 
 
-def forward_stack(node: Any) -> int:
-    """Return the number of the stack on which a node was made, -1 where it is not known."""
-    noted = node.metadata.get("traceback_")
-    return int(noted[0]) if noted else -1
-
-
 def _parts(tensor: Any) -> tuple[Any, ...]:
-    """Return the tensors that a sparse one is made of; none for what cannot be looked into."""
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    return ()
+    """Return the tensors that one is made of, if it is sparse; none of other layouts."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    return (tensor._indices(), tensor._values()) if tensor.layout is torch.sparse_coo else ()
 
 
 _aten = torch.ops.aten
@@ -374,8 +369,3 @@ def _keep_elements(func: Any, args: Sequence[Any], result: Any) -> None:
     if func in _LOSSES and not result.dim():
         elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
         result.untyped_storage().resize_(elements * result.element_size())
-
-
-def _context(thread: int, op: Any, node: str | None, forward: int, grad: bool) -> Context:
-    name = None if op is None else op._schema.name
-    return Context(thread=thread, op=name, node=node, forward=forward, grad=grad)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import prod
@@ -109,7 +109,9 @@ class HostKernels:
             first = [replace(each, shape=(to, *each.shape[1:])) for each in operands[:shrinking]]
             return [*first, *operands[shrinking:]]
 
-        fewer = next((each for each in _halves(count) if _is_small(func, reduced(each))), 0)
+        fewer = count
+        while fewer and not _is_small(func, reduced(fewer)):
+            fewer //= 2
         if not fewer:
             return 0, 0
         most = self._run(func, reduced(fewer), kwargs)
@@ -155,11 +157,6 @@ class _Operand:
     def numel(self) -> int:
         return prod(self.shape)
 
-    @property
-    def nbytes(self) -> int:
-        size: int = self.numel * self.dtype.itemsize
-        return size
-
     def zeros(self) -> Any:
         # pages that nobody writes to are not there
         reach = sum(
@@ -175,16 +172,10 @@ def _operand(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _halves(count: int) -> Iterator[int]:
-    while count:
-        yield count
-        count //= 2
-
-
 def _is_small(func: Any, operands: Sequence[Any]) -> bool:
     """Whether it takes little time and memory to run an operator."""
     tensors = [each for each in operands if isinstance(each, _Operand)]
-    if sum(each.nbytes for each in tensors) > MOST_BYTES:
+    if sum(each.numel * each.dtype.itemsize for each in tensors) > MOST_BYTES:
         return False
     if func in _PRODUCTS:
         one, other = tensors[-2:]

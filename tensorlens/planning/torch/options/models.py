@@ -203,10 +203,10 @@ class Shards(Option):
         if self._sharded:
             return
         self._sharded = True
-        try:
-            from torch.distributed.fsdp import fully_shard
-        except ImportError:
-            raise CannotApply("shards need FSDP2: torch 2.6 or later, with distributed") from None
+        if not torch.distributed.is_available():
+            raise CannotApply("shards need a torch with distributed")
+        from torch.distributed.fsdp import fully_shard
+
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group()
         models = self.stage.models()

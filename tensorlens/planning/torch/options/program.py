@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -76,7 +76,7 @@ def optioned(job: Job, *, estimated: bool) -> Optioned:
     return Optioned(job, stage, list(_options(job.choice.settings, stage)), step_of)
 
 
-def _options(settings: Mapping[str, Any], stage: Stage) -> Any:
+def _options(settings: Mapping[str, Any], stage: Stage) -> Iterator[Option]:
     of_optimizers = {name: settings[name] for name in _OF_OPTIMIZERS if name in settings}
     if of_optimizers:
         yield Optimizers(of_optimizers, stage)

@@ -63,14 +63,12 @@ def cache_configs(models: Sequence[torch.nn.Module]) -> list[Any]:
 def stepping_classes() -> list[type]:
     """Return the classes of optimizers that have a ``step`` of their own, each once."""
     waiting: list[type] = [torch.optim.Optimizer]
-    found: dict[int, type] = {}
+    found: dict[type, None] = {}
     while waiting:
-        kinds: list[type] = waiting.pop().__subclasses__()
-        for kind in kinds:
-            if id(kind) not in found:
-                found[id(kind)] = kind
-                waiting.append(kind)
-    return [kind for kind in found.values() if "step" in vars(kind)]
+        kind = waiting.pop()
+        found[kind] = None
+        waiting += kind.__subclasses__()
+    return [kind for kind in found if kind is not torch.optim.Optimizer and "step" in vars(kind)]
 
 
 def _has_parameters(module: torch.nn.Module) -> bool:

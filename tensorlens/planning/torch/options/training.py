@@ -25,7 +25,6 @@ from tensorlens.planning.trials.steps import loss_of
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
 """Arguments that the other optimizer is given as well, where it takes them."""
-_KINDS = ("SGD", "Adam", "AdamW")
 _REFUSED = ("fused", "foreach")
 
 
@@ -60,11 +59,9 @@ class Optimizers(Option):
 
 
 def _kind(name: str | None, stage: Stage) -> type | None:
-    if name is None:
-        return None
     if name != "adam8bit":
-        kinds: dict[str, type] = {each.lower(): getattr(torch.optim, each) for each in _KINDS}
-        return kinds[name]
+        kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        return None if name is None else kinds[name]
     if importlib.util.find_spec("bitsandbytes") is None:
         raise CannotApply("adam8bit needs bitsandbytes, which is not installed")
     if stage.estimated:
