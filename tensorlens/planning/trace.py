@@ -1,13 +1,17 @@
-"""A trace: a program's requests to allocators, without the allocators."""
+"""A trace: a program's requests to allocators, without the allocators, and what was assumed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from traceback import walk_stack
 from typing import Literal
 
 from tensorlens.records.events import Context, EventLog, Label
 from tensorlens.records.tensors import SourceLine
+from tensorlens.user_code import is_foreign
 
 Framework = Literal["torch", "tensorflow"]
 """Whose allocators are asked, and whose steps run; TensorFlow has Keras's."""
@@ -86,3 +90,43 @@ class Trace:
     """Results of rules of thumb, to be told beside the figures."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """``torch`` to its version, and so on."""
+
+
+class Cautions:
+    """Assumptions, once for each line of the program."""
+
+    def __init__(self) -> None:
+        self.found: list[Caution] = []
+        self._seen: set[tuple[str, SourceLine | None]] = set()
+
+    def __call__(self, text: str) -> None:
+        """Note what was assumed for what the program does now."""
+        frames = walk_stack(sys._getframe(1))
+        lines = (
+            SourceLine(each.f_code.co_filename, lineno or 0, each.f_code.co_qualname)
+            for each, lineno in frames
+            if not is_foreign(each.f_code.co_filename)
+        )
+        line = next(lines, None)
+        if (text, line) not in self._seen:
+            self._seen.add((text, line))
+            self.found.append(Caution(text, line))
+
+
+_listening: list[Callable[[str], None]] = []
+
+
+@contextlib.contextmanager
+def caution_scope(cautions: Callable[[str], None]) -> Iterator[None]:
+    """Let :func:`caution` reach these while it is entered."""
+    _listening.append(cautions)
+    try:
+        yield
+    finally:
+        _listening.remove(cautions)
+
+
+def caution(text: str) -> None:
+    """Note one line on what was assumed."""
+    if _listening:
+        _listening[-1](text)

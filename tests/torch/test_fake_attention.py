@@ -212,7 +212,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.planning.torch.memory.attention import fused_attention
-from tensorlens.planning.torch.cautions import caution_scope
+from tensorlens.planning.trace import caution_scope
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.memory import Temporaries
 from tensorlens.planning.torch.tracker import Tracker

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.planning.patches import intercepted, on_import, patched
-from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.trace import caution
 from tensorlens.planning.trials.pickling import empty_tensor, without_data
 
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import distributed as data_parallel
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.planning.patches import intercepted, on_import, patched
-from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.trace import caution
 
 BACKEND = "fake"
 """torch's own process group whose collectives give results of the right shapes at once."""

@@ -12,9 +12,8 @@ from tensorlens.folders import temporary_folder
 from tensorlens.frameworks.torch.release import check_release
 from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
-from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.device import Readiness, prepare
-from tensorlens.planning.trace import Trace
+from tensorlens.planning.trace import Trace, caution
 from tensorlens.planning.trials.jobs import Job, Program
 from tensorlens.planning.trials.steps import forget
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 from torch.utils.data import DataLoader, RandomSampler
 
 from tensorlens.planning.patches import intercepted, on_import, patched
-from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.trace import caution
 
 COMPILED = (
     "torch.compile was not run: the function ran as it is written. Compiled, it may keep fewer "

@@ -25,7 +25,6 @@ from tensorlens.planning.tensorflow.keras_training import (
     step_of,
     training_patches,
 )
-from tensorlens.planning.torch.cautions import Cautions, caution_scope
 from tensorlens.planning.torch.checkpoints import copy_patches
 from tensorlens.planning.torch.device import Readiness, measure_with
 from tensorlens.planning.torch.distributed import distributed
@@ -43,7 +42,7 @@ from tensorlens.planning.torch.patches import (
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.tracker import ScratchRule, Tracker
 from tensorlens.planning.torch.values import value_patches
-from tensorlens.planning.trace import Caution, Trace
+from tensorlens.planning.trace import Caution, Cautions, Trace, caution_scope
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
 from tensorlens.planning.trials.steps import StepRunner, beginning

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.device import DeviceLibrary
+from tensorlens.planning.trace import caution
 
 if TYPE_CHECKING:
     from tensorlens.planning.torch.tracker import Tracker

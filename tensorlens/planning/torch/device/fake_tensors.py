@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
-from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.memory.workspaces import rnn_reserve
+from tensorlens.planning.trace import caution
 
 
 def install() -> None:

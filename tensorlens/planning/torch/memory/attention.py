@@ -20,8 +20,8 @@ import torch
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.patches import intercepted
-from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.memory.operators import HALVES
+from tensorlens.planning.trace import caution
 
 _aten = torch.ops.aten
 _LOWEST_OF_HALF = -65504.0

@@ -11,7 +11,6 @@ import torch
 from tensorlens.frameworks.torch.failures import failed_request
 from tensorlens.frameworks.torch.optimizer_steps import when_stepped
 from tensorlens.planning.tensorflow.keras_training import step_of
-from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.options.models import (
     Autocast,
     ChannelsLast,
@@ -27,6 +26,7 @@ from tensorlens.planning.torch.options.training import (
     PrefetchFactor,
     SetToNone,
 )
+from tensorlens.planning.trace import caution
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
 from tensorlens.planning.trials.measurement import Bench, Meter, host_limited
 from tensorlens.planning.trials.stage import Optioned

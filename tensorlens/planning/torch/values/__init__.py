@@ -20,10 +20,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tensorlens.planning.patches import intercepted, patched
-from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.checkpoints import writer_patches
 from tensorlens.planning.torch.values.const_propagation import are_known, compute, known, makers
-from tensorlens.planning.torch.values.selections import grouped_mm, selections
+from tensorlens.planning.torch.values.selections import SELECTIONS
+from tensorlens.planning.trace import caution
 
 MOST_ASKED = 100
 """Times one line may ask for a value until the answer changes, which ends a loop that waits."""
@@ -66,11 +66,9 @@ class DataDependentValues:
             _aten.equal.default: self._equal,
             _aten.allclose.default: self._equal,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
-            **selections(original),
+            **SELECTIONS,
             **OVERRIDES,
         }
-        if hasattr(_aten, "_grouped_mm"):
-            special[_aten._grouped_mm.default] = grouped_mm
         keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
 
         def dispatch(

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
-from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.values.const_propagation import (
     MOST_ELEMENTS,
     is_uniform,
     known,
     note,
 )
+from tensorlens.planning.trace import caution
 
 _aten = torch.ops.aten
-
-
-def selections(original: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
-    """Return what gives the results: by the values where they are known, else of every element.
-
-    ``original`` is torch's own dispatch.
-    """
-    return {**_RESULTS, _aten.index.Tensor: partial(_index, original)}
 
 
 def _count(mask: Any, what: str) -> tuple[int, Any]:
@@ -82,7 +73,7 @@ def _masked_select(mode: Any, func: Any, tensor: Any, mask: Any) -> Any:
     return _new(mode, tensor, (count,))
 
 
-def _index(original: Any, mode: Any, func: Any, tensor: Any, indices: Sequence[Any]) -> Any:
+def _index(mode: Any, func: Any, tensor: Any, indices: Sequence[Any]) -> Any:
     if not any(_is_mask(each) for each in indices):
         return NotImplemented
     plain: list[Any] = []
@@ -91,13 +82,15 @@ def _index(original: Any, mode: Any, func: Any, tensor: Any, indices: Sequence[A
             plain.append(each)
             continue
         count, where = _count(each, "a selection by a mask")
+        found = known(each)
         with mode:
             for column in range(each.dim()):
                 index = _new(mode, each, (count,), torch.int64)
-                if where is not None:
-                    note(index, where[:, column])
+                if where is not None and found is not None:
+                    note(index, where[:, column], found.origin.assumed)
                 plain.append(index)
-    return original(mode, func, (), (tensor, plain), {})
+    with mode:
+        return func(tensor, plain)
 
 
 def _repeat_interleave(mode: Any, func: Any, repeats: Any, output_size: int | None = None) -> Any:
@@ -207,7 +200,7 @@ def _noted(mode: Any, like: Any, values: Any, assumed: bool) -> Any:
 _ALIGNED = 16
 
 
-def grouped_mm(
+def _grouped_mm(
     mode: Any,
     func: Any,
     one: Any,
@@ -236,7 +229,8 @@ def grouped_mm(
         return _aten.empty_strided.default(size, strides, dtype=dtype, device=one.device)
 
 
-_RESULTS: dict[Any, Callable[..., Any]] = {
+SELECTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.index.Tensor: _index,
     _aten.nonzero.default: _nonzero,
     _aten.nonzero_numpy.default: _nonzero_numpy,
     _aten.masked_select.default: _masked_select,
@@ -247,3 +241,6 @@ _RESULTS: dict[Any, Callable[..., Any]] = {
     _aten._ctc_loss.default: _ctc_loss,
     _aten._pack_padded_sequence.default: _pack,
 }
+"""Operators to what gives their results: by the values where known, else of every element."""
+if hasattr(_aten, "_grouped_mm"):
+    SELECTIONS[_aten._grouped_mm.default] = _grouped_mm
