@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tensorlens.frameworks.tensorflow.census.tensor_reader import READER
 from tensorlens.frameworks.tensorflow.cpu import TAP
-from tensorlens.frameworks.torch.native.build import COUNTER, DEVICE, DEVICE_BLOCKS, OPS, TENSORS
+from tensorlens.frameworks.torch.native import COUNTER, DEVICE, DEVICE_BLOCKS, OPS, TENSORS
 from tensorlens.heap.native import PART as HEAP
 from tensorlens.native.build import NativePart, command, shipped_name
 from tensorlens.planning.torch.device import SINCE

@@ -18,7 +18,7 @@ from torch import nn
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.torch.recorder import cpu as native
+from tensorlens.frameworks.torch import recorder as native
 from tensorlens.recording.record import record, running
 from tests import warm
 from tests.torch.recorder_checks import Lines, counting_allocator, levels

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch import steps as torch_steps
-from tensorlens.frameworks.torch.leaks import device_steps
-from tensorlens.frameworks.torch.native.build import COUNTER
+from tensorlens.frameworks.torch.leaks import steps
+from tensorlens.frameworks.torch.native import COUNTER
 from tensorlens.native import build as building
 
 PART = replace(
@@ -95,11 +94,10 @@ class StandIn:
             visible=lambda: 8,
             segments=lambda: self.memory_snapshot(include_traces=False),
         )
-        patch.setattr(device_steps, "backends", {"cuda": backend})
-        for module in (torch_steps, device_steps):
-            patch.setattr(module, "used_devices", lambda: self.devices)
-        patch.setattr(torch_steps, "has_accelerators", lambda: True)
-        patch.setattr(torch_steps, "device_counter", self.counter)
+        patch.setattr(steps, "backends", {"cuda": backend})
+        patch.setattr(steps, "used_devices", lambda: self.devices)
+        patch.setattr(steps, "has_accelerators", lambda: True)
+        patch.setattr(steps, "device_counter", self.counter)
 
 
 @contextlib.contextmanager

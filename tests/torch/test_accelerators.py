@@ -195,23 +195,20 @@ def test_figures_are_the_allocators_and_the_peak_starts_again_at_each_read():
     assert read() == (1024, 1024, 2 << 20)
 
 
-class Levels:
-    """What reads natively, until it cannot."""
+def level_reader(device_type):
+    """What reads natively."""
+    assert device_type == 1
+    return lambda index: (index, 1024, 2 << 20)
 
-    def __init__(self, device_type):
-        assert device_type == 1
-        self.is_lost = False
 
-    def read(self, index):
-        if self.is_lost:
-            raise LookupError("no level")
-        return index, 1024, 2 << 20
+def lost(index):
+    raise LookupError("no level")
 
 
 def test_native_reads_leave_torch_s_peaks_alone(monkeypatch):
     torch, allocator = make({0})
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(backends, "AllocatorLevels", Levels)
+    monkeypatch.setattr(backends, "level_reader", level_reader)
     devices = Accelerators(torch)
     counter = devices.device_counter("cuda:1")
     read = counter.reader()
@@ -219,7 +216,7 @@ def test_native_reads_leave_torch_s_peaks_alone(monkeypatch):
     allocator.change(1, -4096)
     assert read() == (1, 1024, 2 << 20)
     # torch's highest may be of before the line that runs: it is not shown in place of that line's
-    devices.backends["cuda"]._levels.is_lost = True
+    devices.backends["cuda"]._level = lost
     assert read() == (UNKNOWN,) * 3 and counter.missing["peak"] == "no level"
     allocator.error = RuntimeError("the context is lost")
     assert read() == (UNKNOWN,) * 3
@@ -231,7 +228,7 @@ def test_native_reads_leave_torch_s_peaks_alone(monkeypatch):
 def test_an_allocator_that_reports_no_blocks_is_not_read_natively(monkeypatch):
     torch, allocator = make({0}, backend="cudaMallocAsync")
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(backends, "AllocatorLevels", Levels)
+    monkeypatch.setattr(backends, "level_reader", level_reader)
     read = Accelerators(torch).device_counter("cuda:0").reader()
     allocator.change(0, 1024)
     assert read() == (1024, 1024, 0)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tensorlens.frameworks.torch.native.allocator_levels import AllocatorLevels
+from tensorlens.frameworks.torch.native import level_reader
 from tensorlens.native.build import NativeUnavailable
 from tests.torch.stand_in_device import stand_in
 
@@ -22,9 +22,9 @@ def device(monkeypatch):
 @pytest.fixture
 def read(device):
     device.library.tell_statistics()
-    levels = AllocatorLevels(CUDA)
-    levels.read(0)
-    yield levels.read
+    read = level_reader(CUDA)
+    read(0)
+    yield read
     device.library.tell_no_statistics()
 
 
@@ -65,6 +65,6 @@ def test_blocks_of_threads_without_python_count(device, read):
 
 
 def test_what_torch_does_not_tell_is_no_figure(device, read):
-    for unknown in (lambda: read(9), lambda: AllocatorLevels(XPU).read(0)):
+    for unknown in (lambda: read(9), lambda: level_reader(XPU)(0)):
         with pytest.raises(LookupError):
             unknown()

@@ -14,7 +14,7 @@ import torch
 from tensorlens.frameworks.host import allocator as native_allocator
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
-from tensorlens.frameworks.torch.native import NativeUnavailable
+from tensorlens.native.build import NativeUnavailable
 
 ROOT = Path(__file__).parents[2]
 FILE = __file__
@@ -455,7 +455,7 @@ def test_none_are_noted_once_the_exit_has_begun():
 import atexit, torch
 from array import array
 from tensorlens.frameworks.torch import Adapter
-from tensorlens.frameworks.torch.native import NativeUnavailable
+from tensorlens.native.build import NativeUnavailable
 def late():
     kept = torch.empty(10)
     print(*allocator.births(array("Q", [kept.data_ptr()]))[0])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tensorlens
-from tensorlens.frameworks.torch.census import host_ledger as host
+from tensorlens.frameworks.torch import cpu as host
 
 LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
 

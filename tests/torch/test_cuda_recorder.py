@@ -11,7 +11,6 @@ import torch
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import RecordOptions
 from tensorlens.frameworks.torch import recorder as recorders
-from tensorlens.frameworks.torch.recorder import cuda
 from tensorlens.records.tensors import TensorTable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "records"))
@@ -99,7 +98,7 @@ def test_a_history_becomes_a_log(monkeypatch, options):
     history = History(monkeypatch)
     before = time.time() * 1e6 - 5_000_000
     history.event("alloc", 8 * MIB, 2 * MIB, before)
-    recorder = cuda.CudaRecorder(options)
+    recorder = recorders.CudaRecorder(options)
     now = time.time() * 1e6 + 10
     history.event("alloc", 0, 3 * MIB - 100, now)
     history.event("free_requested", 0, 3 * MIB - 100, now + 10)
@@ -121,13 +120,13 @@ def test_a_history_becomes_a_log(monkeypatch, options):
 
 def test_a_history_of_the_program_goes_on(monkeypatch, options):
     history = History(monkeypatch, recording=True)
-    cuda.CudaRecorder(options).read(True)
+    recorders.CudaRecorder(options).read(True)
     assert history.calls == [] and history.recording
 
 
 def test_where_cuda_is_not_used_nothing_is_initialised(monkeypatch, options):
     history = History(monkeypatch, initialized=False)
-    recorder = cuda.CudaRecorder(options)
+    recorder = recorders.CudaRecorder(options)
     assert history.calls == [] and recorder.read(True) is None
     (begin,) = history.waiting
     begin()
@@ -136,7 +135,7 @@ def test_where_cuda_is_not_used_nothing_is_initialised(monkeypatch, options):
 
 def test_recording_begins_when_cuda_does(monkeypatch, options):
     history = History(monkeypatch, initialized=False)
-    recorder = cuda.CudaRecorder(options)
+    recorder = recorders.CudaRecorder(options)
     history.initialized = True
     history.waiting.pop()()
     assert [enabled for enabled, _ in history.calls] == ["all"]
@@ -145,10 +144,10 @@ def test_recording_begins_when_cuda_does(monkeypatch, options):
 
 
 def test_torch_is_told_which_module_runs(monkeypatch, options):
-    monkeypatch.delitem(cuda.sys.modules, "torch._dynamo", raising=False)
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
     history = History(monkeypatch)
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    recorder = cuda.CudaRecorder(options)
+    recorder = recorders.CudaRecorder(options)
     model(torch.ones(1, 2))
     recorder.read(True)
     assert history.metadata == [
@@ -164,7 +163,7 @@ def test_torch_is_told_which_module_runs(monkeypatch, options):
 
 def test_a_mark_is_placed_by_its_time(monkeypatch, options):
     history = History(monkeypatch)
-    recorder = cuda.CudaRecorder(options)
+    recorder = recorders.CudaRecorder(options)
     history.event("alloc", 0, MIB, time.time() * 1e6)
     time.sleep(0.002)
     recorder.mark("between")
@@ -183,7 +182,7 @@ def test_a_mark_is_placed_by_its_time(monkeypatch, options):
 
 def test_of_overlapping_recordings_the_last_ends_the_history(monkeypatch, options):
     history = History(monkeypatch)
-    first, second = cuda.CudaRecorder(options), cuda.CudaRecorder(options)
+    first, second = recorders.CudaRecorder(options), recorders.CudaRecorder(options)
     first.read(True)
     assert history.recording
     second.read(True)
@@ -194,9 +193,9 @@ def test_of_overlapping_recordings_the_last_ends_the_history(monkeypatch, option
 
 def test_what_the_program_turned_off_goes_on_for_the_next_recording(monkeypatch, options):
     history = History(monkeypatch)
-    first = cuda.CudaRecorder(options)
+    first = recorders.CudaRecorder(options)
     history.recording = False
-    second = cuda.CudaRecorder(options)
+    second = recorders.CudaRecorder(options)
     assert [told.get("clear_history") for _, told in history.calls] == [True, False]
     first.read(True)
     second.read(True)
@@ -208,7 +207,7 @@ def test_the_host_that_cannot_be_recorded_leaves_no_history_on(monkeypatch, opti
         raise UsageError("no")
 
     history = History(monkeypatch)
-    monkeypatch.setattr(cuda, "is_possible", lambda: True)
+    monkeypatch.setattr(recorders, "_has_cuda", lambda: True)
     monkeypatch.setattr(recorders, "host_recorder", refuse)
     with pytest.raises(UsageError):
         recorders.start(options)
@@ -228,8 +227,8 @@ def test_cuda_that_cannot_be_recorded_ends_the_recording_of_the_host(monkeypatch
     def refuse(options):
         raise MemoryError
 
-    monkeypatch.setattr(cuda, "is_possible", lambda: True)
-    monkeypatch.setattr(cuda, "CudaRecorder", refuse)
+    monkeypatch.setattr(recorders, "_has_cuda", lambda: True)
+    monkeypatch.setattr(recorders, "CudaRecorder", refuse)
     monkeypatch.setattr(recorders, "host_recorder", Host)
     with pytest.raises(MemoryError):
         recorders.start(options)
@@ -242,8 +241,8 @@ def test_names_of_what_was_there_at_the_start_and_is_at_the_end(monkeypatch, lim
     weight = table_of([("fc.weight", 8 * MIB, 2 * MIB), ("fc.bias", 10 * MIB, 100)])
     output = table_of([("out", 0, 3 * MIB - 100)])
     tables = [weight, output]
-    monkeypatch.setattr(cuda, "take", lambda roots: Found(tables.pop(0)))
-    recorder = cuda.CudaRecorder(RecordOptions(limit=limit))
+    monkeypatch.setattr(recorders, "take", lambda roots: Found(tables.pop(0)))
+    recorder = recorders.CudaRecorder(RecordOptions(limit=limit))
     now = time.time() * 1e6 + 10
     history.event("alloc", 0, 3 * MIB - 100, now)
     history.event("free_requested", 8 * MIB, 2 * MIB, now + 10)
@@ -264,5 +263,5 @@ def test_names_of_what_was_there_at_the_start_and_is_at_the_end(monkeypatch, lim
 
 def test_before_cuda_is_used_there_is_nothing_to_name(monkeypatch):
     History(monkeypatch, initialized=False)
-    monkeypatch.setattr(cuda, "take", lambda roots: pytest.fail("a census of nothing"))
-    assert cuda.CudaRecorder(RecordOptions(limit=1000)).read(True) is None
+    monkeypatch.setattr(recorders, "take", lambda roots: pytest.fail("a census of nothing"))
+    assert recorders.CudaRecorder(RecordOptions(limit=1000)).read(True) is None

@@ -13,9 +13,7 @@ import torch
 from torch import nn
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.torch import steps as torch_steps
-from tensorlens.frameworks.torch.leaks import device_steps
-from tensorlens.frameworks.torch.leaks.device_blocks import DeviceBlocks
+from tensorlens.frameworks.torch.leaks import steps as torch_steps
 from tensorlens.leaks.residue import Stretch
 from tensorlens.leaks.watch import LeakWatch, find_leaks
 from tensorlens.native.build import NativeUnavailable
@@ -30,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using backward.. with create_gra
 @pytest.fixture
 def device(monkeypatch):
     # seconds that looks may take: no matter how busy this machine is
-    monkeypatch.setattr(device_steps, "_FREE", 60)
+    monkeypatch.setattr(torch_steps, "_FREE", 60)
     try:
         with stand_in(monkeypatch) as found:
             yield found
@@ -175,9 +173,9 @@ def test_a_tensor_that_gets_longer(device):
 def test_a_tensor_that_gets_longer_in_few_looks(device, monkeypatch):
     # one in three is not due
     due = iter([True, True, False] * 20)
-    asked = device_steps.DeviceSteps.asked
+    asked = torch_steps.DeviceSteps.asked
     monkeypatch.setattr(
-        device_steps.DeviceSteps, "asked", lambda self: asked(self) if next(due) else None
+        torch_steps.DeviceSteps, "asked", lambda self: asked(self) if next(due) else None
     )
     longer = torch.zeros(0)
 
@@ -251,9 +249,11 @@ def test_an_exception_ends_it(device):
     # what is made while nobody follows is not noted
     with device.on(0):
         kept.append(torch.zeros(256))
-    blocks = DeviceBlocks()
-    assert list(blocks.living().address) == [] and blocks.made("cuda:0") == 0
-    blocks.close()
+    device.devices = []
+    steps = torch_steps.DeviceSteps()
+    assert steps.lines() == {}
+    assert steps._library.tl_devices_made(torch_steps._number_of("cuda:0")) == 0
+    steps.close()
 
 
 def test_watches_that_overlap(device):
@@ -292,13 +292,12 @@ def test_blocks_that_nobody_reports(device):
 
 
 def test_devices_that_cannot_be_followed(device, monkeypatch):
-    for module in (torch_steps, device_steps):
-        monkeypatch.setattr(module, "used_devices", lambda: ["mps"])
+    monkeypatch.setattr(torch_steps, "used_devices", lambda: ["mps"])
     monkeypatch.setattr(torch_steps, "device_counter", lambda name: device.counter("cuda:0"))
     assert find_leaks(lambda: None).notes == (
         "mps is not followed step by step: its allocator reports no blocks",
     )
-    monkeypatch.setattr(device_steps, "is_possible", lambda: False)
+    monkeypatch.setattr(torch_steps, "is_possible", lambda: False)
     assert find_leaks(lambda: None).notes == (
         "mps is not followed step by step: its allocator reports no blocks",
     )
@@ -308,7 +307,7 @@ def test_without_a_compiler(device, monkeypatch):
     def fail(*arguments):
         raise NativeUnavailable("the native table was not built: no compiler")
 
-    monkeypatch.setattr(device_steps, "DeviceBlocks", fail)
+    monkeypatch.setattr(torch_steps, "load", fail)
     kept = []
     report = find_leaks(lambda: kept.append(torch.zeros(4)))
     assert [leak.device for leak in report.leaks] == ["cpu"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from census_models import Mlp
 
-from tensorlens.frameworks.torch.census.tensors import scan, scan_python
-from tensorlens.frameworks.torch.leaks import Holdings
+from tensorlens.frameworks.torch.census import live_tensors, scan_python
+from tensorlens.frameworks.torch.leaks.holdings import Holdings
 from tensorlens.heap import holders
 
 RAN = []
@@ -161,7 +161,7 @@ def test_nothing_waits_for_the_collector():
 
 
 def test_without_the_compiled_readers(monkeypatch):
-    monkeypatch.setattr(scan, "_reader", scan_python.PythonReader)
+    monkeypatch.setattr(live_tensors, "open_scan", scan_python.PythonScan)
     monkeypatch.setattr(holders, "native", lambda: None)
     weight = torch.ones(5, requires_grad=True)
     batch = torch.ones(5)

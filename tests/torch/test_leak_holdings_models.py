@@ -6,7 +6,7 @@ import pytest
 import torch
 from census_models import MODELS
 
-from tensorlens.frameworks.torch.leaks import Holdings
+from tensorlens.frameworks.torch.leaks.holdings import Holdings
 from tensorlens.frameworks.torch.native import install
 
 ALLOCATOR = install()[0]

@@ -10,7 +10,7 @@ import pytest
 
 from tensorlens import folders
 from tensorlens.cli import doctor
-from tensorlens.frameworks.torch.native.build import COUNTER
+from tensorlens.frameworks.torch.native import COUNTER
 from tests import warm
 from tests.copied_compiler import copied_compiler
 

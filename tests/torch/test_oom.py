@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.torch.census.tensors.graph import graphs_kept
+from tensorlens.frameworks.torch.census.graph import graphs_kept
 from tensorlens.frameworks.torch.failures import failed_request
 from tensorlens.recording import record as backward
 from tensorlens.recording.oom import annotation as oom

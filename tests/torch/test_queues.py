@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import tensorlens
-from tensorlens.frameworks.torch.loaders import queue as queues
+from tensorlens.frameworks.torch import loaders as queues
 
 pytestmark = [
     pytest.mark.skipif(

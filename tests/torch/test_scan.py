@@ -11,33 +11,24 @@ import numpy
 import pytest
 import torch
 
-from tensorlens.frameworks.torch.census.tensors import scan as scans
-from tensorlens.frameworks.torch.census.tensors.columns import Columns
-from tensorlens.frameworks.torch.census.tensors.scan import ODD, REQUIRES_GRAD, Scan
-from tensorlens.frameworks.torch.census.tensors.scan_native import NativeReader, prepare
-from tensorlens.frameworks.torch.census.tensors.scan_python import PythonReader
+from tensorlens.frameworks.torch.census import scan as scans
+from tensorlens.frameworks.torch.census.scan import ODD, REQUIRES_GRAD, NativeScan, Scan, open_scan
+from tensorlens.frameworks.torch.census.scan_python import PythonScan
 from tensorlens.native.build import NativeUnavailable
 
 BASE = torch._C.TensorBase
 
 
-@pytest.fixture(params=[NativeReader, PythonReader])
-def reader(request):
-    if request.param is NativeReader:
-        native_or_skip()
-    return request.param
-
-
-@pytest.fixture
-def scan(reader):
-    scan = Scan(reader)
+@pytest.fixture(params=[NativeScan, PythonScan])
+def scan(request):
+    scan = native_or_skip() if request.param is NativeScan else PythonScan()
     yield scan
     scan.close()
 
 
 def native_or_skip():
     try:
-        prepare()
+        return NativeScan()
     except NativeUnavailable as error:
         pytest.skip(str(error))
 
@@ -54,7 +45,7 @@ def read(scan, tensor):
 
 
 def row_of(scan, row):
-    values = {column: getattr(scan, column)[row] for column in Columns.CODES}
+    values = {column: getattr(scan, column)[row] for column in Scan.CODES}
     stride = values["stride"]
     return {
         **values,
@@ -378,11 +369,11 @@ def test_nothing_is_kept_alive(scan):
 
 
 def test_native_scan_leaves_no_objects_behind():
-    native_or_skip()
+    first = native_or_skip()
     weight = torch.nn.Parameter(torch.zeros(3))
     (weight * 2).sum().backward()
     tensors = [weight, *(torch.zeros(size, 3) for size in range(50))]
-    Scan(NativeReader).add(tensors)
+    first.add(tensors)
 
     def count():
         gc.collect()
@@ -391,7 +382,7 @@ def test_native_scan_leaves_no_objects_behind():
 
     before, objects = count()
     for _ in range(200):
-        scan = Scan(NativeReader)
+        scan = NativeScan()
         scan.add(tensors)
         scan.close()
         # the gradient is not among the objects either
@@ -404,8 +395,7 @@ def test_native_scan_leaves_no_objects_behind():
 
 
 def test_many_tensors():
-    native_or_skip()
-    scan = Scan(NativeReader)
+    scan = native_or_skip()
     tensors = [torch.zeros(4) for _ in range(100_000)]
     rows = scan.add(tensors)
     assert rows == array("i", range(100_000))
@@ -442,14 +432,13 @@ def storm():
 
 @pytest.mark.filterwarnings("ignore")
 def test_both_readers_agree():
-    native_or_skip()
+    native, python = native_or_skip(), PythonScan()
     tensors = storm()
-    native, python = Scan(NativeReader), Scan(PythonReader)
     assert native.add(tensors) == python.add(tensors)
     assert [row_of(native, row) | {"object": 0} for row in range(len(native))] == [
         row_of(python, row) | {"object": 0} for row in range(len(python))
     ]
-    for column in Columns.CODES:
+    for column in Scan.CODES:
         if column != "object":
             assert getattr(native, column) == getattr(python, column), column
     assert (native.owners, native.gradients) == (python.owners, python.gradients)
@@ -459,10 +448,10 @@ def test_both_readers_agree():
 
 
 def test_without_a_compiler_tensors_are_read_from_python(monkeypatch):
-    def refuse(columns):
+    def refuse():
         raise NativeUnavailable("no compiler")
 
-    monkeypatch.setattr(scans, "NativeReader", refuse)
+    monkeypatch.setattr(scans, "NativeScan", refuse)
     monkeypatch.setattr(scans, "_reason", None)
-    assert read(Scan(), torch.zeros(3))["nbytes"] == 12
+    assert read(open_scan(), torch.zeros(3))["nbytes"] == 12
     assert scans.fallback_reason() == "no compiler"

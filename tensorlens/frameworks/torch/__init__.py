@@ -31,12 +31,12 @@ class Adapter(base.Adapter):
     watch = deferred("tensorlens.frameworks.torch.cpu:watch")
     census = deferred("tensorlens.frameworks.torch.census.findings:take")
     record = deferred("tensorlens.frameworks.torch.recorder:start")
-    follow = deferred("tensorlens.frameworks.torch.steps:TorchSteps")
+    follow = deferred("tensorlens.frameworks.torch.leaks.steps:TorchSteps")
     when_stepped = deferred("tensorlens.frameworks.torch.optimizer_steps:when_stepped")
     when_backward = deferred("tensorlens.frameworks.torch.optimizer_steps:when_backward")
     pinned = deferred("tensorlens.frameworks.torch.accelerators:pinned")
     failed_request = deferred("tensorlens.frameworks.torch.failures:failed_request")
-    graphs_kept = deferred("tensorlens.frameworks.torch.census.tensors.graph:graphs_kept")
+    graphs_kept = deferred("tensorlens.frameworks.torch.census.graph:graphs_kept")
     notes = deferred("tensorlens.frameworks.torch.cpu:notes")
 
     def __init__(self) -> None:

@@ -14,14 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.torch.native.allocator_levels import AllocatorLevels
-from tensorlens.frameworks.torch.peak_statistics import Statistics, Stats
+from tensorlens.frameworks.torch.native import level_reader
+from tensorlens.frameworks.torch.peak_statistics import Statistics
 from tensorlens.native.build import NativeUnavailable
 
 # c10/core/AllocatorConfig.h: kMinBlockSize; a block of the large pool is split only when more
 # than 1 MiB of it would be left (c10/cuda/CUDACachingAllocator.cpp), so a figure can exceed the
 # request by more than the rounding
 _ROUNDED = "exact as torch rounds: multiples of 512 B"
+_OF_ACCELERATOR = ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats")
 
 
 class Backend:
@@ -38,22 +39,26 @@ class Backend:
     """Whether its allocator lists its blocks."""
     build = "another build"
     """Build or machine that has it."""
+    mark = ""
+    """What ``torch._C`` has, and is true, where torch was built with it."""
+    discovery = ""
+    """What tells the number of devices without initialising any, of its module."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.module = getattr(torch, self.name)
         self.missing: dict[str, str] = {}
         self.statistics: Statistics | None = None
-        self._levels: AllocatorLevels | None = None
+        self._level: Callable[[int], tuple[int, int, int]] | None = None
 
     @classmethod
     def is_built(cls, torch: Any) -> bool:
         """Tell whether this torch was built with the backend."""
-        raise NotImplementedError
+        return bool(getattr(torch._C, cls.mark, False))
 
     def describe(self) -> tuple[str, str]:
         """Return what counts the bytes and how exact it is, for the report's header."""
-        raise NotImplementedError
+        return f"{self.name.upper()} caching allocator", _ROUNDED
 
     @classmethod
     def spell(cls, index: int) -> str:
@@ -76,7 +81,7 @@ class Backend:
         """Return how many devices there are, or None where only initialising would tell."""
         if self.ready():
             return self.count()
-        discover = getattr(self.module, self._discovery(), None)
+        discover = getattr(self.module, self.discovery, None)
         if discover is None:
             return None
         with warnings.catch_warnings():
@@ -85,12 +90,9 @@ class Backend:
             found = int(discover())
         return None if found < 0 else found
 
-    def _discovery(self) -> str:
-        return ""
-
     def current(self) -> int:
-        """Return the index that the bare backend name stands for."""
-        return 0
+        """Return what the bare name stands for: the thread's current device, 0 before use."""
+        return int(getattr(self.torch._C, f"_{self.name}_getDevice")()) if self.ready() else 0
 
     def in_use(self, index: int) -> bool:
         """Tell whether the device was used so far; asked only when ready.
@@ -107,10 +109,10 @@ class Backend:
     def read(self, index: int) -> tuple[int, int, int]:
         """Return ``(allocated, peak since the previous read, reserved)``; asked when ready."""
         assert self.statistics is not None
-        if self._levels is None:
+        if self._level is None:
             return self.statistics.read(index)
         try:
-            return self._levels.read(index)
+            return self._level(index)
         except LookupError:
             # torch says why in its own words
             self.statistics.figures(index)
@@ -126,8 +128,8 @@ class Backend:
         take = getattr(self.module, "memory_snapshot", None)
         if take is None:
             take = getattr(getattr(self.module, "memory", None), "memory_snapshot", None)
-        if take is None or not self.lists_blocks:
-            raise LookupError(f"the allocator of {self.name} does not tell its blocks")
+        if take is None or not self.reports_blocks():
+            raise LookupError("this allocator does not tell its blocks")
         try:
             # the trace may be gigabytes; an older torch, and XPU's, cannot leave it out
             found: Sequence[Mapping[str, Any]] = take(include_traces=False)
@@ -137,13 +139,25 @@ class Backend:
 
     def install(self) -> None:
         """Make the user's own peak statistics survive our reads."""
-        if self._levels is not None or self.statistics is None:
+        if self._level is not None or self.statistics is None:
             return
         if self.reports_blocks() and self.torch is sys.modules.get("torch"):
             with contextlib.suppress(NativeUnavailable):
-                self._levels = AllocatorLevels(self.device_type)
+                self._level = level_reader(self.device_type)
                 return
         self.statistics.install()
+
+    def _own_statistics(self) -> Statistics:
+        """Return those of a caching allocator, which ``torch.accelerator`` reaches too."""
+        c_module, name = self.torch._C, self.name
+
+        def is_the_accelerator() -> bool:
+            # a registered out-of-tree backend may take precedence (ATen/DeviceAccelerator.cpp)
+            accelerator = c_module._accelerator_getAccelerator()
+            return accelerator is not None and accelerator.type == name
+
+        own = (f"_{name}_memoryStats", f"_{name}_resetPeakMemoryStats")
+        return Statistics.shared(c_module, own, also=_OF_ACCELERATOR, applies=is_the_accelerator)
 
 
 class Cuda(Backend):
@@ -154,12 +168,13 @@ class Cuda(Backend):
     device_type = 1
     lists_blocks = True
     build = "a CUDA or ROCm build: https://pytorch.org/get-started"
+    mark = "_cuda_memoryStats"
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
-        self.statistics = _caching_allocator(
-            torch, self.name, "_cuda_memoryStats", "_cuda_resetPeakMemoryStats"
-        )
+        self.statistics = self._own_statistics()
+        self._is_rocm = bool(getattr(torch.version, "hip", None))
+        self.discovery = "_device_count_amdsmi" if self._is_rocm else "_device_count_nvml"
         # Asks the driver about a context without creating one. Asked before torch is ready it
         # would initialise the driver (at::cuda::device_count). Bound directly: with eight
         # devices visible it is asked for seven of them at every profiled line.
@@ -167,17 +182,11 @@ class Cuda(Backend):
         if has_context is not None:
             self.in_use = has_context  # type: ignore[method-assign]
 
-    @classmethod
-    def is_built(cls, torch: Any) -> bool:
-        """Tell whether this torch was built with CUDA or ROCm."""
-        return hasattr(torch._C, "_cuda_memoryStats")
-
     def describe(self) -> tuple[str, str]:
         """Return what counts the bytes and how exact it is; a program may choose another."""
         allocator = self._allocator()
         if allocator == "native":
-            kind = "HIP" if self._is_rocm() else "CUDA"
-            return f"{kind} caching allocator", _ROUNDED
+            return f"{'HIP' if self._is_rocm else 'CUDA'} caching allocator", _ROUNDED
         if allocator == "cudaMallocAsync":
             # c10/cuda/CUDAMallocAsyncAllocator.cpp asks the device's default pool
             return "cudaMallocAsync pool", "as the driver counts its pool, other users included"
@@ -187,27 +196,11 @@ class Cuda(Backend):
         """Tell whether its allocator reports each block to torch as it comes and goes."""
         return self._allocator() == "native"
 
-    def segments(self) -> Sequence[Mapping[str, Any]]:
-        """Return the allocator's segments, with their blocks, if it is torch's own."""
-        if not self.reports_blocks():
-            raise LookupError("this allocator does not tell its blocks")
-        return super().segments()
-
-    def _is_rocm(self) -> bool:
-        return bool(getattr(self.torch.version, "hip", None))
-
     def _allocator(self) -> str:
         try:
             return str(self.torch._C._cuda_getAllocatorBackend())
         except Exception:  # its name only words the header
             return "native"
-
-    def _discovery(self) -> str:
-        return "_device_count_amdsmi" if self._is_rocm() else "_device_count_nvml"
-
-    def current(self) -> int:
-        """Return the current device of the calling thread, 0 before torch is ready."""
-        return int(self.torch._C._cuda_getDevice()) if self.ready() else 0
 
 
 class Xpu(Backend):
@@ -217,28 +210,12 @@ class Xpu(Backend):
     device_type = 12
     lists_blocks = True
     build = "an XPU build: https://pytorch.org/get-started"
+    mark = "_xpu_memoryStats"
+    discovery = "_device_count_zes"
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
-        self.statistics = _caching_allocator(
-            torch, self.name, "_xpu_memoryStats", "_xpu_resetPeakMemoryStats"
-        )
-
-    @classmethod
-    def is_built(cls, torch: Any) -> bool:
-        """Tell whether this torch was built with XPU."""
-        return hasattr(torch._C, "_xpu_memoryStats")
-
-    def describe(self) -> tuple[str, str]:
-        """Return what counts the bytes and how exact it is, for the report's header."""
-        return "XPU caching allocator", _ROUNDED
-
-    def _discovery(self) -> str:
-        return "_device_count_zes"
-
-    def current(self) -> int:
-        """Return the current device of the calling thread, 0 before torch is ready."""
-        return int(self.torch._C._xpu_getDevice()) if self.ready() else 0
+        self.statistics = self._own_statistics()
 
 
 class Mps(Backend):
@@ -248,26 +225,19 @@ class Mps(Backend):
     device_type = 13
     is_numbered = False
     build = "a Mac with Apple silicon"
+    mark = "_has_mps"
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
-        self._allocator_ready = _answers(
-            getattr(torch._C, "_accelerator_isAllocatorInitialized", None)
-        )
+        self._allocator_ready: Callable[[], bool] | None = None
+        # before torch 2.13 it raises: "Allocator for mps is not a DeviceAllocator"
+        with contextlib.suppress(Exception):
+            torch._C._accelerator_isAllocatorInitialized()
+            self._allocator_ready = torch._C._accelerator_isAllocatorInitialized
         if self._allocator_ready is not None:
-            self.statistics = Statistics.shared(
-                torch._C,
-                "_accelerator_getDeviceStats",
-                "_accelerator_resetPeakStats",
-                _caching_figures,
-            )
+            self.statistics = Statistics.shared(torch._C, _OF_ACCELERATOR)
         else:
             self.missing["peak"] = "torch before 2.13 keeps no peak on MPS: upgrade torch"
-
-    @classmethod
-    def is_built(cls, torch: Any) -> bool:
-        """Tell whether this torch was built with MPS."""
-        return bool(getattr(torch._C, "_has_mps", False))
 
     def describe(self) -> tuple[str, str]:
         """Return what counts the bytes and how exact it is, for the report's header."""
@@ -292,8 +262,12 @@ class Mps(Backend):
         return 1
 
     def visible(self) -> int | None:
-        """Return 1, or 0 on a machine where the program has found none."""
+        """Return 1, also where the program has found none."""
         return 1
+
+    def current(self) -> int:
+        """Return 0: there is no other."""
+        return 0
 
     def in_use(self, index: int) -> bool:
         """Tell that the device is in use: it is ready only then."""
@@ -310,37 +284,3 @@ class Mps(Backend):
 
 KINDS: tuple[type[Backend], ...] = (Cuda, Xpu, Mps)
 """Every backend there is, built or not."""
-
-
-def _caching_figures(stats: Stats) -> tuple[int, int, int]:
-    allocated = stats["allocated_bytes"]["all"]
-    return allocated["current"], allocated["peak"], stats["reserved_bytes"]["all"]["current"]
-
-
-def _caching_allocator(torch: Any, name: str, query: str, reset: str) -> Statistics:
-    c_module = torch._C
-
-    def is_the_accelerator() -> bool:
-        # a registered out-of-tree backend may take precedence (ATen/DeviceAccelerator.cpp)
-        accelerator = c_module._accelerator_getAccelerator()
-        return accelerator is not None and accelerator.type == name
-
-    return Statistics.shared(
-        c_module,
-        query,
-        reset,
-        _caching_figures,
-        also=[("_accelerator_getDeviceStats", "_accelerator_resetPeakStats")],
-        also_applies=is_the_accelerator,
-    )
-
-
-def _answers(function: Callable[[], bool] | None) -> Callable[[], bool] | None:
-    """Return ``function`` unless asking it raises, as it does for MPS before torch 2.13."""
-    if function is None:
-        return None
-    try:
-        function()
-    except Exception:  # an internal assert of torch: "Allocator for mps is not a DeviceAllocator"
-        return None
-    return function

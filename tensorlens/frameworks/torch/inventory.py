@@ -11,8 +11,8 @@ from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS, Backend
-from tensorlens.frameworks.torch.census.tensors.scan import Scan, fallback_reason
-from tensorlens.frameworks.torch.native.build import COUNTER
+from tensorlens.frameworks.torch.census.scan import fallback_reason, open_scan
+from tensorlens.frameworks.torch.native import COUNTER
 from tensorlens.heap import not_native
 from tensorlens.native.build import origin
 
@@ -67,7 +67,7 @@ def take() -> Inventory:
     No accelerator is initialised, and ``torch.cuda.is_initialized()`` stays as it was.
     """
     sources = [_host(), *map(_accelerator, KINDS)]
-    Scan().close()
+    open_scan().close()
     return Inventory(
         version=str(torch.__version__),
         sources=tuple(sources),

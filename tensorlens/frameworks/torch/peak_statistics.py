@@ -12,14 +12,12 @@ attribute and at every call (``torch/cuda/memory.py``, ``torch/accelerator/memor
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tensorlens.interpreter import reentrant_lock
 
 Stats = dict[Any, Any]
-Figures = Callable[[Stats], tuple[int, int, int]]
-"""Takes ``(allocated, peak, reserved)``, in bytes, out of the nested statistics."""
 
 
 class Statistics:
@@ -27,11 +25,9 @@ class Statistics:
 
     Args:
         c_module: ``torch._C``, or what stands in for it.
-        query: the entry point that gives a device's nested statistics: ``_cuda_memoryStats``.
-        reset: the one that resets its peaks: ``_cuda_resetPeakMemoryStats``.
-        figures: takes our three figures out of the statistics.
-        also: further ``(query, reset)`` entry points that reach the same allocator.
-        also_applies: tells whether these reach this allocator, asked at each call.
+        own: the entry points that give a device's nested statistics and that reset its peaks:
+            ``_cuda_memoryStats``, ``_cuda_resetPeakMemoryStats``.
+        also: two others that reach the same allocator where ``applies`` tells so at the call.
 
     Two of them for the same entry points would each hide the other's resets: use :meth:`shared`.
     """
@@ -39,33 +35,28 @@ class Statistics:
     def __init__(
         self,
         c_module: Any,
-        query: str,
-        reset: str,
-        figures: Figures,
+        own: tuple[str, str],
         *,
-        also: Sequence[tuple[str, str]] = (),
-        also_applies: Callable[[], bool] = lambda: True,
+        also: tuple[str, str] | None = None,
+        applies: Callable[[], bool] = lambda: True,
     ) -> None:
         self._c = c_module
-        self._query = getattr(c_module, query)
-        self._reset = getattr(c_module, reset)
-        self._figures = figures
-        self._pairs = [(query, reset), *also]
-        self._also_applies = also_applies
+        self._own, self._also, self._applies = own, also, applies
+        self._query, self._reset = (getattr(c_module, name) for name in own)
         self._lock = reentrant_lock()
         self._maxima: dict[int, Stats] = {}
         self._cut_off: dict[int, int] = {}
-        self._replaced: dict[str, tuple[Any, Any]] = {}
+        self._is_installed = False
 
     @classmethod
-    def shared(cls, c_module: Any, query: str, *args: Any, **options: Any) -> Statistics:
-        """Return the one already installed behind ``query``, or a new one."""
-        owner = getattr(getattr(c_module, query), "__tensorlens__", None)
-        return owner if owner is not None else cls(c_module, query, *args, **options)
+    def shared(cls, c_module: Any, own: tuple[str, str], **options: Any) -> Statistics:
+        """Return the one already installed behind ``own``, or a new one."""
+        owner = getattr(getattr(c_module, own[0]), "__tensorlens__", None)
+        return owner if owner is not None else cls(c_module, own, **options)
 
     def figures(self, index: int) -> tuple[int, int, int]:
         """Return ``(allocated, peak, reserved)`` as torch itself keeps them; reset nothing."""
-        return self._figures(self._query(index))
+        return _figures(self._query(index))
 
     def read(self, index: int) -> tuple[int, int, int]:
         """Return ``(allocated, peak since the previous read, reserved)`` of a device in bytes.
@@ -78,7 +69,7 @@ class Statistics:
         """
         with self._lock:
             stats = self._query(index)
-            allocated, peak, reserved = self._figures(stats)
+            allocated, peak, reserved = _figures(stats)
             if peak > allocated:
                 # without an excess the peak already equals what a reset would set it to
                 self._fold(self._maxima.setdefault(index, {}), stats)
@@ -89,53 +80,50 @@ class Statistics:
     def install(self) -> None:
         """Replace the entry points by the wrappers; again changes nothing."""
         with self._lock:
-            if self._replaced:
+            if self._is_installed:
                 return
-            for position, (query, reset) in enumerate(self._pairs):
-                applies = self._also_applies if position else None
-                self._replace(query, self._merging, applies)
-                self._replace(reset, self._clearing, applies)
+            self._is_installed = True
+            self._replace(self._own, lambda: True)
+            if self._also is not None:
+                self._replace(self._also, self._applies)
 
-    def _replace(self, name: str, make: Any, applies: Callable[[], bool] | None) -> None:
-        original = getattr(self._c, name, None)
-        if original is None:
-            return
-        wrapper = make(original, applies)
-        functools.update_wrapper(wrapper, original)
-        wrapper.__tensorlens__ = self
-        # torch.compile then breaks the graph here, as it does at the C function, and does not
-        # look inside (torch/_dynamo/decorators.py sets the same mark)
-        wrapper._torchdynamo_disable = True
-        self._replaced[name] = (wrapper, original)
-        setattr(self._c, name, wrapper)
+    def _replace(self, names: tuple[str, str], applies: Callable[[], bool]) -> None:
+        for name, wrap in zip(names, (self._merging, self._clearing), strict=True):
+            original = getattr(self._c, name, None)
+            if original is not None:
+                wrapper: Any = functools.update_wrapper(wrap(original, applies), original)
+                wrapper.__tensorlens__ = self
+                # torch.compile then breaks the graph here, as it does at the C function, and does
+                # not look inside (torch/_dynamo/decorators.py sets the same mark)
+                wrapper._torchdynamo_disable = True
+                setattr(self._c, name, wrapper)
 
-    def _merging(self, original: Any, applies: Callable[[], bool] | None) -> Any:
+    def _merging(self, original: Any, applies: Callable[[], bool]) -> Any:
         def query(device: int, /) -> Any:
             with self._lock:
                 stats = original(device)
-                if self._maxima and (applies is None or applies()):
-                    maxima = self._maxima.get(device)
-                    if maxima:
-                        self._merge(stats, maxima)
+                maxima = self._maxima.get(device)
+                if maxima and applies():
+                    self._merge(stats, maxima)
                 return stats
 
         return query
 
-    def _clearing(self, original: Any, applies: Callable[[], bool] | None) -> Any:
+    def _clearing(self, original: Any, applies: Callable[[], bool]) -> Any:
         def reset(device: int, /) -> Any:
             with self._lock:
-                if applies is None or applies():
-                    self._keep_interval(device)
-                    result = original(device)
-                    self._maxima.pop(device, None)
-                    return result
-                return original(device)
+                if not applies():
+                    return original(device)
+                self._keep_interval(device)
+                result = original(device)
+                self._maxima.pop(device, None)
+                return result
 
         return reset
 
     def _keep_interval(self, device: int) -> None:
         try:
-            _, peak, _ = self._figures(self._query(device))
+            _, peak, _ = _figures(self._query(device))
         except Exception:  # the user's reset is about to say it in torch's own words
             return
         self._cut_off[device] = max(peak, self._cut_off.get(device, 0))
@@ -159,3 +147,8 @@ class Statistics:
                 self._merge(value, folded)
             elif folded > value["peak"]:
                 value["peak"] = folded
+
+
+def _figures(stats: Stats) -> tuple[int, int, int]:
+    allocated = stats["allocated_bytes"]["all"]
+    return allocated["current"], allocated["peak"], stats["reserved_bytes"]["all"]["current"]

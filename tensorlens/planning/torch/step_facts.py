@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.census.findings import look
-from tensorlens.frameworks.torch.census.tensors.graph import walk
+from tensorlens.frameworks.torch.census.graph import walk
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name
 from tensorlens.planning.patches import intercepted

@@ -283,7 +283,7 @@ def held_ahead() -> tuple[int | None, str]:
 
 def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
     """Return the queues once they are full, or no more comes."""
-    from tensorlens.frameworks.torch.loaders.queue import look_at_iterator
+    from tensorlens.frameworks.torch.loaders import look_at_iterator
 
     end, before = 0.0, None
     while True:
@@ -298,7 +298,7 @@ def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
 
 def _is_full(queue: Queue) -> bool:
     """Tell whether nothing more is to come; where that cannot be known there is no use waiting."""
-    from tensorlens.frameworks.torch.loaders.queue import ON_THEIR_WAY
+    from tensorlens.frameworks.torch.loaders import ON_THEIR_WAY
 
     return not queue.in_work and not queue.waiting and ON_THEIR_WAY not in queue.notes
 

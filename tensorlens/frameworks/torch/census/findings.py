@@ -22,12 +22,11 @@ from tensorlens.frameworks.host.recorder import ModulePath
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
-from tensorlens.frameworks.torch.census.host_ledger import cpu_ledger
+from tensorlens.frameworks.torch.census.graph import node_types
+from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
-from tensorlens.frameworks.torch.census.tensors.graph import node_types
-from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap import Heap, live_objects, near_heap, no_locals, select
 from tensorlens.interpreter import frozen_objects
 from tensorlens.records.stacks import LAYERS
@@ -143,7 +142,7 @@ def take(roots: Sequence[CensusRoot]) -> Findings:
     with undisturbed() as can_read:
         found, _, named = _census(roots, Heap(live_objects()), can_read)
         table = tabulate(found, named, births)
-        ledger = {"cpu": cpu_ledger(table, cpu.cpu_counter(), births), **device_ledgers(table)}
+        ledger = {"cpu": cpu.cpu_ledger(table, cpu.cpu_counter(), births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), no_locals()))
     return Findings(table, ledger, (*_notes(found), *reasons))
 

@@ -14,10 +14,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tensorlens.frameworks.torch.census.graph import LEAF, REENTRANT, Saved
+from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
-from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
-from tensorlens.frameworks.torch.census.tensors.graph import LEAF, Saved
-from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap.attributes import class_name, is_subtype
 from tensorlens.records.references import Reference
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -11,12 +15,11 @@ import torch
 from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
+from tensorlens.frameworks.torch.census.graph import node_types
+from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
-from tensorlens.frameworks.torch.census.tensors.graph import node_types
-from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
-from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.heap import Heap, live_objects, select
 from tensorlens.heap.attributes import class_name
@@ -137,10 +140,10 @@ class _HeapView:
         heap = select(objects, _KINDS, node_types())
         tensors, functions, modules, optimizers, nodes = heap
         # before anything else here refers to them
-        counts = references.tensor_references(tensors, objects)
+        counts = _tensor_references(tensors, objects)
         nodes += functions
         functions.clear()
-        node_counts = references.node_references(nodes, objects)
+        node_counts = _counts(nodes, objects)
         in_heap = list(tensors)
         owners = Owners(())
         owners.add_keras(objects)
@@ -164,7 +167,7 @@ class _HeapView:
         inside = self.graph.below_something()
         vertices = self.graph.vertices_of(nodes)
         for vertex, node, count in zip(vertices, nodes, node_counts, strict=True):
-            if count > (vertex in inside and references.is_kept(node)):
+            if count > (vertex in inside and _is_kept(node)):
                 self.roots[vertex] = node
         self.names = NamedRows(self.found, owners, Heap(objects))
         self.found.scan.close()
@@ -258,3 +261,69 @@ class _Survivors:
                 if root not in rows and root not in found and len(found) < MOST_ROOTS:
                     found[root] = Holder(look.roots[root], look.graph.read(path))
         return tuple(found.values())
+
+
+def _tensor_references(tensors: list[Any], objects: list[Any]) -> array[int]:
+    """Return how many references Python has to each tensor of the heap, without the two lists'.
+
+    A tensor that autograd saved keeps the Python object it once had, and the collector shows that
+    object although nothing in Python refers to it. Only the counts of references tell them apart.
+    """
+    counts = _counts(tensors, objects)
+    is_held = _is_held_by_torch()
+    for index, tensor in enumerate(tensors):
+        counts[index] -= is_held(tensor)
+    return counts
+
+
+def _is_kept(node: Any) -> bool:
+    """Return whether torch holds the Python object of a node for as long as it needs the node.
+
+    It always did for a custom function's, which has the content, and does for all in torch 2.13.
+    """
+    return issubclass(type(node), torch._C._FunctionBase) or _keeps_nodes()
+
+
+def _counts(items: list[Any], objects: list[Any]) -> array[int]:
+    """Return how many references each item has besides those of the two lists."""
+    # what is in the two lists and nowhere else shows how many of the references are ours
+    items.append(object())
+    objects.append(items[-1])
+    counts = array("q", map(sys.getrefcount, items))
+    ours = counts.pop()
+    del items[-1], objects[-1]
+    return array("q", map(int.__sub__, counts, repeat(ours)))
+
+
+@functools.cache
+def _is_held_by_torch() -> Callable[[Any], bool]:
+    """Return what tells whether torch holds the Python object of a tensor.
+
+    torch 2.13 does so while it refers to the tensor itself; older ones do only when Python has let
+    go of it, and note that at the beginning of the object.
+    """
+    use_count = getattr(torch._C.TensorBase, "_use_count", None)
+    if use_count is None or not _is_held_when_shared(use_count):
+        return lambda tensor: bool(
+            ctypes.c_bool.from_address(id(tensor) + object.__basicsize__).value
+        )
+    return lambda tensor: bool(use_count(tensor) > 1)
+
+
+def _is_held_when_shared(use_count: Callable[[Any], int]) -> bool:
+    with torch.inference_mode(False), torch.enable_grad():
+        alone, shared = (torch.zeros(1, requires_grad=True) for _ in range(2))
+        # saves nothing, so that no hook of the program's is asked
+        kept: Sequence[Any] = (shared.neg(),)
+    counts = sys.getrefcount(shared) - sys.getrefcount(alone)
+    return len(kept) == counts == 1 and use_count(shared) > use_count(alone) == 1
+
+
+@functools.cache
+def _keeps_nodes() -> bool:
+    with torch.inference_mode(False), torch.enable_grad():
+        made = torch.zeros(1, requires_grad=True).neg()
+    node = made.grad_fn
+    before = sys.getrefcount(node)
+    del made
+    return sys.getrefcount(node) < before

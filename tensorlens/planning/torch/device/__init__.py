@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tensorlens.frameworks.torch.native.build import DEVICE, torch_folder
+from tensorlens.frameworks.torch.native import DEVICE, torch_folder
 from tensorlens.frameworks.torch.release import installed_release
 from tensorlens.guards import reason
 from tensorlens.interpreter import paused_collector

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensorlens.frameworks.torch.census.names.keras import joined
-from tensorlens.frameworks.torch.census.tensors.graph import (
+from tensorlens.frameworks.torch.census.graph import (
     LEAF,
     Graph,
     Saved,
     connected,
     nodes_below,
 )
+from tensorlens.frameworks.torch.census.names.keras import joined
 from tensorlens.records.names import common_path
 
 _TRANSPARENT = frozenset(

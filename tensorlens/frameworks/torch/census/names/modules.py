@@ -98,16 +98,12 @@ class ModulePaths:
                 self.modules.append(module)
                 self._nodes.append(node)
                 for registry, role in _ROLES:
-                    held = content.get(registry)
-                    if type(held) is not dict:
-                        held = _plain(held)
+                    held = _plain(content.get(registry))
                     if held:
                         entries += held.items()
                         places += [node] * len(held)
                         roles += [role] * len(held)
-                below = content.get("_modules")
-                if type(below) is not dict:
-                    below = _plain(below)
+                below = _plain(content.get("_modules"))
                 if below and len(self.modules) - met < MOST_PLACES:
                     above.append((iter([*below.items()]), node))
                     inside.append(id(module))
@@ -137,9 +133,7 @@ def outermost(modules: Sequence[Any]) -> list[Any]:
     inside: set[int] = set()
     dict_of = _reader()
     for module in modules:
-        children = dict_of(module).get("_modules")
-        if type(children) is not dict:
-            children = _plain(children)
+        children = _plain(dict_of(module).get("_modules"))
         if children:  # most have none
             # copied in one step: another thread may add to it
             inside.update(id(each) for each in [*children.values()] if each is not module)
@@ -178,10 +172,9 @@ def _reader() -> Callable[[Any], dict[str, Any]]:
 
 
 def _plain(registry: Any) -> dict[str, Any]:
-    """Return a registry of a module that is no plain dict as one.
-
-    It is of a class of its own, which is read as a dict, or a scripted module's.
-    """
+    """Return a registry of a module as a plain dict; it may be a scripted module's."""
+    if type(registry) is dict:
+        return registry
     if issubclass(type(registry), dict):
         return dict(dict.items(registry))
     return dict(registry.items()) if _is_scripted(registry) else {}

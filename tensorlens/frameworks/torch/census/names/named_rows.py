@@ -10,14 +10,14 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tensorlens.frameworks.torch.census.graph import Saved
+from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.labels import (
     Labels,
     ModulesOfNodes,
     ParameterUsers,
 )
 from tensorlens.frameworks.torch.census.names.owners import Owners
-from tensorlens.frameworks.torch.census.tensors.graph import Saved
-from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap import Heap, anchors, find_holders
 from tensorlens.records.names import Names, common_path
 from tensorlens.roles import ROLES

@@ -1,7 +1,9 @@
-"""A recording of CUDA memory: torch's own memory history, read as a log."""
+"""Recorders of torch's allocators: the CPU's own log, CUDA's memory history, and both as one."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import sys
 import threading
 import time
@@ -12,14 +14,22 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.base import CensusRoot, RecordOptions
+from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
+from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.event_log import AddressNames, label, unfreed
+from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder, ModulePath, Moment
+from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import backends
+from tensorlens.frameworks.torch.census.exclusive_use import others_run
 from tensorlens.frameworks.torch.census.findings import look, take
+from tensorlens.frameworks.torch.native import OPS
+from tensorlens.heap import UNREACHABLE
 from tensorlens.heap.attributes import class_name
 from tensorlens.interpreter import reentrant_lock
+from tensorlens.native.build import NativeUnavailable, load
 from tensorlens.records.events import START, EventLog, Mark
-from tensorlens.records.origin import Origin
+from tensorlens.records.origin import Origin, merge_origins
 from tensorlens.records.tensors import TensorTable
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.records.torch_files.snapshots import from_snapshot
@@ -27,7 +37,120 @@ from tensorlens.records.torch_files.snapshots import from_snapshot
 _SOURCE = "CUDA memory history"
 
 
-def is_possible() -> bool:
+def start(options: RecordOptions) -> Recorder:
+    """Record every device that can be recorded.
+
+    Raises:
+        NativeUnavailable: none can; the text says why.
+    """
+    host, note = None, None
+    try:
+        host = host_recorder(options)
+    except NativeUnavailable as error:
+        if not _has_cuda():
+            raise
+        note = str(error)
+    if host is not None and not _has_cuda():
+        return host
+    try:
+        return _Recorders(host, CudaRecorder(options), note)
+    except BaseException:
+        if host is not None:
+            host.read(True)
+        raise
+
+
+class _Recorders:
+    """The recorders of the CPU and of CUDA, read as one log."""
+
+    def __init__(
+        self, host: HostRecorder | None, accelerator: CudaRecorder, note: str | None
+    ) -> None:
+        self._host = host
+        self._accelerator = accelerator
+        self._note = note
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name."""
+        (self._host or self._accelerator).mark(name)
+
+    def read(self, end: bool) -> tuple[EventLog, Origin]:
+        """Return the log so far; ``end`` stops recording."""
+        try:
+            accelerator = self._accelerator.read(end)
+        finally:
+            host = self._host.read(end) if self._host is not None else None
+        log, origin = merge_origins([each for each in (host, accelerator) if each is not None])
+        return log, replace(origin, notes=(*origin.notes, *filter(None, (self._note,))))
+
+
+class TorchRecorder(NativeRecorder):
+    """Records spans of what torch's counting allocator hands out; spans may overlap."""
+
+    def __init__(self, allocator: NativeAllocator) -> None:
+        super().__init__(allocator)
+        self._ops: ctypes.PyDLL | None = None
+        # which code calls modules
+        self._module_call = torch.nn.Module._wrapped_call_impl.__code__
+        self._library.tl_module_call(id(self._module_call))
+
+    def stop_ops(self) -> None:
+        """Nobody records any more who wants operators."""
+        if self._ops is not None:
+            self._ops.tl_ops_stop()
+
+    def start_ops(self) -> None:
+        """Have operators and autograd's nodes noted from now on."""
+        if self._ops is None and self.no_ops is None:
+            try:
+                self._ops = load(OPS)
+            except NativeUnavailable as error:
+                self.no_ops = str(error)
+                return
+            hooks = self._library.tl_hooks()
+            self._ops.tl_ops_connect.argtypes = (ctypes.c_void_p,)
+            self._ops.tl_ops_connect(hooks)
+            self._library.tl_hooks_connected()
+        if self._ops is not None:
+            self._ops.tl_ops_start()
+
+
+_recorder = functools.cache(TorchRecorder)
+"""Returns the recorder of an allocator, of which there is one."""
+
+
+def host_recorder(options: RecordOptions) -> HostRecorder:
+    """Record what torch's CPU allocator hands out from now on.
+
+    Raises:
+        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+        NativeUnavailable: there is no native counter, or no stacks on this Python.
+    """
+    hooks = FrameworkHooks(
+        cpu.CpuCounter.source, cpu.watch, _look, lambda roots: look(roots, near=True)[1]
+    )
+    return HostRecorder(options, _recorder(cpu.recordable()), hooks)
+
+
+def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
+    # of a backward pass in another thread the model is not near this one
+    found = look(roots, near=moment != "backward" or not others_run())
+    return look(roots, near=False) if moment == "end" and not _is_whole(found[0]) else found
+
+
+def _is_whole(table: TensorTable) -> bool:
+    """Tell whether all that the allocator has handed out is in a table, and held by something."""
+    allocator = cpu.allocator()
+    if allocator is None:
+        return False
+    names = {table.names[node] for node in table.name}
+    return not (
+        allocator.balance(table.storage, 0).unnamed
+        or any(name.startswith(UNREACHABLE) for name in names)
+    )
+
+
+def _has_cuda() -> bool:
     """Tell whether this torch has CUDA (or ROCm) and there is a device; initialises nothing."""
     backend = backends.get("cuda")
     return backend is not None and bool(backend.visible())
@@ -73,7 +196,7 @@ class CudaRecorder:
         finally:
             if end:
                 self._stop()
-        whole = held is not None and _is_whole(snapshot, self._started, held)
+        whole = held is not None and _has_all_events(snapshot, self._started, held)
         log, origin = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
         # where events are missing, others may be at the addresses by the first that is left
         early = [row for row, kind in enumerate(log.kind) if kind == START and whole]
@@ -157,7 +280,7 @@ def _since(snapshot: dict[str, Any], started: float) -> dict[str, Any]:
     return {**snapshot, "device_traces": traces}
 
 
-def _is_whole(snapshot: dict[str, Any], started: float, limit: int) -> bool:
+def _has_all_events(snapshot: dict[str, Any], started: float, limit: int) -> bool:
     """Tell whether a history with room for so many events has all since the recording began."""
     traces = [trace for trace in snapshot.get("device_traces", ()) if trace]
     return all(trace[0].get("time_us", 0) < started * 1e6 or len(trace) < limit for trace in traces)

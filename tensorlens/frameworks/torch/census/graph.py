@@ -1,12 +1,15 @@
 """Reads the tensors that autograd's graph saved, without unpacking any of them.
 
 A node is read through ``_raw_saved_*`` (``SavedTensor.data``), never through ``_saved_*`` or
-``saved_tensors``, which unpack: under checkpointing that would run the forward again.
+``saved_tensors``, which unpack: under checkpointing that would run the forward again. What
+checkpointing keeps in place of activations is read from where torch.utils.checkpoint (torch 2.13)
+has it; what an older one does not have is left out.
 """
 
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,19 +17,15 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
-from tensorlens.frameworks.torch.census.tensors.checkpoints import (
-    REENTRANT,
-    Region,
-    frame_of,
-    kept_by,
-    reentrant,
-    region_of,
-)
 from tensorlens.heap import live_objects, select
 from tensorlens.records.failures import KeptGraph
 
 LEAF = "AccumulateGrad"
 """The type of the nodes that lead to leaves."""
+_CHECKPOINTED = ("fn", "function")
+"""Names of the checkpointed function in the closure: torch 2.13, and before."""
+REENTRANT = "CheckpointFunctionBackward"
+_STATES = ("fwd_cpu_state", "fwd_device_states")
 _RAW = "_raw_saved_"
 _PACKED_DEPTH = 4
 _MADE_BY_CLASS = 1 << 9
@@ -34,6 +33,16 @@ _MADE_BY_CLASS = 1 << 9
 _base = torch._C.TensorBase
 _flags = type.__dict__["__flags__"].__get__
 """A type's flags, without asking its metaclass."""
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """A part of the forward pass that backward runs again."""
+
+    module: Any = None
+    """The module that is checkpointed, if it is one."""
+    nodes: list[Any] = field(default_factory=list)
+    """The nodes made in it."""
 
 
 @dataclass(slots=True)
@@ -205,8 +214,9 @@ def _read(node: Any, graph: Graph, frames: dict[int, Region]) -> None:
 
 def _read_reentrant(node: Any, inputs: tuple[Any, ...], graph: Graph) -> None:
     graph.reentrant += 1
-    region, states = reentrant(node)
+    region = Region(_module_of(getattr(node, "run_function", None)), [node])
     kept = [(f"checkpoint input[{index}]", each.data) for index, each in enumerate(inputs)]
+    states = [("checkpoint random state", getattr(node, name, None)) for name in _STATES]
     _keep([*kept, *states], node, region, graph)
 
 
@@ -226,7 +236,7 @@ def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: dict[int,
         if isinstance(data, torch.Tensor):
             graph.saved.append(Saved(data, node, argument))
         return
-    frame = frame_of(hook)
+    frame = _frame_of(hook)
     if frame is None:
         tensors = list(_inside(data))
         graph.packed += not tensors
@@ -238,9 +248,9 @@ def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: dict[int,
     if known is not None:
         known.nodes.append(node)
         return
-    region = frames[id(frame)] = region_of(frame)
+    region = frames[id(frame)] = _region_of(frame)
     region.nodes.append(node)
-    _keep(kept_by(frame), node, region, graph)
+    _keep(_kept_by(frame), node, region, graph)
 
 
 # every custom Function has a type of its own: a program may make them without end
@@ -266,3 +276,57 @@ def _inside(value: Any, depth: int = 0) -> Iterator[Any]:
         elif kind is dict:
             for item in value.values():
                 yield from _inside(item, depth + 1)
+
+
+def _frame_of(hook: Any) -> Any:
+    """Return the frame of a region that is not reentrant, by an unpack hook; None: no such hook."""
+    if getattr(hook, "__module__", None) != "torch.utils.checkpoint":
+        return None
+    return _free(hook).get("frame")
+
+
+def _region_of(frame: Any) -> Region:
+    """Return a new region for a frame."""
+    free = _free(getattr(frame, "recompute_fn", None))
+    return Region(_module_of(next(filter(None, map(free.get, _CHECKPOINTED)), None)))
+
+
+def _kept_by(frame: Any) -> Iterator[tuple[str, Any]]:
+    """Give what a frame keeps: ``(what it is, tensor or container)``."""
+    for index, item in enumerate(getattr(frame, "saved_args", ())):
+        # torch 2.13 keeps tensors as saved tensors, and the rest plainly
+        saved = issubclass(type(item), torch._C._autograd.SavedTensor)
+        yield f"checkpoint input[{index}]", item.data if saved else item
+    cells = _free(getattr(frame, "recompute_fn", None))
+    for name in _STATES:
+        yield "checkpoint random state", cells.get(name)
+
+
+def _module_of(function: Any) -> Any:
+    """Return the module that a function is, is a method of, or alone refers to; else None."""
+    while type(function) is functools.partial:
+        function = function.func
+    if type(function) is types.MethodType:
+        function = function.__self__
+    if type(function) is types.FunctionType:
+        held = [each for each in _free(function).values() if _is_module(each)]
+        function = held[0] if len(held) == 1 else None
+    return function if _is_module(function) else None
+
+
+def _is_module(item: Any) -> bool:
+    return issubclass(type(item), torch.nn.Module)
+
+
+def _free(function: Any) -> dict[str, Any]:
+    """Return the free variables of a function of torch's that have a value."""
+    code = getattr(function, "__code__", None)
+    found = {}
+    for name, cell in zip(
+        getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or (), strict=False
+    ):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            continue
+    return found

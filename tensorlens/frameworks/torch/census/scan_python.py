@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.tensors.columns import (
+from tensorlens.frameworks.torch.census.scan import (
     ODD,
     REQUIRES_GRAD,
-    Columns,
+    Scan,
     fake_tensor,
     new_rows,
 )
@@ -24,17 +24,17 @@ _base = torch._C.TensorBase
 _WRAPPERS = ("FuncTorchBatched", "FuncTorchGradWrapper")
 
 
-class PythonReader:
-    """Fills columns through the accessors of torch's base class, which no subclass replaces."""
+class PythonScan(Scan):
+    """Asks the accessors of torch's base class, which no subclass replaces."""
 
-    def __init__(self, columns: Columns) -> None:
-        self._columns = columns
+    def __init__(self) -> None:
+        super().__init__()
         self._rows: dict[int, int] = {}
         self._firsts: dict[int, int] = {}
         self._numbers: dict[tuple[str, Any], int] = {}
 
     def add(self, tensors: Sequence[torch.Tensor]) -> array[int]:
-        """See :meth:`Scan.add`."""
+        """Return the row of each, or -1."""
         rows = new_rows(len(tensors))
         with torch._C.DisableTorchFunction():
             for index, tensor in enumerate(tensors):
@@ -42,8 +42,8 @@ class PythonReader:
         return rows
 
     def rows_of(self, ids: array[int]) -> array[int]:
-        """See :meth:`Scan.rows_of`."""
-        rows = {address: row for row, address in enumerate(self._columns.object) if address}
+        """Return the row of each of these ``id()``, or -1."""
+        rows = {address: row for row, address in enumerate(self.object) if address}
         return array("i", (rows.get(address, -1) for address in ids))
 
     def close(self) -> None:
@@ -53,20 +53,20 @@ class PythonReader:
 
     def _add_tensor(self, tensor: Any) -> int:
         """Add a tensor and its gradient, and the gradient's; return its own row."""
-        columns, fake = self._columns, fake_tensor()
+        fake = fake_tensor()
         first = owner = -1
         # issubclass() would ask the type's metaclass
         while type.__subclasscheck__(_base, type(tensor)):
             if fake is not None and type.__subclasscheck__(fake, type(tensor)):
-                columns.fakes += owner < 0
+                self.fakes += owner < 0
                 break
-            known = len(columns)
+            known = len(self)
             row = self._add_row(tensor)
             if owner < 0:
                 first = row
             elif row >= 0:
-                columns.owners.append(owner)
-                columns.gradients.append(row)
+                self.owners.append(owner)
+                self.gradients.append(row)
             if row != known:
                 break
             owner, tensor = row, _gradient(tensor)
@@ -81,12 +81,11 @@ class PythonReader:
         except Exception:
             # half made: it has neither a device nor a type
             return -1
-        columns = self._columns
-        row = self._rows[impl] = len(columns)
+        row = self._rows[impl] = len(self)
         storage = facts["storage"]
         facts["first"] = self._firsts.setdefault(storage, row) if storage else row
         for column, value in facts.items():
-            getattr(columns, column).append(value)
+            getattr(self, column).append(value)
         return row
 
     def _facts(self, tensor: Any) -> dict[str, int]:
@@ -118,7 +117,7 @@ class PythonReader:
         }
 
     def _number(self, kind: str, item: Any) -> int:
-        items = getattr(self._columns, f"{kind}s")
+        items = getattr(self, f"{kind}s")
         number = self._numbers.setdefault((kind, item), len(items))
         if number == len(items):
             items.append(item)

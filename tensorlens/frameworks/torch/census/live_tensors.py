@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import types
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
 import torch
 
+from tensorlens.frameworks.torch.census.dispatch_probes import cached_copies, is_on
+from tensorlens.frameworks.torch.census.graph import Graph, Saved, maker_of, walk
+from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.naming import Naming
-from tensorlens.frameworks.torch.census.tensors.autocast import cached_copies, is_on
-from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved, maker_of, walk
-from tensorlens.frameworks.torch.census.tensors.kinds import TensorPart, parts_of
-from tensorlens.frameworks.torch.census.tensors.scan import ODD, REQUIRES_GRAD, Scan
+from tensorlens.frameworks.torch.census.scan import ODD, REQUIRES_GRAD, open_scan
+from tensorlens.heap.attributes import class_name, mro, vars_of_type
 
 _base = torch._C.TensorBase
 
@@ -24,6 +27,16 @@ def _suiting(wanted: int) -> bytes:
 
 
 _ODD, _FOLLOWED, _NEEDED = map(_suiting, (ODD, REQUIRES_GRAD, ODD | REQUIRES_GRAD))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """A tensor that holds some or all of another's memory."""
+
+    name: str
+    """Of the part: ``indices``; empty where it is the whole content."""
+    tensor: Any
+    note: str
 
 
 class FoundTensors:
@@ -42,7 +55,7 @@ class FoundTensors:
                 :mod:`~tensorlens.frameworks.torch.census.exclusive_use`.
         """
         self._can_read = can_read
-        self.scan = Scan()
+        self.scan = open_scan()
         self.tensors = tensors
         """Those that come into Python only now among them, to live until the census is over."""
         self._rows = self.scan.add(self.tensors)
@@ -111,7 +124,7 @@ class FoundTensors:
 
     def _take_apart(self) -> None:
         for tensor, row in zip(*self._having(_ODD), strict=True):
-            self._add_parts(row, parts_of(tensor))
+            self._add_parts(row, _parts_of(tensor))
 
     def _add_parts(self, row: int, parts: list[TensorPart]) -> None:
         if parts and row not in self.parts:
@@ -119,7 +132,7 @@ class FoundTensors:
             self.parts[row] = list(zip(rows, parts, strict=True))
             for inner, part in zip(rows, parts, strict=True):
                 if inner >= 0 and inner != row and self.scan.flags[inner] & ODD:
-                    self._add_parts(inner, parts_of(part.tensor))
+                    self._add_parts(inner, _parts_of(part.tensor))
 
     def _look_into_autocast(self) -> None:
         enabled = {device.partition(":")[0] for device in self.scan.devices} - {"meta"}
@@ -146,7 +159,7 @@ class FoundTensors:
         self._ask_makers([tensor for tensor, _ in followed], [row for _, row in followed])
         for tensor, row in pairs:
             if flags[row] & ODD:
-                self._add_parts(row, parts_of(tensor))
+                self._add_parts(row, _parts_of(tensor))
 
     def _ask_makers(self, tensors: Sequence[Any], rows: Sequence[int]) -> None:
         """Find the nodes that made tensors."""
@@ -155,3 +168,66 @@ class FoundTensors:
         except Exception:
             makers = [*map(maker_of, tensors)]
         self.nonleaf.update(pair for pair in zip(rows, makers, strict=True) if pair[1] is not None)
+
+
+def _parts_of(tensor: Any) -> list[TensorPart]:
+    """Return the parts of a tensor that has no plain storage; empty where it has none to show.
+
+    Nothing of a subclass is run: its inner tensors are read from its ``__dict__`` and its slots.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            layout = _base.layout.__get__(tensor)
+            if layout in _SPARSE:
+                name, shape = str(layout).removeprefix("torch."), tuple(_base.size(tensor))
+                note = f"part of a {name} tensor {shape}"
+                getters = _SPARSE[layout].items()
+                return [TensorPart(part, getter(tensor), note) for part, getter in getters]
+            return _inner(tensor)
+        except Exception:
+            return []
+
+
+def _inner(tensor: Any) -> list[TensorPart]:
+    kind = class_name(tensor)
+    inner = [
+        (name, item)
+        for name, item in (*_slots(tensor), *dict.items(instance_dict(tensor) or {}))
+        if type(name) is str and issubclass(type(item), torch.Tensor) and item is not tensor
+    ]
+    if kind == "DTensor":
+        shape = tuple(_base.size(tensor))
+        note = f"local part of a DTensor {shape}"
+        return [TensorPart("", item, note) for name, item in inner if name == "_local_tensor"]
+    if len(inner) == 1:
+        return [TensorPart("", inner[0][1], f"inside a {kind}")]
+    return [TensorPart(name, item, f"part of a {kind}") for name, item in inner]
+
+
+def _slots(tensor: Any) -> Iterator[tuple[str, Any]]:
+    """Give the ``__slots__`` that are filled: a DTensor keeps its local part in one."""
+    for kind in mro(type(tensor)):
+        if kind is torch.Tensor:
+            return
+        for name, member in vars_of_type(kind).items():
+            if type(member) is types.MemberDescriptorType:
+                try:
+                    yield name, member.__get__(tensor)
+                except AttributeError:
+                    # nothing is in it
+                    continue
+
+
+def _getters(*names: str) -> dict[str, Callable[[Any], Any]]:
+    return {name.strip("_"): getattr(_base, name) for name in names}
+
+
+_COMPRESSED_ROWS = _getters("crow_indices", "col_indices", "values")
+_COMPRESSED_COLUMNS = _getters("ccol_indices", "row_indices", "values")
+_SPARSE: dict[Any, dict[str, Callable[[Any], Any]]] = {
+    torch.sparse_coo: _getters("_indices", "_values"),
+    torch.sparse_csr: _COMPRESSED_ROWS,
+    torch.sparse_bsr: _COMPRESSED_ROWS,
+    torch.sparse_csc: _COMPRESSED_COLUMNS,
+    torch.sparse_bsc: _COMPRESSED_COLUMNS,
+}

@@ -1,0 +1,272 @@
+"""Reads live tensors and where their bytes lie, without running any of their code."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+from tensorlens.frameworks.host.allocator import copied, start
+from tensorlens.frameworks.torch.native import TENSORS
+from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
+
+REQUIRES_GRAD = 1
+"""Autograd follows it: a leaf that asks for a gradient, or the result of a recorded operation."""
+ODD = 2
+"""Not a plain strided tensor with a storage: its parts have to be looked at one by one."""
+
+
+class Scan:
+    """Tensors in columns, one entry each, in the order in which they were met; refers to none.
+
+    Whoever adds tensors keeps them alive for as long as more are added: a tensor is known by its
+    address. Not for use by several threads at once.
+
+    Sizes are bytes, but ``offset`` is in elements. ``device``, ``dtype``, ``shape`` and ``stride``
+    number the lists ``devices``, ``dtypes``, ``shapes`` and ``shapes``; -1 is a stride that there
+    is not. A shape that cannot be read without running code is ``()``, with 0 for ``nbytes``.
+    """
+
+    CODES = {  # noqa: RUF012 - it never changes
+        "nbytes": "q",
+        "storage": "Q",
+        "storage_nbytes": "q",
+        "offset": "q",
+        "device": "h",
+        "dtype": "h",
+        "shape": "i",
+        "stride": "i",
+        "object": "Q",
+        "flags": "B",
+        "first": "i",
+    }
+    """Column to its type code, as :mod:`array` spells them; the native reader has this order."""
+
+    def __init__(self) -> None:
+        for column, code in self.CODES.items():
+            setattr(self, column, array(code))
+        self.devices: list[str] = []
+        self.dtypes: list[str] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.fakes = 0
+        """How often a FakeTensor was met, and left out."""
+        self.owners = array("i")
+        """The rows that have a gradient, in order."""
+        self.gradients = array("i")
+        """The row of each one's gradient."""
+
+    nbytes: array[int]
+    """Elements times the size of one."""
+    storage: array[int]
+    """Address of the storage's first byte, or 0."""
+    storage_nbytes: array[int]
+    """Bytes of the storage; 0 where it has no address."""
+    offset: array[int]
+    device: array[int]
+    dtype: array[int]
+    shape: array[int]
+    stride: array[int]
+    object: array[int]
+    """``id()`` of the tensor; 0 where no Python object is known."""
+    flags: array[int]
+    """Sum of :data:`REQUIRES_GRAD` and :data:`ODD`."""
+    first: array[int]
+    """First row with the same ``storage``; its own row where it has no address."""
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+    @property
+    def shares(self) -> bool:
+        """Whether some rows have the same storage."""
+        return self.first != array("i", range(len(self)))
+
+    def add(self, tensors: Sequence[torch.Tensor]) -> array[int]:
+        """Return the row of each; -1 for what is fake, no tensor, or half made.
+
+        A tensor that was added before keeps its row. A gradient becomes a row of its own, even
+        one that nobody has looked at from Python.
+
+        Raises:
+            MemoryError: there is none left.
+            ValueError: the scan was closed.
+        """
+        raise NotImplementedError
+
+    def rows_of(self, ids: array[int]) -> array[int]:
+        """Return the row of each of these ``id()`` (type code ``Q``), or -1.
+
+        Raises:
+            MemoryError: there is none left.
+            ValueError: the scan was closed.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what is needed to add more; the columns stay."""
+        raise NotImplementedError
+
+
+def fake_tensor() -> type | None:
+    """Return torch's FakeTensor, or None while nobody has imported it."""
+    kind = getattr(sys.modules.get("torch._subclasses.fake_tensor"), "FakeTensor", None)
+    return kind if isinstance(kind, type) else None
+
+
+def new_rows(length: int) -> array[int]:
+    """Return as many rows, all -1."""
+    return array("i", (-1,)) * length
+
+
+_Address, _Number = ctypes.c_void_p, ctypes.c_int64
+_Counts, _Starts = _Number * 5, _Address * (len(Scan.CODES) + 4)
+_SIGNATURES: Signatures = {
+    "tl_scan_open": (_Address, (_Number, ctypes.py_object)),
+    "tl_scan_close": (None, (_Address,)),
+    "tl_scan_add": (_Number, (_Address, ctypes.py_object, _Number, _Address, _Address)),
+    "tl_scan_rows_of": (_Number, (_Address, _Address, _Number, _Address)),
+    "tl_scan_look": (None, (_Address, _Address, _Address)),
+    "tl_scan_device": (ctypes.c_char_p, (_Address, _Number)),
+    "tl_scan_dtype": (ctypes.c_char_p, (_Address, _Number)),
+}
+
+
+@functools.cache
+def _prepare() -> tuple[ctypes.PyDLL, int]:
+    """Return the library, and where a Python tensor holds the address of torch's object.
+
+    Raises:
+        NativeUnavailable: it could not be built, or tensors are not laid out as expected.
+    """
+    library = load(TENSORS)
+    declare(library, _SIGNATURES)
+    return library, _offset()
+
+
+class NativeScan(Scan):
+    """Takes a small part of a microsecond a tensor, and leaves nothing behind.
+
+    Raises:
+        NativeUnavailable: the native part could not be built, or does not know these tensors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._library, offset = _prepare()
+        self._scan: int | None = self._library.tl_scan_open(offset, torch._C.TensorBase)
+        if self._scan is None:
+            raise MemoryError
+
+    def add(self, tensors: Sequence[torch.Tensor]) -> array[int]:
+        """Return the row of each, or -1."""
+        items = tensors if type(tensors) is list else list(tensors)
+        fake = fake_tensor()
+        rows = new_rows(len(items))
+        fakes = self._library.tl_scan_add(
+            self._open(), items, len(items), None if fake is None else id(fake), start(rows)
+        )
+        if fakes < 0:
+            raise MemoryError
+        self.fakes += fakes
+        self._copy()
+        return rows
+
+    def rows_of(self, ids: array[int]) -> array[int]:
+        """Return the row of each of these ``id()``, or -1."""
+        rows = new_rows(len(ids))
+        if self._library.tl_scan_rows_of(self._open(), start(ids), len(ids), start(rows)):
+            raise MemoryError
+        return rows
+
+    def close(self) -> None:
+        """Release the native memory."""
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            self._library.tl_scan_close(scan)
+
+    def __del__(self) -> None:
+        if getattr(self, "_scan", None) is not None:
+            self.close()
+
+    def _open(self) -> int:
+        if self._scan is None:
+            raise ValueError("this scan was closed")
+        return self._scan
+
+    def _copy(self) -> None:
+        """Append what is new to the columns and lists."""
+        counts, starts = _Counts(), _Starts()
+        scan = self._scan
+        self._library.tl_scan_look(scan, ctypes.addressof(counts), ctypes.addressof(starts))
+        rows, shapes, devices, dtypes, gradients = counts
+        # an object may have become known for an earlier row
+        del self.object[:]
+        for column, begin in zip(self.CODES, starts, strict=False):
+            _extend(getattr(self, column), begin, rows)
+        _extend(self.owners, starts[-2], gradients)
+        _extend(self.gradients, starts[-1], gradients)
+        for number in range(len(self.devices), devices):
+            self.devices.append(self._library.tl_scan_device(scan, number).decode())
+        for number in range(len(self.dtypes), dtypes):
+            self.dtypes.append(self._library.tl_scan_dtype(scan, number).decode())
+        if len(self.shapes) < shapes:
+            bounds, lengths = array("q"), array("q")
+            _extend(bounds, starts[-4], shapes + 1)
+            _extend(lengths, starts[-3], bounds[-1])
+            self.shapes[:] = [tuple(lengths[a:b]) for a, b in pairwise(bounds)]
+
+
+def _extend(values: array[int], begin: int | None, length: int) -> None:
+    """Append the native entries that are lacking."""
+    known = len(values)
+    # an empty vector may be nowhere
+    if begin is not None and known < length:
+        values.extend(copied(values.typecode, begin + known * values.itemsize, length - known))
+
+
+def _offset() -> int:
+    """Return the bytes from a tensor's Python object to the pointer to torch's.
+
+    Raises:
+        NativeUnavailable: it is at none of the places where any torch has had it.
+    """
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        tensors = [torch.empty(0, device=device) for device in ("cpu", "meta", "cpu")]
+    wanted = [torch._C.TensorBase._cdata.__get__(tensor) for tensor in tensors]
+    # where the object's header ends, or after the flag of a MaybeOwned
+    head = object.__basicsize__
+    for offset in (head, head + 8):
+        if offset + 8 <= torch._C.TensorBase.__basicsize__:
+            addresses = [ctypes.c_uint64.from_address(id(each) + offset).value for each in tensors]
+            if addresses == wanted:
+                return offset
+    raise NativeUnavailable(
+        f"{TENSORS.label} is not in use: this torch lays out its tensors in another way"
+    )
+
+
+_reason: str | None = None
+
+
+def fallback_reason() -> str | None:
+    """Return the one line that says why tensors are read from Python, or None."""
+    return _reason
+
+
+def open_scan() -> Scan:
+    """Return a new scan: a native one, or one that takes several microseconds a tensor."""
+    global _reason
+    # a compiler that failed once is not run again for every scan
+    if _reason is None:
+        try:
+            return NativeScan()
+        except NativeUnavailable as error:
+            _reason = str(error)
+    from tensorlens.frameworks.torch.census.scan_python import PythonScan
+
+    return PythonScan()

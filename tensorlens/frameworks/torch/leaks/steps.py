@@ -1,0 +1,374 @@
+"""A loop's steps in torch: what is allocated after each, and the blocks that each step left.
+
+Accelerators' blocks are noted when their allocators hand them out, so that an address that is
+handed out again is another block, whatever happens between two looks; torch's memory history is
+neither asked nor changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from tensorlens.frameworks.base import LeftBlocks, StepFigures
+from tensorlens.frameworks.host.allocator import LISTS, line_of, listed, start, wide
+from tensorlens.frameworks.host.steps import HostSteps
+from tensorlens.frameworks.survivors import Holdings
+from tensorlens.frameworks.torch import cpu
+from tensorlens.frameworks.torch.accelerators import (
+    backends,
+    device_counter,
+    has_accelerators,
+    used_devices,
+)
+from tensorlens.frameworks.torch.backends import KINDS
+from tensorlens.frameworks.torch.native import DEVICE_BLOCKS
+from tensorlens.interpreter import paused_collector
+from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
+from tensorlens.records.tensors import SourceLine
+from tensorlens.user_code import foreign_prefixes
+
+_KINDS = {kind.device_type: kind for kind in KINDS}
+"""The native part says 1, CUDA's, for ROCm too."""
+_FOLLOWED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
+_BEFORE = -1
+"""The era of blocks that were made before someone followed."""
+_FREE, _PART = 0.05, 0.05
+"""Seconds for looks at all blocks that are free, and the part of the time that further ones get."""
+_HANDED_OUT = "active_allocated"
+_FIRST = 1 << 24
+"""The first number of a line here; lines of the host have smaller ones."""
+
+_Address, _Number = ctypes.c_void_p, ctypes.c_int64
+_SIGNATURES: Signatures = {
+    **LISTS,
+    "tl_devices_follow": (_Number, ()),
+    "tl_devices_leave": (None, ()),
+    "tl_devices_adopt": (None, (_Address, _Address, _Number, _Number)),
+    "tl_devices_era": (None, (ctypes.c_int32,)),
+    "tl_devices_made": (_Number, (_Number,)),
+    "tl_devices_living": (_Address, (ctypes.c_int32,)),
+    "tl_devices_prepare_births": (ctypes.c_int, (_Address, _Number)),
+    "tl_devices_switch_births": (None, (ctypes.c_int,)),
+    "tl_devices_birth_line": (_Address, (ctypes.c_int32, _Address)),
+}
+
+
+class TorchSteps(HostSteps):
+    """Follows a loop from its making until it is closed; costs next to nothing while a step runs.
+
+    Raises:
+        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+    """
+
+    def __init__(self) -> None:
+        self._unwatch = cpu.watch()
+        super().__init__(cpu.cpu_counter(), cpu.allocator())
+        self._devices: DeviceSteps | None = None
+        self._no_devices = "its allocator reports no blocks"
+        try:
+            if has_accelerators() and is_possible():
+                self._devices = DeviceSteps(self._knows_lines())
+        except NativeUnavailable as error:
+            self._no_devices = str(error)
+        except BaseException:
+            self._unwatch()
+            raise
+
+    def _knows_lines(self) -> bool:
+        """Tell whether this Python's frames were found to be as expected."""
+        try:
+            if self._allocator is None:
+                return False
+            self._allocator.watch_births()
+        except NativeUnavailable:
+            return False
+        self._allocator.watch_births(False)
+        return True
+
+    def figures(self) -> StepFigures:
+        """Return what is allocated now."""
+        found = self._figures({device: device_counter(device) for device in used_devices()})
+        if self._devices is None:
+            return found
+        lines = {**found.lines, **self._devices.lines()}
+        return StepFigures(found.allocated, found.reserved, lines, self._devices.asked())
+
+    def device(self, birth: int) -> str:
+        """Return the device of the blocks with a number in the figures."""
+        found = None if self._devices is None else self._devices.device(birth)
+        return "cpu" if found is None else found
+
+    def notes(self) -> list[str]:
+        """Return lines for the report on what could not be followed."""
+        if self._devices is not None:
+            return self._devices.notes()
+        reason = self._no_devices
+        return [f"{device} is not followed step by step: {reason}" for device in used_devices()]
+
+    def holdings(self, addresses: Sequence[int]) -> Holdings:
+        """Look once for what keeps the blocks at these addresses alive."""
+        from tensorlens.frameworks.torch.leaks import holdings
+
+        return holdings.Holdings(addresses)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        if self._devices is not None:
+            self._devices.close()
+        self._unwatch()
+
+    def _set_era(self, era: int) -> None:
+        super()._set_era(era)
+        if self._devices is not None:
+            self._devices.set_era(era)
+
+    def _living(self, since: int) -> LeftBlocks | None:
+        found = super()._living(since)
+        if self._devices is None:
+            return found
+        left = self._devices.left(since)
+        if found is None:
+            return left
+        found.extend(left)
+        return found
+
+    def _line(self, birth: int) -> SourceLine | None:
+        if self._devices is not None and self.device(birth) != "cpu":
+            return self._devices.line(birth)
+        return super()._line(birth)
+
+
+def is_possible() -> bool:
+    """Tell whether there is an accelerator here that can be followed; initialises nothing."""
+    return any(_is_visible(backends[kind]) for kind in _FOLLOWED if kind in backends)
+
+
+def _is_visible(backend: Any) -> bool:
+    try:
+        # None: only initialising would tell
+        return bool(backend.visible() != 0)
+    except Exception:  # a lost context or driver: nothing that runs there
+        return False
+
+
+class DeviceSteps:
+    """Follows the blocks of all accelerators from its making until it is closed.
+
+    Several may at once: they share one table, which holds what was made since the first of them.
+    The allocators' own lists of blocks say what is there at the beginning, and what lives at the
+    end, with the sizes that were asked for.
+
+    Args:
+        knows_lines: whether this Python's frames were found to be as expected; without that no
+            line is known.
+
+    Raises:
+        NativeUnavailable: the native part cannot be had, or nobody reports to it.
+    """
+
+    def __init__(self, knows_lines: bool = True) -> None:
+        self._library = load(DEVICE_BLOCKS)
+        declare(self._library, _SIGNATURES)
+        if knows_lines:
+            _watch_births(self._library)
+        self._is_open = self._library.tl_devices_follow() > 0
+        if not self._is_open:
+            raise NativeUnavailable(
+                f"{DEVICE_BLOCKS.label} is not in use: no library of torch reports to it"
+            )
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._born: dict[int, tuple[int, int]] = {}
+        self._made = {device: _allocations(device) for device in used_devices()}
+        for kind in {_parts(device)[0] for device in used_devices()}:
+            self._adopt(kind)
+        self._begun = perf_counter()
+        self._spent = 0.0
+
+    def _adopt(self, kind: str) -> None:
+        columns: dict[int, tuple[array[int], array[int]]] = {}
+        for address, block in (_handed_out(kind) or {}).items():
+            addresses, sizes = columns.setdefault(block.device, (array("Q"), array("q")))
+            addresses.append(address)
+            sizes.append(block.size)
+        for index, (addresses, sizes) in columns.items():
+            device = _number_of(f"{kind}:{index}")
+            self._library.tl_devices_adopt(start(addresses), start(sizes), len(sizes), device)
+
+    def set_era(self, era: int) -> None:
+        """Say which step it is: blocks made from now on keep the number (at least 0)."""
+        self._library.tl_devices_era(era)
+
+    def _living(self, since: int) -> list[array[int]]:
+        """Return address, size, birth, era and device of all blocks of an era or later."""
+        return listed(self._library, "tl_devices_living", "Qqiiq", since)
+
+    def lines(self) -> dict[int, tuple[int, int]]:
+        """Return for each number of a line how many blocks and bytes of it live."""
+        _, sizes, births, _, devices = self._living(_BEFORE)
+        return _sums(map(self._number, births, devices), sizes)
+
+    def asked(self) -> dict[int, tuple[int, int]] | None:
+        """Return the same with the bytes that were asked for; None where it would take too long.
+
+        The allocator's list is read, which takes longer the more blocks there are.
+        """
+        begun = perf_counter()
+        if self._spent > _FREE + _PART * (begun - self._begun):
+            return None
+        # what the list is made of would have it run
+        with paused_collector():
+            left = self.left(_BEFORE)
+        sums = _sums(left.birth, left.size)
+        self._spent += perf_counter() - begun
+        return sums
+
+    def left(self, since: int) -> LeftBlocks:
+        """Return the blocks of the era ``since`` or later that live, with their eras as steps."""
+        columns = self._living(since)
+        kinds = {device: _parts(_name_of(device))[0] for device in set(columns[-1])}
+        requested = {kind: _handed_out(kind) for kind in set(kinds.values())}
+        left = LeftBlocks()
+        for address, size, birth, era, device in zip(*columns, strict=True):
+            known = requested[kinds[device]]
+            if known is not None and address not in known:
+                # the allocator knows better
+                continue
+            left.address.append(address)
+            left.size.append(size if known is None else known[address].asked)
+            left.birth.append(self._number(birth, device))
+            left.step.append(era)
+            left.taken.append(size)
+        return left
+
+    def line(self, number: int) -> SourceLine | None:
+        """Return the line with a number; None where it is not known."""
+        birth, _ = self._born.get(number, (-1, 0))
+        if birth < 0:
+            return None
+        return SourceLine(*line_of(self._library.tl_devices_birth_line, birth))
+
+    def device(self, number: int) -> str | None:
+        """Return the device of the blocks with a line's number; None if it is not of here."""
+        born = self._born.get(number)
+        return None if born is None else _name_of(born[1])
+
+    def notes(self) -> list[str]:
+        """Return lines for the report on what could not be followed."""
+        return [note for device in used_devices() if (note := self._note(device)) is not None]
+
+    def close(self) -> None:
+        """Follow no longer; the second time it does nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._library.tl_devices_leave()
+
+    def _number(self, birth: int, device: int) -> int:
+        """Return one number for a line and a device: each device's blocks are told apart."""
+        number = self._numbers.get((birth, device))
+        if number is None:
+            count = len(self._numbers)
+            number = _FIRST + count if birth >= 0 else -2 - count
+            self._numbers[birth, device] = number
+            self._born[number] = birth, device
+        return number
+
+    def _note(self, device: str) -> str | None:
+        if _parts(device)[0] not in _FOLLOWED:
+            return f"{device} is not followed step by step: its allocator reports no blocks"
+        seen = self._library.tl_devices_made(_number_of(device))
+        made = _allocations(device)
+        missing = 0 if made is None else made - (self._made.get(device) or 0) - seen
+        if missing <= 0:
+            return None
+        return (
+            f"{device}: {missing} of {missing + seen} blocks were not seen when they were made "
+            "(by an allocator that reports none): what is left of them is not told"
+        )
+
+
+def _sums(numbers: Iterable[int], sizes: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """Return for each number of a line how many blocks and bytes it has."""
+    sums: dict[int, tuple[int, int]] = {}
+    for number, size in zip(numbers, sizes, strict=True):
+        blocks, nbytes = sums.get(number, (0, 0))
+        sums[number] = blocks + 1, nbytes + size
+    return sums
+
+
+def _parts(device: str) -> tuple[str, int]:
+    kind, _, index = device.partition(":")
+    return kind, int(index or 0)
+
+
+def _name_of(device: int) -> str:
+    """Return torch's name of a device with a number of the native part's."""
+    kind = _KINDS.get((device >> 8) - 1)
+    return "cpu" if kind is None else kind.spell(device & 0xFF)
+
+
+def _number_of(name: str) -> int:
+    kind, index = _parts(name)
+    return next(((n + 1) << 8 | index for n, each in _KINDS.items() if each.name == kind), 0)
+
+
+class _Block(NamedTuple):
+    device: int
+    size: int
+    asked: int
+
+
+def _handed_out(kind: str) -> Mapping[int, _Block] | None:
+    """Return the blocks that are handed out, by address; None where the allocator has no list."""
+    try:
+        return dict(block for segment in backends[kind].segments() for block in _blocks_of(segment))
+    except Exception:  # an allocator without a list, a lost context
+        return None
+
+
+def _blocks_of(segment: Mapping[str, Any]) -> Iterator[tuple[int, _Block]]:
+    address, device = segment["address"], segment["device"]
+    for block in segment["blocks"]:
+        size = block["size"]
+        if block["state"] == _HANDED_OUT:
+            yield address, _Block(device, size, block.get("requested_size", size))
+        address += size
+
+
+def _allocations(device: str) -> int | None:
+    """Return how many blocks of a device were ever handed out; None where nobody counts."""
+    kind, index = _parts(device)
+    backend = backends.get(kind)
+    if backend is None or backend.statistics is None:
+        return None
+    try:
+        stats = backend.module.memory_stats_as_nested_dict(index)
+        return int(stats["allocation"]["all"]["allocated"])
+    except Exception:  # an allocator without statistics
+        return None
+
+
+_has_ended = False
+_watches_births = False
+
+
+def _watch_births(library: ctypes.PyDLL) -> None:
+    """Look for lines from now on; it costs nothing while nobody follows."""
+    global _watches_births
+    if _watches_births or _has_ended:
+        return
+    if library.tl_devices_prepare_births(*wide(foreign_prefixes())) == 0:
+        _watches_births = True
+        library.tl_devices_switch_births(1)
+        # the interpreter's exit frees what other threads' frames are read by
+        atexit.register(_end, library)
+
+
+def _end(library: ctypes.PyDLL) -> None:
+    global _has_ended
+    _has_ended = True
+    library.tl_devices_switch_births(0)

@@ -1,0 +1,195 @@
+"""The native parts of torch: how they are compiled, its counting CPU allocator, and levels.
+
+torch is not imported: a part has to be loaded before it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.frameworks.host.allocator import NativeAllocator, start
+from tensorlens.interpreter import reentrant_lock
+from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
+
+
+def torch_folder(label: str) -> Path:
+    """Return where torch is installed.
+
+    Raises:
+        NativeUnavailable: it is not, which is why the part with this label is not built.
+    """
+    specification = find_spec("torch")
+    if specification is None or specification.origin is None:
+        raise NativeUnavailable(f"{label} was not built: torch is not installed")
+    return Path(specification.origin).resolve().parent
+
+
+def torch_part(source: str, label: str, *libraries: str) -> NativePart:
+    """Return a part in C++ for the installed torch.
+
+    Args:
+        source: its file below ``native``, without the suffix.
+        label: its name in messages.
+        libraries: those of torch that it is linked with, ``-lc10``.
+    """
+
+    def configuration() -> str:
+        return _text(torch_folder(label) / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
+
+    def abi() -> str:
+        return _stated(r"CXX11_ABI=(\d)", configuration(), "1")
+
+    def arguments() -> Sequence[str]:
+        include, library = torch_folder(label) / "include", torch_folder(label) / "lib"
+        if not (include / "c10" / "core" / "Allocator.h").is_file():
+            raise NativeUnavailable(
+                f"{label} was not built: this torch has no C++ headers ({include}): "
+                "install torch from its wheels"
+            )
+        # CXX_STANDARD until torch 2.14, then a feature that compilers are asked for
+        standard = _stated(r"(?:CXX_STANDARD |cxx_std_)(\d+)", configuration(), "17")
+        return [
+            f"-std=c++{standard}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={abi()}",
+            *("-isystem", str(include)),
+            *(f"-L{library}", f"-Wl,-rpath,{library}"),
+        ]
+
+    def depends_on() -> tuple[Any, ...]:
+        folder = torch_folder(label)
+        suffix = "dylib" if sys.platform == "darwin" else "so"
+        stat = (folder / "lib" / f"libc10.{suffix}").stat()
+        return _text(folder / "version.py"), configuration(), stat.st_size, stat.st_mtime_ns
+
+    def release() -> str | None:
+        # the headers of a minor release are one
+        version = _text(torch_folder(label) / "version.py")
+        number = _stated(r"__version__ = '(\d+\.\d+)\.\d+['+]", version, "")
+        return f"torch{number}-abi{abi()}" if number else None
+
+    return NativePart(
+        source.rpartition("/")[2],
+        label,
+        SOURCES / f"{source}.cpp",
+        libraries=libraries,
+        arguments=arguments,
+        release=release,
+        depends_on=depends_on,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _stated(pattern: str, text: str, otherwise: str) -> str:
+    found = re.search(pattern, text)
+    return otherwise if found is None else found[1]
+
+
+COUNTER = torch_part("torch/counter", "the native CPU counter", "-lc10")
+TENSORS = torch_part("torch/tensors", "the native tensor reader", "-lc10")
+OPS = torch_part("torch/ops", "the native recorder of operators", "-ltorch_cpu", "-lc10")
+DEVICE_BLOCKS = torch_part(
+    "torch/device_blocks", "the native table of accelerators' blocks", "-ltorch_cpu", "-lc10"
+)
+DEVICE = torch_part("cuda_device/device", "the stand-in for a CUDA device", "-ltorch_cpu", "-lc10")
+
+
+class TorchAllocator(NativeAllocator):
+    """Exact bytes that torch's CPU allocator has handed out since :func:`install`."""
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        super().__init__(library)
+        self.counts_default = bool(library.tl_counts_default())
+        """Whether ``UntypedStorage(n)``, ``deepcopy`` and unpickling are counted as well."""
+
+    def adopt(self, tensors: array[int]) -> int:
+        """Count in the storages of tensors and of their gradients, and see their release.
+
+        ``tensors`` are the addresses of torch's own objects (``_cdata``), an ``array('Q')``; the
+        caller keeps them alive during the call. Storages that another allocator made, and those
+        already counted, are left alone. Returns how many were taken.
+
+        Raises:
+            MemoryError: there is none left.
+        """
+        function = self.library.tl_adopt
+        function.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+        function.restype = ctypes.c_int64
+        adopted = int(function(start(tensors), len(tensors)))
+        if adopted < 0:
+            raise MemoryError
+        return adopted
+
+
+_REFUSALS = {
+    1: "the CPU allocator in place cannot be wrapped (it gives no raw deleter)",
+    2: "another CPU allocator insists on its place",
+}
+_lock = reentrant_lock()
+_installed: TorchAllocator | None = None
+
+
+def install() -> tuple[TorchAllocator, bool]:
+    """Put the counting CPU allocator in place for good; also tell whether this call did.
+
+    Raises:
+        NativeUnavailable: it could not be built, or torch's allocator cannot be wrapped.
+    """
+    global _installed
+    with _lock:
+        if _installed is not None:
+            return _installed, False
+        library = load(COUNTER)
+        refusal = int(library.tl_install())
+        if refusal:
+            raise NativeUnavailable(f"the native CPU counter is not in use: {_REFUSALS[refusal]}")
+        _installed = TorchAllocator(library)
+        return _installed, True
+
+
+def level_reader(device_type: int) -> Callable[[int], tuple[int, int, int]]:
+    """Return what reads ``(allocated, peak since the previous read, reserved)`` of a device.
+
+    The figures are of the allocator's own statistics. Peaks are kept from what it reports of each
+    block, so that torch's own peaks stay as the program expects them. What is returned raises
+    LookupError where torch does not tell, as of a device that is lost.
+
+    Args:
+        device_type: the backend's number in ``c10/core/DeviceType.h``.
+
+    Raises:
+        NativeUnavailable: the native part cannot be had, no library reports to it, or torch is
+            older than 2.9.
+    """
+    library = load(DEVICE_BLOCKS)
+    declare(
+        library,
+        {
+            "tl_levels_connect": (ctypes.c_int64, ()),
+            "tl_levels_read": (ctypes.c_int, (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)),
+        },
+    )
+    if not library.tl_levels_connect():
+        raise NativeUnavailable(f"{DEVICE_BLOCKS.label} cannot read levels of this torch")
+
+    def read(index: int) -> tuple[int, int, int]:
+        figures = array("q", (UNKNOWN,) * 3)
+        if not library.tl_levels_read(device_type, index, start(figures)):
+            raise LookupError("the allocator does not tell its level")
+        allocated, peak, reserved = figures
+        return allocated, peak, reserved
+
+    return read
