@@ -110,17 +110,13 @@ def _ranks(report: JobReport) -> Table:
         (
             str(each.rank),
             *([str(each.stage)] if stage else []),
-            *(_figure(each.figures.get(name)) for name in names),
+            *(size(each.figures.get(name)) for name in names),
             each.device,
             each.file,
         )
         for each in report.ranks
     )
     return Table(columns, tuple(rows))
-
-
-def _figure(nbytes: int | None) -> str:
-    return "n/a" if nbytes is None else size(nbytes)
 
 
 def _names(report: JobReport) -> list[str]:

@@ -101,7 +101,7 @@ _MARKS = {"": "", "peak": "▲", "growth": "●", "raised": "✗"}
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCell:
+class HtmlCell:
     """A cell as the template writes it."""
 
     cell: Cell
@@ -112,11 +112,11 @@ class ShownCell:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownRow:
+class HtmlRow:
     """A row as the template writes it."""
 
     state: str
-    cells: tuple[ShownCell, ...]
+    cells: tuple[HtmlCell, ...]
     details: tuple[str, ...] = ()
     fold: Fold | None = None
     """Rows that are folded away, where this row stands for them."""
@@ -129,13 +129,13 @@ class ShownRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownTable:
+class HtmlTable:
     """A table as the template writes it."""
 
     table: Table
     titles: tuple[tuple[Column, str], ...]
     """Columns, each with its class."""
-    rows: tuple[ShownRow, ...]
+    rows: tuple[HtmlRow, ...]
 
     @property
     def has_remarks(self) -> bool:
@@ -144,7 +144,7 @@ class ShownTable:
         return not has_prose and any(row.details for row in self.rows)
 
 
-def shown_table(table: Table, medium: Medium) -> ShownTable:
+def html_table(table: Table, medium: Medium) -> HtmlTable:
     """Return what a medium has of a table."""
     places = [
         place
@@ -154,17 +154,17 @@ def shown_table(table: Table, medium: Medium) -> ShownTable:
     ]
     columns = [table.columns[place] for place in places]
     titles = tuple((column, _title_classes(column)) for column in columns)
-    return ShownTable(table, titles, tuple(_rows(table, places)))
+    return HtmlTable(table, titles, tuple(_rows(table, places)))
 
 
-def _rows(table: Table, places: list[int]) -> Iterator[ShownRow]:
+def _rows(table: Table, places: list[int]) -> Iterator[HtmlRow]:
     for row in table.rows:
         if isinstance(row, Fold):
-            yield ShownRow("idle", (), fold=row)
+            yield HtmlRow("idle", (), fold=row)
             continue
         row = row if isinstance(row, Row) else Row(row)
         cells = (_shown(_cell(row.cells[place]), table.columns[place]) for place in places)
-        yield ShownRow(row.state, tuple(cells), row.details)
+        yield HtmlRow(row.state, tuple(cells), row.details)
 
 
 def _text(row: tuple[str, ...] | Row | Fold, place: int) -> str:
@@ -187,7 +187,7 @@ def _gives_way(column: Column) -> bool:
     return column.rank is not None and column.kind != "code"
 
 
-def _shown(cell: Cell, column: Column) -> ShownCell:
+def _shown(cell: Cell, column: Column) -> HtmlCell:
     kind = column.kind
     classes, style = [_CLASSES[kind]], []
     if _gives_way(column):
@@ -204,7 +204,7 @@ def _shown(cell: Cell, column: Column) -> ShownCell:
     if kind not in ("code", "source", "prose"):
         cell = replace(cell, text=clipped(printable(cell.text), _LONGEST, "…"))
     found = " ".join(filter(None, classes))
-    return ShownCell(cell, found, "; ".join(style), _MARKS[cell.mark], kind)
+    return HtmlCell(cell, found, "; ".join(style), _MARKS[cell.mark], kind)
 
 
 WIDTH, HEIGHT = 1200.0, 340.0
@@ -302,7 +302,7 @@ def markup(blocks: Sequence[Block], medium: Medium) -> str:
         treemap_height=HEIGHT,
         has_tables_script=medium == "page" and any(each.opening for each in tables_of(found)),
         kind=_kind,
-        shown=lambda table: shown_table(table, medium),
+        shown=lambda table: html_table(table, medium),
         line=_line,
         box=(_WIDTH, _HEIGHT),
     )

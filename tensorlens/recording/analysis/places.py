@@ -162,17 +162,22 @@ class Lines:
         self._stacks = stacks
         self._contexts = contexts
         self._lines = _lines(stacks)
-        self._user: list[int] = []
-        self._python: list[int] = []
-        self._user_inside: list[int] = []
-        self._module: list[int] = []
-        self._module_inside: list[int] = []
-        self._below_engine: list[bool] = []
-        self._model: list[int] = []
-        self._model_inside: list[int] = []
-        self._engines = [landmark(frame) == "backward" for frame in stacks.frames]
+        frames = stacks.frames
+        self._engines = [landmark(frame) == "backward" for frame in frames]
         """Whether a frame calls the autograd engine."""
-        self._walk()
+        user = _nodes(stacks, [frame.user for frame in frames])
+        python = _nodes(stacks, [frame.is_python for frame in frames])
+        model = _nodes(stacks, [frame.model for frame in frames])
+        engine = _nodes(stacks, self._engines)
+        self._user = _innermost(stacks, user)
+        self._user_inside = _innermost(stacks, user, engine)
+        self._python = _innermost(stacks, python)
+        self._module = _innermost(stacks, stacks.module)
+        self._module_inside = _innermost(stacks, stacks.module, engine)
+        # what the user's own code computes inside of a library's model is the user's
+        self._model = _innermost(stacks, model, user)
+        self._model_inside = _innermost(stacks, model, user, engine)
+        self._below_engine = _innermost(stacks, engine)
 
     def born(self, stack: int) -> SourceLine | None:
         """Return the innermost line of the user, None where there is no stack."""
@@ -234,7 +239,7 @@ class Lines:
         """Tell whether whoever recorded said that it is backward, and no engine called it."""
         if context < 0 or self._contexts[context].phase is None:
             return False
-        return stack < 0 or not self._below_engine[stack]
+        return _at(self._below_engine, stack) < 0
 
     def _forward(self, context: int) -> int:
         return -1 if context < 0 else self._contexts[context].forward
@@ -244,30 +249,19 @@ class Lines:
         # a native frame without debug information is no line of anyone's
         return self._lines[frame.filename, frame.lineno] if frame.lineno > 0 else None
 
-    def _walk(self) -> None:
-        stacks = self._stacks
-        users = [frame.user for frame in stacks.frames]
-        models = [frame.model for frame in stacks.frames]
-        pythons = [frame.is_python for frame in stacks.frames]
-        engines = self._engines
-        columns = zip(stacks.parent, stacks.frame, stacks.module, strict=True)
-        for node, (parent, frame, module) in enumerate(columns):
-            user = node if users[frame] else -1
-            self._user.append(_first(user, _at(self._user, parent)))
-            python = node if pythons[frame] else -1
-            self._python.append(_first(python, _at(self._python, parent)))
-            self._module.append(_first(module, _at(self._module, parent)))
-            below = parent >= 0 and self._below_engine[parent]
-            self._below_engine.append(engines[frame] or below)
-            outer = -1 if engines[frame] else parent
-            self._user_inside.append(_first(user, _at(self._user_inside, outer)))
-            self._module_inside.append(_first(module, _at(self._module_inside, outer)))
-            model = node if models[frame] else -1
-            # what the user's own code computes inside of a library's model is the user's
-            self._model.append(-1 if users[frame] else _first(model, _at(self._model, parent)))
-            self._model_inside.append(
-                -1 if users[frame] else _first(model, _at(self._model_inside, outer))
-            )
+
+def _nodes(stacks: Stacks, is_one: Sequence[bool]) -> Sequence[int]:
+    """Return the number of each node whose frame is one, -1 for the others."""
+    return [node if is_one[frame] else -1 for node, frame in enumerate(stacks.frame)]
+
+
+def _innermost(stacks: Stacks, numbers: Sequence[int], *ends: Sequence[int]) -> Sequence[int]:
+    """Return for each node the innermost number of its stack, up to a node that one of ends has."""
+    found: list[int] = []
+    for node, (parent, number) in enumerate(zip(stacks.parent, numbers, strict=True)):
+        is_end = number >= 0 or any(end[node] >= 0 for end in ends)
+        found.append(number if is_end else _at(found, parent))
+    return found
 
 
 def _lines(stacks: Stacks) -> dict[tuple[str, int], SourceLine]:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tensorlens.frameworks.advice import TORCH, Words
-from tensorlens.recording.analysis.places import Lines, Phases
+from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.record import running
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import OOM, EventLog
 from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.names import INDEX, KEY
-from tensorlens.records.stacks import Frame, Stacks
+from tensorlens.records.stacks import Frame
 from tensorlens.render.shown import Shown
 from tensorlens.roles import ROLES
 from tensorlens.tensors.snapshot import Snapshot
@@ -88,28 +88,29 @@ def _recorded(request: Request, log: EventLog) -> Request | None:
     nbytes = log.size[row]
     if request.nbytes is None or (request.exact and request.nbytes != nbytes):
         return None
-    stack, context = log.stack[row], log.context[row]
-    phase = Phases(log.stacks, log.contexts).of(stack, context)
-    lines = Lines(log.stacks, log.contexts)
+    index = EventIndex(log)
+    place = index.place(row)
+    context = index.context(place)
     return replace(
         request,
         nbytes=nbytes,
         exact=True,
-        line=lines.charged(stack, context, phase),
-        module=lines.module(stack, context, phase),
-        op=None if context < 0 else log.contexts[context].outer or log.contexts[context].op,
-        phase=phase,
+        line=index.charged[place],
+        module=index.module[place],
+        op=context.outer or context.op,
+        phase=index.phase[place],
     )
 
 
 def _traced(request: Request, error: BaseException) -> Request:
-    stacks = Stacks()
-    stack = stacks.add([*_frames(error)])
-    phase = Phases(stacks, ()).of(stack, -1)
+    log = EventLog()
+    place = log.stacks.add([*_frames(error)]), -1
+    index = EventIndex(log)
+    phase = index.phase[place]
     return replace(
         request,
         # a graph's node was made by another line than the one that runs the graph
-        line=request.line or Lines(stacks, ()).charged(stack, -1, phase),
+        line=request.line or index.charged[place],
         phase=phase if phase != "other" else None,
     )
 
