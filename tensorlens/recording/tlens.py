@@ -36,7 +36,7 @@ from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.records.documents import Document, check_schema, restored
 from tensorlens.records.events import FREE, Context, EventLog, Label, Mark, Segment
 from tensorlens.records.origin import Origin
-from tensorlens.records.stacks import Frame, Stacks
+from tensorlens.records.stacks import Frame
 
 ROWS = 50_000
 """How many rows a line of events has."""
@@ -45,26 +45,13 @@ _OF_STACKS = ("parent", "frame", "module")
 _PLAIN = ("kind", "device", "address", "size", "stack", "context", "label")
 
 
-def frame_to_list(frame: Frame) -> list[Any]:
-    """Return ``[file name, line number, function, whether it is the user's]``."""
+def _frame_data(frame: Frame) -> list[Any]:
     return [frame.filename, frame.lineno, frame.function, int(frame.user)]
 
 
-def frame_from_list(data: Any) -> Frame:
-    """Return the frame of :func:`frame_to_list`."""
+def _frame(data: Any) -> Frame:
     filename, lineno, function, user, *_ = data
     return Frame(filename, lineno, function, bool(user))
-
-
-def stacks_to_dict(stacks: Stacks, first: int, last: int) -> dict[str, Any]:
-    """Return the nodes from ``first`` up to ``last`` in columns."""
-    return {column: list(getattr(stacks, column)[first:last]) for column in _OF_STACKS}
-
-
-def add_stacks(stacks: Stacks, data: Any) -> None:
-    """Add the nodes of :func:`stacks_to_dict`."""
-    for column in _OF_STACKS:
-        getattr(stacks, column).extend(array("i", data[column]))
 
 
 def rows_to_dict(log: EventLog, first: int, last: int) -> dict[str, Any]:
@@ -147,10 +134,11 @@ def _lines(recording: Recording) -> Iterator[bytes]:
     # peaks of what was dropped are numbered as the log is, which may add to its tables
     dropped = {device: log.adopted(each) for device, each in origin.dropped_peaks.items()}
     yield _line(**_header(recording))
-    yield from _parts("frames", log.stacks.frames, frame_to_list)
+    yield from _parts("frames", log.stacks.frames, _frame_data)
     yield from _parts("modules", log.stacks.modules, str)
     for first in range(0, len(log.stacks), _PART):
-        yield _line(stacks=stacks_to_dict(log.stacks, first, first + _PART))
+        part = {name: list(getattr(log.stacks, name)[first : first + _PART]) for name in _OF_STACKS}
+        yield _line(stacks=part)
     yield from _parts("contexts", log.contexts, asdict)
     yield from _parts("labels", log.labels, asdict)
     yield from _parts("marks", log.marks, astuple)
@@ -280,9 +268,9 @@ class _Reader:
         self._log = EventLog()
         self._dropped: dict[str, EventLog] = {}
         self._tables: dict[str, Callable[[Any], object]] = {
-            "frames": self._into(self._log.stacks.frames, frame_from_list),
+            "frames": self._into(self._log.stacks.frames, _frame),
             "modules": self._log.stacks.modules.extend,
-            "stacks": lambda data: add_stacks(self._log.stacks, data),
+            "stacks": self._stacks,
             "contexts": self._into(self._log.contexts, partial(restored, Context)),
             "labels": self._into(self._log.labels, partial(restored, Label)),
             "marks": self._into(self._log.marks, lambda data: Mark(*data[:3])),
@@ -317,6 +305,10 @@ class _Reader:
 
     def _into(self, to: list[Any], make: Callable[[Any], Any]) -> Callable[[Any], object]:
         return lambda data: to.extend(map(make, data))
+
+    def _stacks(self, data: Any) -> None:
+        for column in _OF_STACKS:
+            getattr(self._log.stacks, column).extend(array("i", data[column]))
 
     def _held(self, data: Any) -> None:
         self._log.held.update(zip(data["rows"], data["nbytes"], strict=True))

@@ -192,11 +192,11 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
     line. On each device the sizes of all changes add up to the change of the roles' totals.
     """
     old, new = before.tensors, after.tensors
-    found = matches(old, new)
+    appeared, gone, grown = _matched(old, new)
     return Difference(
-        appeared=Changes(old, [-1] * len(found.appeared), new, found.appeared),
-        gone=Changes(old, found.gone, new, [-1] * len(found.gone)),
-        grown=Changes(old, found.grown_before, new, found.grown_after),
+        appeared=Changes(old, [-1] * len(appeared), new, appeared),
+        gone=Changes(old, gone, new, [-1] * len(gone)),
+        grown=Changes(old, [row for row, _ in grown], new, [row for _, row in grown]),
         roles=_roles(old, new),
         ledger={
             device: LedgerChange(before.ledger.get(device), after.ledger.get(device))
@@ -231,21 +231,13 @@ def _notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
 _Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
-    """Rows of two tables that stand for storage; those that match with equal size are left out."""
+def _matched(
+    before: TensorTable, after: TensorTable
+) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+    """Match the rows that stand for storage by device and name; return those that changed.
 
-    appeared: array[int]
-    """Rows of the later table."""
-    gone: array[int]
-    """Rows of the earlier table."""
-    grown_before: array[int]
-    """Rows of the earlier table, each with its partner in :attr:`grown_after`."""
-    grown_after: array[int]
-
-
-def matches(before: TensorTable, after: TensorTable) -> Matches:
-    """Match the rows that stand for storage by device and name.
+    They are the rows of ``after`` that appeared, those of ``before`` that are gone, and pairs of
+    other sizes.
 
     A batch that autograd holds is an input, and after backward only a variable's: the role does
     not make it another tensor. Where a name is there several times, those equal in role, size and
@@ -271,12 +263,10 @@ def matches(before: TensorTable, after: TensorTable) -> Matches:
         appeared += rows
     renamed = _renamed(before, gone, after, appeared)
     sizes_before, sizes_after = before.storage_nbytes, after.storage_nbytes
-    grown = sorted((b, a) for b, a in pairs if sizes_before[b] != sizes_after[a])
-    return Matches(
-        array("q", sorted(set(appeared) - {row for _, row in renamed})),
-        array("q", sorted(set(gone) - {row for row, _ in renamed})),
-        array("q", [row for row, _ in grown]),
-        array("q", [row for _, row in grown]),
+    return (
+        sorted(set(appeared) - {row for _, row in renamed}),
+        sorted(set(gone) - {row for row, _ in renamed}),
+        sorted((b, a) for b, a in pairs if sizes_before[b] != sizes_after[a]),
     )
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import BlockRow, Instant, LineRow
@@ -76,7 +75,8 @@ def module_families(modules: Iterable[str | None]) -> list[tuple[str, list[str |
     above = {path[: number.end()] for path in paths for number in _NUMBER_ABOVE.finditer(path)}
     groups: dict[str, list[str | None]] = {}
     for path in paths:
-        groups.setdefault(_NUMBER.sub(partial(_blanked, above), path), []).append(path)
+        key = _NUMBER.sub(lambda n: "*" if n.string[: n.end()] in above else n[0], path)
+        groups.setdefault(key, []).append(path)
     families = [
         (printable(common_name([path for path in alike if path is not None])), alike)
         for alike in groups.values()
@@ -84,10 +84,6 @@ def module_families(modules: Iterable[str | None]) -> list[tuple[str, list[str |
     if None in modules:
         families.append(("(no module known)", [None]))
     return families
-
-
-def _blanked(above: Collection[str], number: re.Match[str]) -> str:
-    return "*" if number.string[: number.end()] in above else number[0]
 
 
 _OF_THE_MODEL = "A line of the model that the line above calls"

@@ -146,27 +146,18 @@ def steps(trace: Any, rules: Rules, reader: StackReader) -> list[TraceEvent]:
     found: list[TraceEvent] = []
     time = -1
     for event in trace:
-        step = _step(event, time, rules, reader)
-        if step is not None:
-            time = step.time
-            found.append(step)
+        action = event["action"]
+        kind = _KINDS.get(action)
+        if kind is None:
+            # "snapshot", "workspace_snapshot", and what torch may come to write
+            continue
+        size = rules.rounded(event["size"]) if kind in (ALLOC, FREE, FREED) else event["size"]
+        address = event.get("device_free", 0) if kind == OOM else event["addr"]
+        # the clock may be set back, the trace is in order all the same
+        time = max(event["time_us"], time) if "time_us" in event else time
+        place = reader.stack(event.get("frames"))
+        found.append(TraceEvent(kind, address, size, time, *place, action in _MAPPED))
     return found
-
-
-def _step(event: Any, before: int, rules: Rules, reader: StackReader) -> TraceEvent | None:
-    action = event["action"]
-    kind = _KINDS.get(action)
-    if kind is None:
-        # "snapshot", "workspace_snapshot", and what torch may come to write
-        return None
-    size = event["size"]
-    if kind in (ALLOC, FREE, FREED):
-        size = rules.rounded(size)
-    stack, context = reader.stack(event.get("frames"))
-    address = event.get("device_free", 0) if kind == OOM else event["addr"]
-    # the clock may be set back, the trace is in order all the same
-    time = max(event["time_us"], before) if "time_us" in event else before
-    return TraceEvent(kind, address, size, time, stack, context, action in _MAPPED)
 
 
 def segments(listed: Any, reader: StackReader) -> list[Segment]:

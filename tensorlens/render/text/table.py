@@ -41,7 +41,9 @@ class Layout:
 def layout(tables: Sequence[Table], page: Page) -> Layout:
     """Return how tables with the same columns are laid out together."""
     columns = tables[0].columns
-    shown = [place for place, column in enumerate(columns) if _is_of_text(column)]
+    shown = [
+        place for place, column in enumerate(columns) if not column.only or "text" in column.only
+    ]
     texts = [each for table in tables for each in _texts(table, page)]
     natural = {place: _natural(columns[place], [row[place] for row in texts]) for place in shown}
     # a column without anything in it says nothing
@@ -66,7 +68,9 @@ def _fitting(
         least = {**_ENOUGH, "source": source} if source else _ENOUGH
         return _taken(places, columns, natural, least) <= free
 
-    spare = sorted((columns[each].rank or 0, each) for each in shown if _can_go(columns[each]))
+    spare = sorted(
+        (columns[each].rank or 0, each) for each in shown if columns[each].rank is not None
+    )
     found, gone = [*shown], list[int]()
     while spare and not fits(found):
         gone.append(spare.pop(0)[1])
@@ -83,16 +87,8 @@ def _natural(column: Column, texts: Sequence[str]) -> int:
     return max(width(column.title), widest if column.most is None else min(widest, column.most))
 
 
-def _can_go(column: Column) -> bool:
-    return column.rank is not None
-
-
 def _indent(table: Table) -> int:
     return 0 if table.is_wide else INDENT
-
-
-def _is_of_text(column: Column) -> bool:
-    return not column.only or "text" in column.only
 
 
 def _taken(
