@@ -18,6 +18,7 @@ from tensorlens.frameworks.registry import adapters, ask, device_name, unserved
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import TensorTable
 from tensorlens.render.view import View
+from tensorlens.roles import ROLES
 from tensorlens.tensors.difference import Difference
 from tensorlens.tensors.merged_census import census
 from tensorlens.tensors.snapshot import Snapshot
@@ -115,7 +116,7 @@ class MemReporter:
         view = View(
             top=_top(top),
             min_size=_size(min_size),
-            roles=(roles,) if isinstance(roles, str) else tuple(roles),
+            roles=_roles(roles),
             devices=tuple(
                 map(device_name, [*([] if device is None else [device]), *_several(devices)])
             ),
@@ -264,3 +265,14 @@ def _size(size: int | str) -> int:
     if not isinstance(size, (int, str)):
         raise UsageError(f"min_size = {size!r}: give bytes, or a size such as '64 MiB'")
     return parse_bytes(size)
+
+
+def _roles(roles: str | Iterable[str]) -> tuple[str, ...]:
+    try:
+        chosen = (roles,) if isinstance(roles, str) else tuple(roles)
+    except TypeError:
+        raise UsageError(f"no role {roles!r}: the roles are {', '.join(ROLES)}") from None
+    for role in chosen:
+        if role not in ROLES:
+            raise UsageError(f"no role {role!r}: the roles are {', '.join(ROLES)}")
+    return chosen
