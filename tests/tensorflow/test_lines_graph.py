@@ -318,6 +318,10 @@ def test_what_xla_compiled_is_one_row():
     assert line.memory["cpu"].net_max == 2 * SQUARE
     assert line.memory["cpu"].allocated >= line.memory["cpu"].peak >= 2 * SQUARE
     assert LineReport.from_json(report.to_json()) == report
+    profiler.clear()
+    kept.append(work(x))
+    (function,) = profiler.result().functions
+    assert (function.execution, function.calls) == ("XLA", 1)
 
 
 class Small(keras.Model):

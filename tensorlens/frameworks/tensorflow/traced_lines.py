@@ -84,10 +84,8 @@ class FollowedCode:
         """Forget what was counted."""
         self._calls.add_up()
         self.times = 0
-        self.plain = self.compiled = False
         self.levels = None
         self._left_out = self._calls.left_out()
-        self._of_models.clear()
         self._counted.clear()
 
     def count(self, line: _Line, call: Any, size: Any) -> None:
