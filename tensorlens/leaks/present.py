@@ -30,7 +30,7 @@ from tensorlens.render.blocks import (
     Section,
     labelled,
 )
-from tensorlens.render.figures import UNKNOWN, counted, counted_about, size
+from tensorlens.render.figures import NOT_AVAILABLE, counted, counted_about, size
 from tensorlens.render.source import printable
 from tensorlens.render.view import View
 
@@ -197,7 +197,7 @@ def _with_arrows(texts: Sequence[str]) -> tuple[str, ...]:
 def _example(example: Example, leak: Leak) -> tuple[str, ...]:
     name = printable(readable_name(example.name)) or "a tensor without a name"
     shape = f"({', '.join(map(str, example.shape))}{',' if len(example.shape) == 1 else ''})"
-    facts = [f"{example.dtype} {shape}" if example.dtype else UNKNOWN, size(example.nbytes)]
+    facts = [f"{example.dtype} {shape}" if example.dtype else NOT_AVAILABLE, size(example.nbytes)]
     if example.nbytes < example.storage_nbytes:
         facts[-1] += f" of a storage of {size(example.storage_nbytes)}"
     if example.grad_fn:

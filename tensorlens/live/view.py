@@ -29,7 +29,7 @@ from tensorlens.render.blocks import (
     Section,
     Table,
 )
-from tensorlens.render.figures import UNKNOWN, counted, duration, size
+from tensorlens.render.figures import NOT_AVAILABLE, counted, duration, size
 from tensorlens.render.source import clipped
 from tensorlens.render.text import TextRenderer
 
@@ -247,4 +247,4 @@ def _tensor_table(tensors: TensorTotals, rows: int) -> Table:
 
 
 def _size(nbytes: int) -> str:
-    return UNKNOWN if nbytes < 0 else size(nbytes)
+    return NOT_AVAILABLE if nbytes < 0 else size(nbytes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,11 @@ RECORDING_ENDINGS = (
 """Those for recordings alone; of an estimate they keep its recording."""
 READ_AGAIN = ("json", "tlens", "tlens.gz", "pickle")
 """Those that ``tensorlens.load()`` takes."""
+_WRITERS = {
+    "csv": "tensorlens.render.flat",
+    "html": "tensorlens.render.html",
+    "txt": "tensorlens.render.text",
+}
 _KNOWN = (*ENDINGS, *RECORDING_ENDINGS)
 
 
@@ -38,6 +44,8 @@ def either(endings: Sequence[str]) -> str:
 def checked_ending(path_or_ending: str | os.PathLike[str]) -> str:
     """Return the ending of a file, given as ``"run.html"``, ``".html"`` or ``"html"``.
 
+    What writes it is loaded: a program that runs next may change what can be imported.
+
     Raises:
         UsageError: no file with that ending is written.
     """
@@ -46,6 +54,8 @@ def checked_ending(path_or_ending: str | os.PathLike[str]) -> str:
     if ending is None:
         known = ", ".join(f".{each}" for each in sorted(_KNOWN))
         raise UsageError(f"cannot tell the format of {name!r}: the endings known are {known}")
+    if ending in _WRITERS:
+        import_module(_WRITERS[ending])
     return ending
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from tensorlens.render.source import printable
 from tensorlens.units import format_bytes
 
-UNKNOWN = "n/a"
+NOT_AVAILABLE = "n/a"
 _GRID_LINES = 4
 _BELOW_SECONDS = ((10**3, "us"), (10**6, "ms"))
 _NUMBERED = re.compile(r"(.+):(\d+)")
@@ -17,7 +17,7 @@ _NUMBERED = re.compile(r"(.+):(\d+)")
 
 def size(count: int | None, *, signed: bool = False) -> str:
     """Return bytes as text in IEC units, ``n/a`` for a figure that could not be had."""
-    return UNKNOWN if count is None else format_bytes(count, signed=signed)
+    return NOT_AVAILABLE if count is None else format_bytes(count, signed=signed)
 
 
 def exact_size(count: int) -> str:

@@ -25,7 +25,7 @@ from tensorlens.render.blocks import (
     Table,
     named,
 )
-from tensorlens.render.figures import UNKNOWN, counted, size
+from tensorlens.render.figures import NOT_AVAILABLE, counted, size
 from tensorlens.render.view import View
 
 _TITLES = (
@@ -61,7 +61,7 @@ def blocks(found: Comparison, view: View) -> Sequence[Block]:
     shown: list[Block] = [Heading(text, conditions=(_conditions(found),))]
     winners = _winners(found)
     sentences = tuple(
-        f"{question}: {names}, {why}" if names == UNKNOWN else f"{question}: {names} ({why})"
+        f"{question}: {names}, {why}" if names == NOT_AVAILABLE else f"{question}: {names} ({why})"
         for question, names, why in winners
     )
     columns = tuple(Column(each, "text") for each in ("question", "option", "answer"))
@@ -86,7 +86,7 @@ def _options(found: Comparison) -> Table:
     shown = [
         place
         for place in range(len(_TITLES))
-        if place < _ALWAYS or any(row[place] not in ("-", UNKNOWN, "") for row in cells)
+        if place < _ALWAYS or any(row[place] not in ("-", NOT_AVAILABLE, "") for row in cells)
     ]
     ranks = {title: rank for rank, title in enumerate(_GIVES_WAY)}
     columns = tuple(
@@ -149,7 +149,7 @@ def _row(found: Comparison, outcome: Outcome) -> tuple[str, ...]:
         _against(found, outcome),
         size(outcome.peak_reserved),
         size(outcome.least_capacity),
-        UNKNOWN if batch is None else f"{batch:,}",
+        NOT_AVAILABLE if batch is None else f"{batch:,}",
         size(outcome.held_ahead),
         _time_text(found.time_ratio(outcome.name), is_baseline=outcome.name == found.baseline),
         _loss_text(found, outcome),
@@ -161,7 +161,7 @@ def _against(found: Comparison, outcome: Outcome) -> str:
     if outcome.name == found.baseline:
         return "baseline"
     if not before or outcome.peak_allocated is None:
-        return UNKNOWN
+        return NOT_AVAILABLE
     part = 100 * (outcome.peak_allocated / before - 1)
     return "same" if outcome.peak_allocated == before else f"{part:+.1f} %"
 
@@ -171,7 +171,7 @@ def _time_text(ratio: Ratio | None, *, is_baseline: bool) -> str:
     if is_baseline and ratio is not None:
         return "x1"
     if ratio is None or ratio.half_width is None:
-        return UNKNOWN
+        return NOT_AVAILABLE
     if not ratio.is_known:
         return "too noisy"
     change = "same" if ratio.verdict == "no difference" else f"x{ratio.point:.2f}"
@@ -180,12 +180,12 @@ def _time_text(ratio: Ratio | None, *, is_baseline: bool) -> str:
 
 def _loss_text(found: Comparison, outcome: Outcome) -> str:
     if not outcome.losses:
-        return UNKNOWN
+        return NOT_AVAILABLE
     if outcome.name == found.baseline:
         return "-"
     check = found.loss_check(outcome.name)
     if check is None or check.verdict != "differs":
-        return UNKNOWN if check is None else check.verdict
+        return NOT_AVAILABLE if check is None else check.verdict
     return "not finite" if check.first == float("inf") else f"{100 * check.first:.2g} % off"
 
 
@@ -194,7 +194,7 @@ def _winners(found: Comparison) -> tuple[tuple[str, str, str], ...]:
     for winner in found.winners:
         if winner.question == QUICK and found.provenance == "estimated":
             continue  # the title says that there are no times
-        names = ", ".join(winner.names) or UNKNOWN
+        names = ", ".join(winner.names) or NOT_AVAILABLE
         checks = {name: found.loss_check(name) for name in winner.names}
         off = [name for name, check in checks.items() if check and check.verdict == "differs"]
         warning = f"; the loss differs: {', '.join(off)}" if off else ""

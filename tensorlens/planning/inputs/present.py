@@ -20,7 +20,7 @@ from tensorlens.render.blocks import (
     Table,
     labelled,
 )
-from tensorlens.render.figures import UNKNOWN, counted, exact_size, size
+from tensorlens.render.figures import NOT_AVAILABLE, counted, exact_size, size
 from tensorlens.render.view import View
 
 _PARTS = ("Part", "Where", "Now", "Bytes", "At most", "Bytes")
@@ -90,7 +90,7 @@ def _facts(queue: Queue) -> Iterator[Fact]:
 
 def _part(part: QueuePart) -> tuple[str, ...]:
     now, most = (
-        UNKNOWN if count is None else counted(count, part.unit)
+        NOT_AVAILABLE if count is None else counted(count, part.unit)
         for count in (part.elements, part.max_elements)
     )
     return part.name, part.where, now, size(part.nbytes), most, size(part.max_nbytes)
@@ -108,7 +108,9 @@ def _remarks(queue: Queue) -> tuple[str, ...]:
     for worker in queue.workers:
         if worker.missing:
             reasons.setdefault(worker.missing, []).append(f"worker {worker.pid}")
-    lines = [f"{UNKNOWN}: {', '.join(labels)}: {reason}" for reason, labels in reasons.items()]
+    lines = [
+        f"{NOT_AVAILABLE}: {', '.join(labels)}: {reason}" for reason, labels in reasons.items()
+    ]
     return (*lines, *(f"note: {note}" for note in queue.notes))
 
 
@@ -150,7 +152,7 @@ def _cause(objects: ObjectContainer) -> str:
 
 def _amount(batches: int | None, nbytes: int | None) -> str:
     if batches is None:
-        return UNKNOWN if nbytes is None else f"{size(nbytes)}, batches {UNKNOWN}"
+        return NOT_AVAILABLE if nbytes is None else f"{size(nbytes)}, batches {NOT_AVAILABLE}"
     what = counted(batches, "batch")
     return f"{what}; their size is not known" if nbytes is None else f"{what}, {size(nbytes)}"
 

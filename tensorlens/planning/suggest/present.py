@@ -18,7 +18,7 @@ from tensorlens.render.blocks import (
     Section,
     Table,
 )
-from tensorlens.render.figures import UNKNOWN, size
+from tensorlens.render.figures import NOT_AVAILABLE, size
 from tensorlens.render.view import View
 
 _COSTS = {"checkpoint": "time", "bf16": "precision", "optimizer": "tuning", "queue": "waiting"}
@@ -158,18 +158,18 @@ def _memory(found: Suggestions) -> dict[Column, tuple[str, ...]]:
 
 
 def _cost(each: Suggestion) -> str:
-    return "free" if each.is_free else _COSTS.get(each.kind, UNKNOWN)
+    return "free" if each.is_free else _COSTS.get(each.kind, NOT_AVAILABLE)
 
 
 def _time(each: Suggestion) -> str:
     if each.measured_time is None or each.measured_noise is None:
-        return UNKNOWN
+        return NOT_AVAILABLE
     return f"x{each.measured_time:.2f} ±{each.measured_noise:.2f}"
 
 
 def _off(each: Suggestion) -> str:
     if each.off is None:
-        return UNKNOWN
+        return NOT_AVAILABLE
     return "exact" if each.predicted_saving == each.measured_saving else f"{100 * each.off:+.1f} %"
 
 
