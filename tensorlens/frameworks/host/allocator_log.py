@@ -64,6 +64,9 @@ class LogRows:
     """Events before the first row that there was no room for."""
     dropped_peak: Columns
     """Blocks resident at the highest instant among them."""
+    unlisted: int
+    """Bytes of the row for blocks that there was no memory to list, at the first event or at that
+    instant: the larger of both."""
     lost_stacks: int
     """Events whose stack is unknown because there was no more room for stacks."""
     marks: list[tuple[int, int]]
@@ -119,15 +122,14 @@ class NativeRecorder:
         """Return what the span holds so far; ``end`` closes it.
 
         Raises:
-            MemoryError: there is none for the columns, or there was none to remember the blocks of
-            dropped events. The span is closed all the same.
+            MemoryError: there is none for the columns. The span is closed all the same.
         """
         with self._lock:
             failed = self._library.tl_record_read(span, int(end))
             try:
                 if failed:
                     raise MemoryError
-                rows, dropped, lost, thread = self._look(span, 0)
+                rows, dropped, lost, thread, unlisted = self._look(span, 0)
                 peak, *_ = self._look(span, 1)
                 marks = self._marks(span)
             finally:
@@ -135,7 +137,7 @@ class NativeRecorder:
                     self._library.tl_end(span)
                     if not self._library.tl_is_recording():
                         self.stop_ops()
-            return LogRows(rows, dropped, peak, lost, marks, thread)
+            return LogRows(rows, dropped, peak, unlisted, lost, marks, thread)
 
     def name_at_backward(self, namer: Callable[[], None]) -> None:
         """Have ``namer`` called on the main thread when backward begins.
@@ -179,14 +181,14 @@ class NativeRecorder:
             raise LookupError(f"no module {number}")
         return address, (name.value or b"").decode("utf-8", "replace").rpartition(".")[2]
 
-    def _look(self, span: object, which: int) -> tuple[Columns, int, int, int]:
-        starts, figures = (_Address * len(_CODES))(), (_Number * 4)()
+    def _look(self, span: object, which: int) -> tuple[Columns, int, int, int, int]:
+        starts, figures = (_Address * len(_CODES))(), (_Number * 5)()
         self._library.tl_record_look(
             span, which, ctypes.addressof(starts), ctypes.addressof(figures)
         )
-        count, dropped, lost, thread = figures
+        count, dropped, lost, thread, unlisted = figures
         columns = Columns(*map(copied, _CODES, starts, repeat(count)))
-        return columns, dropped, lost, thread
+        return columns, dropped, lost, thread, unlisted
 
     def _marks(self, span: object) -> list[tuple[int, int]]:
         length = ctypes.c_int64()

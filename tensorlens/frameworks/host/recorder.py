@@ -32,6 +32,7 @@ from tensorlens.frameworks.host.event_log import (
 from tensorlens.records.events import OWN_MARK, DeferredLog, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
+from tensorlens.units import format_bytes
 
 ModulePath = Callable[[int, str], str | None]
 """Gives the path of a module by its address and its type's name; None where it is not known."""
@@ -283,6 +284,11 @@ def gaps(taken: LogRows, no_ops: str | None) -> tuple[str, ...]:
     notes = []
     if no_ops is not None:
         notes.append(f"operators and autograd's nodes are not known: {no_ops}")
+    if taken.unlisted:
+        notes.append(
+            f"{format_bytes(taken.unlisted)} from before the first event that was kept is one "
+            "block here: there was no memory to list all blocks of then"
+        )
     if taken.lost_stacks:
         notes.append(f"{taken.lost_stacks} events have no stack: there are too many stacks")
     return tuple(notes)

@@ -233,7 +233,8 @@ TL_EXPORT int tl_record_read(PyObject* held, int end) {
 }
 
 // `which` 0: the rows; 1: what was resident at the highest instant among the dropped. Gives how many
-// rows there are, how many events were dropped, how many stacks were lost, and the thread that began.
+// rows there are, how many events were dropped, how many stacks were lost, the thread that began, and
+// the bytes of blocks that could not be listed.
 TL_EXPORT void tl_record_look(PyObject* held, int which, const void** columns, int64_t* figures) {
   const Span* const span = span_of(held);
   const Rows& rows = which == 0 ? span->rows : span->dropped;
@@ -246,6 +247,7 @@ TL_EXPORT void tl_record_look(PyObject* held, int which, const void** columns, i
   figures[1] = span->lost;
   figures[2] = g_lost_stacks.load(std::memory_order_relaxed);
   figures[3] = span->thread;
+  figures[4] = span->unlisted;
 }
 
 // Has `namer` called on the main thread when backward begins from now on, see pending_names.hpp. The

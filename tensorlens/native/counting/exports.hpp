@@ -4,6 +4,7 @@
 
 #include "events.hpp"
 
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -55,6 +56,7 @@ struct Span {
   Rows rows;     // as they were read last
   Rows dropped;  // what was resident at the highest instant among the dropped
   int64_t lost = 0;
+  int64_t unlisted = 0;  // bytes of the row for blocks that there was no memory to list
 };
 
 // The second time it does nothing.
@@ -168,14 +170,17 @@ class Pairing {
   Table<OpenBlock> open_;
 };
 
-// Of the `level` bytes that were there, blocks that there was no memory to remember are missing.
-void take_past(Rows& rows, const Table<Past>& past, int64_t level) {
+// Of the `level` bytes that were there, gives those that are not listed, for want of memory: they are
+// one row, at an address that no block has, and no event frees them.
+int64_t take_past(Rows& rows, const Table<Past>& past, int64_t level) {
   rows = Rows();
   rows.add_past(past);
-  if (std::accumulate(rows.size.begin(), rows.size.end(), int64_t{0}) < level) {
-    throw std::bad_alloc();
-  }
   Pairing(rows).own(past);
+  const int64_t bytes = std::accumulate(rows.size.begin(), rows.size.end(), level, std::minus<>());
+  if (bytes > 0) {
+    rows.add(kStart, 1, bytes, -1, kNoStack, -1);
+  }
+  return std::max<int64_t>(bytes, 0);
 }
 
 // Takes the events so far into the span's rows.
@@ -185,8 +190,9 @@ void read_span(Span& span) {
   const int64_t from = known ? std::max(begin, g_log.first()) : begin;
   if (from > begin) {
     span.lost = span.highest.dropped;
-    take_past(span.past, g_log.past(), g_log.level());
-    take_past(span.dropped, span.highest.blocks, span.highest.level);
+    span.unlisted = std::max(
+        take_past(span.past, g_log.past(), g_log.level()),
+        take_past(span.dropped, span.highest.blocks, span.highest.level));
   }
   span.rows = span.past;
   Pairing pairing(span.rows);
