@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ANYTHING = "*"
@@ -26,20 +26,28 @@ def foreign_prefixes() -> list[str]:
     # a console script only calls what is installed
     names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
     folders = [sysconfig.get_path(name) for name in names]
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS]
-    folders += [str(Path(file).parent) for file in (os.__file__, *files) if file]
-    folders.append(str(Path(__file__).parent))
+    folders += [str(Path(file).parent) for file in (os.__file__, __file__)]
     compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     folders += [compiled] if compiled else []
-    both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
     generated = sorted({*_generated(tempfile.gettempdir())})
     return [
         "<frozen ",
         "<eval_with_key>",
         "<tensorlens ",
         *generated,
-        *sorted(path + os.sep for path in both),
+        *_begins([*folders, *_framework_folders()]),
     ]
+
+
+def _framework_folders() -> list[str]:
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS]
+    return [str(Path(file).parent) for file in files if file]
+
+
+def _begins(folders: Iterable[str]) -> tuple[str, ...]:
+    """Return how the names of files in folders begin, with links and without."""
+    both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
+    return tuple(sorted(path + os.sep for path in both))
 
 
 def _generated(folder: str) -> Iterator[str]:
@@ -61,18 +69,13 @@ def is_foreign(filename: str) -> bool:
 
 def is_framework(filename: str) -> bool:
     """Tell whether a file is one of a framework's own."""
-    return filename.startswith(
-        _framework_folders(tuple(name in sys.modules for name in FRAMEWORKS))
-    )
+    return filename.startswith(_frameworks(tuple(name in sys.modules for name in FRAMEWORKS)))
 
 
 # `imported` is the key of the caches: a framework that is imported later brings a folder
 @functools.cache
-def _framework_folders(imported: tuple[bool, ...]) -> tuple[str, ...]:
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS]
-    folders = {str(Path(file).parent) for file in files if file}
-    both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
-    return tuple(sorted(path + os.sep for path in both))
+def _frameworks(imported: tuple[bool, ...]) -> tuple[str, ...]:
+    return _begins(_framework_folders())
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from heapq import nsmallest
-from itertools import repeat
+from itertools import chain, repeat
 
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, Signatures, declare
@@ -32,8 +32,7 @@ _SIGNATURES: Signatures = {
     "tl_op_name": (ctypes.c_char_p, (_number,)),
     "tl_births": (None, (_pointer, _length, _pointer, _pointer)),
     "tl_birth_line": (_pointer, (_number, _pointer)),
-    "tl_name_models": (None, (_pointer, _length) * 3),
-    "tl_prepare_births": (ctypes.c_int, (_pointer, _length)),
+    "tl_prepare_births": (ctypes.c_int, (_pointer, _length) * 4),
     "tl_switch_births": (None, (ctypes.c_int,)),
 }
 LISTS: Signatures = {
@@ -222,8 +221,8 @@ class NativeAllocator:
             return
         if not _is_plain_cpython():
             raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
-        self.library.tl_name_models(*wide(LAYERS), *wide(NO_MODELS), *wide(WRAPPERS))
-        refusal = int(self.library.tl_prepare_births(*wide(foreign_prefixes())))
+        words = map(wide, (foreign_prefixes(), LAYERS, NO_MODELS, WRAPPERS))
+        refusal = int(self.library.tl_prepare_births(*chain.from_iterable(words)))
         if refusal:
             raise NativeUnavailable(f"birth lines are not known: {_NO_BIRTHS[refusal]}")
         self._births_prepared = True

@@ -49,19 +49,6 @@ void take_out(const void* data) {
   }
 }
 
-// Asks the kernel to write there, which fails where a plain store would end the process.
-bool is_writable(void* address) {
-  int ends[2];
-  if (pipe(ends) != 0) {
-    return false;
-  }
-  const bool written = write(ends[1], address, sizeof(void*)) == sizeof(void*) &&
-      read(ends[0], address, sizeof(void*)) == sizeof(void*);
-  close(ends[0]);
-  close(ends[1]);
-  return written;
-}
-
 // A fork copies one thread only. Holding every lock across it means that no other thread leaves
 // a table half written in the child.
 
@@ -131,21 +118,18 @@ TL_EXPORT int64_t tl_allocated() {
   return g_allocated.load(std::memory_order_relaxed);
 }
 
-// See prepare_births. `folders` are separated by NUL.
-TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length) {
-  return prepare_births(folders, length);
-}
-
-// What functions are called that compute a layer, the packages whose layers are no model's, and
-// functions of wrappers, each separated by NUL. Comes before tl_prepare_births.
-TL_EXPORT void tl_name_models(
-    const char32_t* layers, int64_t layers_length, const char32_t* packages,
-    int64_t packages_length, const char32_t* wrappers, int64_t wrappers_length) {
+// See prepare_births. Also takes what functions are called that compute a layer, the packages whose
+// layers are no model's, and functions of wrappers; all are separated by NUL.
+TL_EXPORT int tl_prepare_births(
+    const char32_t* folders, int64_t folders_length, const char32_t* layers, int64_t layers_length,
+    const char32_t* packages, int64_t packages_length,
+    const char32_t* wrappers, int64_t wrappers_length) {
   if (g_layout == nullptr) {
     g_layers = words_of(layers, layers_length);
     g_packages = words_of(packages, packages_length);
     g_wrappers = words_of(wrappers, wrappers_length);
   }
+  return prepare_births(folders, folders_length);
 }
 
 TL_EXPORT void tl_switch_births(int on) {

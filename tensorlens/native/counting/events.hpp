@@ -234,7 +234,10 @@ void record_out(const void* data) {
   }
 }
 
-void record_failure(int64_t size) {
+void note_failure(int64_t size) {
+  if (!g_recording.load(std::memory_order_relaxed)) {
+    return;
+  }
   const Here here;
   const Holding holding(g_log.lock);
   if (g_log.is_on()) {

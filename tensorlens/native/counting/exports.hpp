@@ -10,12 +10,6 @@
 
 namespace {
 
-void note_failure(int64_t size) {
-  if (g_recording.load(std::memory_order_relaxed)) {
-    record_failure(size);
-  }
-}
-
 constexpr int8_t kStart = 0, kAlloc = 1, kFree = 2, kOutOfMemory = 5;
 
 // Rows as tensorlens.records.events has them.

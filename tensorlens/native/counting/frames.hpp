@@ -100,6 +100,12 @@ class Careful {
     return value;
   }
 
+  // Whether what lies there can be written to; it stays the same.
+  bool can_write(void* address) {
+    return opened_ && write(ends_[1], address, sizeof(void*)) == sizeof(void*) &&
+        read(ends_[0], address, sizeof(void*)) == sizeof(void*);
+  }
+
   bool failed() const {
     return failed_;
   }

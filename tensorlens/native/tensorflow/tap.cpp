@@ -198,7 +198,7 @@ bool tap(Allocator* allocator) {
   if (kDeallocateSized >= 0) {
     table[kDeallocateSized] = reinterpret_cast<void*>(&deallocate_sized);
   }
-  if (!is_writable(identity)) {
+  if (!Careful().can_write(identity)) {
     return false;
   }
   g_original = original;

@@ -125,7 +125,7 @@ bool take_over_default() {
   original.table = *identity;
   auto* base = reinterpret_cast<c10::Allocator*>(&original);
   const c10::DeleterFnPtr deleter = base->raw_deleter();
-  if (deleter == nullptr || !is_writable(identity)) {
+  if (deleter == nullptr || !Careful().can_write(identity)) {
     return false;
   }
   {
