@@ -49,6 +49,8 @@ COMPILED = (
 class Instrumentation(EventSource):
     """See :class:`tensorlens.lines.tracing.tracer.EventSource`."""
 
+    per_function = True
+
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._hooked: dict[int, tuple[CodeType, CodeType]] = {}

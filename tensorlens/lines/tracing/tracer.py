@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class EventSource:
     """Calls the tracer at the events of watched code; here, where they are of code objects."""
 
+    per_function = False
+    """Whether a function that is called without its wrapper has to be installed."""
+
     def watch(self, code: CodeType) -> None:
         """Start to report the events of ``code``."""
 
