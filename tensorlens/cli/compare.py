@@ -81,7 +81,7 @@ def add_compare(subparsers: Any) -> None:
         "compare",
         description="Run the same step under several memory options, each in a process of its\n"
         "own, and tell what each takes and what it costs.",
-        epilog=_epilog(),
+        epilog=_COMPARE_EPILOG.format(**{each: _settings(each) for each in OPTIONS}),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -201,13 +201,6 @@ def _answer(comparison: Comparison, outputs: Sequence[Output], *, json: bool) ->
 
     write_record(comparison, outputs, json=json, answer=least)
     return 0 if ran else 1
-
-
-def _epilog() -> str:
-    text = _COMPARE_EPILOG
-    for framework in OPTIONS:
-        text = text.replace(f"{{{framework}}}", _settings(framework))
-    return text
 
 
 def _settings(framework: Framework) -> str:

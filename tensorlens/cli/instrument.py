@@ -293,7 +293,9 @@ class _Decorating(AstProfileTransformer):  # type: ignore[misc]
     def _visit_func_def(self, node: Any) -> Any:
         self._scope.append(node.name)
         words = {word for decorator in node.decorator_list for word in _words(decorator)}
-        if self._is_chosen() and not words & _LEFT_ALONE:
+        prefixes = (".".join(self._scope[:end]) for end in range(1, len(self._scope) + 1))
+        is_chosen = self._everything or any(prefix in self._named for prefix in prefixes)
+        if is_chosen and not words & _LEFT_ALONE:
             named = ".".join(self._scope) in self._named
             self._profiler_name = _NAMED if named else _AMONG
             node = super()._visit_func_def(node)
@@ -309,10 +311,6 @@ class _Decorating(AstProfileTransformer):  # type: ignore[misc]
         self.generic_visit(node)
         self._scope.pop()
         return node
-
-    def _is_chosen(self) -> bool:
-        prefixes = (".".join(self._scope[:end]) for end in range(1, len(self._scope) + 1))
-        return self._everything or any(prefix in self._named for prefix in prefixes)
 
 
 def _words(decorator: ast.expr) -> set[str]:

@@ -101,7 +101,8 @@ class ExitReport:
         if not self._done:
             self._done = True
             self._reporting = True
-            error = _last_error()
+            # what ends the process; at an interactive prompt it is only the last thing that failed
+            error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
             interrupted = isinstance(error, KeyboardInterrupt)
             if error is not None:
                 self._end("SIGINT" if interrupted else type(error).__name__, _frames_of(error))
@@ -192,12 +193,6 @@ def _one_interrupt_later() -> Iterator[list[int]]:
         yield noted
     finally:
         signal.signal(signal.SIGINT, default)
-
-
-def _last_error() -> BaseException | None:
-    """Return the exception that ends the process."""
-    # at an interactive prompt it is only the last thing that failed
-    return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
 
 
 def _callers(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:

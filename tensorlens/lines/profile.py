@@ -116,15 +116,12 @@ class DecoratorProfiler(LineProfiler):
     def decorate(self, function: Any, options: Options) -> Any:
         """Return ``function`` wrapped, reported as ``options`` say; itself where we fail."""
         with guarded(f"{getattr(function, '__qualname__', 'an object')} is not profiled"):
-            return self._decorated(function, options)
+            wrapped = self(function)
+            for python in self._python_functions(self._measured(function)):
+                self._options[id(self._entries[id(original(python.__code__))])] = options
+            self.exit_report.install()
+            return wrapped
         return function
-
-    def _decorated(self, function: Any, options: Options) -> Any:
-        wrapped = self(function)
-        for python in self._python_functions(self._measured(function)):
-            self._options[id(self._entries[id(original(python.__code__))])] = options
-        self.exit_report.install()
-        return wrapped
 
     def adoptable(self, code: CodeType) -> CodeType:
         """Return what to execute in place of a module's code, to be adopted while it runs."""

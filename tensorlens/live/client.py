@@ -116,8 +116,10 @@ def _channel(pid: int) -> Channel:
     def found() -> list[Path]:
         return addresses(uid, pid, environment)
 
+    is_prepared = is_wanted(environment.get(VARIABLE))
+    can_be_entered = hasattr(sys, "remote_exec") and uid == os.geteuid() and not is_prepared
     connection = _connection(pid, found())
-    if connection is None and process is not None and _can_be_entered(uid, environment):
+    if connection is None and process is not None and can_be_entered:
         inject(pid, found)
         connection = _connection(pid, found())
     if connection is None:
@@ -153,11 +155,6 @@ def _connection(pid: int, paths: Sequence[Path]) -> socket.socket | None:
         except OSError as error:
             raise TensorlensError(f"process {pid}: {path}: {error.strerror or error}") from None
     return None
-
-
-def _can_be_entered(uid: int, environment: Mapping[str, str]) -> bool:
-    is_prepared = is_wanted(environment.get(VARIABLE))
-    return hasattr(sys, "remote_exec") and uid == os.geteuid() and not is_prepared
 
 
 def _reason(

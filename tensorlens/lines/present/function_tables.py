@@ -150,6 +150,7 @@ def function_columns(
         absent.add("Backward")
     if not any(each.entries for each in functions):
         absent.update(title for title in _TIPS if title not in _OF_A_LINE)
+    has_source = any(line.source for each in functions for line in each.function.lines)
     return (
         *(
             Column(
@@ -162,12 +163,8 @@ def function_columns(
             for title, tip in _TIPS.items()
             if title not in absent
         ),
-        *((Column("Source", "source"),) if any(map(_has_source, functions)) else ()),
+        *((Column("Source", "source"),) if has_source else ()),
     )
-
-
-def _has_source(function: FunctionLayout) -> bool:
-    return any(line.source for line in function.function.lines)
 
 
 def about_graphs(columns: Sequence[Column]) -> Section:

@@ -168,7 +168,12 @@ def _body(
         for name in devices
     }
     used = {name: lines for name, lines in figures.items() if lines}
-    active = [name for name, lines in used.items() if _is_active(lines.values())]
+    # a device without a single figure gets one remark instead of a column of n/a
+    active = [
+        name
+        for name, lines in used.items()
+        if any(_changed(memory) and not _is_unknown(memory) for memory in lines.values())
+    ]
     # with one device in the whole report its level is worth reading even where nothing changes
     shown = list(used) if len(devices) == 1 else active
     sources = dedented([line.source for line in function.lines])
@@ -197,11 +202,6 @@ def _changed(memory: LineMemory) -> bool:
     figures = (memory.net, memory.net_max, memory.net_first, memory.peak, memory.allocated)
     moved = None in figures or any(figures[:3]) or memory.peak != memory.allocated
     return moved or bool(memory.backward)
-
-
-def _is_active(lines: Iterable[LineMemory]) -> bool:
-    # a device without a single figure gets one remark instead of a column of n/a
-    return any(_changed(memory) and not _is_unknown(memory) for memory in lines)
 
 
 def _is_unknown(memory: LineMemory) -> bool:

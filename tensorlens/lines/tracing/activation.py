@@ -209,10 +209,6 @@ class Activation:
         self.start = None
         note_failure(self.accounts, "a line", failure)
 
-    def fold(self, peaks: Sequence[int]) -> None:
-        """Note peaks that a read by someone else ended, for the line that is running."""
-        raise_peaks(self.pending, peaks)
-
     def charge(self, first: Sequence[int], last: Sequence[int]) -> None:
         """Note what a profiled call of the running line has left, by its first and last figures."""
         for slot, allocated in enumerate(last[::WIDTH]):

@@ -21,7 +21,7 @@ from tensorlens.guards import guarded
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.lines.counters import CounterSlots, Read
 from tensorlens.lines.tracing.accounts import WIDTH, Account
-from tensorlens.lines.tracing.activation import Activation, note_failure
+from tensorlens.lines.tracing.activation import Activation, note_failure, raise_peaks
 from tensorlens.lines.tracing.tracer import Tracer, WatchedCode
 from tensorlens.recording.oom import region
 
@@ -91,8 +91,8 @@ class ThreadState:
         with self.lock:
             stack.pop()
             if stack:
-                stack[-1].fold(activation.high)
-                stack[-1].fold(activation.pending)
+                raise_peaks(stack[-1].pending, activation.high)
+                raise_peaks(stack[-1].pending, activation.pending)
             else:
                 self.busy.pop(self.ident, None)
         activation.high = []
@@ -105,7 +105,7 @@ class ThreadState:
         if (not stack or stack[-1] is not activation) and activation not in stack:
             self.push(activation)
         if len(stack) > 1 and stack[-1] is activation:
-            stack[-2].fold(figures[1::WIDTH])
+            raise_peaks(stack[-2].pending, figures[1::WIDTH])
 
     def charge_caller(self, activation: Activation) -> None:
         """Let the caller's line know what ``activation``, which ends, has left."""
@@ -161,7 +161,7 @@ class ThreadState:
             for other in list(self.busy.values()):
                 if other is not self:
                     for running in other.stack[-1:]:
-                        running.fold(peaks)
+                        raise_peaks(running.pending, peaks)
             return activation.with_pending(figures)
 
 
@@ -197,7 +197,10 @@ class Engine:
             return
         exchanged = self.counters.refresh()
         if self._followed_since != self.counters.generation:
-            self._follow_graphs()
+            # those of a framework that was imported since
+            self._followed_since = self.counters.generation
+            for account in self.watched.all():
+                self._follow(account)
         if exchanged:
             for account in self.watched.all():
                 calls = account.calls
@@ -232,12 +235,6 @@ class Engine:
             self.tracer.unwatch(account.code)
         if account.graphs is not None:
             account.graphs.pause()
-
-    def _follow_graphs(self) -> None:
-        """Follow the graphs of a framework that was imported since."""
-        self._followed_since = self.counters.generation
-        for account in self.watched.all():
-            self._follow(account)
 
     def _follow(self, account: Account) -> None:
         try:
@@ -283,10 +280,10 @@ class Engine:
         self.watch(account)
         thread = self.enable()
         thread.held += 1
-        running = _activation_of(frame, thread)
-        if running is not None:
-            running.join(account)
-            return running
+        top = thread.stack[-1] if thread.stack else None
+        if top is not None and top.frame == id(frame):  # the function is being profiled already
+            top.join(account)
+            return top
         activation = Activation(account.code, (account,), thread)
         activation.frame = id(frame)
         self.tracer.source.adopt(thread, activation, frame)
@@ -343,12 +340,6 @@ def is_inside_a_wrapper(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _activation_of(frame: FrameType, thread: ThreadState) -> Activation | None:
-    """Return the activation of ``frame`` if the function is being profiled already."""
-    top = thread.stack[-1] if thread.stack else None
-    return top if top is not None and top.frame == id(frame) else None
 
 
 engine = Engine()
