@@ -215,6 +215,23 @@ def test_o_takes_blocks_and_every_too(folder):
     assert hits[4] == 5 and hits[9] == 3
 
 
+def test_o_adds_up_a_block_that_is_open_several_times(folder):
+    (folder / "down.py").write_text(
+        "import tensorlens\n"
+        "def down(level):\n"
+        "    with tensorlens.profile:\n"
+        "        if level:\n"
+        "            down(level - 1)\n"
+        "        x = 1\n"
+        "down(2)\n"
+    )
+    done = tensorlens(folder, "run", "-o", "out.json", "down.py")
+    assert done.returncode == 0, done.stderr
+    (function,) = LineReport.from_json((folder / "out.json").read_text("utf-8")).functions
+    assert function.calls == 3
+    assert {line.lineno: line.hits for line in function.lines} == {3: 3, 4: 3, 5: 2, 6: 3}
+
+
 def test_blocks_of_a_forked_child_are_its_own(folder):
     (folder / "forks.py").write_text(
         "import os, tensorlens\n"

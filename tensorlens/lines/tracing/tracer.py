@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -93,11 +94,14 @@ class WatchedCode:
         self._accounts[id(account.code)] = (*known, account)
 
     def remove(self, account: Account) -> bool:
-        """Remove an account; return True if nobody watches its code any more."""
+        """Undo one :meth:`add`; return True if nobody watches its code any more."""
         key = id(account.code)
-        rest = tuple(other for other in self._accounts.get(key, ()) if other is not account)
+        rest = [*self._accounts.get(key, ())]
+        # a block of a recursive function is there as often as it is open
+        with suppress(ValueError):
+            rest.remove(account)
         if rest:
-            self._accounts[key] = rest
+            self._accounts[key] = tuple(rest)
         else:
             self._accounts.pop(key, None)
         return not rest
