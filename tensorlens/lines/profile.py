@@ -259,7 +259,8 @@ class Profile:
 
     Args:
         function: what to profile; left out, a decorator with the options is returned.
-        every: print and start afresh after this many calls, and when the function raises.
+        every: print and start afresh after this many calls, and when the function raises; with
+            ``tensorlens run -o`` or ``--json`` figures add up for the document instead.
         devices: device names to report on; all that are used by default.
         stream: where to print; ``sys.stdout`` by default.
         columns: taken for pytorch_memlab's sake and ignored.
