@@ -6,6 +6,7 @@ only forks, or chooses its device later, runs as without the profiler.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -155,7 +156,11 @@ class Accelerators:
         kind, index = _split(device)
         backend = self.backends.get(kind)
         if backend is None:
-            raise DeviceError(f"{device}: {self._build()}")
+            version = getattr(self._torch, "__version__", "")
+            built = (
+                f"was built for {', '.join(self.backends)}" if self.backends else "is a CPU build"
+            )
+            raise DeviceError(f"{device}: this torch ({version}) {built}")
         try:
             count = backend.visible()
         except Exception:  # where torch cannot tell, the device may exist
@@ -167,12 +172,6 @@ class Accelerators:
         last = backend.spell(count - 1)
         here = last if count == 1 else f"{backend.spell(0)} to {last}"
         raise DeviceError(f"{device}: no such device here, there is {here}")
-
-    def _build(self) -> str:
-        version = getattr(self._torch, "__version__", "")
-        if not self.backends:
-            return f"this torch ({version}) is a CPU build"
-        return f"this torch ({version}) was built for {', '.join(self.backends)}"
 
     def canonical(self, name: object) -> str:
         """Return torch's full spelling of a device: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``.
@@ -190,22 +189,21 @@ class Accelerators:
         text = str(name).strip()
         match = _SPELLING.fullmatch(text)
         if match is None or match[1] not in _NAMES:
-            raise DeviceError(_no_device(text))
+            loose = _LOOSE.fullmatch(text)
+            *others, last = ("cpu", *(kind.spell(0) for kind in KINDS))
+            known = f"{', '.join(others)} or {last}" if loose is None else f"cuda:{loose[1] or 0}"
+            raise DeviceError(f"{text or repr(text)} is no device: write {known}")
         kind, index = match.groups()
         if kind in _ALONE:
             if index not in (None, "0"):
                 raise DeviceError(f"{text}: there is only one {kind} device")
             return str(kind)
         if index is None:
-            index = self._current(kind)
+            index = 0
+            # a lost context; the first device is what torch starts with
+            with contextlib.suppress(Exception):
+                index = self.backends[kind].current()
         return f"{kind}:{int(index)}"
-
-    def _current(self, kind: str) -> int:
-        backend = self.backends.get(kind)
-        try:
-            return backend.current() if backend else 0
-        except Exception:  # a lost context; the first device is what torch starts with
-            return 0
 
 
 def pinned() -> int:
@@ -219,14 +217,6 @@ def pinned() -> int:
 def _split(device: str) -> tuple[str, int]:
     kind, _, index = device.partition(":")
     return kind, int(index or 0)
-
-
-def _no_device(text: str) -> str:
-    loose = _LOOSE.fullmatch(text)
-    if loose is not None:
-        return f"{text} is no device: write cuda:{loose[1] or 0}"
-    known = ["cpu", *(kind.spell(0) for kind in KINDS)]
-    return f"{text or repr(text)} is no device: write {', '.join(known[:-1])} or {known[-1]}"
 
 
 _here = Accelerators(_torch)

@@ -39,14 +39,17 @@ def failed_request(error: BaseException) -> Request | None:
         # somebody's __str__
         return None
     line = " ".join(text.split("\n", 1)[0].split())[:300]
-    if _is_accelerator(error, text):
-        nbytes, exact = _asked(text)
+    nbytes, exact = _asked(text)
+    if isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and _FULL.search(text)
+    ):
         return Request(_device_of(text), nbytes, line, exact)
     if isinstance(error, MemoryError):
         return Request("cpu", _nbytes_of_array(error), line or "no memory for a Python object")
     if isinstance(error, RuntimeError):
-        if any(words in text for words in _CPU) or _is_cut(text):
-            nbytes, exact = _asked(text)
+        # where there was not even room for the words they end early
+        is_cut = len(text) > len("[enforce") and _ENFORCED.startswith(text)
+        if is_cut or any(words in text for words in _CPU):
             return Request("cpu", nbytes, line, exact)
         if _LIBRARIES.search(text):
             return Request(None, None, line)
@@ -60,17 +63,6 @@ def _asked(text: str) -> tuple[int | None, bool]:
         return int(match[1]), True
     words = _SIZE.search(text)
     return (parse_bytes(words[1]), False) if words else (None, True)
-
-
-def _is_cut(text: str) -> bool:
-    """Tell whether there was not even room for the words: they end early."""
-    return len(text) > len("[enforce") and _ENFORCED.startswith(text)
-
-
-def _is_accelerator(error: BaseException, text: str) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and _FULL.search(text) is not None
-    )
 
 
 def _device_of(text: str) -> str | None:

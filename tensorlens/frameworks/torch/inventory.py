@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -25,7 +25,7 @@ class Source:
 
     name: str
     """``cpu``, or a backend: ``cuda``."""
-    built: bool
+    built: bool = True
     """Whether this torch has it at all."""
     build: str = ""
     """Build or machine that has it, where this torch does not."""
@@ -33,14 +33,18 @@ class Source:
     """How many devices this process sees; None where only initialising would tell."""
     source: str = ""
     precision: str = ""
-    figures: tuple[str, ...] = ()
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
     """Each figure that cannot be had, to the reason."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The figures that can be had."""
+        return tuple(each for each in FIGURES if self.built and each not in self.missing)
 
     @property
     def measurable(self) -> bool:
         """Whether a line's bytes can be counted there."""
-        return self.built and self.devices != 0 and "allocated" in self.figures
+        return self.devices != 0 and "allocated" in self.figures
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ def _host() -> Source:
     try:
         counter = cpu.cpu_counter()
     except TensorlensError as error:
-        return Source("cpu", built=True, missing=dict.fromkeys(FIGURES, str(error)))
+        return Source("cpu", missing=dict.fromkeys(FIGURES, str(error)))
     return _described("cpu", 1, counter)
 
 
@@ -115,13 +119,10 @@ def _accelerator(kind: type[Backend]) -> Source:
 
 
 def _described(name: str, devices: int | None, counter: Counter) -> Source:
-    missing = dict(counter.missing)
     return Source(
-        name=name,
-        built=True,
+        name,
         devices=devices,
         source=counter.source,
         precision=counter.precision,
-        figures=tuple(figure for figure in FIGURES if figure not in missing),
-        missing=missing,
+        missing=dict(counter.missing),
     )

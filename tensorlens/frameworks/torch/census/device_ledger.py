@@ -17,7 +17,7 @@ import torch as _torch
 
 from tensorlens.frameworks.host.ledger import balanced, difference
 from tensorlens.frameworks.torch import accelerators
-from tensorlens.frameworks.torch.census.cuda_blocks import Account, Range, account
+from tensorlens.frameworks.torch.census.cuda_blocks import Range, account
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
 
@@ -139,7 +139,7 @@ def _spelled(devices: Any, name: str) -> str:
 
 
 class _Device:
-    """One accelerator and its figures; one is None where ``missing`` has the reason."""
+    """One accelerator and its figures; one is lacking where ``missing`` has the reason."""
 
     def __init__(
         self,
@@ -154,13 +154,9 @@ class _Device:
         self._index = int(number or 0)
         self._backend = devices.backends.get(self._kind)
         self._storages, self._segments = storages, segments
-        self._account: Account | None = None
         self._no_blocks: str | None = "the allocator was not asked"
-        self._named = _total(storages)
-        self._allocated: int | None = None
-        self._reserved: int | None = None
-        self._used: int | None = None
-        self._total: int | None = None
+        self._figures: dict[str, Any] = {"named": _total(storages), "allocated": None}
+        """Fields of the ledger."""
         self._parts: list[Term] = []
         self._missing: dict[str, str] = {}
 
@@ -173,22 +169,13 @@ class _Device:
             self._read_allocator()
             self._read_driver()
             self._add_process()
-        account = self._account
-        source, precision = self._described()
         ledger = Ledger(
             self._name,
-            source,
-            precision,
-            named=self._named,
-            allocated=self._allocated,
-            reserved=self._reserved,
-            driver_used=self._used,
-            driver_total=self._total,
+            *self._described(),
             missing=self._missing,
             parts=tuple(self._parts),
             explanations=explanations(self._kind, self._no_blocks),
-            blocks=() if account is None else account.blocks,
-            block_count=0 if account is None else account.block_count,
+            **self._figures,
         )
         return balanced(ledger)
 
@@ -227,8 +214,9 @@ class _Device:
             self._no_blocks = _line(error)
             self._read_statistics()
             return
-        self._account, self._no_blocks = found, None
-        self._allocated, self._reserved, self._named = found.allocated, found.reserved, found.named
+        self._no_blocks = None
+        for name in ("allocated", "reserved", "named", "blocks", "block_count"):
+            self._figures[name] = getattr(found, name)
         self._parts += found.parts
         if found.outside:
             self._parts.append(Term("other", *_OUTSIDE[:2], found.outside, _OUTSIDE[2]))
@@ -238,14 +226,16 @@ class _Device:
         statistics = self._backend.statistics
         try:
             read = statistics.figures if statistics else self._backend.read
-            self._allocated, _, self._reserved = read(self._index)
+            allocated, _, reserved = read(self._index)
+            self._figures |= {"allocated": allocated, "reserved": reserved}
         except Exception as error:
             self._lack(_line(error), "allocated", "reserved")
 
     def _read_driver(self) -> None:
         try:
             self._require_use()
-            self._used, self._total = _driver_figures(self._torch, self._kind, self._index)
+            used, total = _driver_figures(self._torch, self._kind, self._index)
+            self._figures |= {"driver_used": used, "driver_total": total}
         except Exception as error:
             self._lack(_line(error), "driver_used", "driver_total")
 
@@ -263,7 +253,8 @@ class _Device:
 
     def _add_process(self) -> None:
         """Split ``other`` between this process and everything else."""
-        other, reserved = difference(self._used, self._reserved), self._reserved
+        reserved = self._figures.get("reserved")
+        other = difference(self._figures.get("driver_used"), reserved)
         if self._kind != "cuda" or other is None or reserved is None:
             return
         context: int | None = None

@@ -48,10 +48,10 @@ class Holdings:
             look = _HeapView(addresses, can_read)
             self._graph = look.graph
             self._role = look.names.role
-            self._roots = [vertex for vertex in look.roots if look.graph.holds_anything(vertex)]
+            self._roots = look.holding
             self._shown = {address for address, _ in look.graph.storages(look.roots)}
             self._shown.update(look.arrays)
-            self.survivors = _Survivors(look, self._roots).at(addresses)
+            self.survivors = [look.survivor(address) for address in addresses]
             """One for each address, in order."""
             self._vertex_of = self._numbered(look.roots)
             held = {id(holder.item) for each in self.survivors for holder in each.holders}
@@ -171,6 +171,13 @@ class _HeapView:
                 self.roots[vertex] = node
         self.names = NamedRows(self.found, owners, Heap(objects))
         self.found.scan.close()
+        self.holding = [vertex for vertex in self.roots if self.graph.holds_anything(vertex)]
+        """The roots that something hangs below."""
+        self._nearest = self.graph.nearest(self.holding, MOST_ROOTS)
+        self._rows: dict[int, list[int]] = {}
+        for row, address in enumerate(self.graph.storage):
+            if address in self.sizes:
+                self._rows.setdefault(address, []).append(row)
 
     def hung(self, vertex: int) -> GraphRoot:
         """Return what is known of a root."""
@@ -188,43 +195,19 @@ class _HeapView:
             grad_fn=None if node is None else class_name(node),
         )
 
-
-def _sizes(addresses: Sequence[int], graph: HoldGraph) -> dict[int, int]:
-    """Return the bytes of each block, 0 where nobody knows them."""
-    sizes = cpu.block_sizes(addresses)
-    for address, size in zip(graph.storage, graph.nbytes, strict=True):
-        if address in sizes:
-            sizes[address] = size
-    return sizes
-
-
-class _Survivors:
-    """Puts together what is known of each block."""
-
-    def __init__(self, look: _HeapView, roots: Sequence[int]) -> None:
-        self._look = look
-        self._nearest = look.graph.nearest(roots, MOST_ROOTS)
-        self._rows: dict[int, list[int]] = {}
-        for row, address in enumerate(look.graph.storage):
-            if address in look.sizes:
-                self._rows.setdefault(address, []).append(row)
-
-    def at(self, addresses: Sequence[int]) -> list[Survivor]:
-        """Return what is known of the blocks at these addresses."""
-        return [self._survivor(address) for address in addresses]
-
-    def _survivor(self, address: int) -> Survivor:
-        look, rows = self._look, self._rows.get(address, [])
-        held = [row for row in rows if row in look.roots]
-        arrays = tuple(look.arrays.get(address, ()))
+    def survivor(self, address: int) -> Survivor:
+        """Return what is known of the block at an address."""
+        rows = self._rows.get(address, [])
+        held = [row for row in rows if row in self.roots]
+        arrays = tuple(self.arrays.get(address, ()))
         holders = self._holders(rows)
-        size = look.sizes[address]
+        size = self.sizes[address]
         bytes_shown = min(shown(arrays), size) if arrays else 0
         best = self._best(held or rows)
         if best is None:
             return Survivor(address, size, (), arrays, shown=bytes_shown)
-        scan, names = look.found.scan, look.names
-        made = (look.found.nonleaf.get(row) for row in held)
+        scan, names = self.found.scan, self.names
+        made = (self.found.nonleaf.get(row) for row in held)
         node = next((each for each in made if each is not None), None)
         # an array shows what it shows of a tensor that shows all
         if held or not arrays:
@@ -234,7 +217,7 @@ class _Survivors:
         return Survivor(
             address=address,
             size=size,
-            tensors=tuple(look.roots[row] for row in held),
+            tensors=tuple(self.roots[row] for row in held),
             arrays=arrays,
             holders=holders,
             role=ROLES[min(names.role[row] for row in rows)],
@@ -246,7 +229,7 @@ class _Survivors:
         )
 
     def _best(self, rows: Sequence[int]) -> int | None:
-        scan, role = self._look.found.scan, self._look.names.role
+        scan, role = self.found.scan, self.names.role
         return min(
             rows,
             key=lambda row: (role[row], scan.nbytes[row] < scan.storage_nbytes[row], row),
@@ -254,13 +237,22 @@ class _Survivors:
         )
 
     def _holders(self, rows: Sequence[int]) -> tuple[Holder, ...]:
-        look, found = self._look, dict[int, Holder]()
+        found: dict[int, Holder] = {}
         for row in rows:
             for root, path in self._nearest.get(row, {}).items():
                 # what shows the block by itself holds it by itself
                 if root not in rows and root not in found and len(found) < MOST_ROOTS:
-                    found[root] = Holder(look.roots[root], look.graph.read(path))
+                    found[root] = Holder(self.roots[root], self.graph.read(path))
         return tuple(found.values())
+
+
+def _sizes(addresses: Sequence[int], graph: HoldGraph) -> dict[int, int]:
+    """Return the bytes of each block, 0 where nobody knows them."""
+    sizes = cpu.block_sizes(addresses)
+    for address, size in zip(graph.storage, graph.nbytes, strict=True):
+        if address in sizes:
+            sizes[address] = size
+    return sizes
 
 
 def _tensor_references(tensors: list[Any], objects: list[Any]) -> array[int]:

@@ -22,45 +22,66 @@ _PICKLE = b"\x80"
 _MEMO = ("MEMOIZE", "BINPUT", "LONG_BINPUT")
 
 
+_SHARED = re.compile(r"/(?:dev/shm/)?torch_(\d+)_\d+_\d+(?: \(deleted\))?$")
+"""How torch names shared memory: by the process that made it (c10's StorageUtils.cpp,
+``NewProcessWideShmHandle``)."""
+_SHM = Path("/dev/shm")
+_END_OF_DATA = b"_IterableDatasetStopIteration"
+_BY_DESCRIPTOR = b"rebuild_storage_fd"
+
+
 @dataclass(frozen=True, slots=True)
-class Message:
-    """One object that was sent by ``multiprocessing``."""
+class PipeContent:
+    """Content of the pipe that workers put their results into."""
 
-    length: int
-    """Bytes of its pickle."""
-    content: bytes
-    """The pickle as far as it is in the pipe."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether its tensors are in shared memory, and not in the pickle."""
-        return _BY_DESCRIPTOR in self.content
-
-    def batch_bytes(self) -> int | None:
-        """Return the bytes of the batch, without unpickling it; None where it is cut off."""
-        if not self.is_shared:
-            return self.length
-        if len(self.content) < self.length:
-            return None
-        operations = pickletools.genops(self.content)
-        steps = [(step.name, item) for step, item, _ in operations if step.name not in _MEMO]
-        # rebuild_storage_fd's arguments are a class, a descriptor, which is an object whose state
-        # is set with BUILD, and the number of bytes
-        return sum(
-            int(item)
-            for (before, _), (_, item), (after, _) in zip(steps, steps[1:], steps[2:], strict=False)
-            if before == "BUILD" and after == "TUPLE3" and type(item) is int
-        )
+    count: int
+    """How many messages have begun to be in it."""
+    largest: int | None
+    """Bytes of the largest batch in it; None where there is none, or none could be seen."""
+    ends: int
+    """How many are no batches, but say that a worker's data has ended."""
+    pickled: bool
+    """Whether batches are in the messages themselves, and not in shared memory."""
 
 
-def waiting_messages(descriptor: int) -> list[Message] | None:
-    """Return the messages in a pipe that ``multiprocessing.Pipe`` made; None if not to be had.
+def sent(results: Any) -> PipeContent | None:
+    """Return what is in a worker's queue of results; None where that cannot be looked at.
 
-    Their bytes are duplicated with Linux's ``tee``, which consumes nothing. Messages begin as
-    ``Connection._send_bytes`` of CPython's multiprocessing/connection.py writes them.
+    The bytes are duplicated with Linux's ``tee``, which consumes nothing.
     """
-    content = _duplicate(descriptor)
-    return None if content is None else _parsed(content)
+    try:
+        content = _duplicate(results._reader.fileno())
+    except Exception:
+        # another kind of queue, or a closed one
+        return None
+    messages = None if content is None else _messages(content)
+    if messages is None:
+        return None
+    batches = [each for each in messages if _END_OF_DATA not in each[1]]
+    sizes = [size for each in batches if (size := _batch_bytes(*each)) is not None]
+    return PipeContent(
+        count=len(messages),
+        largest=max(sizes, default=None),
+        ends=len(messages) - len(batches),
+        pickled=not all(_BY_DESCRIPTOR in pickle for _, pickle in batches),
+    )
+
+
+def _batch_bytes(length: int, pickle: bytes) -> int | None:
+    """Return the bytes of a batch, without unpickling it; None where it is cut off."""
+    if _BY_DESCRIPTOR not in pickle:
+        return length
+    if len(pickle) < length:
+        return None
+    operations = pickletools.genops(pickle)
+    steps = [(step.name, item) for step, item, _ in operations if step.name not in _MEMO]
+    # rebuild_storage_fd's arguments are a class, a descriptor, which is an object whose state
+    # is set with BUILD, and the number of bytes
+    return sum(
+        int(item)
+        for (before, _), (_, item), (after, _) in zip(steps, steps[1:], steps[2:], strict=False)
+        if before == "BUILD" and after == "TUPLE3" and type(item) is int
+    )
 
 
 def _duplicate(descriptor: int) -> bytes | None:
@@ -82,8 +103,12 @@ def _duplicate(descriptor: int) -> bytes | None:
         os.close(writable)
 
 
-def _parsed(content: bytes) -> list[Message] | None:
-    messages: list[Message] = []
+def _messages(content: bytes) -> list[tuple[int, bytes]] | None:
+    """Return the length of each pickle, and the pickle as far as it is in the pipe.
+
+    They begin as ``Connection._send_bytes`` of CPython's multiprocessing/connection.py writes them.
+    """
+    messages: list[tuple[int, bytes]] = []
     at = 0
     while at + _HEADER.size <= len(content):
         (length,) = _HEADER.unpack_from(content, at)
@@ -93,35 +118,13 @@ def _parsed(content: bytes) -> list[Message] | None:
                 break
             (length,) = _LONG.unpack_from(content, at)
             at += _LONG.size
-        message = Message(length, content[at : at + length])
-        if length <= 0 or not message.content.startswith(_PICKLE):
+        pickle = content[at : at + length]
+        if length <= 0 or not pickle.startswith(_PICKLE):
             # another thread has read the beginning of a message, and not yet all of it
-            return None if message.content else messages
-        messages.append(message)
+            return None if pickle else messages
+        messages.append((length, pickle))
         at += length
     return messages
-
-
-_SHARED = re.compile(r"/(?:dev/shm/)?torch_(\d+)_\d+_\d+(?: \(deleted\))?$")
-"""How torch names shared memory: by the process that made it (c10's StorageUtils.cpp,
-``NewProcessWideShmHandle``)."""
-_SHM = Path("/dev/shm")
-_END_OF_DATA = b"_IterableDatasetStopIteration"
-_BY_DESCRIPTOR = b"rebuild_storage_fd"
-
-
-@dataclass(frozen=True, slots=True)
-class PipeContent:
-    """Content of the pipe that workers put their results into."""
-
-    count: int
-    """How many messages have begun to be in it."""
-    largest: int | None
-    """Bytes of the largest batch in it; None where there is none, or none could be seen."""
-    ends: int
-    """How many are no batches, but say that a worker's data has ended."""
-    pickled: bool
-    """Whether batches are in the messages themselves, and not in shared memory."""
 
 
 def shared_in_flight(pids: Sequence[int]) -> int | None:
@@ -181,22 +184,3 @@ def _files() -> Iterator[tuple[tuple[int, int], int, str]]:
             except FileNotFoundError:
                 continue
             yield (status.st_dev, status.st_ino), status.st_size, match[1]
-
-
-def sent(results: Any) -> PipeContent | None:
-    """Return what is in a worker's queue of results; None where that cannot be looked at."""
-    try:
-        messages = waiting_messages(results._reader.fileno())
-    except Exception:
-        # another kind of queue, or a closed one
-        return None
-    if messages is None:
-        return None
-    batches = [message for message in messages if _END_OF_DATA not in message.content]
-    sizes = [size for message in batches if (size := message.batch_bytes()) is not None]
-    return PipeContent(
-        count=len(messages),
-        largest=max(sizes, default=None),
-        ends=len(messages) - len(batches),
-        pickled=not all(message.is_shared for message in batches),
-    )

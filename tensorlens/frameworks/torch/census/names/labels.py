@@ -16,147 +16,67 @@ from tensorlens.frameworks.torch.census.graph import (
 from tensorlens.frameworks.torch.census.names.keras import joined
 from tensorlens.records.names import common_path
 
-_TRANSPARENT = frozenset(
-    f"{name}Backward0"
-    for name in ("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand", "ToCopy")
-)
-"""Nodes between a parameter and its use: a linear layer's transpose, autocast's copy."""
+Path = tuple[str, ...]
+"""The parts of a module's path."""
+Users = Mapping[int, Sequence[tuple[Path, bool]]]
+"""Address of a parameter to the paths of the modules that have it, and whether each embeds."""
 
-_PARTING = frozenset(
-    f"{name}Backward0"
-    for name in ("Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Select", "Slice", "AsStrided")
+
+def _nodes(*names: str) -> frozenset[str]:
+    return frozenset(f"{name}Backward0" for name in names)
+
+
+_WHOLE = _nodes("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand")
+_TRANSPARENT = _WHOLE | _nodes("ToCopy")
+"""Nodes between a parameter and its use: a linear layer's transpose, autocast's copy."""
+_PARTING = _nodes(
+    *("Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Select", "Slice", "AsStrided")
 )
 """Nodes whose result is a part of a tensor, in the same storage."""
-_VIEWS = _PARTING | {
-    f"{name}Backward0"
-    for name in (
-        "T",
-        "Transpose",
-        "Permute",
-        "View",
-        "UnsafeView",
-        "Unsqueeze",
-        "Squeeze",
-        "Expand",
-    )
-}
+_VIEWS = _PARTING | _WHOLE | _nodes("UnsafeView", "Squeeze")
 
 
-class Labels:
-    """Names for what autograd holds: ``layer.0.mlp: GeluBackward0.self``."""
-
-    def __init__(
-        self, modules: ModulesOfNodes, home: str, path_of: Callable[[Any], str | None]
-    ) -> None:
-        """Make labels.
-
-        Args:
-            modules: the modules that nodes were made in.
-            home: the class of the one model there is, or empty.
-            path_of: gives a module's path, or None.
-        """
-        self._modules = modules
-        self._home = home
-        self._path_of = path_of
-
-    def module(self, node: Any) -> str | None:
-        """Return the path of the module a node was made in, or None."""
-        return self._text(self._modules.of(node))
-
-    def _text(self, path: tuple[str, ...] | None) -> str | None:
-        return None if path is None else joined(path) or self._home or None
-
-    def base(self, several: Sequence[Saved]) -> Any:
-        """Return the node whose result a storage is that nodes saved parts of, else None.
-
-        The query, the key and the value of an attention may be parts of one projection's result.
-        """
-        if any(saved.is_result() or saved.region is not None for saved in several):
-            return None
-        bases = [_bases(node) for node in dict.fromkeys(saved.node for saved in several)]
-        common = set.intersection(*bases)
-        return common.pop() if len(common) == 1 else None
-
-    def result(self, node: Any) -> str:
-        """Return the name of what a node computed and others saved."""
-        return self._within(node, f"{type(node).__name__}.result")
-
-    def made_by(self, node: Any) -> str:
-        """Return the name of what a node computed."""
-        return self._within(node, type(node).__name__)
-
-    def of(self, saved: Saved) -> str:
-        """Return the name of what a node saved."""
-        if saved.region is None:
-            return self._within(saved.node, f"{type(saved.node).__name__}.{saved.argument}")
-        region = saved.region
-        path = None if region.module is None else self._path_of(region.module)
-        path = path or self._text(self._modules.of_all(region.nodes))
-        return saved.argument if path is None else f"{path}: {saved.argument}"
-
-    def _within(self, node: Any, text: str) -> str:
-        path = self.module(node)
-        return text if path is None else f"{path}: {text}"
-
-
-class ParameterUsers:
-    """Which module uses a parameter: the one that has it.
+def path_of_user(users: Users, address: int, node: Any) -> Path:
+    """Return the path of the module in which a node uses the parameter at an address.
 
     Of several that have it, as tied weights, an embedding looks rows up and any other does not; of
     several of one kind nothing more is known than the module that all of them are in.
-
-    Args:
-        paths: address of a parameter to the path of the module that has it.
-        tied: address of one that several have to their paths, each with whether it is an embedding.
     """
-
-    def __init__(
-        self,
-        paths: Mapping[int, tuple[str, ...]],
-        tied: Mapping[int, Sequence[tuple[tuple[str, ...], bool]]],
-    ) -> None:
-        self._paths = paths
-        self._tied = tied
-
-    def __contains__(self, address: int) -> bool:
-        """Tell whether a module has the parameter at an address."""
-        return address in self._paths
-
-    def path(self, address: int, node: Any) -> tuple[str, ...]:
-        """Return the path of the module in which a node uses the parameter at an address."""
-        tied = self._tied.get(address)
-        if tied is None:
-            return self._paths[address]
-        looks_up = type(node).__name__.startswith("Embedding")
-        alike = [path for path, is_embedding in tied if is_embedding == looks_up]
-        return functools.reduce(common_path, alike or [path for path, _ in tied])
+    looks_up = type(node).__name__.startswith("Embedding")
+    alike = [path for path, is_embedding in users[address] if is_embedding == looks_up]
+    return functools.reduce(common_path, alike or [path for path, _ in users[address]])
 
 
-class ModulesOfNodes:
-    """Which module a node of the graph was made in, as far as its neighbours tell.
+class Labels:
+    """Names for what autograd holds: ``layer.0.mlp: GeluBackward0.self``.
 
-    A node that uses a parameter belongs to the module that has it: one that leads to the leaf of
-    the parameter, or that saved it, as it does of a frozen one. Any other was made between the
-    one before it and the one after it in the order of the forward pass that they are connected by:
-    in the innermost module that has both. Of what comes before the first and after the last of
-    them, such as the loss, nothing is known.
+    The module that a node was made in is known as far as its neighbours tell. A node that uses a
+    parameter belongs to the module that has it: one that leads to the leaf of the parameter, or
+    that saved it, as it does of a frozen one. Any other was made between the one before it and the
+    one after it in the order of the forward pass that they are connected by: in the innermost
+    module that has both. Of what comes before the first and after the last of them, such as the
+    loss, nothing is known.
     """
 
     def __init__(
         self,
         graph: Graph,
-        users: ParameterUsers,
-        savers: Mapping[Any, tuple[str, ...]],
+        users: Users,
+        savers: Mapping[Any, Path],
+        home: str,
+        path_of: Callable[[Any], str | None],
     ) -> None:
         """Infer the modules of a graph's nodes.
 
         Args:
             graph: whose nodes.
-            users: the modules that use parameters.
+            users: the modules that have parameters.
             savers: node that saved a parameter, which may be frozen, to the path of its module.
+            home: the class of the one model there is, or empty.
+            path_of: gives a module's path, or None.
         """
-        self._paths: dict[Any, tuple[str, ...]] = {}
-        self._users = users
+        self._paths: dict[Any, Path] = {}
+        self._users, self._home, self._path_of = users, home, path_of
         leaves = {node: id(leaf) for node, leaf in graph.leaves.items() if id(leaf) in users}
         if not leaves and not savers:
             return
@@ -169,13 +89,13 @@ class ModulesOfNodes:
             }
             self._between(order, own)
 
-    def _between(self, order: list[Any], own: dict[Any, tuple[str, ...]]) -> None:
-        following: tuple[str, ...] | None = None
-        after: dict[Any, tuple[str, ...] | None] = {}
+    def _between(self, order: list[Any], own: dict[Any, Path]) -> None:
+        following: Path | None = None
+        after: dict[Any, Path | None] = {}
         for node in reversed(order):
             after[node] = following
             following = own.get(node, following)
-        before: tuple[str, ...] | None = None
+        before: Path | None = None
         for node in order:
             mine = own.get(node)
             last = after[node]
@@ -184,9 +104,7 @@ class ModulesOfNodes:
             elif before is not None and last is not None:
                 self._paths[node] = _path_between(before, last)
 
-    def _own(
-        self, node: Any, leaves: Mapping[Any, int], savers: Mapping[Any, tuple[str, ...]]
-    ) -> tuple[str, ...] | None:
+    def _own(self, node: Any, leaves: Mapping[Any, int], savers: Mapping[Any, Path]) -> Path | None:
         """Return the innermost module that has all parameters that the node uses, else None."""
         own = savers.get(node)
         for below, _ in node.next_functions:
@@ -196,18 +114,44 @@ class ModulesOfNodes:
                 below = below.next_functions[0][0]
             if below is not None and below in leaves:
                 # a compiled function uses those of many modules
-                path = self._users.path(leaves[below], node)
+                path = path_of_user(self._users, leaves[below], node)
                 own = path if own is None else common_path(own, path)
         return own
 
-    def of(self, node: Any) -> tuple[str, ...] | None:
-        """Return the path's parts, or None where no parameter tells."""
-        return self._paths.get(node)
-
-    def of_all(self, nodes: list[Any]) -> tuple[str, ...] | None:
-        """Return the path of the innermost module that has all the nodes, or None."""
+    def module(self, *nodes: Any) -> str | None:
+        """Return the path of the innermost module that nodes were made in, or None."""
         paths = [path for node in nodes if (path := self._paths.get(node)) is not None]
-        return functools.reduce(common_path, paths) if paths else None
+        if not paths:
+            return None
+        common: Path = functools.reduce(common_path, paths)
+        return joined(common) or self._home or None
+
+    def base(self, several: Sequence[Saved]) -> Any:
+        """Return the node whose result a storage is that nodes saved parts of, else None.
+
+        The query, the key and the value of an attention may be parts of one projection's result.
+        """
+        if any(saved.is_result() or saved.region is not None for saved in several):
+            return None
+        bases = [_bases(node) for node in dict.fromkeys(saved.node for saved in several)]
+        common = set.intersection(*bases)
+        return common.pop() if len(common) == 1 else None
+
+    def made_by(self, node: Any, argument: str = "") -> str:
+        """Return the name of what a node computed, or of one of its arguments, as ``.self``."""
+        return _within(self.module(node), f"{type(node).__name__}{argument}")
+
+    def of(self, saved: Saved) -> str:
+        """Return the name of what a node saved."""
+        region = saved.region
+        if region is None:
+            return self.made_by(saved.node, f".{saved.argument}")
+        path = None if region.module is None else self._path_of(region.module)
+        return _within(path or self.module(*region.nodes), saved.argument)
+
+
+def _within(path: str | None, text: str) -> str:
+    return text if path is None else f"{path}: {text}"
 
 
 def _bases(node: Any) -> set[Any]:
@@ -223,7 +167,7 @@ def _bases(node: Any) -> set[Any]:
     return found
 
 
-def _path_between(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+def _path_between(before: Path, after: Path) -> Path:
     """Return the path of what was made between two modules.
 
     Between ``h.0.fc`` and ``h.1.fc`` it is ``h.0``: what a layer ends with is kept more often than

@@ -12,11 +12,7 @@ from typing import Any
 
 from tensorlens.frameworks.torch.census.graph import Saved
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
-from tensorlens.frameworks.torch.census.names.labels import (
-    Labels,
-    ModulesOfNodes,
-    ParameterUsers,
-)
+from tensorlens.frameworks.torch.census.names.labels import Labels, Path, Users, path_of_user
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.heap import Heap, anchors, find_holders
 from tensorlens.records.names import Names, common_path
@@ -148,8 +144,8 @@ class NamedRows:
         if not found.saved and not found.nonleaf:
             return
         users = self._owners.parameter_users()
-        modules = ModulesOfNodes(found.graph, users, self._savers(users))
-        label = Labels(modules, self._owners.home, self._owners.path_of)
+        owners = self._owners
+        label = Labels(found.graph, users, self._savers(users), owners.home, owners.path_of)
         for first, pairs in found.saved.items():
             # what a node computed belongs to it more than to the nodes that use it
             pairs = sorted(pairs, key=_by_node)
@@ -169,18 +165,18 @@ class NamedRows:
             if self.role[row] == _ACTIVATION and row not in self.module:
                 self._set_module(row, label.module(node))
 
-    def _savers(self, users: ParameterUsers) -> dict[Any, tuple[str, ...]]:
+    def _savers(self, users: Users) -> dict[Any, Path]:
         """Return node that saved a parameter to the path of the module that uses it."""
         found, addresses = self._found, self._owners.naming.addresses
         owners: dict[int, int] = {}
         for address, row in zip(addresses, found.named, strict=True):
             if row >= 0 and address in users and found.scan.first[row] in found.saved:
                 owners.setdefault(found.scan.first[row], address)
-        savers: dict[Any, tuple[str, ...]] = {}
+        savers: dict[Any, Path] = {}
         for first, address in owners.items():
             for saved, _ in found.saved[first]:
                 if saved.region is None:
-                    path = users.path(address, saved.node)
+                    path = path_of_user(users, address, saved.node)
                     savers[saved.node] = common_path(savers.get(saved.node, path), path)
         return savers
 
@@ -227,7 +223,9 @@ class NamedRows:
             scan = self._found.scan
             is_part = scan.nbytes[row] < scan.storage_nbytes[row]
             base = label.base(several) if is_part else None
-            self.node[row] = self.names.text(label.result(base) if base else texts.pop(0))
+            self.node[row] = self.names.text(
+                label.made_by(base, ".result") if base else texts.pop(0)
+            )
             self.of_graph.add(row)
             self.role[row] = _ACTIVATION
             maker = base or (several[0].node if several[0].is_result() else None)

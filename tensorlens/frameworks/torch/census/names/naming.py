@@ -55,10 +55,6 @@ class Naming:
         """The addresses of :attr:`items`."""
         return array("Q", map(id, self.items))
 
-    def node_of(self, item: Any) -> int | None:
-        """Return the name an object has been given, or None."""
-        return self.first_nodes().get(id(item))
-
     def first_nodes(self) -> Mapping[int, int]:
         """Return the name that each object was given first, by its address."""
         if self._looked_up < len(self.items):

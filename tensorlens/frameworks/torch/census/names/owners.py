@@ -17,7 +17,7 @@ from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.host.recorder import ModulePath
 from tensorlens.frameworks.torch.census.dispatch_probes import reducer_buckets
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
-from tensorlens.frameworks.torch.census.names.labels import ParameterUsers
+from tensorlens.frameworks.torch.census.names.labels import Path, Users
 from tensorlens.frameworks.torch.census.names.modules import (
     ModulePaths,
     instance_dict,
@@ -188,25 +188,24 @@ class Owners:
 
         return path
 
-    def parameter_users(self) -> ParameterUsers:
-        """Return what tells which module uses a parameter."""
+    def parameter_users(self) -> Users:
+        """Return the modules that have parameters, by their addresses."""
         names, modules = self.naming.names, self.modules
-        users = {
-            address: [(_parts(names[modules.paths[id(each)]]), each) for each in several]
+        users: dict[int, list[tuple[Path, bool]]] = {
+            address: [
+                (_parts(names[modules.paths[id(each)]]), issubclass(type(each), _EMBEDDINGS))
+                for each in several
+            ]
             for address, several in modules.users().items()
         }
-        paths = {address: several[0][0] for address, several in users.items()}
         if self.keras is not None:
-            paths.update(self.keras.module_paths())
-        tied = {
-            address: [(path, issubclass(type(each), _EMBEDDINGS)) for path, each in several]
-            for address, several in users.items()
-            if len(several) > 1
-        }
-        return ParameterUsers(paths, tied)
+            for address, path in self.keras.module_paths().items():
+                if len(users.get(address, ())) < 2:
+                    users[address] = [(path, False)]
+        return users
 
 
-def _parts(path: str) -> tuple[str, ...]:
+def _parts(path: str) -> Path:
     return tuple(filter(None, path.split(".")))
 
 
