@@ -29,8 +29,7 @@ _PUBLIC = {
     "planning.estimate.batches": ("MaxBatch", "max_batch"),
     "planning.estimate.result": ("Estimate",),
     "planning.estimate.scaling": ("Scaling", "scaling"),
-    "planning.inputs.api": ("inputs",),
-    "planning.inputs.plan": ("Plan",),
+    "planning.inputs.api": ("Plan", "inputs"),
     "planning.suggest.api": ("suggest",),
     "planning.suggest.result": ("Suggestions",),
     "recording.oom.annotation": ("explain_oom",),
@@ -75,8 +74,8 @@ if TYPE_CHECKING:
     from tensorlens.planning.estimate.result import Estimate as Estimate
     from tensorlens.planning.estimate.scaling import Scaling as Scaling
     from tensorlens.planning.estimate.scaling import scaling as scaling
+    from tensorlens.planning.inputs.api import Plan as Plan
     from tensorlens.planning.inputs.api import inputs as inputs
-    from tensorlens.planning.inputs.plan import Plan as Plan
     from tensorlens.planning.suggest.api import suggest as suggest
     from tensorlens.planning.suggest.result import Suggestions as Suggestions
     from tensorlens.recording.oom.annotation import explain_oom as explain_oom

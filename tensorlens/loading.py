@@ -15,7 +15,7 @@ from tensorlens.leaks import report as leaks
 from tensorlens.lines import report as lines
 from tensorlens.planning.compare import result as comparisons
 from tensorlens.planning.estimate import result as estimates
-from tensorlens.planning.inputs import plan as plans
+from tensorlens.planning.inputs import api as plans
 from tensorlens.planning.suggest import result as suggestions
 from tensorlens.recording import recordings, tlens
 from tensorlens.records import queues, torch_files

@@ -13,7 +13,7 @@ from tensorlens.cli.output import Output, say, show, write_record
 from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.result import Estimate, Verdict
 from tensorlens.planning.estimate.target import STEPS
-from tensorlens.planning.inputs.plan import plan
+from tensorlens.planning.inputs.api import plan
 
 _DOES_NOT_FIT = 3
 

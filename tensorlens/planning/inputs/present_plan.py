@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.planning.inputs.plan import Plan
+from tensorlens.planning.inputs.api import Plan
 from tensorlens.render.blocks import Block, Column, Fact, Heading, KeyValues, Rows, Section, Table
 from tensorlens.render.figures import exact_size, size
 from tensorlens.render.view import View
