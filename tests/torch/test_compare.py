@@ -164,6 +164,26 @@ def test_a_whole_program_is_explained_by_a_step_more_if_it_makes_one(tmp_path, s
     assert ("train.py:8" in at) == is_explained
 
 
+def make_stepped():
+    net = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    # as many as are wanted
+    for _ in range(3):
+        optimizer.step()
+
+    def step():
+        torch.empty(1 << 20)  # the peak
+        optimizer.step()
+
+    return step
+
+
+def test_a_step_more_is_recorded_after_the_steps_not_after_those_of_the_setup():
+    found = tensorlens.compare(make_stepped, {"a": {}}, warmup=1, steps=2, repeats=1)
+    peak = next(n for n, line in enumerate(Path(__file__).open(), 1) if "# the peak" in line)
+    assert f"test_compare.py:{peak}" in found["a"].at_peak["line"]
+
+
 def test_losses(measured):
     verdicts = {name: measured.loss_check(name).verdict for name in SAVING}
     assert verdicts == {
