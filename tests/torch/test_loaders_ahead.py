@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tensorlens.planning.step_facts import PrefetchQueue
-from tensorlens.planning.torch.options.stage import Stage
+from tensorlens.planning.torch.options.models import Stage
 from tensorlens.planning.torch.options.training import LoaderWatch, PrefetchFactor
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.measurement import held_ahead

@@ -25,7 +25,7 @@ from tensorlens.planning.step_facts import (
     StepFacts,
     UnusedVariable,
 )
-from tensorlens.planning.torch.options.stage import Stage, cache_configs, repeated_blocks
+from tensorlens.planning.torch.options.models import Stage, cache_configs, repeated_blocks
 from tensorlens.planning.torch.options.training import LoaderWatch
 from tensorlens.user_code import is_foreign
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorlens.frameworks.torch.native import DEVICE, torch_folder
@@ -26,20 +24,7 @@ SINCE = (2, 7, 0)
 """Before, torch makes no ``torch.Generator`` of a device that it was not built for."""
 
 
-class DeviceLibrary:
-    """The functions of the loaded library, without their prefix."""
-
-    def __init__(self, library: ctypes.PyDLL) -> None:
-        library.tensorlens_current_stream.restype = ctypes.c_longlong
-        library.tensorlens_set_stream.argtypes = (ctypes.c_longlong,)
-        self._library = library
-
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        # a function of ctypes has no hash, and torch keeps tables by function
-        return partial(getattr(self._library, f"tensorlens_{name}"))
-
-
-def load_library() -> DeviceLibrary:
+def load_library() -> ctypes.PyDLL:
     """Build and load the library; its device is there once torch is imported.
 
     Raises:
@@ -58,7 +43,10 @@ def load_library() -> DeviceLibrary:
             ctypes.CDLL(str(folder / "lib" / f"{name}.{suffix}"), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise NativeUnavailable(f"{DEVICE.label} was not loaded: {error}") from None
-    return DeviceLibrary(load(DEVICE))
+    library = load(DEVICE)
+    library.tensorlens_current_stream.restype = ctypes.c_longlong
+    library.tensorlens_set_stream.argtypes = (ctypes.c_longlong,)
+    return library
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +94,11 @@ def measure_with(tracker: Tracker) -> None:
         each.tracker = tracker
 
 
-def _install(library: DeviceLibrary, card: Card) -> None:
+def _install(library: ctypes.PyDLL, card: Card) -> None:
     from tensorlens.planning.torch.device import bindings, fake_tensors
 
     # also where this torch, imported by now, has CUDA of its own
-    library.take_over()
+    library.tensorlens_take_over()
     _installed.append(bindings.install(library, card))
     fake_tensors.install()
     fake_tensors.install_on_card()

@@ -6,6 +6,7 @@ itself.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import sys
 import threading
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.device import DeviceLibrary
 from tensorlens.planning.trace import caution
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _ZEROS = (
 class Bindings:
     """The functions, by the names they have in ``torch._C``, and what they answer with."""
 
-    def __init__(self, library: DeviceLibrary, card: Card) -> None:
+    def __init__(self, library: ctypes.PyDLL, card: Card) -> None:
         self.library = library
         self.card = card
         self.tracker: Tracker | None = None
@@ -62,7 +62,6 @@ class Bindings:
 
     def install(self) -> None:
         """Put them all into ``torch._C``."""
-        library = self.library
         answers: dict[str, Any] = {
             **dict.fromkeys(_WITHOUT_EFFECT, lambda *args, **kwargs: None),
             **dict.fromkeys(("_has_cuda", "_has_cudnn", "_has_magma"), True),
@@ -77,7 +76,7 @@ class Bindings:
             "_cuda_get_sync_debug_mode": lambda: 0,
             "_cuda_getCurrentBlasHandle": lambda: 0,
             "_cuda_getCurrentStream": self._current_stream,
-            "_cuda_getCurrentRawStream": lambda device: library.current_stream(),
+            "_cuda_getCurrentRawStream": lambda device: self._current_stream(device)[0],
             "_cuda_getDefaultStream": lambda device: (0, device, _CUDA_DEVICE_TYPE),
             "_cuda_setStream": self._set_stream,
             "_cuda_isCurrentStreamCapturing": lambda: False,
@@ -126,11 +125,11 @@ class Bindings:
         )
 
     def _current_stream(self, device: int) -> tuple[int, int, int]:
-        return self.library.current_stream(), device, _CUDA_DEVICE_TYPE
+        return self.library.tensorlens_current_stream(), device, _CUDA_DEVICE_TYPE
 
     def _set_stream(self, stream_id: int, device_index: int, device_type: int) -> None:
         _exchange_device(device_index)
-        self.library.set_stream(stream_id)
+        self.library.tensorlens_set_stream(stream_id)
 
     def memory_info(self, device: int) -> tuple[int, int]:
         """Return free and total bytes of a device."""
@@ -184,7 +183,7 @@ def _no_snapshot(*args: Any, **kwargs: Any) -> NoReturn:
     raise RuntimeError("a snapshot of the allocator cannot be had from a card that is not there")
 
 
-def install(library: DeviceLibrary, card: Card) -> Bindings:
+def install(library: ctypes.PyDLL, card: Card) -> Bindings:
     """Let torch find itself a build with CUDA, initialized, on a card."""
     bindings = Bindings(library, card)
     bindings.install()
@@ -214,7 +213,7 @@ def _install_toolkit(bindings: Bindings) -> None:
     cuda._initialized = True
     cuda._cached_device_count = 1
     cuda._tls = threading.local()
-    bindings.library.hand_out_default_generator()
+    bindings.library.tensorlens_hand_out_default_generator()
     cuda.default_generators = (torch.Generator(torch.device("cuda", 0)),)
     cuda.memory.mem_get_info = cuda.mem_get_info = lambda device=None: bindings.memory_info(0)
     # ranges of a timeline that nobody draws

@@ -1,6 +1,6 @@
 """Memory options of torch, applied to a step from outside; importing this imports no torch.
 
-Each module has a few options (:mod:`.stage` says what an option is); :mod:`.program` puts them
+Each module has a few options (:mod:`.models` says what an option is); :mod:`.program` puts them
 around a program and runs it. ``docs/compare.md`` tells what each one does.
 """
 

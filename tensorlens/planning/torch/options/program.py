@@ -17,9 +17,10 @@ from tensorlens.planning.torch.options.models import (
     Checkpoint,
     Compile,
     Offload,
+    Option,
     Shards,
+    Stage,
 )
-from tensorlens.planning.torch.options.stage import Option, Stage
 from tensorlens.planning.torch.options.training import (
     Accumulate,
     Optimizers,

@@ -18,7 +18,7 @@ from tensorlens.guards import one_line
 from tensorlens.heap.attributes import content_of
 from tensorlens.planning.patches import accepted, exchanging, intercepted
 from tensorlens.planning.step_facts import PrefetchQueue
-from tensorlens.planning.torch.options.stage import Option, Stage, stepping_classes
+from tensorlens.planning.torch.options.models import Option, Stage, stepping_classes
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.stage import Step
 from tensorlens.planning.trials.steps import loss_of
