@@ -34,11 +34,13 @@ def distributed(world_size: int | None) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        group = _Group(world_size, stack)
         if world_size is not None:
             stack.enter_context(mock.patch.dict(os.environ, _variables(world_size)))
-        for name, function in group.functions().items():
-            for owner in (dist, distributed_c10d):
+        begin = partial(_begin, stack, world_size)
+        for owner in (dist, distributed_c10d):
+            stack.enter_context(intercepted(begin, (owner, "init_process_group")))
+            stack.enter_context(intercepted(_subgroup, (owner, "new_group")))
+            for name, function in _alone().items():
                 if hasattr(owner, name):
                     stack.enter_context(patched(owner, name, function))
         for owner in (data_parallel, dist.utils):
@@ -61,73 +63,59 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     """Do nothing."""
 
 
-class _Group:
-    """Functions that a program calls to meet the other ranks."""
+def _alone() -> dict[str, Any]:
+    """Return what stands for functions that meet the other ranks, by their names."""
+    return {
+        "is_nccl_available": lambda: True,
+        "all_gather_object": _all_gather_object,
+        "gather_object": _gather_object,
+        "broadcast_object_list": _nothing,
+        "scatter_object_list": _scatter_object_list,
+        "monitored_barrier": _nothing,
+        "Reducer": Reducer,
+        "Logger": _Silent,
+        "_register_comm_hook": _no_hook,
+        "_register_builtin_comm_hook": _no_hook,
+    }
 
-    def __init__(self, world_size: int | None, stack: contextlib.ExitStack) -> None:
-        self._stack = stack
-        self._world_size = world_size
-        self._init = dist.init_process_group
-        self._new_group = dist.new_group
 
-    def functions(self) -> dict[str, Any]:
-        """Return what stands for the functions of ``torch.distributed``, by their names."""
-        return {
-            "init_process_group": self._begin,
-            "new_group": self._subgroup,
-            "is_nccl_available": lambda: True,
-            "all_gather_object": _all_gather_object,
-            "gather_object": _gather_object,
-            "broadcast_object_list": _nothing,
-            "scatter_object_list": _scatter_object_list,
-            "monitored_barrier": _nothing,
-            "Reducer": self._reducer,
-            "Logger": _Silent,
-            "_register_comm_hook": self._no_hook,
-            "_register_builtin_comm_hook": self._no_hook,
-        }
+def _begin(
+    stack: contextlib.ExitStack,
+    size: int | None,
+    init_process_group: Any,
+    backend: Any = None,
+    init_method: Any = None,
+    timeout: Any = None,
+    world_size: int = -1,
+    rank: int = -1,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    def _begin(
-        self,
-        backend: Any = None,
-        init_method: Any = None,
-        timeout: Any = None,
-        world_size: int = -1,
-        rank: int = -1,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        from torch.testing._internal.distributed.fake_pg import FakeStore
+    stack.enter_context(_sharding())
+    mine = 0
+    if size is None:
+        size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
+        mine = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
+    caution(
+        f"rank {mine} of {size} was run, and the others were taken to do the same: the "
+        "estimate is of this rank; NCCL's own buffers are not torch's, and take from 50 MiB "
+        "to 1 GiB of the device besides, by the number of ranks and links"
+    )
+    init_process_group(BACKEND, store=FakeStore(), rank=mine, world_size=size)
 
-        self._stack.enter_context(_sharding())
-        size, mine = self._world_size, 0
-        if size is None:
-            size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
-            mine = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
-        caution(
-            f"rank {mine} of {size} was run, and the others were taken to do the same: the "
-            "estimate is of this rank; NCCL's own buffers are not torch's, and take from 50 MiB "
-            "to 1 GiB of the device besides, by the number of ranks and links"
-        )
-        self._init(BACKEND, store=FakeStore(), rank=mine, world_size=size)
 
-    def _reducer(self, *args: Any, **kwargs: Any) -> Reducer:
-        caution(
-            "DistributedDataParallel's buckets were laid out as torch does it in C++, which cannot "
-            "hold tensors without data: each is a second copy of its gradients, or the gradients "
-            "themselves with gradient_as_bucket_view=True"
-        )
-        return Reducer(*args, **kwargs)
+def _subgroup(new_group: Any, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+    kwargs = {name: kwargs[name] for name in ("use_local_synchronization",) if name in kwargs}
+    return new_group(ranks, backend=BACKEND, **kwargs)
 
-    def _no_hook(self, *args: Any) -> None:
-        caution(
-            "a communication hook of DistributedDataParallel was not run: what it compresses or "
-            "copies is not in the estimate"
-        )
 
-    def _subgroup(self, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-        kwargs = {name: kwargs[name] for name in ("use_local_synchronization",) if name in kwargs}
-        return self._new_group(ranks, backend=BACKEND, **kwargs)
+def _no_hook(*args: Any) -> None:
+    caution(
+        "a communication hook of DistributedDataParallel was not run: what it compresses or "
+        "copies is not in the estimate"
+    )
 
 
 @contextlib.contextmanager
@@ -230,6 +218,11 @@ class Reducer(_Silent):
         *others: Any,
         **options: Any,
     ) -> None:
+        caution(
+            "DistributedDataParallel's buckets were laid out as torch does it in C++, which cannot "
+            "hold tensors without data: each is a second copy of its gradients, or the gradients "
+            "themselves with gradient_as_bucket_view=True"
+        )
         self._buffers: list[Any] = []
         for indices in bucket_indices:
             parameters = [params[each] for each in indices]

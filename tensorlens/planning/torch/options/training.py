@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -191,7 +192,9 @@ class LoaderWatch:
         return intercepted(self._next, (dataloader._BaseDataLoaderIter, "__next__"))
 
     def _next(self, function: Any, iterator: Any) -> Any:
-        asked = _asked(iterator)
+        # asked for and not given: made, in work, or waiting for a worker
+        tasks = content_of(iterator).get("_task_info")
+        asked = len(tasks) if type(tasks) is dict else 0
         try:
             batch = function(iterator)
         except StopIteration:
@@ -207,29 +210,20 @@ class LoaderWatch:
         workers, prefetch = number(content, "_num_workers"), number(content, "_prefetch_factor")
         if not workers or not nbytes:
             return
-        before = self._now.get(iterator)
-        self._now[iterator] = PrefetchQueue(
-            named("DataLoader", workers, prefetch),
-            asked if before is None else max(asked, before.batches),
-            workers,
-            nbytes if before is None else max(nbytes, before.batch_nbytes),
-            _memory(content, batch) if before is None else before.memory,
+        memory = "shared memory" if holds_tensors(batch) else "memory of the workers"
+        if "_pin_memory_thread" in content:
+            memory = "pinned memory"
+        name = named("DataLoader", workers, prefetch)
+        queue = PrefetchQueue(name, asked, workers, nbytes, memory)
+        before = self._now.get(iterator, queue)
+        self._now[iterator] = replace(
+            before,
+            batches=max(asked, before.batches),
+            batch_nbytes=max(nbytes, before.batch_nbytes),
         )
         now = tuple(self._now.values())
         if _nbytes(now) > _nbytes(self.most):
             self.most = now
-
-
-def _asked(iterator: Any) -> int:
-    """Return the batches asked for and not given: made, in work, or waiting for a worker."""
-    tasks = content_of(iterator).get("_task_info")
-    return len(tasks) if type(tasks) is dict else 0
-
-
-def _memory(content: Any, batch: Any) -> str:
-    if "_pin_memory_thread" in content:
-        return "pinned memory"
-    return "shared memory" if holds_tensors(batch) else "memory of the workers"
 
 
 def _nbytes(loaders: tuple[PrefetchQueue, ...]) -> int:
