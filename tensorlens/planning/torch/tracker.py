@@ -281,10 +281,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                 # the number of the stack on which it was made
                 noted = node.metadata.get("traceback_")
                 forward, name_of_node = int(noted[0]) if noted else -1, node.name()
-            op = None if here.op is None else here.op._schema.name
-            key = self._thread(), op, name_of_node, forward, here.grad
+            key = self._thread(), here.op, name_of_node, forward, here.grad
             context = self._contexts.get(key)
             if context is None:
+                op = None if here.op is None else here.op._schema.name
                 made = Context(
                     thread=key[0], op=op, node=name_of_node, forward=forward, grad=here.grad
                 )
