@@ -236,7 +236,9 @@ class GraphCalls:
                 for place_of in self._lines_of(each):
                     members.setdefault(place_of, []).append(number)
             for (code, line), numbers in members.items():
-                chosen = np.isin(place, numbers)
+                is_of_line = np.zeros(len(names), bool)
+                is_of_line[numbers] = True
+                chosen = np.flatnonzero(is_of_line[place])
                 code.count(line, call[chosen], size[chosen])
 
     def _events(self) -> Any:
