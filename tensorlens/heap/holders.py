@@ -160,8 +160,6 @@ def _origins(named: Mapping[int, int], names: Names) -> array[int]:
 
 
 class _Describer:
-    """Turns rows into nodes of names, but for their parents."""
-
     def __init__(
         self, rows: HolderRows, anchors: Mapping[int, str], names: Names, named: Mapping[int, int]
     ) -> None:

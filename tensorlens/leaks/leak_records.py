@@ -23,7 +23,6 @@ _RUNTIME = "TensorFlow's runtime (no reference in Python)"
 
 
 def _certainty(found: RetainedGroup) -> tuple[Certainty, str]:
-    """Return how sure it is that something is a leak, and why."""
     watched = found.watched
     certainty, reason = found.judgement.certainty, found.judgement.reason
     if found.is_garbage:

@@ -61,6 +61,8 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     grown += _gone(watched, sums)
     text = _headline(watched, listed, grown, sums)
+    if seen.notes and not listed:
+        text = f"not clear: {seen.notes[0]}"
     notes = (*_left_out(seen), *_hidden(listed), *seen.notes)
     return _report(watched, tuple(listed), tuple(grown), text, notes, sums)
 
@@ -86,7 +88,6 @@ def _hidden(leaks: Sequence[Leak]) -> tuple[str, ...]:
 
 
 def _no_leak(found: RetainedGroup) -> Growth | None:
-    """Return why a group is no leak, if it is none."""
     nbytes = found.bytes_per_step
     what = f"{_rate(found.judgement, nbytes)}, made at {place_of(found.line)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
@@ -154,7 +155,6 @@ def _gone(watched: WatchedLoop, sums: Mapping[str, Balance]) -> list[Growth]:
 
 
 def _most_grown(watched: WatchedLoop) -> str:
-    """Return the line whose blocks grew most while the loop ran."""
     grown = []
     for part in watched.parts.values():
         first, last = part.figures[part.warmup].lines, part.figures[-1].lines
@@ -167,7 +167,6 @@ def _most_grown(watched: WatchedLoop) -> str:
 
 
 def _host(watched: WatchedLoop, leaks: Sequence[Leak]) -> list[Growth]:
-    """Return what of the host's memory grew without tensors."""
 
     def collected() -> HostSample | None:
         if watched.uncollected:
@@ -192,7 +191,6 @@ def _headline(
     others: Sequence[Growth],
     sums: Mapping[str, Balance],
 ) -> str:
-    """Return the verdict in a sentence."""
     count = watched.span.steps
     if leaks:
         tensors = sum(leak.tensors_per_step for leak in leaks)

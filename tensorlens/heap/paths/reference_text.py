@@ -122,7 +122,6 @@ def _of_function(nodes: Sequence[PathNode]) -> PathStep | None:
 
 
 def _of_suspended(nodes: Sequence[PathNode]) -> PathStep:
-    """Return which variable of a generator or a coroutine refers to the next."""
     holder = nodes[0].object
     kind = type(holder)
     frame = getattr(holder, SUSPENDED[kind].frame)
@@ -217,7 +216,6 @@ def _of_queue(nodes: Sequence[PathNode]) -> PathStep | None:
 
 
 def _of_instance(nodes: Sequence[PathNode], before: Reference | None) -> PathStep:
-    """Return which attribute refers to the next."""
     holder, child = nodes[:2]
     owner = inspection.owner_name(holder)
     taken = 1
@@ -281,7 +279,6 @@ def _kind(name: str, holder: PathNode) -> str:
 
 
 def _derives(holder: PathNode, name: str) -> bool:
-    """Tell whether a type of that name is among those an object's type derives from."""
     return any(name_of_type(kind) == name for kind in mro(type(holder.object)))
 
 

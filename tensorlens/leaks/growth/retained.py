@@ -194,7 +194,6 @@ def _share(group: Group, watched: LoopSamples) -> float:
 
 
 def _nodes(group: Group, below: Retained, holdings: Holdings, watched: LoopSamples) -> float:
-    """Return how many nodes of autograd's graph a step keeps."""
     if not group.is_below:
         return below.nodes * _share(group, watched)
     # one graph of all steps, begun perhaps before the watch: its bytes tell a step's part

@@ -141,7 +141,6 @@ class Collections:
 
 
 def _runs() -> int:
-    """Return how many times the oldest generation was collected."""
     return int(gc.get_stats()[-1]["collections"])
 
 

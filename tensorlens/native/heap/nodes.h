@@ -115,13 +115,6 @@ struct Rows {
   std::vector<int8_t> written;  // for each key
   std::vector<PyObject*> keys;
   std::vector<int32_t> targets;
-
-  void reserve(size_t count) {
-    holder.reserve(count);
-    how.reserve(count);
-    value.reserve(count);
-    address.reserve(count);
-  }
 };
 
 }  // namespace

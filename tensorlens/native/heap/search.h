@@ -39,9 +39,7 @@ class Search {
     }
   }
 
-  void target(uintptr_t address) {
-    targets_.push_back(nodes_.add(pointer(address)));
-  }
+  void target(uintptr_t address) { targets_.push_back(nodes_.add(pointer(address))); }
 
   void run() {
     settle();
@@ -84,7 +82,12 @@ class Search {
 
   bool choose_wanted();
   void sift_wanted();
-  bool all_resolved() const;
+  bool all_resolved() const {
+    return std::all_of(targets_.begin(), targets_.end(), [&](int32_t number) {
+      return nodes_[number].resolved;
+    });
+  }
+
   void look(PyObject* const* objects, ssize_t count);
   void look_at_main();
   void look_into_tuples();
@@ -147,22 +150,6 @@ class Search {
   int32_t current_number_ = -1;  // -1: not asked yet, -2: not to be used
 };
 
-// It only hints: nothing goes wrong where an object is made up otherwise.
-void prefetch_behind(PyObject* object, const Type& type) {
-  const char* start = reinterpret_cast<const char*>(object);
-  if (type.kind == kList) {
-    __builtin_prefetch(list_items(object));
-  } else if (type.kind == kDict) {
-    const char* keys = at<const char*>(object, offsets::kDictKeys);
-    __builtin_prefetch(keys);
-    __builtin_prefetch(keys + 64);
-  } else if (type.kind == kOther && type.basicsize >= 24) {
-    __builtin_prefetch(at<const char*>(object, 16));
-  } else if (type.kind == kFunction) {
-    __builtin_prefetch(start + offsets::kKeywordDefaults);
-  }
-}
-
 // Wanted are the holders, not looked at yet, by which a target without a name can be reached.
 bool Search::choose_wanted() {
   wanted_.clear();
@@ -213,16 +200,9 @@ void Search::sift_wanted() {
     const int32_t number = wanted_[index];
     const uint64_t bit = scattered(nodes_[number].address) & bloom_mask_;
     bloom_[bit >> 6] |= uint64_t{1} << (bit & 63);
-    void* const object = pointer(nodes_[number].address);
-    const Kind kind = types_.of(object).kind;
+    const Kind kind = types_.of(pointer(nodes_[number].address)).kind;
     wants_containers_ |= kind == kTuple || kind == kDict;
   }
-}
-
-bool Search::all_resolved() const {
-  return std::all_of(targets_.begin(), targets_.end(), [&](int32_t number) {
-    return nodes_[number].resolved;
-  });
 }
 
 // Most of the time goes into waiting for memory, so an object is asked for in two steps ahead of
@@ -290,12 +270,9 @@ void Search::go_on_through_tuples() {
       list_items(fresh_), list_items(fresh_) + size_of(fresh_), std::back_inserter(tuples),
       [](PyObject* object) { return type_of(object) == &PyTuple_Type; });
   forget_passes();
-  const auto look_at_tuples = [&] {
-    look(tuples.data(), static_cast<ssize_t>(tuples.size()));
-  };
   const int16_t end = static_cast<int16_t>(pass_ + kDepth);
   for (bool first = true; ++pass_ < end && choose_wanted(); first = false) {
-    look_at_tuples();
+    look(tuples.data(), static_cast<ssize_t>(tuples.size()));
     if (!first) {
       look(objects_, count_);
     }

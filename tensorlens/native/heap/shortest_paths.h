@@ -185,11 +185,6 @@ void Search::write(Rows& rows) {
       number = node.best >= 0 ? edges_[node.best].holder : -1;
     }
   }
-  size_t count = 0;
-  for (const auto& step : steps) {
-    count += step.size();
-  }
-  rows.reserve(count);
   for (const auto& step : steps) {
     for (const int32_t number : step) {
       write_row(number, rows);

@@ -411,9 +411,13 @@ class TestSteps:
         two.steps.holdings = holdings
         report = self.report(monkeypatch, one, two)
         assert [leak.bytes_per_step for leak in report.leaks] == [16]
-        assert report.notes[0] == (
-            "two: what its steps left behind could not be told: ValueError: odd"
-        )
+        note = "two: what its steps left behind could not be told: ValueError: odd"
+        assert report.notes[0] == note
+        # that one leaves nothing behind does not say that there is no leak
+        one, two = self.both()
+        one.steps.figures, two.steps.holdings = lambda: StepFigures({}, {}, {}), holdings
+        report = self.report(monkeypatch, one, two)
+        assert (report.leaks, report.verdict) == ((), f"not clear: {note}")
 
     def test_what_nothing_in_python_holds_is_told_by_the_framework_that_counted_it(
         self, monkeypatch
