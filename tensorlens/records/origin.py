@@ -52,14 +52,10 @@ def merge_origins(found: Sequence[Recorded], *, same_marks: bool = False) -> Rec
         return found[0] if found else (EventLog(), Origin())
     starts = _starts([origin for _, origin in found])
     begun = min(range(len(found)), key=starts.__getitem__)
-    parts: list[LogPart] = []
-    threads = 0
-    for (log, _), start in zip(found, starts, strict=True):
-        parts.append(LogPart(log, delay_ns=start - starts[begun], threads=threads))
-        threads += max((context.thread for context in log.contexts), default=0)
+    delays = [start - starts[begun] for start in starts]
     origins = [origin for _, origin in found]
     notes = [note for origin in origins for note in origin.notes]
-    return merge_logs(parts, same_marks=same_marks), replace(
+    return merge_logs([log for log, _ in found], delays, same_marks=same_marks), replace(
         origins[0],
         source=_sources(origins),
         started=origins[begun].started,
@@ -97,50 +93,44 @@ def _dropped_peaks(found: Sequence[Recorded]) -> Mapping[str, EventLog]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class LogPart:
-    """One of the logs that are joined."""
-
-    log: EventLog
-    delay_ns: int = 0
-    """How much later than the earliest it began; its times are moved by so much."""
-    threads: int = 0
-    """How many threads the parts before it met: numbers of its own go on from there."""
-
-
-def merge_logs(parts: Sequence[LogPart], *, same_marks: bool = False) -> EventLog:
+def merge_logs(
+    logs: Sequence[EventLog], delays: Sequence[int] = (), *, same_marks: bool = False
+) -> EventLog:
     """Return one log: blocks that were there before first, then all events by time.
 
     Events of the same time keep their order; what a row's numbers refer to is renumbered.
 
     Args:
-        parts: the logs.
+        logs: those that are joined.
+        delays: how much later than the earliest each began, in nanoseconds; none where all
+            began at once.
         same_marks: each mark of the program was made in all of them, and is one moment: behind
             what stood before it in any.
     """
-    whole = EventLog()
-    rows = [_renumbered(whole, part) for part in parts]
-    order = [*merge(*(_keys(part, number) for number, part in enumerate(parts)))]
-    places = [array("i", bytes(4 * len(part.log))) for part in parts]
+    whole, threads = EventLog(), 0
+    delays = delays or [0] * len(logs)
+    rows = []
+    for log, delay in zip(logs, delays, strict=True):
+        rows.append(_renumbered(whole, log, delay, threads))
+        threads += max((context.thread for context in log.contexts), default=0)
+    keys = (
+        _keys(log, delay, number)
+        for number, (log, delay) in enumerate(zip(logs, delays, strict=True))
+    )
+    order = [*merge(*keys)]
+    places = [array("i", bytes(4 * len(log))) for log in logs]
     for place, (_, _, number, row) in enumerate(order):
         places[number][row] = place
     for column, code in EventLog.COLUMNS.items():
         values = [rows[number][column][row] for _, _, number, row in order]
         setattr(whole, column, array(code, values))
-    whole.pair = array(
-        "i",
-        [
-            -1 if (pair := parts[number].log.pair[row]) < 0 else places[number][pair]
-            for _, _, number, row in order
-        ],
-    )
-    for number, part in enumerate(parts):
-        whole.held.update({places[number][row]: size for row, size in part.log.held.items()})
-    marks = [
-        [_moved(mark, part, places[number]) for mark in part.log.marks]
-        for number, part in enumerate(parts)
-    ]
-    dropped = [part.log.dropped_marks for part in parts]
+    pairs = [(number, logs[number].pair[row]) for _, _, number, row in order]
+    whole.pair = array("i", [-1 if row < 0 else places[number][row] for number, row in pairs])
+    marks: list[list[Mark]] = []
+    for log, delay, own in zip(logs, delays, places, strict=True):
+        whole.held.update({own[row]: size for row, size in log.held.items()})
+        marks.append([_moved(mark, delay, own) for mark in log.marks])
+    dropped = [log.dropped_marks for log in logs]
     if same_marks:
         whole.marks = _same(marks)
         whole.dropped_marks = [*min(dropped, key=len, default=[])]
@@ -164,18 +154,18 @@ def _same(columns: Sequence[Sequence[Mark]]) -> list[Mark]:
     return sorted([*found, *own], key=lambda mark: mark.row)
 
 
-def _keys(part: LogPart, number: int) -> list[tuple[bool, int, int, int]]:
-    log = part.log
+def _keys(log: EventLog, delay: int, number: int) -> list[tuple[bool, int, int, int]]:
     return [
-        (kind != START, time + part.delay_ns, number, row)
+        (kind != START, time + delay, number, row)
         for row, (kind, time) in enumerate(zip(log.kind, log.time, strict=True))
     ]
 
 
-def _renumbered(whole: EventLog, part: LogPart) -> dict[str, Sequence[int]]:
+def _renumbered(
+    whole: EventLog, log: EventLog, delay: int, threads: int
+) -> dict[str, Sequence[int]]:
     """Take over what rows refer to, and return the columns with their new numbers."""
-    log = part.log
-    adopted = whole.adopted(log, threads=part.threads)
+    adopted = whole.adopted(log, threads=threads)
     nodes = [*whole.stacks.adopted(log.stacks), -1]
     devices = [whole.device_number(name) for name in log.devices]
     whole.segments += [
@@ -191,13 +181,11 @@ def _renumbered(whole: EventLog, part: LogPart) -> dict[str, Sequence[int]]:
     return {
         **{column: getattr(adopted, column) for column in EventLog.COLUMNS},
         "device": [devices[number] for number in log.device],
-        "time": [
-            0 if log.was_before(row) else time + part.delay_ns for row, time in enumerate(log.time)
-        ],
+        "time": [0 if log.was_before(row) else time + delay for row, time in enumerate(log.time)],
     }
 
 
-def _moved(mark: Mark, part: LogPart, places: Sequence[int]) -> Mark:
+def _moved(mark: Mark, delay: int, places: Sequence[int]) -> Mark:
     """Return the mark behind the event that it stood behind."""
     row = 0 if mark.row <= 0 or not places else places[mark.row - 1] + 1
-    return replace(mark, row=row, time_ns=mark.time_ns + part.delay_ns)
+    return replace(mark, row=row, time_ns=mark.time_ns + delay)

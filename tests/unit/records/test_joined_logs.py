@@ -1,5 +1,5 @@
 from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, START, Context, EventLog, Label, Mark
-from tensorlens.records.origin import LogPart, merge_logs
+from tensorlens.records.origin import merge_logs
 from tensorlens.records.stacks import Frame
 
 
@@ -29,7 +29,7 @@ def device():
 
 
 def test_rows_are_in_the_order_of_time_with_what_was_there_first():
-    whole = merge_logs([LogPart(host()), LogPart(device(), delay_ns=3)])
+    whole = merge_logs([host(), device()], [0, 3])
     assert [(event.device, event.action, event.nbytes, event.time_ns) for event in whole] == [
         ("cpu", "start", 100, 0),
         ("cuda:0", "start", 512, 0),
@@ -40,7 +40,7 @@ def test_rows_are_in_the_order_of_time_with_what_was_there_first():
 
 
 def test_what_rows_refer_to_is_renumbered():
-    whole = merge_logs([LogPart(device()), LogPart(host())])
+    whole = merge_logs([device(), host()])
     (free,) = [event for event in whole if event.action == "free"]
     assert whole[free.pair].nbytes == 30 and whole[free.pair].pair == free.row
     assert whole[free.pair].module == "net.fc"
@@ -51,7 +51,7 @@ def test_what_rows_refer_to_is_renumbered():
 
 
 def test_a_mark_stays_behind_the_event_it_stood_behind():
-    whole = merge_logs([LogPart(host()), LogPart(device())])
+    whole = merge_logs([host(), device()])
     rows = {mark.name: mark.row for mark in whole.marks}
     assert whole[rows["begun"] - 1].nbytes == 100
     assert whole[rows["end"] - 1].action == "free"
@@ -62,7 +62,7 @@ def test_marks_of_one_log_alone_do_not_shift_those_of_the_program():
     call = Mark(GRAPH_CALL, 2, 6)
     one.marks.insert(1, call)
     other.marks = [Mark("begun", 1, 1), Mark("end", 2, 30)]
-    whole = merge_logs([LogPart(one), LogPart(other)], same_marks=True)
+    whole = merge_logs([one, other], same_marks=True)
     # cpu start, cuda:0 start, cuda:0 alloc, cpu alloc, cpu free
     assert [(mark.name, mark.row) for mark in whole.marks] == [
         ("begun", 2),
@@ -73,4 +73,4 @@ def test_marks_of_one_log_alone_do_not_shift_those_of_the_program():
 
 def test_nothing_joined_is_empty():
     assert len(merge_logs([])) == 0
-    assert len(merge_logs([LogPart(EventLog())])) == 0
+    assert len(merge_logs([EventLog()])) == 0
