@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tensorlens.records.events import (
     ALLOC,
@@ -17,7 +16,6 @@ from tensorlens.records.events import (
     SEGMENT_ALLOC,
     SEGMENT_FREE,
     START,
-    Context,
     Segment,
     SegmentBlock,
 )
@@ -25,22 +23,11 @@ from tensorlens.records.torch_files.sizes import LargePool, Rules
 from tensorlens.records.torch_files.trace import FREED, TraceEvent
 
 
-class LogRow(NamedTuple):
-    """One row for an event log; ``time`` in microseconds, as in the trace."""
-
-    kind: int
-    address: int
-    size: int
-    time: int
-    stack: int
-    context: Context | None
-
-
 @dataclass(slots=True)
 class Lifetimes:
     """The rows of one device: those that were there at the start, then those of its trace."""
 
-    rows: list[LogRow] = field(default_factory=list)
+    rows: list[TraceEvent] = field(default_factory=list)
     starts: int = 0
     """How many of the rows were there at the start."""
     resident: int = 0
@@ -166,7 +153,7 @@ class _Replay:
         time = trace[-1].time if trace else -1
         for block in self._before.late:
             made.late += 1
-            row = LogRow(ALLOC, block.address, block.size, time, block.stack, None)
+            row = TraceEvent(ALLOC, block.address, block.size, time, block.stack, None)
             self._hand_out(row, block.size)
         made.resident = len(self._live)
         # the segments tell the size of what is still there
@@ -182,7 +169,7 @@ class _Replay:
         found: tuple[TraceEvent | SegmentBlock, ...] = (*before.freed, *before.resident)
         for each in found:
             stack = each.stack if isinstance(each, SegmentBlock) else -1
-            row = LogRow(START, each.address, each.size, -1, stack, None)
+            row = TraceEvent(START, each.address, each.size, -1, stack, None)
             self._hand_out(row, each.size)
         self._made.starts = len(self._made.rows)
         gone = (step.address for step in (*before.freed, *before.waiting))
@@ -198,9 +185,9 @@ class _Replay:
             self._pool.free(step.address)
             self._end(step._replace(stack=-1, context=None))
         given = self._pool.place(step.address, step.size)
-        self._hand_out(LogRow(ALLOC, *step[1:6]), given)
+        self._hand_out(step, given)
 
-    def _hand_out(self, row: LogRow, given: int) -> None:
+    def _hand_out(self, row: TraceEvent, given: int) -> None:
         number = self._live[row.address] = len(self._made.rows)
         self._given[number] = given
         self._made.rows.append(row)
@@ -214,11 +201,11 @@ class _Replay:
     def _end(self, step: TraceEvent) -> None:
         made = self._made
         self._freed[len(made.rows)] = self._live.pop(step.address)
-        made.rows.append(LogRow(FREE, *step[1:6]))
+        made.rows.append(step._replace(kind=FREE))
 
     def _other(self, step: TraceEvent) -> None:
         if step.kind == SEGMENT_ALLOC and not step.mapped:
             self._pool.add(step.address, step.size)
         elif step.kind == SEGMENT_FREE and not step.mapped:
             self._pool.remove(step.address)
-        self._made.rows.append(LogRow(*step[:6]))
+        self._made.rows.append(step)

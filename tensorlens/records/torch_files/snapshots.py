@@ -15,7 +15,7 @@ from tensorlens.errors import FileFormatError
 from tensorlens.interpreter import paused_collector
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
-from tensorlens.records.torch_files.lifetimes import Lifetimes, LogRow, lifetimes
+from tensorlens.records.torch_files.lifetimes import Lifetimes, lifetimes
 from tensorlens.records.torch_files.sizes import Rules
 from tensorlens.records.torch_files.trace import (
     WRONG,
@@ -157,7 +157,7 @@ def _fill(log: EventLog, made: Mapping[str, Lifetimes], started: int) -> None:
         log.append(event.kind, device, event.address, event.size, time, event.stack, event.context)
 
 
-def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, str, LogRow]]:
+def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, str, TraceEvent]]:
     for place, row in enumerate(made.rows[made.starts :]):
         time = place if started < 0 else max(row.time - started, 0)
         yield time * _NS, device, row
