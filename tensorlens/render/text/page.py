@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from tensorlens.render.blocks import Mark
 from tensorlens.render.source import leading, printable, width
@@ -50,7 +50,11 @@ class Page:
     @property
     def glyphs(self) -> Glyphs:
         """The marks that the encoding holds."""
-        return UNICODE if _can_hold(self.encoding, UNICODE) else ASCII
+        try:
+            "".join(astuple(UNICODE)).encode(self.encoding)
+        except UnicodeEncodeError:
+            return ASCII
+        return UNICODE
 
     def shown(self, text: str) -> str:
         """Return text of a program as one line that a terminal shows and does not obey."""
@@ -102,12 +106,3 @@ def output_width() -> int:
         # no standard output, or it is closed already: reports are printed at exit too
         is_terminal = False
     return shutil.get_terminal_size().columns if is_terminal else _DEFAULT_WIDTH
-
-
-def _can_hold(encoding: str, glyphs: Glyphs) -> bool:
-    marks = (glyphs.peak, glyphs.growth, glyphs.raised, glyphs.bar, glyphs.rule, glyphs.ellipsis)
-    try:
-        "".join(marks).encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
