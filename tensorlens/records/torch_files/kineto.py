@@ -12,7 +12,7 @@ from tensorlens.ranks import Rank
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.stacks import NO_MODELS, Frame, Stacks
-from tensorlens.records.torch_files.trace import WRONG, damaged, frame_of
+from tensorlens.records.torch_files.trace import frame_of, reading
 
 _MEMORY = "[memory]"
 # c10/core/DeviceType.h
@@ -32,19 +32,13 @@ def has_memory(trace: _Event) -> bool:
     return isinstance(events, list) and any(map(_is_memory, events))
 
 
+@reading("trace")
 def from_trace(trace: _Event) -> Recorded:
     """Return the allocations in a trace, and where it is from.
 
     Raises:
         FileFormatError: it is damaged.
     """
-    try:
-        return _recorded(trace)
-    except WRONG as error:
-        raise damaged("trace", error) from None
-
-
-def _recorded(trace: _Event) -> Recorded:
     events = [each for each in trace["traceEvents"] if _is_memory(each) or _is_range(each)]
     # an operator begins before what it allocates at the same time
     events.sort(key=lambda each: (each["ts"], -each.get("dur", 0)))

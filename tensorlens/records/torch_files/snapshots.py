@@ -18,11 +18,10 @@ from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_files.lifetimes import Lifetimes, lifetimes
 from tensorlens.records.torch_files.sizes import Rules
 from tensorlens.records.torch_files.trace import (
-    WRONG,
     StackReader,
     TraceEvent,
-    damaged,
     device_name,
+    reading,
     segments,
     steps,
 )
@@ -101,10 +100,8 @@ def from_snapshot(data: Any, *, source: str | None = None) -> Recorded:
             "a snapshot that tensorlens made for other viewers: open it at pytorch.org/memory_viz,"
             " and here the .tlens or .json"
         )
-    try:
+    with reading("snapshot"):
         return _recorded(data, source or _SOURCE)
-    except WRONG as error:
-        raise damaged("snapshot", error) from None
 
 
 def _recorded(data: Any, source: str) -> Recorded:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -121,7 +122,7 @@ _KINDS = {
     "oom": OOM,
 }
 _MAPPED = ("segment_map", "segment_unmap")
-WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+_WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
 """Errors raised by reading data of another form."""
 
 
@@ -204,7 +205,15 @@ def device_name(index: int) -> str:
     return f"cuda:{index}"
 
 
-def damaged(what: str, error: Exception) -> FileFormatError:
-    """Return the error that says that a file of torch is damaged."""
-    reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-    return FileFormatError(f"damaged {what}: {reason[:100]}")
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Say that a file of torch is damaged where what is read of it is of another form.
+
+    Raises:
+        FileFormatError: it is.
+    """
+    try:
+        yield
+    except _WRONG as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise FileFormatError(f"damaged {what}: {reason[:100]}") from None
