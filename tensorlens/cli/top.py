@@ -25,9 +25,11 @@ from tensorlens.streams import for_stream
 
 _KEYS = "q quit  s sort  t snapshot  r record"
 _STEPS = 3
+"""Steps that ``r`` records without a number."""
 _LOOKS = 4
-"""Of one interval, where the output is no screen."""
+"""Looks in one interval, where the output is no screen."""
 _SHORTEST, _LONGEST = 0.05, 30.0
+"""Seconds of an interval."""
 _EPILOG = """\
 The job is started with TENSORLENS_LIVE=1 in its environment, and imports
 tensorlens (or is run by tensorlens run):

@@ -158,29 +158,29 @@ class TestAccelerators:
                 ask("xpu:0")
 
 
-class TestMeters:
-    def meters(self, *frameworks):
+class TestCounterSlots:
+    def slots(self, *frameworks):
         state = {"found": [*frameworks]}
         host = FakeCounter("the process", 7, 7, 7)
         return state, CounterSlots(find=lambda: state["found"], host=lambda: host)
 
     def test_figures_from_before_a_second_framework_go_on(self):
         first, second, _ = pair()
-        state, meters = self.meters(first)
-        assert meters.reader()() == (100, 130, 1000)
-        generation = meters.generation
+        state, slots = self.slots(first)
+        assert slots.reader()() == (100, 130, 1000)
+        generation = slots.generation
         state["found"] = [first, second]
-        assert meters.refresh() is False
-        assert meters.generation == generation + 1
-        assert meters.reader()() == (120, 180, 1000)
+        assert slots.refresh() is False
+        assert slots.generation == generation + 1
+        assert slots.reader()() == (120, 180, 1000)
 
     def test_figures_from_before_the_first_do_not(self):
         _first, _second, both = pair()
-        state, meters = self.meters()
-        assert meters.reader()() == (7, 7, 7)
+        state, slots = self.slots()
+        assert slots.reader()() == (7, 7, 7)
         state["found"] = both.adapters
-        assert meters.refresh() is True
-        assert meters.refresh() is False
+        assert slots.refresh() is True
+        assert slots.refresh() is False
 
     def test_the_slot_of_a_device_that_both_use_stays(self):
         first = FakeFramework("one", FakeCounter("1", 1, 1, 1))
@@ -191,22 +191,22 @@ class TestMeters:
             "cuda:1": FakeCounter("B", 5, 6, 7, device="cuda:1"),
         }
         first.used, second.used = ["cuda:0"], ["cuda:1", "cuda:0"]
-        state, meters = self.meters(first)
-        assert meters.reader()() == [1, 1, 1, 10, 15, 64]
+        state, slots = self.slots(first)
+        assert slots.reader()() == [1, 1, 1, 10, 15, 64]
         state["found"] = [first, second]
-        meters.refresh()
-        assert meters.reader()() == [3, 3, 1, 13, 19, 96, 5, 6, 7]
-        assert [each.device for each in meters.counters] == ["cpu", "cuda:0", "cuda:1"]
+        slots.refresh()
+        assert slots.reader()() == [3, 3, 1, 13, 19, 96, 5, 6, 7]
+        assert [each.device for each in slots.counters] == ["cpu", "cuda:0", "cuda:1"]
 
     def test_one_that_came_too_late_is_told(self):
         first, _second, both = pair()
-        state, meters = self.meters(first)
-        meters.refresh()
+        state, slots = self.slots(first)
+        slots.refresh()
         state["found"] = both.adapters
-        (note,) = meters.notes()
+        (note,) = slots.notes()
         assert note.startswith("two was imported after the last profiled call began: what it")
-        meters.refresh()
-        assert meters.notes() == []
+        slots.refresh()
+        assert slots.notes() == []
 
 
 @pytest.fixture
@@ -251,8 +251,8 @@ class TestRegistryOfTwo:
             name = "bare"
 
         use(monkeypatch, Bare())
-        meters = CounterSlots(host=lambda: FakeCounter("the process", 7, 7, 7))
-        assert meters.reader()() == (7, 7, 7) and meters.notes() == []
+        slots = CounterSlots(host=lambda: FakeCounter("the process", 7, 7, 7))
+        assert slots.reader()() == (7, 7, 7) and slots.notes() == []
         assert registry.device_name("cpu") == "cpu"
         with pytest.raises(DeviceError, match="no device cuda:0: bare has none but cpu"):
             registry.device_name("cuda:0")
