@@ -187,7 +187,7 @@ def level_reader(device_type: int) -> Callable[[int], tuple[int, int, int]]:
 
     def read(index: int) -> tuple[int, int, int]:
         figures = array("q", (UNKNOWN,) * 3)
-        if not library.tl_levels_read(device_type, index, start(figures)):
+        if not library.tl_levels_read(device_type, index, figures.buffer_info()[0]):
             raise LookupError("the allocator does not tell its level")
         allocated, peak, reserved = figures
         return allocated, peak, reserved

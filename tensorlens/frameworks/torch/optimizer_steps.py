@@ -20,7 +20,7 @@ def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
     in each step counts too, and the second one of a loop with two does not. When that parameter
     is gone the next optimizer to step takes its place.
     """
-    first: Callable[[], Any] = _nothing
+    first: weakref.ref[Any] | None = None
 
     def stepped(optimizer: Any, arguments: Any, options: Any) -> None:
         nonlocal first
@@ -30,7 +30,7 @@ def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
         parameter = next((each for group in groups for each in group["params"]), None)
         if parameter is None:
             return
-        known = first()
+        known = None if first is None else first()
         if known is None:
             first = weakref.ref(parameter)
         if known is None or known is parameter:
@@ -71,7 +71,3 @@ def when_backward(act: Callable[[], None]) -> Callable[[], None]:
     keep_compilers_out([ended])
     torch.autograd.backward = functools.update_wrapper(passed, backward)
     return undo
-
-
-def _nothing() -> None:
-    return None

@@ -263,13 +263,6 @@ class _History:
 _history = _History()
 
 
-class _Running(threading.local):
-    """The paths of the modules that a thread is in, the innermost last."""
-
-    def __init__(self) -> None:
-        self.paths: list[str] = []
-
-
 def _since(snapshot: dict[str, Any], started: float) -> dict[str, Any]:
     """Return the snapshot without events from before; what they left is in the segments."""
     begun = started * 1e6
@@ -293,19 +286,22 @@ def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
         # hooks would be compiled into the program's graphs
         return lambda: None
     _, path_of = look(roots, near=False)
-    running = _Running()
+    running = threading.local()
 
-    def say() -> None:
-        tell(f"tensorlens phase=forward module={running.paths[-1]}" if running.paths else "")
+    def paths() -> list[str]:
+        """Return the paths of the modules that this thread is in, the innermost last."""
+        found: list[str] = vars(running).setdefault("paths", [])
+        return found
 
     def enter(module: Any, arguments: Any) -> None:
         kind = class_name(module)
-        running.paths.append((path_of(id(module), kind) or kind).replace(" ", ""))
-        say()
+        path = (path_of(id(module), kind) or kind).replace(" ", "")
+        paths().append(path)
+        tell(f"tensorlens phase=forward module={path}")
 
     def leave(module: Any, arguments: Any, output: Any) -> None:
-        del running.paths[-1:]
-        say()
+        del paths()[-1:]
+        tell(f"tensorlens phase=forward module={paths()[-1]}" if paths() else "")
 
     modules = torch.nn.modules.module
     handles = (

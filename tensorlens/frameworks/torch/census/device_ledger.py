@@ -51,13 +51,8 @@ _METAL = {
 }
 
 
-def explanations(kind: str, no_blocks: str | None) -> dict[str, str]:
-    """Return one line for each figure.
-
-    Args:
-        kind: the backend.
-        no_blocks: why the allocator's blocks are not known; None where they are.
-    """
+def _explanations(kind: str, no_blocks: str | None) -> dict[str, str]:
+    """Return one line for each figure; ``no_blocks`` is why blocks are not known, or None."""
     found = {**_BY_BLOCK, **(_METAL if kind == "mps" else _DRIVER)}
     if no_blocks is not None:
         found |= _BY_STATISTICS
@@ -65,20 +60,20 @@ def explanations(kind: str, no_blocks: str | None) -> dict[str, str]:
     return found
 
 
-# key, label and explanation of the parts of ``other``
-_OUTSIDE = (
-    "outside",
-    "tensors outside of the allocator",
-    "storages that lie in none of the allocator's segments: shared by another process "
-    "(CUDA IPC) or made by another library, or freed while this was read",
-)
-_CONTEXT = (
-    "context",
-    "context and libraries of this process",
-    "what NVML tells of this process, less what is reserved: the context, loaded kernels, memory "
-    "of libraries that ask the driver themselves",
-)
-_OTHERS = ("other_processes", "other processes and the driver", "the rest of other")
+_PARTS = {
+    "outside": (
+        "tensors outside of the allocator",
+        "storages that lie in none of the allocator's segments: shared by another process "
+        "(CUDA IPC) or made by another library, or freed while this was read",
+    ),
+    "context": (
+        "context and libraries of this process",
+        "what NVML tells of this process, less what is reserved: the context, loaded kernels, "
+        "memory of libraries that ask the driver themselves",
+    ),
+    "other_processes": ("other processes and the driver", "the rest of other"),
+}
+"""Label and explanation of the parts of ``other``."""
 
 _NOT_OURS = ("cpu", "meta")
 # aten/src/ATen/cuda/CublasHandlePool.cpp: parseChosenWorkspaceSize, before and since sm_90
@@ -174,7 +169,7 @@ class _Device:
             *self._described(),
             missing=self._missing,
             parts=tuple(self._parts),
-            explanations=explanations(self._kind, self._no_blocks),
+            explanations=_explanations(self._kind, self._no_blocks),
             **self._figures,
         )
         return balanced(ledger)
@@ -219,7 +214,7 @@ class _Device:
             self._figures[name] = getattr(found, name)
         self._parts += found.parts
         if found.outside:
-            self._parts.append(Term("other", *_OUTSIDE[:2], found.outside, _OUTSIDE[2]))
+            self._add_part("outside", found.outside)
 
     def _read_statistics(self) -> None:
         """Read the figures without starting a new peak, as ``Backend.read`` would."""
@@ -265,9 +260,12 @@ class _Device:
             context = process - reserved
         except Exception as error:
             self._lack(_line(error), "context", "other_processes")
-        self._parts.append(Term("other", *_CONTEXT[:2], context, _CONTEXT[2]))
-        rest = None if context is None else other - context
-        self._parts.append(Term("other", *_OTHERS[:2], rest, _OTHERS[2]))
+        self._add_part("context", context)
+        self._add_part("other_processes", None if context is None else other - context)
+
+    def _add_part(self, key: str, nbytes: int | None) -> None:
+        label, explanation = _PARTS[key]
+        self._parts.append(Term("other", key, label, nbytes, explanation))
 
 
 def _driver_figures(torch: Any, kind: str, index: int) -> tuple[int, int]:

@@ -135,53 +135,6 @@ class _Counts:
     """Asked for, and not taken by a worker."""
 
 
-class _Tasks:
-    """The tasks of one iterator, given its attributes."""
-
-    def __init__(self, content: Mapping[str, Any]) -> None:
-        self._content = content
-        self.has_pin_thread = "_pin_memory_thread" in content
-
-    def settled(self) -> tuple[_Counts, bool]:
-        """Return counts, and whether they agree with each other: two looks that are the same."""
-        before = self._counts()
-        for _ in range(_TRIES):
-            now = self._counts()
-            if now == before:
-                return now, True
-            before = now
-        return before, False
-
-    def _counts(self) -> _Counts:
-        tasks = dict(self._content["_task_info"])
-        status = _items(self._content.get("_workers_status"))
-        asked = [info[0] for info in tasks.values() if len(info) == 1]
-        going = [at for at in asked if not 0 <= at < len(status) or status[at]]
-        queues = _items(self._content["_index_queues"])
-        waiting = [_length(queue) for at, queue in enumerate(queues) if at in going]
-        return _Counts(
-            ready=len(tasks) - len(asked),
-            asked=len(going),
-            results=_length(self._content["_worker_result_queue"]),
-            pinned=(_length(self._content.get("_data_queue")) or 0) if self.has_pin_thread else 0,
-            waiting=None if None in waiting else sum(each for each in waiting if each is not None),
-        )
-
-    def received(self) -> list[Any]:
-        """Return the batches that came out of order."""
-        tasks = dict(self._content["_task_info"])
-        return [info[1] for info in tasks.values() if len(info) == 2]
-
-    def pinned(self) -> list[Any]:
-        """Return the batches that the thread which pins has copied."""
-        if not self.has_pin_thread:
-            return []
-        waiting = content_of(self._content.get("_data_queue")).get("queue", ())
-        with contextlib.suppress(RuntimeError, TypeError):
-            return [item[1] for item in tuple(waiting)]
-        return []
-
-
 def _items(value: Any) -> list[Any]:
     """Return what a plain list or tuple holds, and nothing of anything else."""
     return list(value) if type(value) in (list, tuple) else []
@@ -205,13 +158,12 @@ class _QueueView:
         self._workers, self._prefetch = workers, prefetch
         self._limit = workers * prefetch
         self._notes: list[str] = []
-        tasks = _Tasks(self._content)
+        self._has_pin_thread = "_pin_memory_thread" in self._content
         self._processes = _items(self._content["_workers"])
         self._pids = [pid for pid in map(_pid, self._processes) if pid]
-        self._counts, self._pipe = self._arrived(tasks)
+        self._counts, self._pipe = self._arrived()
         self._shared = shared_in_flight(self._pids)
-        self._received, self._pinned = tasks.received(), tasks.pinned()
-        self._has_pin_thread = tasks.has_pin_thread
+        self._received, self._pinned = self._out_of_order(), self._copied()
         self._results = self._batches()
         self._one = self._largest(example)
 
@@ -253,13 +205,50 @@ class _QueueView:
             notes=tuple(self._notes),
         )
 
-    def _arrived(self, tasks: _Tasks) -> tuple[_Counts, PipeContent | None]:
+    def _settled(self) -> tuple[_Counts, bool]:
+        """Return counts, and whether they agree with each other: two looks that are the same."""
+        before = self._count()
+        for _ in range(_TRIES):
+            now = self._count()
+            if now == before:
+                return now, True
+            before = now
+        return before, False
+
+    def _count(self) -> _Counts:
+        tasks = dict(self._content["_task_info"])
+        status = _items(self._content.get("_workers_status"))
+        asked = [info[0] for info in tasks.values() if len(info) == 1]
+        going = [at for at in asked if not 0 <= at < len(status) or status[at]]
+        queues = _items(self._content["_index_queues"])
+        waiting = [_length(queue) for at, queue in enumerate(queues) if at in going]
+        return _Counts(
+            ready=len(tasks) - len(asked),
+            asked=len(going),
+            results=_length(self._content["_worker_result_queue"]),
+            pinned=(_length(self._content.get("_data_queue")) or 0) if self._has_pin_thread else 0,
+            waiting=None if None in waiting else sum(each for each in waiting if each is not None),
+        )
+
+    def _out_of_order(self) -> list[Any]:
+        tasks = dict(self._content["_task_info"])
+        return [info[1] for info in tasks.values() if len(info) == 2]
+
+    def _copied(self) -> list[Any]:
+        """Return the batches that the thread which pins has copied."""
+        if self._has_pin_thread:
+            waiting = content_of(self._content.get("_data_queue")).get("queue", ())
+            with contextlib.suppress(RuntimeError, TypeError):
+                return [item[1] for item in tuple(waiting)]
+        return []
+
+    def _arrived(self) -> tuple[_Counts, PipeContent | None]:
         """Return what there is, once the results that are announced are in the pipe.
 
         A worker announces one and then moves its tensors into shared memory, in another thread.
         """
         for _ in range(_WAITS):
-            counts, agree = tasks.settled()
+            counts, agree = self._settled()
             pipe = sent(self._content["_worker_result_queue"])
             if pipe is None or pipe.pickled or pipe.count >= (counts.results or 0):
                 break
