@@ -129,6 +129,19 @@ def test_bytes_of_a_selection(stage):
     del kept
 
 
+def test_selected_values_are_known_where_mask_and_tensor_are(stage):
+    lengths = torch.tensor([4, 0, 7, 2])
+    assert lengths[lengths > 3].tolist() == [4, 7]
+    assert stage.said == []
+
+
+def test_values_selected_by_an_assumed_mask_are_said(stage):
+    mask = values()[:, 0] > 0
+    assert torch.arange(5)[mask].tolist() == [0, 1, 2, 3, 4]
+    assert any("selection by a mask" in each for each in stage.said)
+    assert any("5 values of a tensor" in each for each in stage.said)
+
+
 def test_bytes_of_one_hot(stage):
     index = torch.randint(0, 10, (6, 8))
     before = stage.allocated()

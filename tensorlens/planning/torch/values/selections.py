@@ -83,12 +83,12 @@ def _index(mode: Any, func: Any, tensor: Any, indices: Sequence[Any]) -> Any:
             continue
         count, where = _count(each, "a selection by a mask")
         found = known(each)
-        with mode:
-            for column in range(each.dim()):
-                index = _new(mode, each, (count,), torch.int64)
-                if where is not None and found is not None:
+        for column in range(each.dim()):
+            index = _new(mode, each, (count,), torch.int64)
+            if where is not None and found is not None:
+                with torch._C._DisableTorchDispatch():
                     note(index, where[:, column], found.origin.assumed)
-                plain.append(index)
+            plain.append(index)
     with mode:
         return func(tensor, plain)
 
