@@ -37,8 +37,10 @@ class KerasOwners:
         self._optimizers = OptimizerNames(
             naming.names, self._give, lambda variable: self._layers.given.get(id(variable))
         )
-        self._of_weights: dict[int, tuple[str, ...]] = {}
-        self._values: set[int] = set()
+        self.of_weights: dict[int, tuple[str, ...]] = {}
+        """Address of a weight to the parts of the path of its layer."""
+        self.values: set[int] = set()
+        """Addresses of the tensors that are values of variables."""
 
     @property
     def anchors(self) -> dict[int, int]:
@@ -82,14 +84,6 @@ class KerasOwners:
         )
         return [each for each in modules if id(each) not in ours]
 
-    def has(self, address: int) -> bool:
-        """Tell whether the tensor at an address is the value of a variable."""
-        return address in self._values
-
-    def module_paths(self) -> dict[int, tuple[str, ...]]:
-        """Return address of a weight to the parts of the path of its layer."""
-        return self._of_weights
-
     def _note(self, layers: Iterable[Any]) -> None:
         """Give layers their paths, and what modules of torch they wrap names below them."""
         for layer in layers:
@@ -106,10 +100,10 @@ class KerasOwners:
         value = content_of(variable).get("_value")
         if issubclass(type(value), torch.Tensor):
             self._naming.give(value, node, role, again=False)
-            self._values.add(id(value))
+            self.values.add(id(value))
             path = self._layers.layer_of.get(id(variable))
             if path is not None:
-                self._of_weights[id(value)] = parts_of(path)
+                self.of_weights[id(value)] = parts_of(path)
 
 
 def is_layer(item: Any) -> bool:

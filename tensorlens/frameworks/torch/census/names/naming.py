@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import weakref
@@ -65,13 +66,6 @@ class Naming:
         return self._first
 
 
-class _WeakReference(weakref.ref[Any]):
-    __slots__ = ("address", "number")
-
-    address: int
-    number: int
-
-
 class FirstSeenOrder:
     """Remembers the objects it has ordered, without keeping them alive.
 
@@ -81,7 +75,7 @@ class FirstSeenOrder:
 
     def __init__(self) -> None:
         # by address: a class of the user's may have its own __eq__ and __hash__
-        self._seen: dict[int, _WeakReference] = {}
+        self._seen: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._numbers = itertools.count()
 
     def ordered(self, items: Sequence[Any]) -> list[Any]:
@@ -91,15 +85,13 @@ class FirstSeenOrder:
         """
         new = [item for item in items if id(item) not in self._seen]
         for item in _by_age(new):
-            seen = _WeakReference(item, self._forget)
-            seen.address, seen.number = id(item), next(self._numbers)
-            self._seen[id(item)] = seen
-        return sorted(items, key=lambda item: self._seen[id(item)].number)
+            reference = weakref.ref(item, functools.partial(self._forget, id(item)))
+            self._seen[id(item)] = reference, next(self._numbers)
+        return sorted(items, key=lambda item: self._seen[id(item)][1])
 
-    def _forget(self, reference: weakref.ref[Any]) -> None:
-        address = getattr(reference, "address", 0)
+    def _forget(self, address: int, reference: weakref.ref[Any]) -> None:
         # another object may have the address by now
-        if self._seen.get(address) is reference:
+        if self._seen.get(address, (None,))[0] is reference:
             del self._seen[address]
 
 

@@ -92,7 +92,7 @@ class Owners:
         if self.keras is not None:
             # a module of torch has a second name for the weights of layers in it
             for index in range(first, len(self.naming.again)):
-                if self.keras.has(id(self.naming.items[index])):
+                if id(self.naming.items[index]) in self.keras.values:
                     self.naming.again[index] = False
 
     def add_keras(self, objects: list[Any]) -> None:
@@ -199,7 +199,7 @@ class Owners:
             for address, several in modules.users().items()
         }
         if self.keras is not None:
-            for address, path in self.keras.module_paths().items():
+            for address, path in self.keras.of_weights.items():
                 if len(users.get(address, ())) < 2:
                     users[address] = [(path, False)]
         return users
