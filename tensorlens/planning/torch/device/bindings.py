@@ -271,6 +271,8 @@ class StreamBase(torch.Stream):  # type: ignore[misc]
 class EventBase(torch.Event):  # type: ignore[misc]
     """Stands in for ``torch._C._CudaEventBase``."""
 
+    _moment = 0.0
+
     def __new__(
         cls,
         enable_timing: bool = False,
