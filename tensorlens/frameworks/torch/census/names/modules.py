@@ -98,12 +98,14 @@ class ModulePaths:
                 self.modules.append(module)
                 self._nodes.append(node)
                 for registry, role in _ROLES:
-                    held = _plain(content.get(registry))
+                    held = content.get(registry)
+                    held = held if type(held) is dict else _plain(held)
                     if held:
                         entries += held.items()
                         places += [node] * len(held)
                         roles += [role] * len(held)
-                below = _plain(content.get("_modules"))
+                below = content.get("_modules")
+                below = below if type(below) is dict else _plain(below)
                 if below and len(self.modules) - met < MOST_PLACES:
                     above.append((iter([*below.items()]), node))
                     inside.append(id(module))
@@ -133,7 +135,8 @@ def outermost(modules: Sequence[Any]) -> list[Any]:
     inside: set[int] = set()
     dict_of = _reader()
     for module in modules:
-        children = _plain(dict_of(module).get("_modules"))
+        children = dict_of(module).get("_modules")
+        children = children if type(children) is dict else _plain(children)
         if children:  # most have none
             # copied in one step: another thread may add to it
             inside.update(id(each) for each in [*children.values()] if each is not module)
@@ -172,9 +175,7 @@ def _reader() -> Callable[[Any], dict[str, Any]]:
 
 
 def _plain(registry: Any) -> dict[str, Any]:
-    """Return a registry of a module as a plain dict; it may be a scripted module's."""
-    if type(registry) is dict:
-        return registry
+    """Return a registry of a module that is no plain dict as one; it may be a scripted module's."""
     if issubclass(type(registry), dict):
         return dict(dict.items(registry))
     return dict(registry.items()) if _is_scripted(registry) else {}
