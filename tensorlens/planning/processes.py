@@ -328,9 +328,13 @@ def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
     if outer is not None:
         yield lambda count, now: outer(None, now) if now else None
         return
-    is_terminal = sys.stderr.isatty()
-    with tqdm(total=total, desc=name, unit=unit, leave=False, disable=not is_terminal) as bar:
-        done = _on_bar(bar, name) if is_terminal else _in_lines(name, unit, total)
+    with contextlib.ExitStack() as stack:
+        if sys.stderr.isatty():
+            # any bar, disabled ones too, lets a thread of tqdm run until the process ends
+            bar = stack.enter_context(tqdm(total=total, desc=name, unit=unit, leave=False))
+            done = _on_bar(bar, name)
+        else:
+            done = _in_lines(name, unit, total)
         token = _shown.set(done)
         try:
             yield done

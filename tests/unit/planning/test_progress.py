@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from tqdm import tqdm
 
 from tensorlens.planning.estimate.batches import largest_that_fits
 from tensorlens.planning.processes import progress
@@ -47,8 +48,11 @@ def test_quick_runs_show_nothing_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stderr", file := io.StringIO())
+    monkeypatch.setattr(tqdm, "monitor", None)
     search()
     assert file.getvalue() == ""
+    # nor is there a thread more, which would be in the way of a fork
+    assert tqdm.monitor is None
 
 
 def test_long_runs_write_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
