@@ -103,9 +103,10 @@ class Fit:
         """Return whether it fits into so many bytes, or a text such as ``24 GiB``.
 
         Raises:
-            UsageError: it is no size.
+            UsageError: there is no capacity, or it is no size.
         """
-        return self if capacity is None else replace(self, capacity=parse_bytes(capacity))
+        wanted = self._known() if capacity is None else parse_bytes(capacity)
+        return replace(self, capacity=wanted)
 
     @property
     def verdict(self) -> Verdict:
@@ -114,13 +115,17 @@ class Fit:
         Raises:
             UsageError: there is no capacity.
         """
+        capacity = self._known()
+        if self.is_bounded and self.needed.high <= capacity:
+            return Verdict.FITS
+        return Verdict.TIGHT if self.needed.point <= capacity else Verdict.TOO_LARGE
+
+    def _known(self) -> int:
         if self.capacity is None:
             raise UsageError(
                 'host memory has no fixed size here: fits("24 GiB") answers for a capacity'
             )
-        if self.is_bounded and self.needed.high <= self.capacity:
-            return Verdict.FITS
-        return Verdict.TIGHT if self.needed.point <= self.capacity else Verdict.TOO_LARGE
+        return self.capacity
 
     def __bool__(self) -> bool:
         return self.verdict != Verdict.TOO_LARGE

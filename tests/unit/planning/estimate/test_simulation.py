@@ -178,5 +178,6 @@ def test_host_memory_fits_into_what_is_asked_alone():
     fits = Fit(None, Range.exactly(40 * MIB))
     assert repr(fits) == "<no capacity was asked>" and repr(fits("41 MiB")) == "<fits>"
     assert not fits(39 * MIB)
-    with pytest.raises(UsageError, match="no fixed size"):
-        bool(fits)
+    for ask in (bool, Fit.__call__):
+        with pytest.raises(UsageError, match="no fixed size"):
+            ask(fits)
