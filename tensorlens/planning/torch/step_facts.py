@@ -147,8 +147,7 @@ def _address(tensor: Any) -> int:
 def _described(optimizer: torch.optim.Optimizer) -> OptimizerFacts:
     groups = optimizer.param_groups
     sizes = [each.nbytes for group in groups for each in group["params"]]
-    decay = inspect.signature(type(optimizer)).parameters.get("weight_decay")
-    usual = 0 if decay is None else decay.default
+    usual = _usual_decay(type(optimizer))
     return OptimizerFacts(
         kind=class_name(optimizer),
         momentum=any(group.get("momentum") for group in groups),
@@ -156,6 +155,14 @@ def _described(optimizer: torch.optim.Optimizer) -> OptimizerFacts:
         largest=max(sizes, default=0),
         rate=_rate(groups),
     )
+
+
+def _usual_decay(kind: type) -> Any:
+    try:
+        return inspect.signature(kind).parameters["weight_decay"].default
+    except (KeyError, TypeError, ValueError):
+        # none of its own, or a class without a signature that can be read
+        return 0
 
 
 def _rate(groups: Sequence[Mapping[str, Any]]) -> float | None:
