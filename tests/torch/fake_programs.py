@@ -436,6 +436,9 @@ def seeds():
     generator = torch.Generator("cuda").manual_seed(1)
     torch.randn(3, generator=generator, device="cuda")
     torch.randperm(5, generator=generator, device="cuda")
+    graphed = torch.Generator("cuda")
+    graphed.graphsafe_set_state(generator.graphsafe_get_state())
+    found.append(graphed.initial_seed())
     with torch.random.fork_rng():
         torch.randn(2)
     return [*found, str(generator.device), generator.initial_seed(), [*state.shape]]

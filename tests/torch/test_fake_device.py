@@ -86,7 +86,7 @@ EXPECTED = {
     },
     "streams": [True, True, False, True, 8, [-1, 0]],
     # a seed and an offset, eight bytes each
-    "seeds": [3, 4, ON_DEVICE, 1, [16]],
+    "seeds": [3, 4, 1, ON_DEVICE, 1, [16]],
     "memory": [[100, 200, 100, 200, 200, 100, 100], [ON_DEVICE, ON_DEVICE], 1, True],
     "refused": ["a snapshot of the allocator cannot be had from a card that is not there"],
     "losses": [ON_DEVICE, [10, 3, 5]],

@@ -49,6 +49,13 @@ struct PhiloxGenerator final : public c10::GeneratorImpl {
     if (bytes.numel() == 16) std::memcpy(&offset_, data + 8, 8);
   }
 
+  // copies: no graph is captured that a shared state would have to follow
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override {
+    seed_ = other->current_seed();
+    offset_ = other->get_offset();
+  }
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override { return clone(); }
+
  private:
   PhiloxGenerator* clone_impl() const override {
     auto* copy = new PhiloxGenerator();
