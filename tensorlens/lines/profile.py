@@ -41,9 +41,7 @@ class ProfiledBlock:
         self.function = function or _block(frame)
         self.frame = id(frame)
         self._engine = engine
-        calls = self.function.account.calls
         self._activation: Activation = engine.adopt(self.function.account, frame)
-        self.function.account.calls = calls + 1
 
     def close(self, frame: FrameType, error: BaseException | None) -> None:
         """End the block; its last line ends here."""
@@ -156,9 +154,9 @@ class DecoratorProfiler(LineProfiler):
         if not self.adds_up:
             return ProfiledBlock(engine, frame)
         key = id(original(frame.f_code)), frame.f_lineno
-        block = ProfiledBlock(engine, frame, self._blocks.get(key))
-        self._blocks[key] = block.function
-        return block
+        # in one step: several threads may come to it at once
+        known = self._blocks.get(key) or self._blocks.setdefault(key, _block(frame))
+        return ProfiledBlock(engine, frame, known)
 
     def block_ended(self, block: ProfiledBlock, options: Options) -> None:
         """Print the figures of a block."""

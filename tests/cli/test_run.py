@@ -10,12 +10,7 @@ import pytest
 from commands import environment, own_lines, tensorlens
 
 from tensorlens.cli import main
-from tensorlens.lines.report import (
-    DeviceSource,
-    FunctionLines,
-    Line,
-    LineReport,
-)
+from tensorlens.lines.report import LineReport
 
 DECORATED = """\
 import tensorlens
@@ -232,6 +227,29 @@ def test_o_adds_up_a_block_that_is_open_several_times(folder):
     assert {line.lineno: line.hits for line in function.lines} == {3: 3, 4: 3, 5: 2, 6: 3}
 
 
+def test_o_adds_up_a_block_that_two_threads_begin_at_once(folder):
+    (folder / "threads.py").write_text(
+        "import linecache, threading, tensorlens\n"
+        "read, both = linecache.getlines, threading.Barrier(2)\n"
+        "def read_together(*where):\n"
+        "    both.wait()\n"
+        "    return read(*where)\n"
+        "def work():\n"
+        "    with tensorlens.profile:\n"
+        "        x = 1\n"
+        "linecache.getlines = read_together\n"
+        "threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "for each in threads: each.start()\n"
+        "for each in threads: each.join()\n"
+        "linecache.getlines = read\n"
+    )
+    done = tensorlens(folder, "run", "-o", "out.json", "threads.py")
+    assert done.returncode == 0, done.stderr
+    (function,) = LineReport.from_json((folder / "out.json").read_text("utf-8")).functions
+    assert function.calls == 2
+    assert {line.lineno: line.hits for line in function.lines} == {7: 2, 8: 2}
+
+
 def test_blocks_of_a_forked_child_are_its_own(folder):
     (folder / "forks.py").write_text(
         "import os, tensorlens\n"
@@ -429,8 +447,3 @@ def test_tensor_bytes_are_exact(folder):
     table = tensorlens(folder, "show", "out.json").stdout
     assert "+3.91 KiB  │     a = torch.ones(1000)" in table
     assert "● +8.00 KiB  │     b = torch.ones(2, 1024)" in table
-
-
-def function(*lines: Line, calls: int) -> LineReport:
-    made = FunctionLines("f", "f", "m", "m.py", 1, calls, lines)
-    return LineReport((made,), (DeviceSource("cpu", "counted", "exact"),))

@@ -192,6 +192,7 @@ class Activation:
             self.line(self.lineno)
             self.resumed = True
         self.accounts = (*self.accounts, account)
+        account.calls += 1
 
     def part(self, account: Account, error: BaseException | None = None) -> None:
         """Undo :meth:`join`; the block ends, by ``error`` if given."""
