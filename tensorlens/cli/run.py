@@ -337,7 +337,8 @@ class ProfiledRun:
             say(f"the model's own lines are in {name}: {again}")
 
     def _why_nothing(self, consequence: str) -> str:
-        if any(entry.is_cleared for entry in profile.profiler.functions):
+        profiler = profile.profiler
+        if any(each.is_cleared for each in (*profiler.functions, *profiler.blocks.values())):
             return f" since the figures were cleared{consequence}"
         name = self._called.program.name
         if self._is_default:

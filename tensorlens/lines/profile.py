@@ -105,7 +105,7 @@ class DecoratorProfiler(LineProfiler):
         self.adds_up = False
         """Figures are for the end: ``every`` and the end of a block print and clear nothing."""
         self.has_printed = False
-        self._blocks: dict[tuple[int, int], ProfiledFunction] = {}
+        self.blocks: dict[tuple[int, int], ProfiledFunction] = {}
         """Blocks whose figures add up, by the identity of their code and the line."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
@@ -155,7 +155,7 @@ class DecoratorProfiler(LineProfiler):
             return ProfiledBlock(engine, frame)
         key = id(original(frame.f_code)), frame.f_lineno
         # in one step: several threads may come to it at once
-        known = self._blocks.get(key) or self._blocks.setdefault(key, _block(frame))
+        known = self.blocks.get(key) or self.blocks.setdefault(key, _block(frame))
         return ProfiledBlock(engine, frame, known)
 
     def block_ended(self, block: ProfiledBlock, options: Options) -> None:
@@ -163,14 +163,15 @@ class DecoratorProfiler(LineProfiler):
         if not self.adds_up:
             self._print([block.function], options)
 
-    @property
-    def functions(self) -> tuple[ProfiledFunction, ...]:
-        """The functions in the order they were added, then blocks whose figures add up."""
-        return (*super().functions, *self._blocks.values())
+    def clear(self) -> None:
+        """Forget the figures, those of blocks that add up as well."""
+        super().clear()
+        for each in self.blocks.values():
+            each.account.clear()
 
     def _forked(self) -> None:
         # of blocks that are open, and of functions, the engine does that
-        for each in self._blocks.values():
+        for each in self.blocks.values():
             each.account.clear()
             each.account.cleared = False
 
@@ -208,9 +209,9 @@ class DecoratorProfiler(LineProfiler):
             self._print(entries, options, process)
 
     def pending(self, process: str | None) -> list[ProfiledFunction]:
-        """Return the functions whose figures were not printed yet; of a child, what it ran."""
+        """Return what has figures that were not printed yet; of a child, what it ran."""
         pending = []
-        for entry in self.functions:
+        for entry in (*self.functions, *self.blocks.values()):
             options = self._options.get(id(entry), Options())
             ran = entry.ran or (entry.was_read and not process)
             if ran or not (options.every or options.if_called or process or entry.is_cleared):

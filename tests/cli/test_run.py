@@ -447,3 +447,19 @@ def test_tensor_bytes_are_exact(folder):
     table = tensorlens(folder, "show", "out.json").stdout
     assert "+3.91 KiB  │     a = torch.ones(1000)" in table
     assert "● +8.00 KiB  │     b = torch.ones(2, 1024)" in table
+
+
+def test_function_of_p_that_was_never_called_is_said_beside_a_block_that_ran(folder):
+    (folder / "library.py").write_text(
+        "import tensorlens\n"
+        "def unused():\n"
+        "    pass\n"
+        "def run():\n"
+        "    with tensorlens.profile:\n"
+        "        x = 1\n"
+    )
+    (folder / "uses.py").write_text("import library\nlibrary.run()\n")
+    done = tensorlens(folder, "run", "-p", "library.unused", "-o", "out.json", "uses.py")
+    assert "tensorlens: -p library.unused: its function was never called" in own_lines(done.stderr)
+    (function,) = LineReport.from_json((folder / "out.json").read_text("utf-8")).functions[1:]
+    assert function.name == "with block in run()"
