@@ -105,7 +105,6 @@ class LiveLines:
                 steps.close()
 
 
-_ROWS = 40
 _BY_TYPE = re.compile("<(?!lambda>)")
 
 
