@@ -3,7 +3,7 @@
 Without a device torch always takes the kernel that keeps the scores. Here the steps of
 ``scaled_dot_product_attention`` of ``aten/src/ATen/native/transformers/attention.cpp`` (torch 2.13)
 are taken in Python, and those of ``select_sdp_backend`` of ``cuda/sdp_utils.cpp`` beside it. What
-the kernels take for themselves is in :mod:`.temporaries.operators`.
+the kernels take for themselves is in :mod:`.operators`.
 """
 
 from __future__ import annotations
