@@ -29,18 +29,15 @@ struct NodeLog {
   SpinLock lock;
   std::atomic<int64_t> calls{0};
   std::vector<NodeEvent> events;
+  size_t over = 0;  // how many of them are of calls that are over
   std::unordered_set<uint64_t> met;
   bool has_fresh = false;  // whether a node was met for the first time among the events
   bool leaves_out = false;  // the call that runs
+  int64_t ended = 0;  // calls that ended since none ran
   int64_t left_out = 0;  // how many calls
 
   bool is_on() const {
     return calls.load(std::memory_order_relaxed) > 0;
-  }
-
-  std::vector<NodeEvent>::iterator end_of_calls() {
-    const auto is_end = [](const NodeEvent& event) { return event.size < 0; };
-    return std::find_if(events.rbegin(), events.rend(), is_end).base();
   }
 
   void add(const NodeEvent& event) {
@@ -61,9 +58,8 @@ struct NodeLog {
         has_fresh |= met.insert(name).second;
       }
     } catch (const std::bad_alloc&) {
-      events.erase(end_of_calls(), events.end());
+      events.erase(events.begin() + over, events.end());
       leaves_out = true;
-      ++left_out;
     }
   }
 
@@ -71,11 +67,21 @@ struct NodeLog {
     // a child forked during a call has a count of 0 already
     const int64_t left = std::max<int64_t>(0, calls.load() - 1);
     calls.store(left, std::memory_order_relaxed);
+    ++ended;
     if (left == 0) {
       add(NodeEvent{0, -1, -1, -1});
+    }
+    // of calls that overlap, as of threads, all are left out
+    if (leaves_out) {
+      left_out += ended;
+      ended = 0;
+    }
+    if (left == 0) {
+      over = events.size();
+      ended = 0;
       leaves_out = false;
     }
-    return has_fresh ? -1 : static_cast<int64_t>(events.size());
+    return has_fresh && over > 0 ? -1 : static_cast<int64_t>(over);
   }
 };
 
@@ -100,6 +106,8 @@ void follow_forks() {
       [] {
         g_node_log.calls.store(0);
         g_node_log.events.clear();
+        g_node_log.over = 0;
+        g_node_log.ended = 0;
         g_node_log.leaves_out = false;
         g_node_log.lock.unlock();
       });
@@ -123,11 +131,12 @@ TL_EXPORT PyObject* tl_nodes_begin() {
 TL_EXPORT int64_t tl_nodes_take(NodeEvent* found, int64_t most) {
   const Holding holding(g_node_log.lock);
   std::vector<NodeEvent>& events = g_node_log.events;
-  const auto last = g_node_log.end_of_calls();
-  const int64_t count = last - events.begin();
+  const auto last = events.begin() + g_node_log.over;
+  const auto count = static_cast<int64_t>(g_node_log.over);
   if (count <= most) {
     std::copy(events.begin(), last, found);
     events.erase(events.begin(), last);
+    g_node_log.over = 0;
     g_node_log.has_fresh &= !events.empty();
   }
   return count;
