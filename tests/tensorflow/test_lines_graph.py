@@ -7,6 +7,7 @@ import tensorflow as tf
 from interrupting import Interrupted, interrupt_once
 from line_checks import Table, tables
 
+from tensorlens.frameworks.tensorflow import traced_lines
 from tensorlens.frameworks.tensorflow.cpu import install
 from tensorlens.lines.present.layout import layouts
 from tensorlens.lines.present.overview import overview
@@ -204,6 +205,57 @@ def test_a_call_with_too_many_allocations_is_left_out_and_told():
     (line, *_) = [each for each in table.function.lines if "x = tf.reverse" in each.source]
     assert (line.hits, line.memory["cpu"].allocated) == (2, 2 * 4000)
     assert "left out for more than a million allocations: 1 call" in table.function.note
+
+
+def test_calls_that_overlap_one_with_too_many_allocations_are_left_out_and_told():
+    profiler = LineProfiler()
+
+    @tf.function
+    @profiler
+    def work(x, turns):
+        for _ in tf.range(turns):
+            x = tf.reverse(tf.reverse(tf.reverse(tf.reverse(x, [0]), [0]), [0]), [0])
+        return x
+
+    x, few, many = tf.zeros(1000), tf.constant(2), tf.constant(300_000)
+
+    def three():
+        return work(work(work(x, few), few), many)
+
+    @tf.function
+    @profiler
+    def around():
+        return tf.py_function(three, [], tf.float32)
+
+    work(x, few), work(x, few)
+    around()
+    notes = [each.function.note for each in tables(profiler.result(), "graph").values()]
+    assert len(notes) == 2
+    assert all("more than a million allocations: 4 calls" in each for each in notes)
+
+
+def test_a_failure_to_add_up_is_told_and_reaches_nobody(monkeypatch):
+    profiler = LineProfiler()
+
+    @tf.function
+    @profiler
+    def work(x):
+        return x + 1
+
+    def fail(events):
+        raise MemoryError("no room")
+
+    work(tf.zeros(1000))
+    profiler.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(traced_lines, "_sizes", fail)
+        work(tf.zeros(1000))
+        table = graph_table(profiler)
+    assert table.function.calls == 1
+    assert "figures of some calls are missing: MemoryError: no room" in table.function.note
+    profiler.clear()
+    work(tf.zeros(1000))
+    assert graph_table(profiler).function.note is None
 
 
 def test_only_the_branch_that_ran_has_figures():

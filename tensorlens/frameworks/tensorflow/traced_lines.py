@@ -34,7 +34,6 @@ _AT_ONCE = 1 << 15
 """Events that wait to be added up."""
 _EVENT = np.dtype([("address", "u8"), ("size", "i8"), ("function", "i4"), ("node", "i4")])
 """``NodeEvent`` of ``node_log.hpp``."""
-_NONE = 0xFFFFFFFF
 
 
 @functools.lru_cache(_MOST_READ)
@@ -63,6 +62,7 @@ class FollowedCode:
         self._calls = calls
         self._counted: dict[_Line, NodeFigures] = {}
         self._left_out = calls.left_out()
+        self.failure: str | None = None
         self._of_models: set[int] = set()
         """Lines that run all layers of a functional or Sequential model."""
         self.times = 0
@@ -84,7 +84,7 @@ class FollowedCode:
         """Forget what was counted."""
         self._calls.add_up()
         self.times = 0
-        self.levels = None
+        self.levels = self.failure = None
         self._left_out = self._calls.left_out()
         self._counted.clear()
 
@@ -133,6 +133,8 @@ class FollowedCode:
         if used := ", ".join(used_devices()):
             hidden = "TensorFlow does not tell of single nodes there"
             yield f"of {used} nothing is in this table: {hidden}"
+        if self.failure:
+            yield f"figures of some calls are missing: {self.failure}"
         left_out = self._calls.left_out() - self._left_out
         if left_out:
             yield f"left out for more than a million allocations: {counted(left_out, 'call')}"
@@ -227,19 +229,26 @@ class GraphCalls:
         self._library.tl_nodes_forget()
 
     def add_up(self) -> None:
-        """Add up the events of all calls that are over."""
+        """Add up the events of all calls that are over; a failure is told in the notes."""
         with self._lock:
-            call, name, size = _sizes(self._events())
-            names, place = np.unique(name, return_inverse=True)
-            members: dict[tuple[FollowedCode, _Line], list[int]] = {}
-            for number, each in enumerate(names.tolist()):
-                for place_of in self._lines_of(each):
-                    members.setdefault(place_of, []).append(number)
-            for (code, line), numbers in members.items():
-                is_of_line = np.zeros(len(names), bool)
-                is_of_line[numbers] = True
-                chosen = np.flatnonzero(is_of_line[place])
-                code.count(line, call[chosen], size[chosen])
+            try:
+                self._add_up()
+            except Exception as failure:
+                for code in self._codes:
+                    code.failure = f"{type(failure).__name__}: {failure}"
+
+    def _add_up(self) -> None:
+        call, name, size = _sizes(self._events())
+        names, place = np.unique(name, return_inverse=True)
+        members: dict[tuple[FollowedCode, _Line], list[int]] = {}
+        for number, each in enumerate(names.tolist()):
+            for place_of in self._lines_of(each):
+                members.setdefault(place_of, []).append(number)
+        for (code, line), numbers in members.items():
+            is_of_line = np.zeros(len(names), bool)
+            is_of_line[numbers] = True
+            chosen = np.flatnonzero(is_of_line[place])
+            code.count(line, call[chosen], size[chosen])
 
     def _events(self) -> Any:
         events = np.empty(0, _EVENT)
@@ -293,16 +302,13 @@ class GraphCalls:
                 codes.append(code)
         if not codes:
             return None
-        return _Known(tuple(codes), body.backward_of is not None, _where_compiled(functions, name))
+        return _Known(tuple(codes), body.backward_of is not None, functions.compiled_at(name))
 
     def _lines_of(self, name: int) -> Sequence[tuple[FollowedCode, _Line]]:
         if name not in self._places:
             if len(self._places) >= _MOST_PLACED:
                 self._places.clear()
-            function, node = (
-                None if number == _NONE else self._allocator.op_name(number)
-                for number in (name >> 32, name & _NONE)
-            )
+            function, node = map(self._allocator.op_name, (name >> 32, name & 0xFFFFFFFF))
             try:
                 self._places[name] = self._find_lines(function, node)
             except Exception:  # of a TensorFlow with other internals: it is in no line
@@ -361,18 +367,6 @@ def _frames_of(functions: Functions, *names: str) -> tuple[set[Frames], set[Fram
         frames = inside if body.name in compiled else plain
         frames.update(body.frames(node) for node in body.nodes)
     return plain, inside
-
-
-def _where_compiled(functions: Functions, name: str) -> Frames:
-    found = {
-        body.frames(node.name)
-        for body in functions.called_by(name)
-        if not body.compiled
-        for node in body.nodes.values()
-        for _, called in node.calls
-        if (inner := functions.body(called)) is not None and inner.compiled
-    }
-    return found.pop() if len(found) == 1 else ()
 
 
 def _last_line(code: CodeType) -> int:
