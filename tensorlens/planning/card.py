@@ -156,6 +156,8 @@ def find_card(text: str | Card | None = None) -> Card:
         return DEFAULT
     if isinstance(text, Card):
         return text
+    if not isinstance(text, str):
+        raise UsageError(f"card={text!r}: give its name, such as h100")
     key = _key(text)
     if key in _AMBIGUOUS:
         raise UsageError(f'"{text}" may be one of several cards: {", ".join(_AMBIGUOUS[key])}')
@@ -193,7 +195,7 @@ class DeviceSpec:
 
 def device_spec(device: str, card: str | Card | None, capacity: int | str | None) -> DeviceSpec:
     """Return where it is estimated; :data:`DEFAULT` where no card is named."""
-    kind = device.partition(":")[0]
+    kind = device.partition(":")[0] if isinstance(device, str) else ""
     if kind not in ("cuda", "cpu"):
         raise UsageError(f"device={device!r}: cuda and cpu can be estimated")
     if kind == "cpu" and card is not None:

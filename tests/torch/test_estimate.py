@@ -223,9 +223,17 @@ def test_what_is_no_question():
         {"capacity": "much"},
         {"card": "no such card"},
         {"settings": "no_such_option:1"},
+        {"device": 0},
+        {"card": 4090},
+        {"settings": 1},
+        {"arguments": ["batch"]},
+        {"arguments": {1: 2}},
     ):
         with pytest.raises(UsageError):
             tensorlens.estimate(make, **options)
+    for lowest in (0, "8", 1.5):
+        with pytest.raises(UsageError, match="1 <= lowest"):
+            tensorlens.max_batch(make, "24 GiB", lowest=lowest)
 
 
 def test_a_program_that_fails_says_where():

@@ -23,7 +23,11 @@ from tensorlens.planning.compare.outcomes import (
     run_search,
 )
 from tensorlens.planning.compare.result import Comparison, Outcome
-from tensorlens.planning.estimate.api import StepsRequest, allocator_settings
+from tensorlens.planning.estimate.api import (
+    StepsRequest,
+    allocator_settings,
+    checked_arguments,
+)
 from tensorlens.planning.estimate.target import STEPS, MakeStep, framework_of, program, search_path
 from tensorlens.planning.processes import Done, progress, shared_runner
 from tensorlens.planning.trace import Framework
@@ -153,13 +157,14 @@ def compare(
     _check_numbers(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
-    spec = device_spec(device or "cuda", card, capacity)
+    if timeout is not None and not isinstance(timeout, int | float):
+        raise UsageError(f"timeout={timeout!r}: it is a number of seconds")
+    spec = device_spec("cuda" if device is None else device, card, capacity)
     asked = program(make_step, with_data=measured)
     # checked() refuses any other
     known_framework = cast(Framework, framework or framework_of(make_step, asked))
-    known_options = checked(
-        options, framework=known_framework, arguments=arguments or {}, with_data=measured
-    )
+    own = checked_arguments(arguments)
+    known_options = checked(options, framework=known_framework, arguments=own, with_data=measured)
     baseline = _baseline(known_options, baseline)
     if batch is None and spec.capacity is not None:
         batch = lowest

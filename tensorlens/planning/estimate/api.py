@@ -116,6 +116,7 @@ def request(
     """Return what :func:`estimate` is asked, with everything checked that can be."""
     spec = device_spec(device, card, capacity)
     settings = allocator_settings(settings)
+    own = checked_arguments(arguments)
     for name, number in {"steps": steps, "world_size": world_size}.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise UsageError(f"{name}={number!r}: it is a number, at least 1")
@@ -128,14 +129,25 @@ def request(
         return keras_request(target, spec, **of_keras)
     check_options(of_keras)
     asked = program(target, script_args)
-    job = Job(asked.name, asked, Choice({}, dict(arguments or {})), "torch", search_path())
+    job = Job(asked.name, asked, Choice({}, own), "torch", search_path())
     job = replace(job, steps=steps, world_size=world_size, of_keras=of_keras)
     return StepsRequest(job, spec, settings)
+
+
+def checked_arguments(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the keyword arguments of a ``make_step``."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise UsageError(f"arguments={given!r}: give a dict of make_step's arguments")
+    return dict(given)
 
 
 def allocator_settings(given: str | None) -> str:
     """Return what torch's allocator will be set to: what was given, else what it is set to now."""
     settings = settings_text(os.environ) if given is None else given
+    if not isinstance(settings, str):
+        raise UsageError(f"settings={given!r}: give a text, as in PYTORCH_CUDA_ALLOC_CONF")
     Settings.parse(settings)
     return settings
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 from tensorlens.errors import UsageError
@@ -158,7 +159,8 @@ def max_batch(
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error.
     """
-    if lowest < 1 or (highest is not None and highest < lowest):
+    least, most = lowest, lowest if highest is None else highest
+    if not (isinstance(least, Integral) and isinstance(most, Integral) and 1 <= least <= most):
         raise UsageError(f"batches from {lowest} to {highest}: give 1 <= lowest <= highest")
     if capacity is None and card is None:
         raise UsageError(

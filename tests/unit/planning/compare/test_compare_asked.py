@@ -65,6 +65,9 @@ def test_options_that_make_no_sense(options, words):
         ({"capacity": "much"}, "not a size"),
         ({"framework": "jax"}, "there is torch"),
         ({"executor": 3}, "concurrent.futures"),
+        ({"device": 0}, "cuda and cpu"),
+        ({"arguments": [1]}, "arguments=.*give a dict"),
+        ({"timeout": "10"}, "timeout='10': it is a number of seconds"),
     ],
 )
 def test_arguments_that_make_no_sense(given, words):
