@@ -10,14 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.compilers import TracedCode
-
-if TYPE_CHECKING:
-    pass
-
 
 _Marks: TypeAlias = "tuple[int, int, int, _Marks | None]"
 """How many marks there are; the start of a hit, what had survived before it, the marks below.
