@@ -28,6 +28,7 @@ from tensorlens.planning.trials.jobs import (
     JobEnd,
     JobStart,
     Mode,
+    Program,
     Progress,
     Reason,
     Result,
@@ -47,6 +48,8 @@ _LAST = 2000
 """Bytes of what a process wrote that are told when it ends by itself."""
 _FOLDER = Path(__file__).parents[2]
 """Where this package lies."""
+_LOADING = "TENSORLENS_LOADING"
+"""The variable with the programs that a process was started to run, and those above it."""
 
 
 def interpreter() -> Sequence[str]:
@@ -97,7 +100,7 @@ class Runner:
             ) from None
         is_fake = job.mode is Mode.FAKE
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if is_fake else {}
-        environment = {**os.environ, **job.environment, **hidden}
+        environment = {**os.environ, **job.environment, **hidden, _LOADING: _loading(job.program)}
         key = _key(job, environment, is_fake)
         with _lock:
             server = self._servers.pop(key, None) or _kept.pop(key, None)
@@ -137,6 +140,22 @@ class Runner:
             else:
                 # a program that ran in the process itself may have something to clean up
                 server.close()
+
+
+def _loading(program: Program) -> str:
+    """Return the programs that this process and those above it run, and the one to run now.
+
+    Raises:
+        UsageError: it is among them: each process would start the next one without end.
+    """
+    known = os.environ.get(_LOADING, "").split("\n")
+    this = f"{program.file or program.module or ''}:{program.name}"
+    if this in known:
+        raise UsageError(
+            f"{program.name} asks about itself when it is loaded: put that call under"
+            ' if __name__ == "__main__":'
+        )
+    return "\n".join([*known, this])
 
 
 def _key(job: Job, environment: dict[str, str], is_fake: bool) -> Hashable:

@@ -1,5 +1,8 @@
 """What is estimated and where: each kind of target with each function, card and capacity."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -167,3 +170,20 @@ def test_a_function_that_takes_no_batch_is_refused():
         assert str(caught.value).endswith(
             "alone takes no batch: give it that argument, or let it return a compiled Keras model"
         )
+
+
+def test_a_module_that_asks_about_itself_as_it_is_imported_is_told_so(tmp_path):
+    (tmp_path / "asks.py").write_text(
+        "import torch, tensorlens\n"
+        "def make_step():\n"
+        "    return lambda: torch.ones(1000)\n"
+        "print(tensorlens.estimate('asks:make_step', device='cpu'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "asks.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert (
+        "asks:make_step asks about itself when it is loaded: put that call under if __name__ =="
+        ' "__main__":'
+    ) in done.stderr.splitlines()[-1]
