@@ -34,11 +34,20 @@ class Nodes {
 
   int32_t find(uint64_t thread, int64_t number) {
     const Holding holding(lock);
+    if (made_ == nullptr) {
+      return kNoStack;
+    }
     for (int64_t earlier = number; earlier >= 0 && number - earlier < kMostAtOnce; --earlier) {
-      const Made* const made = made_ == nullptr ? nullptr : place(thread, earlier);
-      if (made != nullptr && made->stack != 0 && made->thread == thread &&
-          made->number == earlier) {
-        return made->stack - 1;
+      const Made& made = *place(thread, earlier);
+      if (made.stack == 0) {
+        continue;
+      }
+      // whose place a later one has may be what is looked for: the operator before it made others
+      if (made.thread != thread || made.number > earlier) {
+        return kNoStack;
+      }
+      if (made.number == earlier) {
+        return made.stack - 1;
       }
     }
     return kNoStack;

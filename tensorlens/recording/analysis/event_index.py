@@ -48,10 +48,6 @@ class EventIndex:
         self.born: PlaceTable[SourceLine | None] = PlaceTable(lambda place: lines.born(place[0]))
         self.charged = PlaceTable(lambda place: lines.charged(*place, phase[place]))
         self.calls = PlaceTable(lambda place: lines.calls(*place, phase[place]))
-        of_wrappers = purposes(log.stacks)
-        self.purpose: PlaceTable[Purpose | None] = PlaceTable(
-            lambda place: None if place[0] < 0 else of_wrappers[place[0]]
-        )
         self.model = PlaceTable(lambda place: lines.model(*place, phase[place]))
         self.module = PlaceTable(lambda place: lines.module(*place, phase[place]))
         self._spans: PlaceTable[Key] = PlaceTable(self._span)
@@ -63,6 +59,12 @@ class EventIndex:
     def context(self, place: Place) -> Context:
         """Return what ran there."""
         return _NOTHING if place[1] < 0 else self.log.contexts[place[1]]
+
+    @cached_property
+    def purpose(self) -> PlaceTable[Purpose | None]:
+        """What the memory of a place is for, where a known function took it."""
+        of_stacks = purposes(self.log.stacks)
+        return PlaceTable(lambda place: None if place[0] < 0 else of_stacks[place[0]])
 
     @cached_property
     def runs(self) -> array[int]:
