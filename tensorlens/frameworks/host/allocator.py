@@ -26,6 +26,7 @@ _pointer, _length, _number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _SIGNATURES: Signatures = {
     "tl_make_reader": (ctypes.py_object, ()),
     "tl_allocated": (_length, ()),
+    "tl_sizes": (_length, (_pointer, _length, _pointer)),
     "tl_set_era": (None, (_number,)),
     "tl_living": (_pointer, (_number,)),
     "tl_totals": (_pointer, ()),
@@ -124,11 +125,19 @@ class NativeAllocator:
         Raises:
             MemoryError: there is none for a copy of the table.
         """
+        sizes = array("q", bytes(8 * len(addresses)))
+        allocated = self.library.tl_sizes(start(addresses), len(addresses), start(sizes))
+        # most often every block has a name: then nothing of the table is copied
+        found = dict(zip(addresses, sizes, strict=True))
+        named = sum(found.values()) + [*found.values()].count(-1)
+        if named == allocated:
+            nothing = LiveBlocks(array("Q"), array("q"), *(array("i") for _ in range(4)))
+            return Balance(allocated, named, sizes, 0, [], nothing)
         blocks = self.living()
         size, starts = blocks.size, blocks.address
+        # all of it is of the moment of the list
         sizes = array("q", map(dict(zip(starts, size, strict=True)).get, addresses, repeat(-1)))
-        named = {*addresses}
-        others = [row for row, address in enumerate(starts) if address not in named]
+        others = [row for row, address in enumerate(starts) if address not in found]
         allocated, unnamed = sum(size), sum(map(size.__getitem__, others))
         tagged = [row for row in others if by_node and blocks.node[row] >= 0]
         if tagged:

@@ -181,4 +181,20 @@ Columns* sum_by_birth() {
   });
 }
 
+// Gives the bytes of all blocks, and the sizes of those that begin at the addresses, -1 where none
+// does, at one moment.
+int64_t sizes_at(const uint64_t* addresses, int64_t length, int64_t* sizes) {
+  const AllLocked locked;
+  int64_t allocated = 0;
+  for (const Shard& shard : g_shards) {
+    shard.blocks.each([&](const Block& block) { allocated += block.size; });
+  }
+  for (int64_t index = 0; index < length; ++index) {
+    const auto address = static_cast<uintptr_t>(addresses[index]);
+    const Block* block = g_shards[shard_of(address)].blocks.find(address);
+    sizes[index] = block == nullptr ? -1 : block->size;
+  }
+  return allocated;
+}
+
 }  // namespace

@@ -118,6 +118,10 @@ TL_EXPORT int64_t tl_allocated() {
   return g_allocated.load(std::memory_order_relaxed);
 }
 
+TL_EXPORT int64_t tl_sizes(const uint64_t* addresses, int64_t length, int64_t* sizes) {
+  return sizes_at(addresses, length, sizes);
+}
+
 // See prepare_births. Also takes what functions are called that compute a layer, the packages whose
 // layers are no model's, and functions of wrappers; all are separated by NUL.
 TL_EXPORT int tl_prepare_births(
