@@ -114,7 +114,10 @@ def test_what_bf16_saves(measured):
     # without: N outputs, and the last product beside them; with: N halves, and their last in
     # single precision for the sum, the cast weights, and the cast data
     saved = (N + 1) * A - (N * A / 2 + A) - P / 2 - A / 2
-    assert measured.saved("bf16") == pytest.approx(saved, rel=0.05)
+    # a CPU that cannot multiply bf16 copies an operand of backward's first product to single
+    # precision, beside N halves and the product's two
+    copied = (N + 1) * A - (N * A / 2 + 2 * A / 2 + A) - P / 2
+    assert measured.saved("bf16") in (pytest.approx(saved, rel=0.05), pytest.approx(copied, 0.02))
 
 
 def test_a_batch_in_parts(measured):
