@@ -25,19 +25,13 @@ def work():
     second = torch.empty(500, dtype=torch.float64)
     del first
 
-def make_step():
-    layer = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
-    return lambda: layer.weight.sum()
-
 if __name__ == "__main__":
     with tensorlens.LineProfiler(work) as profiler:
         work()
     lines = profiler.result().functions[0].lines
-    estimate = tensorlens.estimate(make_step, device="cuda", card="h100", steps=1)
     print(json.dumps({
         "place": tensorlens.__file__,
         "net": [line.memory["cpu"].net for line in lines if line.memory.get("cpu")],
-        "parameter": estimate.by_role["parameter"],
     }))
 """
 
@@ -58,8 +52,8 @@ def _run(*arguments: str | Path, cwd: Path = ROOT, **environment: str) -> str:
 def test_wheel_with_native_parts_needs_no_compiler(tmp_path: Path) -> None:
     binaries, home = tmp_path / "prebuilt", tmp_path / "home"
     home.mkdir()
-    # those that the program and the doctor load: to compile all takes a minute
-    parts = ("--parts", "heap", "counter", "device", "tap")
+    # one without a framework, and what counts with each: to compile all takes a minute
+    parts = ("--parts", "heap", "counter", "tap")
     _run(sys.executable, ROOT / "packaging" / "prebuilt.py", binaries, "--installed", *parts)
     pip = (sys.executable, "-m", "pip")
     _run(
@@ -81,7 +75,6 @@ def test_wheel_with_native_parts_needs_no_compiler(tmp_path: Path) -> None:
     result = json.loads(_run(python, program, cwd=home, **bare).splitlines()[-1])
     assert result["place"].startswith(str(folder))
     assert result["net"] == [4000, 4000, -4000]
-    assert result["parameter"] == 1024 * 1024 * 4
 
     doctor = _run(python, "-m", "tensorlens", "doctor", "--json", cwd=home, **bare)
     findings = json.loads(doctor)["findings"]
