@@ -61,7 +61,8 @@ class FollowedCode:
         self._lines = range(code.co_firstlineno, _last_line(code) + 1)
         self._calls = calls
         self._counted: dict[_Line, NodeFigures] = {}
-        self._left_out = calls.left_out()
+        self.left_out = 0
+        """How many calls had too many events, or overlapped one that had."""
         self.failure: str | None = None
         self._of_models: set[int] = set()
         """Lines that run all layers of a functional or Sequential model."""
@@ -83,9 +84,8 @@ class FollowedCode:
     def clear(self) -> None:
         """Forget what was counted."""
         self._calls.add_up()
-        self.times = 0
+        self.times = self.left_out = 0
         self.levels = self.failure = None
-        self._left_out = self._calls.left_out()
         self._counted.clear()
 
     def count(self, line: _Line, call: Any, size: Any) -> None:
@@ -135,9 +135,8 @@ class FollowedCode:
             yield f"of {used} nothing is in this table: {hidden}"
         if self.failure:
             yield f"figures of some calls are missing: {self.failure}"
-        left_out = self._calls.left_out() - self._left_out
-        if left_out:
-            yield f"left out for more than a million allocations: {counted(left_out, 'call')}"
+        if self.left_out:
+            yield f"left out for more than a million allocations: {counted(self.left_out, 'call')}"
 
     def depth(self, frames: Frames) -> int | None:
         """Return which of the frames, innermost first, is the function's; None if none is."""
@@ -192,11 +191,8 @@ class GraphCalls:
                 "tl_nodes_begin": (ctypes.py_object, ()),
                 "tl_nodes_take": (number, (address, number)),
                 "tl_nodes_forget": (None, ()),
-                "tl_nodes_left_out": (number, ()),
             },
         )
-        self.left_out: Callable[[], int] = self._library.tl_nodes_left_out
-        """Gives how many calls had too many events so far."""
         self._lock = reentrant_lock()
         self._codes: tuple[FollowedCode, ...] = ()
         self._known: dict[str, _Known | None] = {}
@@ -267,13 +263,15 @@ class GraphCalls:
 
         def end() -> None:
             self._allocator.end(call)
+            waiting = self._allocator.end(logged)
             # less than none: nodes are new, and their function may be gone later
-            if not 0 <= self._allocator.end(logged) <= _AT_ONCE:
+            if not 0 <= waiting <= _AT_ONCE:
                 self.add_up()
             after = self._allocator.allocated()
             for code in known.codes:
                 code.levels = (code.levels or (before,))[0], after
                 code.times += not known.is_backward
+                code.left_out += max(0, -1 - waiting)
 
         return end
 

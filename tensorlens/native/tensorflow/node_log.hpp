@@ -34,7 +34,6 @@ struct NodeLog {
   bool has_fresh = false;  // whether a node was met for the first time among the events
   bool leaves_out = false;  // the call that runs
   int64_t ended = 0;  // calls that ended since none ran
-  int64_t left_out = 0;  // how many calls
 
   bool is_on() const {
     return calls.load(std::memory_order_relaxed) > 0;
@@ -72,16 +71,16 @@ struct NodeLog {
       add(NodeEvent{0, -1, -1, -1});
     }
     // of calls that overlap, as of threads, all are left out
-    if (leaves_out) {
-      left_out += ended;
-      ended = 0;
-    }
+    const int64_t left_out = leaves_out ? ended : 0;
     if (left == 0) {
       over = events.size();
-      ended = 0;
       leaves_out = false;
     }
-    return has_fresh && over > 0 ? -1 : static_cast<int64_t>(over);
+    if (left == 0 || left_out > 0) {
+      ended = 0;
+    }
+    const bool is_fresh = has_fresh && over > 0;
+    return left_out > 0 || is_fresh ? -1 - left_out : static_cast<int64_t>(over);
   }
 };
 
@@ -115,7 +114,8 @@ void follow_forks() {
 
 }  // namespace
 
-// The end gives how many events there are, or -1 where a node was met for the first time in one.
+// The end gives how many events there are, -1 where a node was met for the first time in one, or -1
+// less how many calls are left out with this one.
 TL_EXPORT PyObject* tl_nodes_begin() {
   {
     const Holding holding(g_node_log.lock);
@@ -142,13 +142,11 @@ TL_EXPORT int64_t tl_nodes_take(NodeEvent* found, int64_t most) {
   return count;
 }
 
-// Has all nodes met for the first time anew.
+// Has all nodes met for the first time anew, and gives back the room of a log that is empty.
 TL_EXPORT void tl_nodes_forget() {
   const Holding holding(g_node_log.lock);
-  g_node_log.met.clear();
-}
-
-TL_EXPORT int64_t tl_nodes_left_out() {
-  const Holding holding(g_node_log.lock);
-  return g_node_log.left_out;
+  g_node_log.met = {};
+  if (g_node_log.events.empty()) {
+    g_node_log.events = {};
+  }
 }
