@@ -17,6 +17,7 @@ import tensorlens
 from tensorlens.frameworks.tensorflow.cpu import install
 
 FLOAT = 4
+LONG = 8
 HANDLE = 200
 """Bytes of what operations know a variable by."""
 
@@ -353,3 +354,13 @@ def test_nothing_stays_behind():
         loss = variable * variable
     assert float(tape.gradient(loss, variable)) == 2.0
     assert backprop._gradient_function.__module__ == "tensorflow.python.eager.backprop"
+
+
+def test_what_tf_data_makes_between_calls_is_a_batch():
+    rows = tf.data.Dataset.range(64).map(lambda row: tf.fill((1000,), row)).prefetch(8)
+    with tensorlens.record() as recording:
+        for row in rows:
+            last = row
+    made = [held for held in recording.peak("cpu").tensors if held.nbytes == 1000 * LONG]
+    assert {(held.name, held.role) for held in made} == {("batch of tf.data: map(lambda)", "input")}
+    assert last.shape == (1000,)

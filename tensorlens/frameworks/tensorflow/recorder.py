@@ -131,14 +131,14 @@ class GraphLines:
         if context.op == _HANDLE:
             # of a variable that has died since
             return Label(HANDLES, "other")
-        what = title_of_data(context.op, nbytes) or self._constant(context.op, context.outer)
+        what = title_of_data(context.op, nbytes)
+        # without a function a line of Python has run an operation, known by its type
+        if what is None and (context.outer is not None or stack < 0 or "/" in context.op):
+            what = self._constant(context.op, context.outer)
         return None if what is None else Label(what.base, what.role)
 
     def _find_constant(self, op: str, function: str | None) -> Title | None:
         """Return what is of a function and no node of its step: constants, a dataset's elements."""
-        # without a function it may be an operation that Python runs, known by its type
-        if function is None and op[:1].isupper() and "/" not in op:
-            return None
         return title_of_kept(self._nodes, op, function, is_folded=is_folded(op))
 
     def _known(self, log: EventLog, number: int) -> _ContextFacts:
