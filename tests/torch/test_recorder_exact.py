@@ -1,6 +1,8 @@
 """The log says at every event what the counting allocator says, and where each was."""
 
 import queue
+import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -339,3 +341,20 @@ def test_a_view_of_the_past_is_not_named_by_what_came_after(allocator):
     ]
     assert labels == [None] * 20 + ["last"]
     assert last.numel() == 777
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_nodes_take_no_more_room_than_there_are():
+    def size():
+        return int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+    def step():
+        (x * 2).sum().backward()
+
+    x = torch.ones(8, requires_grad=True)
+    # what torch needs for the first time
+    step()
+    with record(names=False):
+        before = size()
+        step()
+        assert size() - before < 4 << 10

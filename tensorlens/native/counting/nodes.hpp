@@ -19,29 +19,32 @@ class Nodes {
  public:
   // of one operator, so many nodes at most
   static constexpr int kMostAtOnce = 64;
-  static constexpr int kBits = 20;
+  static constexpr int kBits = 20, kPartBits = 12;
 
   void made(uint64_t thread, int64_t number, int32_t stack) {
-    const Holding holding(lock);
-    if (made_ == nullptr) {
-      // its pages are taken as they are written to
-      made_ = static_cast<Made*>(std::calloc(size_t{1} << kBits, sizeof(Made)));
+    if (stack == kNoStack) {
+      return;
     }
-    if (made_ != nullptr && stack != kNoStack) {
-      *place(thread, number) = Made{thread, number, stack + 1};
+    const Holding holding(lock);
+    const size_t place = place_of(thread, number);
+    Made*& part = parts_[place >> kPartBits];
+    if (part == nullptr) {
+      part = static_cast<Made*>(std::calloc(size_t{1} << kPartBits, sizeof(Made)));
+    }
+    if (part != nullptr) {
+      part[place & kInPart] = Made{thread, number, stack + 1};
     }
   }
 
   int32_t find(uint64_t thread, int64_t number) {
     const Holding holding(lock);
-    if (made_ == nullptr) {
-      return kNoStack;
-    }
     for (int64_t earlier = number; earlier >= 0 && number - earlier < kMostAtOnce; --earlier) {
-      const Made& made = *place(thread, earlier);
-      if (made.stack == 0) {
+      const size_t place = place_of(thread, earlier);
+      const Made* part = parts_[place >> kPartBits];
+      if (part == nullptr || part[place & kInPart].stack == 0) {
         continue;
       }
+      const Made& made = part[place & kInPart];
       // whose place a later one has may be what is looked for: the operator before it made others
       if (made.thread != thread || made.number > earlier) {
         return kNoStack;
@@ -55,8 +58,10 @@ class Nodes {
 
   void clear() {
     const Holding holding(lock);
-    std::free(made_);
-    made_ = nullptr;
+    for (Made*& part : parts_) {
+      std::free(part);
+      part = nullptr;
+    }
   }
 
   SpinLock lock;
@@ -68,13 +73,15 @@ class Nodes {
     int32_t stack;  // 1 + its number, 0 where there is none
   };
 
-  Made* place(uint64_t thread, int64_t number) const {
+  static size_t place_of(uint64_t thread, int64_t number) {
     // numbers of one thread follow each other
     const uint64_t begin = (thread * 0x9E3779B97F4A7C15ull) >> (64 - kBits);
-    return &made_[(begin + static_cast<uint64_t>(number)) & ((1u << kBits) - 1)];
+    return (begin + static_cast<uint64_t>(number)) & ((1u << kBits) - 1);
   }
 
-  Made* made_ = nullptr;
+  static constexpr size_t kInPart = (size_t{1} << kPartBits) - 1;
+  // taken as nodes come to lie in them: the ledger of the heap counts what is asked of it
+  Made* parts_[size_t{1} << (kBits - kPartBits)] = {};
 };
 
 Nodes& g_nodes = *new Nodes;
