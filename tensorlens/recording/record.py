@@ -125,7 +125,8 @@ class LiveRecording(Recording):
             # with it goes a reporter, which notes births as long as it lives
             self._options = replace(self._options, roots=tuple)
         if _LINE_TABLES in sys.modules:
-            add_backward(self)
+            with guarded("the tables of lines lack the backward pass of a recording"):
+                add_backward(self)
         return self
 
     def _end(self, recorders: Recorders) -> None:

@@ -305,3 +305,15 @@ def test_the_line_table_has_backward_where_a_recording_was():
         during = column()
     assert during[:2] == [16 * 32 * 4 + 32 * 4, 8 * 32 * 4]
     assert column() == during
+
+
+def test_a_failure_to_add_up_backward_stays_with_us(monkeypatch, capsys):
+    def fail(*given):
+        raise ZeroDivisionError
+
+    tensorlens.LineProfiler().result()
+    monkeypatch.setattr(backward, "backward_calls", fail)
+    with tensorlens.record() as recording:
+        kept = torch.ones(1000)
+    assert recording.peak("cpu").bytes >= kept.nbytes
+    assert "lack the backward pass of a recording: ZeroDivisionError" in capsys.readouterr().err
