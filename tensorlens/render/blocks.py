@@ -172,6 +172,11 @@ class Row:
     """Lines below it."""
     state: Literal["", "idle", "failed", "sum"] = ""
 
+    def cell(self, place: int) -> Cell:
+        """Return the cell of a column, also where it is but a text."""
+        found = self.cells[place]
+        return found if isinstance(found, Cell) else Cell(found)
+
 
 @dataclass(frozen=True, slots=True)
 class Fold:
@@ -202,6 +207,11 @@ class Table:
     """Whether a script sorts and fills it."""
     opening: int = 0
     """How many rows a page begins with: it has a filter, and a button for the others. 0 is all."""
+
+    @property
+    def all_rows(self) -> list[Row | Fold]:
+        """The rows, also those that are but their cells."""
+        return [row if isinstance(row, Row | Fold) else Row(row) for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +18,6 @@ from tensorlens.render.blocks import (
     Box,
     Cell,
     Column,
-    Fold,
     Kind,
     Levels,
     Medium,
@@ -45,6 +44,7 @@ _JOINTS = {
 }
 """Where names and places in files may be broken, and where long parts of them."""
 _LONG = 18
+_MARKS = {"peak": "▲", "growth": "●", "raised": "✗"}
 _WHOLE = Markup('<span class="tl-whole">{}</span>')
 
 
@@ -60,6 +60,10 @@ def environment() -> Environment:
     )
     found.filters["printable"] = printable
     found.filters["breakable"] = breakable
+    found.filters["short"] = _short
+    found.globals.update(
+        marks=_MARKS, title_classes=_title_classes, cell_classes=_classes, style=_style
+    )
     return found
 
 
@@ -97,84 +101,17 @@ _GIVES_WAY = "tl-gives-way"
 """Class of columns that a small screen leaves out."""
 _LONGEST = 200
 """So many columns of a name or a path are shown."""
-_MARKS = {"": "", "peak": "▲", "growth": "●", "raised": "✗"}
 
 
-@dataclass(frozen=True, slots=True)
-class HtmlCell:
-    """A cell as the template writes it."""
-
-    cell: Cell
-    classes: str
-    style: str
-    mark: str
-    kind: Kind
-
-
-@dataclass(frozen=True, slots=True)
-class HtmlRow:
-    """A row as the template writes it."""
-
-    state: str
-    cells: tuple[HtmlCell, ...]
-    details: tuple[str, ...] = ()
-    fold: Fold | None = None
-    """Rows that are folded away, where this row stands for them."""
-
-    @property
-    def sources(self) -> list[str]:
-        """The last cells of the rows that are folded away."""
-        rows = self.fold.rows if self.fold else ()
-        return [_cell(row.cells[-1]).text for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class HtmlTable:
-    """A table as the template writes it."""
-
-    table: Table
-    titles: tuple[tuple[Column, str], ...]
-    """Columns, each with its class."""
-    rows: tuple[HtmlRow, ...]
-
-    @property
-    def has_remarks(self) -> bool:
-        """Whether single rows have details, and no prose that these stand below."""
-        has_prose = any(column.kind == "prose" for column, _ in self.titles)
-        return not has_prose and any(row.details for row in self.rows)
-
-
-def html_table(table: Table, medium: Medium) -> HtmlTable:
-    """Return what a medium has of a table."""
-    places = [
-        place
+def _columns(table: Table, medium: Medium) -> list[tuple[int, Column]]:
+    """Return the columns that a medium has, with their places."""
+    rows = [row for row in table.all_rows if isinstance(row, Row)]
+    return [
+        (place, column)
         for place, column in enumerate(table.columns)
         if (not column.only or medium in column.only)
-        and (column.rank is None or any(_text(row, place) for row in table.rows))
+        and (column.rank is None or any(row.cell(place).text for row in rows))
     ]
-    columns = [table.columns[place] for place in places]
-    titles = tuple((column, _title_classes(column)) for column in columns)
-    return HtmlTable(table, titles, tuple(_rows(table, places)))
-
-
-def _rows(table: Table, places: list[int]) -> Iterator[HtmlRow]:
-    for row in table.rows:
-        if isinstance(row, Fold):
-            yield HtmlRow("idle", (), fold=row)
-            continue
-        row = row if isinstance(row, Row) else Row(row)
-        cells = (_shown(_cell(row.cells[place]), table.columns[place]) for place in places)
-        yield HtmlRow(row.state, tuple(cells), row.details)
-
-
-def _text(row: tuple[str, ...] | Row | Fold, place: int) -> str:
-    if isinstance(row, Fold):
-        return ""
-    return _cell((row.cells if isinstance(row, Row) else row)[place]).text
-
-
-def _cell(cell: str | Cell) -> Cell:
-    return cell if isinstance(cell, Cell) else Cell(cell)
 
 
 def _title_classes(column: Column) -> str:
@@ -187,24 +124,30 @@ def _gives_way(column: Column) -> bool:
     return column.rank is not None and column.kind != "code"
 
 
-def _shown(cell: Cell, column: Column) -> HtmlCell:
-    kind = column.kind
-    classes, style = [_CLASSES[kind]], []
-    if _gives_way(column):
-        classes.append(_GIVES_WAY)
+def _classes(cell: Cell, column: Column) -> str:
+    """Return the classes of a cell."""
+    found = [
+        _CLASSES[column.kind],
+        _GIVES_WAY if _gives_way(column) else "",
+        "" if cell.bar is None else f"tl-bar tl-{cell.tone}",
+        "tl-top" if cell.mark or cell.is_top else "",
+        "tl-part" if cell.depth else "",
+    ]
+    return " ".join(filter(None, found))
+
+
+def _style(cell: Cell) -> str:
+    found = []
     if cell.bar is not None:
         begin, end = cell.bar
-        classes.append(f"tl-bar tl-{cell.tone}")
-        style.append(f"--tl-from: {100 * begin:.1f}%; --tl-to: {100 * end:.1f}%")
-    if cell.mark or cell.is_top:
-        classes.append("tl-top")
+        found.append(f"--tl-from: {100 * begin:.1f}%; --tl-to: {100 * end:.1f}%")
     if cell.depth:
-        classes.append("tl-part")
-        style.append(f"--tl-depth: {cell.depth}")
-    if kind not in ("code", "source", "prose"):
-        cell = replace(cell, text=clipped(printable(cell.text), _LONGEST, "…"))
-    found = " ".join(filter(None, classes))
-    return HtmlCell(cell, found, "; ".join(style), _MARKS[cell.mark], kind)
+        found.append(f"--tl-depth: {cell.depth}")
+    return "; ".join(found)
+
+
+def _short(text: str) -> str:
+    return clipped(printable(text), _LONGEST, "…")
 
 
 WIDTH, HEIGHT = 1200.0, 340.0
@@ -302,7 +245,7 @@ def markup(blocks: Sequence[Block], medium: Medium) -> str:
         treemap_height=HEIGHT,
         has_tables_script=medium == "page" and any(each.opening for each in tables_of(found)),
         kind=_kind,
-        shown=lambda table: html_table(table, medium),
+        columns=lambda table: _columns(table, medium),
         line=_line,
         box=(_WIDTH, _HEIGHT),
     )

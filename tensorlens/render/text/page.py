@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from dataclasses import astuple, dataclass
+from functools import cache
 
 from tensorlens.render.blocks import Mark
 from tensorlens.render.source import leading, printable, width
@@ -50,11 +51,7 @@ class Page:
     @property
     def glyphs(self) -> Glyphs:
         """The marks that the encoding holds."""
-        try:
-            "".join(astuple(UNICODE)).encode(self.encoding)
-        except UnicodeEncodeError:
-            return ASCII
-        return UNICODE
+        return _glyphs(self.encoding)
 
     def shown(self, text: str) -> str:
         """Return text of a program as one line that a terminal shows and does not obey."""
@@ -64,6 +61,15 @@ class Page:
     def wrapped(self, start: str, text: str, hanging: int = _HANGING) -> list[str]:
         """Return ``start`` and ``text`` in lines of the page's width."""
         return wrapped(start, text, self.width, hanging)
+
+
+@cache
+def _glyphs(encoding: str) -> Glyphs:
+    try:
+        "".join(astuple(UNICODE)).encode(encoding)
+    except UnicodeEncodeError:
+        return ASCII
+    return UNICODE
 
 
 def wrapped(start: str, text: str, limit: int, hanging: int = _HANGING) -> list[str]:

@@ -120,7 +120,7 @@ def _rooms(
 def lines(table: Table, found: Layout, page: Page) -> list[str]:
     """Return a table with a rule below its titles, and what there is to say below it."""
     columns = [table.columns[place] for place in found.places]
-    rows = [row if isinstance(row, Row | Fold) else Row(row) for row in table.rows]
+    rows = table.all_rows
     texts = list(_texts(table, page))
     cells = [
         _fitted(column, [row[place] for row in texts], _counts(rows, place), found, place, page)
@@ -173,16 +173,13 @@ def natural_width(table: Table, page: Page) -> int:
 
 
 def _texts(table: Table, page: Page) -> Iterator[list[str]]:
-    for row in table.rows:
+    for row in table.all_rows:
         if isinstance(row, Fold):
             others = [""] * (len(table.columns) - 1)
             yield [*others, f"{page.glyphs.bar} {_folded(row, page)}" if _is_code(table) else ""]
             continue
-        cells = row.cells if isinstance(row, Row) else row
-        yield [
-            _text(cell, column.kind, page)
-            for cell, column in zip(cells, table.columns, strict=True)
-        ]
+        columns = enumerate(table.columns)
+        yield [_text(row.cell(place), column.kind, page) for place, column in columns]
 
 
 def _folded(fold: Fold, page: Page) -> str:
@@ -193,10 +190,8 @@ def _is_code(table: Table) -> bool:
     return table.columns[-1].kind == "source"
 
 
-def _text(cell: str | Cell, kind: Kind, page: Page) -> str:
+def _text(cell: Cell, kind: Kind, page: Page) -> str:
     """Return the text of a cell as long as it is."""
-    if not isinstance(cell, Cell):
-        cell = Cell(cell)
     if kind == "prose":
         return NO_BREAK.join(map(page.shown, cell.text.split(NO_BREAK)))
     text = page.shown(cell.text)
@@ -206,12 +201,12 @@ def _text(cell: str | Cell, kind: Kind, page: Page) -> str:
     return f"{_BLANK * (_STEP * cell.depth)}{text}{_times(cell)}"
 
 
-def _times(cell: str | Cell) -> str:
-    return f" x {cell.count:,}" if isinstance(cell, Cell) and cell.count > 1 else ""
+def _times(cell: Cell) -> str:
+    return f" x {cell.count:,}" if cell.count > 1 else ""
 
 
 def _counts(rows: Sequence[Row | Fold], place: int) -> list[str]:
-    return [_times(row.cells[place]) if isinstance(row, Row) else "" for row in rows]
+    return [_times(row.cell(place)) if isinstance(row, Row) else "" for row in rows]
 
 
 def _title(column: Column, page: Page) -> str:
