@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from tensorlens import ranks
@@ -80,7 +79,7 @@ class MemReporter:
 
     def snapshot(self) -> Snapshot:
         """Return what is in memory now; nothing is printed and no tensor is kept alive."""
-        with self._lock, _unpinned():
+        with self._lock:
             self._watch()
             self._last = _snapshot(self.roots())
             return self._last
@@ -203,22 +202,6 @@ class MemReporter:
     def _watch_one(self, adapter: Adapter) -> None:
         adapter.keep_compilers_out((type(self).snapshot, type(self).report))
         weakref.finalize(self, adapter.watch()).atexit = False
-
-
-@contextlib.contextmanager
-def _unpinned() -> Iterator[None]:
-    """Let an interrupt's traceback, which may be kept for long, not keep the heap alive."""
-    try:
-        yield
-    except BaseException as error:
-        place = error.__traceback__
-        while place is not None:
-            if place.tb_frame.f_globals.get("__name__", "").startswith("tensorlens."):
-                with contextlib.suppress(RuntimeError):
-                    # this one and its callers still run
-                    place.tb_frame.clear()
-            place = place.tb_next
-        raise
 
 
 def _snapshot(roots: list[CensusRoot]) -> Snapshot:

@@ -4,7 +4,6 @@ import gc
 import subprocess
 import textwrap
 import threading
-import weakref
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensorlens
-from tensorlens.frameworks.torch.native import install
 from tests import warm
 
 RAN = []
@@ -187,37 +185,6 @@ class TestPlaces:
         finally:
             gc.callbacks.remove(callback)
         assert "fc1.weight" in names(seen[0])
-
-    @pytest.mark.parametrize(
-        "step", ["tabulate", "NamedRows", "FoundTensors", "Owners", "cpu_ledger"]
-    )
-    def test_an_interrupt_leaves_nothing_pinned(self, step, monkeypatch):
-        from tensorlens.frameworks.torch.census import findings
-
-        def interrupt(*args):
-            del args
-            raise KeyboardInterrupt
-
-        gc.collect()
-        model = Mlp()
-        reporter = tensorlens.MemReporter(model)
-        reporter.snapshot()
-        before = install()[0].allocated()
-        inputs = torch.zeros(1000)
-        alive = weakref.ref(inputs)
-        monkeypatch.setattr(findings.cpu if step == "cpu_ledger" else findings, step, interrupt)
-        try:
-            reporter.snapshot()
-        except KeyboardInterrupt as error:
-            # as sys.last_exc does in an interactive session
-            kept = error.__traceback__.tb_next
-        monkeypatch.undo()
-        del inputs
-        gc.collect()
-        assert alive() is None
-        assert kept is not None
-        assert install()[0].allocated() == before
-        assert "fc1.weight" in names(balanced(reporter.snapshot()))
 
 
 def run(program):
