@@ -12,7 +12,6 @@ from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.analysis.levels import (
     beginning,
     chosen,
-    device_levels,
     device_peak,
     dropped_peak,
     held_at,
@@ -98,7 +97,7 @@ def peak(recording: Recording, device: str | None = None) -> Moment:
         # its newest block is what made it the highest instant
         now = max(log.time)
         return _moment(recording, Roles(EventIndex(log)), device, range(len(log)), -1, now)
-    reached = times_reached(device_levels(recording, device), highest)
+    reached = times_reached(recording, device, highest)
     return replace(moment(recording, row, device), reached=reached)
 
 

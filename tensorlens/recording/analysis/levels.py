@@ -17,40 +17,6 @@ if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
 
 
-def levels(log: EventLog, device: int) -> array[int]:
-    """Return the bytes handed out on a device, by its number, after each row.
-
-    A free whose allocation is not in the log changes nothing: its block was not counted either.
-    """
-    sizes, pairs = log.size, zip(log.kind, log.device, log.size, log.pair, strict=True)
-    changes = (
-        0
-        if here != device
-        else size
-        if kind < FREE
-        else -sizes[pair]
-        if kind == FREE and pair >= 0
-        else 0
-        for kind, here, size, pair in pairs
-    )
-    return array("q", accumulate(changes))
-
-
-def highest(log: EventLog, after: array[int]) -> tuple[int, int]:
-    """Return the highest of :func:`levels` and its first row; -1 where it was so at the start."""
-    top = max(after, default=0)
-    if top == 0:
-        return 0, -1
-    row = after.index(top)
-    return top, -1 if row < log.starts else row
-
-
-def times_reached(after: array[int], level: int) -> int:
-    """Return how many times :func:`levels` rise to a level."""
-    pairs = zip(chain((0,), after), after, strict=False)
-    return sum(1 for before, now in pairs if before < now == level)
-
-
 def residents(log: EventLog, device: int | None, row: int) -> list[int]:
     """Return the allocations of a device, or of all, that were not freed by the end of ``row``."""
     last = max(row, log.starts - 1)
@@ -63,17 +29,47 @@ def residents(log: EventLog, device: int | None, row: int) -> list[int]:
 
 
 def device_levels(recording: Recording, device: str) -> array[int]:
-    """Return the bytes handed out on a device after each event."""
-    return recording.once(
-        ("levels", device), lambda now: levels(now.log, now.log.devices.index(device))
+    """Return the bytes handed out on a device after each event.
+
+    A free whose allocation is not in the log changes nothing: its block was not counted either.
+    """
+    return recording.once(("levels", device), lambda now: _device_levels(now.log, device))
+
+
+def _device_levels(log: EventLog, device: str) -> array[int]:
+    number, sizes = log.devices.index(device), log.size
+    changes = (
+        0
+        if here != number
+        else size
+        if kind < FREE
+        else -sizes[pair]
+        if kind == FREE and pair >= 0
+        else 0
+        for kind, here, size, pair in zip(log.kind, log.device, sizes, log.pair, strict=True)
     )
+    return array("q", accumulate(changes))
 
 
 def device_peak(recording: Recording, device: str) -> tuple[int, int]:
-    """Return the highest bytes on a device among the events kept, and after which row."""
-    return recording.once(
-        ("highest", device), lambda now: highest(now.log, device_levels(now, device))
-    )
+    """Return the highest bytes on a device among the events kept, and after which row.
+
+    The row is -1 where it was so at the start.
+    """
+    return recording.once(("highest", device), lambda now: _highest(now, device))
+
+
+def _highest(recording: Recording, device: str) -> tuple[int, int]:
+    after = device_levels(recording, device)
+    top = max(after, default=0)
+    row = after.index(top) if top else -1
+    return top, -1 if row < recording.log.starts else row
+
+
+def times_reached(recording: Recording, device: str, level: int) -> int:
+    """Return how many times the bytes on a device rise to a level."""
+    pairs = pairwise(chain((0,), device_levels(recording, device)))
+    return sum(1 for before, now in pairs if before < now == level)
 
 
 def dropped_peak(recording: Recording, device: str) -> int:

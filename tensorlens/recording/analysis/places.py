@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tensorlens.records.events import Context, Phase
 from tensorlens.records.stacks import Frame, Stacks
 from tensorlens.records.tensors import SourceLine
 
+_T = TypeVar("_T")
 _LANDMARKS: dict[tuple[str, str], Phase] = {
-    ("torch/nn/modules/module.py", "_call_impl"): "forward",
-    ("torch/optim/optimizer.py", "wrapper"): "optimizer",
-    ("torch/autograd/graph.py", "_engine_run_backward"): "backward",
-    ("torch/autograd/__init__.py", "_make_grads"): "backward",
-    ("keras/src/layers/layer.py", "__call__"): "forward",
-    ("keras/src/optimizers/base_optimizer.py", "apply"): "optimizer",
-    ("tensorflow/python/training/optimizer.py", "apply_gradients"): "optimizer",
-    ("tensorflow/python/eager/backprop.py", "gradient"): "backward",
-    ("tensorflow/python/eager/backprop.py", "jacobian"): "backward",
+    ("/torch/nn/modules/module.py", "_call_impl"): "forward",
+    ("/torch/optim/optimizer.py", "wrapper"): "optimizer",
+    ("/torch/autograd/graph.py", "_engine_run_backward"): "backward",
+    ("/torch/autograd/__init__.py", "_make_grads"): "backward",
+    ("/keras/src/layers/layer.py", "__call__"): "forward",
+    ("/keras/src/optimizers/base_optimizer.py", "apply"): "optimizer",
+    ("/tensorflow/python/training/optimizer.py", "apply_gradients"): "optimizer",
+    ("/tensorflow/python/eager/backprop.py", "gradient"): "backward",
+    ("/tensorflow/python/eager/backprop.py", "jacobian"): "backward",
 }
 """Where torch 2.4 to 2.13 runs modules, a step of an optimizer and the autograd engine, and makes
 the gradients that it begins with; where Keras 3 calls layers and steps its own optimizers, and
@@ -27,14 +29,16 @@ TensorFlow 2.16 to 2.21 goes back over a tape."""
 
 def landmark(frame: Frame) -> Phase | None:
     """Return the phase that a frame begins, None where it begins none."""
-    phases = (phase for place, phase in _LANDMARKS.items() if _is_at(frame, *place))
-    return next(phases, None)
+    return _known(frame, _LANDMARKS)
 
 
-def _is_at(frame: Frame, place: str, name: str) -> bool:
-    if frame.function.rpartition(".")[2] != name:
-        return False
-    return f"/{frame.filename}".replace("\\", "/").endswith(f"/{place}")
+def _known(frame: Frame, functions: Mapping[tuple[str, str], _T]) -> _T | None:
+    """Return what there is of a frame's function, by the end of its path and its name."""
+    name, path = frame.function.rpartition(".")[2], f"/{frame.filename}".replace("\\", "/")
+    found = (
+        each for (end, known), each in functions.items() if known == name and path.endswith(end)
+    )
+    return next(found, None)
 
 
 class Phases:
@@ -91,28 +95,27 @@ _SCATTERED = Purpose("reduce-scatter of gradients", "gradient")
 _BUCKETS = Purpose("gradient bucket", "gradient")
 _WEIGHT = Purpose("initial value of a weight", "parameter", has_scratch=True)
 
-_OF_FUNCTIONS = {
-    ("_fsdp_param.py", "alloc_storage"): _UNSHARDED,
-    ("_fsdp_param.py", "init_all_gather_outputs"): _UNSHARDED,
-    ("_fsdp_collectives.py", "foreach_all_gather"): _GATHERED,
-    ("_fsdp_collectives.py", "foreach_reduce"): _SCATTERED,
-    ("_flat_param.py", "_alloc_padded_unsharded_flat_param"): _UNSHARDED,
+_OF_CALLS = {
+    ("/_fsdp_param.py", "alloc_storage"): _UNSHARDED,
+    ("/_fsdp_param.py", "init_all_gather_outputs"): _UNSHARDED,
+    ("/_fsdp_collectives.py", "foreach_all_gather"): _GATHERED,
+    ("/_fsdp_collectives.py", "foreach_reduce"): _SCATTERED,
+    ("/_flat_param.py", "_alloc_padded_unsharded_flat_param"): _UNSHARDED,
+    ("/keras/src/layers/layer.py", "add_weight"): _WEIGHT,
 }
-"""File and function of fully_shard and FSDP (torch 2.4 to 2.13), and what they call."""
+"""Functions of fully_shard and FSDP (torch 2.4 to 2.13) with all that they call, and where a layer
+of Keras makes its weights, also those that an optimizer replaces soon."""
 _ITSELF = {
-    ("torch/nn/parallel/distributed.py", "_pre_forward"): _BUCKETS,
-    ("torch/nn/parallel/distributed.py", "_ddp_init_helper"): _BUCKETS,
+    ("/torch/nn/parallel/distributed.py", "_pre_forward"): _BUCKETS,
+    ("/torch/nn/parallel/distributed.py", "_ddp_init_helper"): _BUCKETS,
 }
 """Functions of DistributedDataParallel whose reducer, which is no Python, takes memory."""
-_ADD_WEIGHT = "keras/src/layers/layer.py", "add_weight"
-"""Where a layer makes its weights, also those that an optimizer replaces soon."""
-_FSDP = ("torch/distributed/fsdp/", "torch/distributed/_composable/fsdp/")
 
 
 def purposes(stacks: Stacks) -> Sequence[Purpose | None]:
     """Return the purpose of what is allocated on each stack; None where no such function does."""
-    called = [_of_function(frame) for frame in stacks.frames]
-    itself = [_of_itself(frame) for frame in stacks.frames]
+    called = [None if frame.user else _known(frame, _OF_CALLS) for frame in stacks.frames]
+    itself = [_known(frame, _ITSELF) for frame in stacks.frames]
     ends = [frame.user or landmark(frame) is not None for frame in stacks.frames]
     inherited: list[Purpose | None] = []
     for parent, frame in zip(stacks.parent, stacks.frame, strict=True):
@@ -121,23 +124,6 @@ def purposes(stacks: Stacks) -> Sequence[Purpose | None]:
     return [
         purpose or itself[frame] for purpose, frame in zip(inherited, stacks.frame, strict=True)
     ]
-
-
-def _of_function(frame: Frame) -> Purpose | None:
-    path = frame.filename.replace("\\", "/")
-    if frame.function.rpartition(".")[2] == _ADD_WEIGHT[1] and path.endswith(_ADD_WEIGHT[0]):
-        return _WEIGHT
-    if not any(folder in path for folder in _FSDP):
-        return None
-    return _OF_FUNCTIONS.get((path.rpartition("/")[2], frame.function.rpartition(".")[2]))
-
-
-def _of_itself(frame: Frame) -> Purpose | None:
-    path, function = frame.filename.replace("\\", "/"), frame.function.rpartition(".")[2]
-    for (place, name), purpose in _ITSELF.items():
-        if function == name and path.endswith(f"/{place}"):
-            return purpose
-    return None
 
 
 _WITHIN_LINE = ("<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")

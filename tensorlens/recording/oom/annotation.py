@@ -75,15 +75,13 @@ def annotate(error: BaseException, recording: Recording | None = None) -> None:
         error: what leaves the region.
         recording: what recorded the region, ended or not.
     """
-    if not isinstance(error, KeyboardInterrupt | SystemExit):
-        _explain_all(error, recording, contexts=False)
+    _explain_all(error, recording, contexts=False)
 
 
 def annotate_unhandled(error: BaseException) -> None:
     """Add an explanation to each failed allocation that the traceback of ``error`` will show."""
-    if not isinstance(error, KeyboardInterrupt | SystemExit):
-        with region.released():
-            _explain_all(error, None, contexts=True)
+    with region.released():
+        _explain_all(error, None, contexts=True)
 
 
 def explain(
@@ -106,6 +104,8 @@ def explain(
 
 def _explain_all(error: BaseException, recording: Recording | None, *, contexts: bool) -> None:
     """Explain an error and those it was raised from; what is resident now is told once."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return
     told = False
     for each in error_chain(error, contexts="shown" if contexts else "none"):
         # one on its way to nobody is explained always

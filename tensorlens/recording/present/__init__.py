@@ -195,28 +195,23 @@ def _not_shown(recording: Recording, view: View) -> Iterator[Block]:
 
 
 def _devices(recording: Recording, view: View, medium: Medium) -> Sequence[Block]:
-    shown = []
-    for instant in instants(recording, view):
-        modules = module_rows(instant.moment.by_line, instant.moment.by_module, None)[0]
-        page = None
-        if medium != "text":
-            page = page_device(
-                recording, instant, is_live=medium == "page", has_modules=bool(modules)
-            )
-        found = tuple(_device(recording, instant, view, medium, page))
-        title = instant.headline
-        shown.append(Section(found, title, instant.device, is_parted=True, script="tl-recording"))
-    return shown
+    return [
+        Section(
+            tuple(_device(recording, instant, view, medium)),
+            instant.headline,
+            instant.device,
+            is_parted=True,
+            script="tl-recording",
+        )
+        for instant in instants(recording, view)
+    ]
 
 
-def _device(
-    recording: Recording, instant: Instant, view: View, medium: Medium, page: PageDevice | None
-) -> Iterator[Block]:
+def _device(recording: Recording, instant: Instant, view: View, medium: Medium) -> Iterator[Block]:
     whole = instant.moment.bytes
     is_live = medium == "page"
-    if page is not None:
-        yield from page.timeline
-        yield from page.controls
+    page = PageDevice() if medium == "text" else page_device(recording, instant, is_live=is_live)
+    yield from page.timeline
     largest = [] if is_live else [*culprits(instant)]
     if largest:
         yield named(largest)
@@ -233,15 +228,13 @@ def _device(
         yield from above
         yield from lines
     yield resident_table(instant, view, medium)
-    if page is not None:
-        yield from page.data
+    yield from page.data
     limit = lines_limit(view) if medium == "text" else LINES_SHOWN
     modules, hidden = module_rows(instant.moment.by_line, instant.moment.by_module, limit)
     if modules:
         table = module_table(modules, hidden, whole, _OF_MODULE)
         yield replace(table, heading="By module", **(_LIVE_MODULES if is_live else {}))
-    if page is not None:
-        yield from page.sources
+    yield from page.sources
     remarks = tuple(map(Note, device_remarks(recording, instant)))
     yield Section(remarks)
     yield from backward_blocks(recording, instant.device, view, medium)

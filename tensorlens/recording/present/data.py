@@ -106,7 +106,7 @@ def summary(recording: Recording) -> dict[str, Any]:
         "dropped": origin.dropped,
         "marks": [asdict(mark) for mark in recording.marks],
         "devices": {device: _device(recording, device) for device in recording.devices},
-        "growth": [{**asdict(each), "line": line_data(each.line)} for each in recording.growth()],
+        "growth": list(map(asdict, recording.growth())),
     }
 
 
@@ -117,11 +117,7 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
         "source": recording.origin.source.get(device),
         "peak": moment_data(recording.peak(device)),
         "backward": [
-            {
-                **asdict(replace(cost, model_lines={})),
-                "line": line_data(cost.line),
-                "model_lines": by_line_data(cost.model_lines),
-            }
+            asdict(replace(cost, model_lines={})) | {"model_lines": by_line_data(cost.model_lines)}
             for cost in recording.backward(device)
         ],
         "backward_by_module": by_module_data(recording.backward_modules(device)),
@@ -169,13 +165,7 @@ def _block(block: Resident) -> dict[str, Any]:
     found = asdict(block)
     del found["stack"]
     shape = None if block.shape is None else list(block.shape)
-    return {
-        **found,
-        "born": line_data(block.born),
-        "charged": line_data(block.charged),
-        "model_line": line_data(block.model_line),
-        "shape": shape,
-    }
+    return {**found, "shape": shape}
 
 
 def by_line_data(

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from tensorlens.recording.moments import Timeline
 from tensorlens.recording.present.instants import Instant, has_times
 from tensorlens.recording.present.page_data import allocations, device_data
+from tensorlens.recording.present.tables import module_rows
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import EventLog
 from tensorlens.records.tensors import SourceLine
@@ -260,16 +261,14 @@ _OPEN = 3
 class PageDevice:
     """Markup above the table of blocks, between and below."""
 
-    timeline: tuple[Block, ...]
-    controls: tuple[Block, ...] = ()
+    timeline: tuple[Block, ...] = ()
+    """The picture, and what chooses an instant in it."""
     data: tuple[Block, ...] = ()
     """Data for the script."""
     sources: tuple[Block, ...] = ()
 
 
-def page_device(
-    recording: Recording, instant: Instant, *, is_live: bool, has_modules: bool
-) -> PageDevice:
+def page_device(recording: Recording, instant: Instant, *, is_live: bool) -> PageDevice:
     """Return what a page has of a device at an instant; on a live one any other can be chosen."""
     device = instant.device
     timeline = recording.timeline(
@@ -281,23 +280,20 @@ def page_device(
         shown = min(bisect_left(timeline.rows, instant.moment.row), len(timeline.rows) - 1)
     elif instant.moment.dropped:
         shown = -1
-    if not len(timeline.rows):
-        return PageDevice(())
     made = allocations(recording.log, device)
     drawn = picture(recording, timeline, made, f"Bytes resident over time, {instant.headline}")
     if not is_live:
         return PageDevice((drawn,))
-    data: dict[str, Any] = device_data(
-        recording, timeline, drawn, made, shown, has_modules=has_modules
-    )
+    moment = instant.moment
+    modules, _ = module_rows(moment.by_line, moment.by_module, None)
+    data = device_data(recording, timeline, drawn, made, shown, has_modules=bool(modules))
     by_line: dict[SourceLine | None, int] = {
         cost.line: cost.nbytes for cost in recording.backward(device)
     }
     return PageDevice(
-        (replace(drawn, is_live=True),),
-        (Markup(from_template("controls.html")),),
+        (replace(drawn, is_live=True), Markup(from_template("controls.html"))),
         (Markup(from_template("data.html", data=json_for_script(data))),),
-        tuple(heat_files(recording.log, instant.moment.by_line, by_line)),
+        tuple(heat_files(recording.log, moment.by_line, by_line)),
     )
 
 

@@ -22,7 +22,7 @@ from tensorlens.tensors.present.tables import share
 
 def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:
     """Return what is to be said of a device: the allocator's own count, churn."""
-    found = [*_allocator(instant)]
+    found = [_allocator(instant.moment)]
     fragmentation = recording.fragmentation(instant.device)
     if fragmentation is not None:
         found.append(_fragmentation(fragmentation))
@@ -32,9 +32,22 @@ def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:
     return tuple(found)
 
 
-def failures(recording: Recording) -> tuple[str, ...]:
-    """Return the requests for memory that failed, a sentence for each device."""
-    return tuple(text for device in recording.devices for text in _failures(recording, device))
+def failures(recording: Recording) -> Iterator[str]:
+    """Give the requests for memory that failed, a sentence for each device."""
+    log = recording.log
+    if OOM not in log.kind:
+        return
+    failed = [row for row, kind in enumerate(log.kind) if kind == OOM]
+    for number, device in enumerate(log.devices):
+        if rows := [row for row in failed if log.device[row] == number]:
+            last = log[rows[-1]]
+            line = next((frame.line for frame in last.stack if frame.user), None)
+            several = f"{len(rows):,} requests failed, the last"
+            text = "a request failed" if len(rows) == 1 else several
+            at = f" at {place(line)}" if line else ""
+            when = f"after {duration(last.time_ns)}" if has_times(log) else f"event {last.row:,}"
+            what = f"{size(last.nbytes)} on {printable(device)}{at}"
+            yield f"out of memory: {text} for {what}, {when}"
 
 
 def recorded_by(recording: Recording) -> tuple[tuple[str, str], ...]:
@@ -77,27 +90,19 @@ def _of_events_kept(recording: Recording) -> str:
     return "of the events that were kept" if recording.origin.dropped else ""
 
 
-def _allocator(instant: Instant) -> list[str]:
-    moment = instant.moment
-    found = []
-    if moment.held is not None:
-        found.append(_held(moment))
+def _allocator(moment: Moment) -> str:
     if moment.reserved is not None:
-        found.append(f"reserved {exact_size(moment.reserved)} at that instant")
+        reserved = f"reserved {exact_size(moment.reserved)} at that instant"
     elif moment.device.rpartition("/")[2] == "cpu":
-        found.append("reserved: not recorded (on the CPU the process's resident set)")
+        reserved = "reserved: not recorded (on the CPU the process's resident set)"
     else:
-        found.append("reserved: not available (this allocator has no segments)")
-    return ["; ".join(found)]
-
-
-def _held(moment: Moment) -> str:
-    assert moment.held is not None
+        reserved = "reserved: not available (this allocator has no segments)"
+    if moment.held is None:
+        return reserved
     text = f"allocated {exact_size(moment.held)} as the allocator counts"
-    remainders = moment.held - moment.bytes
-    if not remainders:
-        return text
-    return f"{text}, of it {size(remainders)} remainders that it did not split off"
+    if remainders := moment.held - moment.bytes:
+        text += f", of it {size(remainders)} remainders that it did not split off"
+    return f"{text}; {reserved}"
 
 
 def _fragmentation(found: Fragmentation) -> str:
@@ -121,22 +126,6 @@ def _churn(recording: Recording, churn: Churn) -> str:
         return text
     nbytes, line = max(known, key=lambda each: (each[0], str(each[1])))
     return f"{text}; most by {place(line)} ({size(nbytes)})"
-
-
-def _failures(recording: Recording, device: str) -> list[str]:
-    log = recording.log
-    if device not in log.devices or OOM not in log.kind:
-        return []
-    number = log.devices.index(device)
-    rows = [row for row, kind in enumerate(log.kind) if kind == OOM and log.device[row] == number]
-    if not rows:
-        return []
-    last = log[rows[-1]]
-    line = next((frame.line for frame in last.stack if frame.user), None)
-    text = "a request failed" if len(rows) == 1 else f"{len(rows):,} requests failed, the last"
-    at = f" at {place(line)}" if line else ""
-    when = f", after {duration(last.time_ns)}" if has_times(log) else f", event {last.row:,}"
-    return [f"out of memory: {text} for {size(last.nbytes)} on {printable(device)}{at}{when}"]
 
 
 def largest_line(rows: Sequence[LineRow], whole: int) -> str:
