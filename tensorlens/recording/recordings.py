@@ -19,8 +19,9 @@ from tensorlens.recording.moments import (
     Timeline,
 )
 from tensorlens.records.documents import Document
-from tensorlens.records.events import OWN_MARK, EventLog, InternTable, Label, Mark
+from tensorlens.records.events import OWN_MARK, EventLog, Label, Mark
 from tensorlens.records.origin import Origin
+from tensorlens.records.row_sequence import InternTable
 from tensorlens.records.run import Run
 from tensorlens.records.tensors import SourceLine
 

@@ -6,15 +6,13 @@ Sizes are exact bytes, times nanoseconds. Nothing here refers to what was alloca
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from tensorlens.interpreter import reentrant_lock
-from tensorlens.records.row_sequence import RowSequence, array_column, columns_of
+from tensorlens.records.row_sequence import InternTable, RowSequence, array_column, columns_of
 from tensorlens.records.stacks import Frame, Stacks
-
-_T = TypeVar("_T")
 
 START, ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
 """Kinds of events: a block that was there before the first event, one handed out, one given back;
@@ -128,27 +126,6 @@ class Event:
     label: Label | None
     pair: int
     """For an allocation the row of its free, for a free that of its allocation; -1 if none."""
-
-
-class InternTable(list[_T]):
-    """A list whose items are known by their numbers."""
-
-    def __init__(self, items: Iterable[_T] = ()) -> None:
-        super().__init__(items)
-        self._numbers: dict[_T, int] = {}
-        self._indexed = 0
-        """How many items the numbers are of."""
-
-    def number(self, item: _T) -> int:
-        """Return the number of an item, a new one if need be."""
-        for number in range(self._indexed, len(self)):
-            # one that is read from a file is extended as a list
-            self._numbers.setdefault(self[number], number)
-        number = self._numbers.setdefault(item, len(self))
-        if number == len(self):
-            self.append(item)
-        self._indexed = len(self)
-        return number
 
 
 @dataclass(eq=False, repr=False)

@@ -1,9 +1,9 @@
-"""Columns that behave as a sequence of records."""
+"""Columns that behave as a sequence of records, and tables that they refer to by number."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from typing import Any, Generic, TypeVar, overload
 
@@ -49,3 +49,26 @@ def array_column(code: str) -> Any:
 def columns_of(kind: Any) -> Mapping[str, str]:
     """Return the columns of a dataclass, each with its type code."""
     return {each.name: each.metadata["code"] for each in fields(kind) if each.metadata}
+
+
+class InternTable(list[_T]):
+    """A list whose items are known by their numbers."""
+
+    def __init__(self, items: Iterable[_T] = ()) -> None:
+        super().__init__(items)
+        self._numbers: dict[_T, int] = {}
+        self._indexed = 0
+        """How many items the numbers are of."""
+
+    def number(self, item: _T) -> int:
+        """Return the number of an item, a new one if need be."""
+        number = self._numbers.get(item)
+        if number is None:
+            for place in range(self._indexed, len(self)):
+                # one that is read from a file is extended as a list
+                self._numbers.setdefault(self[place], place)
+            number = self._numbers.setdefault(item, len(self))
+            if number == len(self):
+                self.append(item)
+            self._indexed = len(self)
+        return number

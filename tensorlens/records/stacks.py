@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tensorlens.records.row_sequence import InternTable
 from tensorlens.records.tensors import SourceLine
 
 LAYERS = ("forward", "call")
@@ -61,16 +62,14 @@ class Stacks:
     number is higher than those of the frames outside.
     """
 
-    frames: list[Frame] = field(default_factory=list)
-    modules: list[str] = field(default_factory=list)
+    frames: InternTable[Frame] = field(default_factory=InternTable)
+    modules: InternTable[str] = field(default_factory=InternTable)
     """Paths of modules: ``layers.0.mlp``."""
     parent: array[int] = field(default_factory=lambda: array("i"))
     """The node of the frames outside of this one; -1 for the outermost."""
     frame: array[int] = field(default_factory=lambda: array("i"))
     module: array[int] = field(default_factory=lambda: array("i"))
     """The module whose ``__call__`` this frame is; -1 if it is none."""
-    _frames: dict[Frame, int] = field(default_factory=dict, repr=False, compare=False)
-    _modules: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     _nodes: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -78,20 +77,14 @@ class Stacks:
 
     def push(self, parent: int, frame: Frame, module: str | None = None) -> int:
         """Return the node of ``frame`` inside of ``parent`` (-1: it is the outermost)."""
-        frame_number = self._frames.setdefault(frame, len(self.frames))
-        if frame_number == len(self.frames):
-            self.frames.append(frame)
-        module_number = -1
-        if module is not None:
-            module_number = self._modules.setdefault(module, len(self.modules))
-            if module_number == len(self.modules):
-                self.modules.append(module)
-        key = parent, frame_number, module_number
+        number = self.frames.number(frame)
+        path = -1 if module is None else self.modules.number(module)
+        key = parent, number, path
         node = self._nodes.setdefault(key, len(self.parent))
         if node == len(self.parent):
             self.parent.append(parent)
-            self.frame.append(frame_number)
-            self.module.append(module_number)
+            self.frame.append(number)
+            self.module.append(path)
         return node
 
     def add(self, frames: Sequence[Frame]) -> int:

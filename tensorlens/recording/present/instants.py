@@ -281,14 +281,15 @@ def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) ->
         moment.by_model_line,
         nowhere(recording, moment.device),
     )
-    known = {role: number for number, role in enumerate(BLOCK_ROLES)}
-    roles = sorted(moment.by_role.items(), key=lambda each: known.get(each[0], len(known)))
+    sizes = moment.by_role
     return Instant(
         device=moment.device,
         moment=moment,
         is_peak=is_peak,
         when=when(recording, moment),
-        roles=tuple((role, nbytes) for role, nbytes in roles if nbytes),
+        roles=tuple(
+            (role, sizes[role]) for role in dict.fromkeys((*BLOCK_ROLES, *sizes)) if sizes.get(role)
+        ),
         rows=rows,
         hidden=hidden,
         lines=lines,

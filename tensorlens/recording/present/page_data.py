@@ -18,7 +18,6 @@ from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.pictures import WIDTH, Picture, role_colour
 from tensorlens.render.source import clipped, model_place, place, printable
-from tensorlens.roles import BLOCK_ROLES
 
 _K = TypeVar("_K")
 _MOST_LINES = 200
@@ -163,7 +162,7 @@ def device_data(
         "row": list(timeline.rows),
         "total": list(timeline.totals),
         "count": counts(log, timeline, made),
-        "roles": {role: list(timeline.by_role[role]) for role in _in_order(timeline.by_role)},
+        "roles": {role: list(levels) for role, levels in timeline.by_role.items()},
         "colours": {role: role_colour(role) for role in (*timeline.by_role, *peak.by_role)},
         "lines": lines_data(recording, timeline),
         "modules": modules_data(recording, timeline) if has_modules else [],
@@ -243,14 +242,6 @@ def _line(
         "source": _short(row.source),
         "levels": _columns(levels),
     }
-
-
-def _in_order(roles: Collection[str]) -> list[str]:
-    """Return roles in the order of ``BLOCK_ROLES``, others behind."""
-    return [
-        *(each for each in BLOCK_ROLES if each in roles),
-        *(r for r in roles if r not in BLOCK_ROLES),
-    ]
 
 
 def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
