@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from tensorlens.records.names import INDEX, Names
-from tensorlens.records.row_sequence import RowSequence, array_column, columns_of
+from tensorlens.records.row_sequence import InternTable, RowSequence, array_column, columns_of
 from tensorlens.roles import ROLES, Role
 
 
@@ -95,12 +95,12 @@ class TensorTable(RowSequence[TensorRecord]):
     module: array[int] = array_column("i")
     note: array[int] = array_column("i")
     names: Names = field(default_factory=Names)
-    devices: list[str] = field(default_factory=list)
-    dtypes: list[str] = field(default_factory=list)
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
-    holders: list[str] = field(default_factory=list)
-    lines: list[SourceLine] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=InternTable)
+    dtypes: list[str] = field(default_factory=InternTable)
+    shapes: list[tuple[int, ...]] = field(default_factory=InternTable)
+    holders: list[str] = field(default_factory=InternTable)
+    lines: list[SourceLine] = field(default_factory=InternTable)
+    notes: list[str] = field(default_factory=InternTable)
     more_names: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Row to all names, for rows with more than one."""
 
@@ -248,7 +248,6 @@ def merge_tables(parts: Iterable[tuple[str, TensorTable]]) -> TensorTable:
 class _TableMerger:
     def __init__(self) -> None:
         self.table = TensorTable()
-        self._numbers: dict[str, dict[Any, int]] = {}
 
     def add(self, table: TensorTable, rows: Sequence[int], prefix: str) -> None:
         target = self.table
@@ -278,15 +277,11 @@ class _TableMerger:
         plural: str,
         into: array[int],
     ) -> None:
-        kept: list[Any] = getattr(self.table, plural)
-        numbers = self._numbers.setdefault(plural, {})
+        kept: InternTable[Any] = getattr(self.table, plural)
         values = [column[row] for row in rows]
-        moved = {-1: -1}
-        for value in dict.fromkeys(values):
-            if value >= 0:
-                moved[value] = numbers.setdefault(items[value], len(kept))
-                if moved[value] == len(kept):
-                    kept.append(items[value])
+        moved = {-1: -1} | {
+            each: kept.number(items[each]) for each in dict.fromkeys(values) if each >= 0
+        }
         into.extend([moved[value] for value in values])
 
     def _names(self, table: TensorTable, rows: Sequence[int]) -> None:
