@@ -20,13 +20,12 @@ _SIGNATURES: Signatures = {
     "tl_hooks": (_Address, ()),
     "tl_hooks_connected": (None, ()),
     "tl_record_begin": (_Held, (_Number,)),
-    "tl_record_read": (ctypes.c_int, (_Held, ctypes.c_int)),
+    "tl_record_read": (_Held, (_Held,)),
     "tl_record_look": (None, (_Held, ctypes.c_int, _Address, _Address)),
     "tl_end": (_Number, (_Held,)),
     "tl_is_recording": (ctypes.c_int, ()),
     "tl_name_at_backward": (None, (_Address,)),
     "tl_record_mark": (None, (_Number,)),
-    "tl_record_marks": (_Address, (_Held, _Address)),
     "tl_stack": (_Number, (ctypes.c_int32, _Address, _Address, _Number)),
     "tl_context": (ctypes.c_int, (ctypes.c_int32, _Address)),
     "tl_thread": (ctypes.c_int32, ()),
@@ -71,8 +70,6 @@ class LogRows:
     """Events whose stack is unknown because there was no more room for stacks."""
     marks: list[tuple[int, int]]
     """Number of each mark, and how many rows there were before it."""
-    thread: int
-    """Number of the thread that began the span."""
 
 
 class NativeRecorder:
@@ -125,19 +122,18 @@ class NativeRecorder:
             MemoryError: there is none for the columns. The span is closed all the same.
         """
         with self._lock:
-            failed = self._library.tl_record_read(span, int(end))
             try:
-                if failed:
-                    raise MemoryError
-                rows, dropped, lost, thread, unlisted = self._look(span, 0)
-                peak, *_ = self._look(span, 1)
-                marks = self._marks(span)
+                found = self._library.tl_record_read(span)
             finally:
                 if end:
                     self._library.tl_end(span)
                     if not self._library.tl_is_recording():
                         self.stop_ops()
-            return LogRows(rows, dropped, peak, unlisted, lost, marks, thread)
+        if found == 0:
+            raise MemoryError
+        rows, marks, dropped, lost_stacks, unlisted = self._look(found, 0)
+        peak, *_ = self._look(found, 1)
+        return LogRows(rows, dropped, peak, unlisted, lost_stacks, marks)
 
     def name_at_backward(self, namer: Callable[[], None]) -> None:
         """Have ``namer`` called on the main thread when backward begins.
@@ -181,17 +177,20 @@ class NativeRecorder:
             raise LookupError(f"no module {number}")
         return address, (name.value or b"").decode("utf-8", "replace").rpartition(".")[2]
 
-    def _look(self, span: object, which: int) -> tuple[Columns, int, int, int, int]:
-        starts, figures = (_Address * len(_CODES))(), (_Number * 5)()
+    def _look(
+        self, found: object, which: int
+    ) -> tuple[Columns, list[tuple[int, int]], int, int, int]:
+        starts, figures = (_Address * (len(_CODES) + 1))(), (_Number * 5)()
         self._library.tl_record_look(
-            span, which, ctypes.addressof(starts), ctypes.addressof(figures)
+            found, which, ctypes.addressof(starts), ctypes.addressof(figures)
         )
-        count, dropped, lost, thread, unlisted = figures
-        columns = Columns(*map(copied, _CODES, starts, repeat(count)))
-        return columns, dropped, lost, thread, unlisted
-
-    def _marks(self, span: object) -> list[tuple[int, int]]:
-        length = ctypes.c_int64()
-        start = self._library.tl_record_marks(span, ctypes.byref(length))
-        numbers = iter(copied("q", start, length.value))
-        return list(zip(numbers, numbers, strict=True))
+        count, numbers, dropped, lost_stacks, unlisted = figures
+        *columns, marks = starts
+        each = iter(copied("q", marks, numbers))
+        return (
+            Columns(*map(copied, _CODES, columns, repeat(count))),
+            list(zip(each, each, strict=True)),
+            dropped,
+            lost_stacks,
+            unlisted,
+        )

@@ -174,7 +174,8 @@ class HostRecorder:
         self._unwatch.atexit = False
         try:
             self._censuses = MomentCensuses(options, native, hooks)
-            self._span = self._native.begin(options.limit, options.ops)
+            self._thread = native.thread_now()
+            self._span = native.begin(options.limit, options.ops)
             self._wall, self._started = time.time(), time.monotonic_ns()
             self._censuses.begin()
         except BaseException:
@@ -212,7 +213,7 @@ class HostRecorder:
             return next(filter(None, (path(address, kind) for path in paths)), kind)
 
         parts = LogParts(
-            maker=LogMaker(self._native, module_name, taken.thread),
+            maker=LogMaker(self._native, module_name, self._thread),
             taken=taken,
             tables=tables,
             marks=dict(self._marks),

@@ -16,8 +16,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include <dlfcn.h>
-
 extern "C" ssize_t PyUnicode_GetLength(PyObject*);
 extern "C" uint32_t PyUnicode_ReadChar(PyObject*, ssize_t);
 extern "C" void* PyType_GetSlot(PyObject*, int);
@@ -224,30 +222,38 @@ Birth birth_on(Memo& memo, PyThreadState* thread) {
   return birth;
 }
 
-// The lines that are allocating; none on threads without Python code.
-Birth birth_here() {
-  if (!g_watching.load(std::memory_order_relaxed)) {
-    return Birth();
-  }
-  PyThreadState* thread = PyGILState_GetThisThreadState();
+// The calling thread where its stack may be read; null on threads without Python code.
+PyThreadState* watched_thread() {
+  return g_watching.load(std::memory_order_relaxed) ? PyGILState_GetThisThreadState() : nullptr;
+}
+
+// Gives what `look` sees on the stack of the calling thread.
+template <typename Found>
+Found seen_here(Found (*look)(Memo&, PyThreadState*), const Found& nothing) {
+  PyThreadState* const thread = watched_thread();
   if (thread == nullptr) {
-    return Birth();
+    return nothing;
   }
   Memo& memo = g_memos[hash_of(reinterpret_cast<uintptr_t>(thread)) >> (64 - kMemoBits)];
   const Holding holding(memo.lock);
   // the interpreter's exit frees the states of other threads, and switches off before
   if (!g_watching.load(std::memory_order_relaxed)) {
-    return Birth();
+    return nothing;
   }
   try {
-    return birth_on(memo, thread);
+    return look(memo, thread);
   } catch (...) {
-    return Birth();  // no memory for a text
+    return nothing;  // no memory for a text
   }
 }
 
-// The end of code objects. It is announced with the GIL held, and nobody waits for the GIL with a
-// memo locked.
+// The lines that are allocating.
+Birth birth_here() {
+  return seen_here(&birth_on, Birth());
+}
+
+// The end of code objects, which comes with the GIL held; nobody waits for the GIL with a memo
+// locked.
 
 // How often that was; it is counted before the address can be another one's.
 std::atomic<uint64_t> g_forgotten{0};
@@ -264,12 +270,6 @@ void forget_code(PyObject* code) {
   }
 }
 
-int on_code_event(int, PyObject* code) {
-  // a code object that begins makes what was known of its address as stale as one that ends
-  forget_code(code);
-  return 0;
-}
-
 using Destructor = void (*)(PyObject*);
 Destructor g_destroy_code = nullptr;
 
@@ -278,18 +278,11 @@ void destroy_code(PyObject* code) {
   g_destroy_code(code);
 }
 
+// The destructor is replaced on every Python: of the watchers that there are from 3.12 on an
+// interpreter has eight, and each hears of its own code alone. False where it is not as known.
 bool hear_of_ends() {
   constexpr int kDestructorSlot = 52;  // Py_tp_dealloc
   constexpr int kDestructorOffset = 48;
-  using AddWatcher = int (*)(int (*)(int, PyObject*));
-  const auto add = reinterpret_cast<AddWatcher>(dlsym(RTLD_DEFAULT, "PyCode_AddWatcher"));
-  if (add != nullptr) {
-    if (add(&on_code_event) >= 0) {
-      return true;
-    }
-    PyErr_Clear();
-  }
-  // 3.11 has no watchers, and others may have taken the eight there are
   void* const destroy = PyType_GetSlot(reinterpret_cast<PyObject*>(PyCode_Type), kDestructorSlot);
   char* const slot = PyCode_Type + kDestructorOffset;
   if (destroy == nullptr || std::memcmp(slot, &destroy, sizeof destroy) != 0) {

@@ -54,13 +54,17 @@ void take_out(const void* data) {
 
 void before_fork() {
   lock_births();
-  lock_events();
+  for (SpinLock* const lock : kEventLocks) {
+    lock->lock();
+  }
   lock_blocks();
 }
 
 void after_fork() {
   unlock_blocks();
-  unlock_events();
+  for (SpinLock* const lock : kEventLocks) {
+    lock->unlock();
+  }
   unlock_births();
 }
 
@@ -70,9 +74,10 @@ void after_fork_in_child() {
   g_ask_again.store(0, std::memory_order_relaxed);
 }
 
-// Of a recording that has not ended.
-Span* span_of(PyObject* held) {
-  return reinterpret_cast<Span*>(begun_of(held)->token);
+// What Python holds; it has not ended.
+template <typename Kept>
+Kept* held_as(PyObject* held) {
+  return reinterpret_cast<Kept*>(begun_of(held)->token);
 }
 
 // To be called once, when the allocator is tapped.
@@ -204,38 +209,36 @@ TL_EXPORT int tl_is_recording() {
   return g_recording.load(std::memory_order_relaxed);
 }
 
-// 1 when there is no memory for the rows; the recording ends all the same.
-TL_EXPORT int tl_record_read(PyObject* held, int end) {
-  Span* const span = span_of(held);
-  const Holding holding(g_log.lock);
-  int failed = 0;
+// Gives what a recording that has not ended holds so far, for Python to hold; a number when there is
+// no memory for it.
+TL_EXPORT PyObject* tl_record_read(PyObject* held) {
   try {
-    read_span(*span);
+    return begun(reinterpret_cast<int64_t>(read_span(*held_as<Span>(held))), [](int64_t token) {
+      delete reinterpret_cast<Readout*>(token);
+      return int64_t{0};
+    });
   } catch (const std::bad_alloc&) {
-    failed = 1;
+    return not_begun();
   }
-  if (end) {
-    end_span(*span);
-  }
-  return failed;
 }
 
-// `which` 0: the rows; 1: what was resident at the highest instant among the dropped. Gives how many
-// rows there are, how many events were dropped, how many stacks were lost, the thread that began, and
-// the bytes of blocks that could not be listed.
-TL_EXPORT void tl_record_look(PyObject* held, int which, const void** columns, int64_t* figures) {
-  const Span* const span = span_of(held);
-  const Rows& rows = which == 0 ? span->rows : span->dropped;
+// `which` 0: the rows and, last, number and row of each mark, one after the other; 1: what was
+// resident at the highest instant among the dropped. Gives how many rows there are and how many
+// numbers of marks, how many events were dropped and how many stacks were lost, and the bytes of
+// blocks that could not be listed.
+TL_EXPORT void tl_record_look(PyObject* read, int which, const void** columns, int64_t* figures) {
+  const auto* const readout = held_as<Readout>(read);
+  const Rows& rows = which == 0 ? readout->rows : readout->dropped;
   const void* all[] = {
       rows.kind.data(), rows.address.data(), rows.size.data(), rows.time.data(),
       rows.stack.data(), rows.context.data(), rows.birth.data(), rows.pair.data(),
-      rows.owner.data()};
+      rows.owner.data(), rows.marks.data()};
   std::copy(std::begin(all), std::end(all), columns);
   figures[0] = static_cast<int64_t>(rows.kind.size());
-  figures[1] = span->lost;
-  figures[2] = g_lost_stacks.load(std::memory_order_relaxed);
-  figures[3] = span->thread;
-  figures[4] = span->unlisted;
+  figures[1] = static_cast<int64_t>(rows.marks.size());
+  figures[2] = readout->lost;
+  figures[3] = g_lost_stacks.load(std::memory_order_relaxed);
+  figures[4] = readout->unlisted;
 }
 
 // Has `namer` called on the main thread when backward begins from now on, see pending_names.hpp. The
@@ -248,13 +251,6 @@ TL_EXPORT void tl_name_at_backward(PyObject* namer) {
 
 TL_EXPORT void tl_record_mark(int64_t number) {
   record_mark(number);
-}
-
-// Gives number and row of each mark, one after the other, and how many numbers that is.
-TL_EXPORT const int64_t* tl_record_marks(PyObject* held, int64_t* length) {
-  const Span* const span = span_of(held);
-  *length = static_cast<int64_t>(span->rows.marks.size());
-  return span->rows.marks.data();
 }
 
 // The tables that the rows' numbers stand for. They only grow: what is read stays true.

@@ -357,25 +357,9 @@ void record_mark(int64_t number) {
   }
 }
 
-void lock_events() {
-  g_calls.lock.lock();
-  lock_stacks();
-  g_contexts.lock.lock();
-  g_nodes.lock.lock();
-  g_op_names.lock.lock();
-  g_threads.lock.lock();
-  g_log.lock.lock();
-}
-
-void unlock_events() {
-  g_log.lock.unlock();
-  g_threads.lock.unlock();
-  g_op_names.lock.unlock();
-  g_nodes.lock.unlock();
-  g_contexts.lock.unlock();
-  unlock_stacks();
-  g_calls.lock.unlock();
-}
+SpinLock* const kEventLocks[] = {
+    &g_calls.lock, &g_modules.lock, &g_stacks.lock, &g_contexts.lock,
+    &g_nodes.lock, &g_op_names.lock, &g_threads.lock, &g_log.lock};
 
 // A child's memory is its own: what its parent records ends here.
 void stop_in_child() {

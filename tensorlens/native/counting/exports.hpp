@@ -45,9 +45,12 @@ struct Rows {
 struct Span {
   Highest highest;
   int64_t generation = 0;
-  int32_t thread = 0;
-  Rows past;     // what was there before the first event that is kept
-  Rows rows;     // as they were read last
+  Rows past;  // what was there when it began
+};
+
+// What a recording holds so far.
+struct Readout {
+  Rows rows;
   Rows dropped;  // what was resident at the highest instant among the dropped
   int64_t lost = 0;
   int64_t unlisted = 0;  // bytes of the row for blocks that there was no memory to list
@@ -63,7 +66,6 @@ void end_span(Span& span) {
 // Recordings begin and end one at a time.
 Span* begin_span(int64_t limit) {
   auto span = std::make_unique<Span>();
-  span->thread = running().thread - 1;
   if (!g_log.is_on()) {
     g_nodes.clear();
   }
@@ -167,7 +169,6 @@ class Pairing {
 // Of the `level` bytes that were there, gives those that are not listed, for want of memory: they are
 // one row, at an address that no block has, and no event frees them.
 int64_t take_past(Rows& rows, const Table<Past>& past, int64_t level) {
-  rows = Rows();
   rows.add_past(past);
   Pairing(rows).own(past);
   const int64_t bytes = std::accumulate(rows.size.begin(), rows.size.end(), level, std::minus<>());
@@ -177,22 +178,25 @@ int64_t take_past(Rows& rows, const Table<Past>& past, int64_t level) {
   return std::max<int64_t>(bytes, 0);
 }
 
-// Takes the events so far into the span's rows.
-void read_span(Span& span) {
+Readout* read_span(const Span& span) {
+  auto read = std::make_unique<Readout>();
+  const Holding holding(g_log.lock);
   const bool known = span.generation == g_log.generation();
   const int64_t begin = span.highest.begin;
   const int64_t from = known ? std::max(begin, g_log.first()) : begin;
-  if (from > begin) {
-    span.lost = span.highest.dropped;
-    span.unlisted = std::max(
-        take_past(span.past, g_log.past(), g_log.level()),
-        take_past(span.dropped, span.highest.blocks, span.highest.level));
+  if (from == begin) {
+    read->rows = span.past;
+  } else {
+    read->lost = span.highest.dropped;
+    read->unlisted = std::max(
+        take_past(read->rows, g_log.past(), g_log.level()),
+        take_past(read->dropped, span.highest.blocks, span.highest.level));
   }
-  span.rows = span.past;
-  Pairing pairing(span.rows);
+  Pairing pairing(read->rows);
   for (int64_t number = from; known && number < g_log.count(); ++number) {
     pairing.add(g_log.at(number));
   }
+  return read.release();
 }
 
 }  // namespace

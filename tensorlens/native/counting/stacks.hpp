@@ -87,16 +87,6 @@ std::atomic<int64_t> g_lost_stacks{0};
 // module. 0 where modules are not told.
 std::atomic<uintptr_t> g_module_call{0};
 
-void lock_stacks() {
-  g_modules.lock.lock();
-  g_stacks.lock.lock();
-}
-
-void unlock_stacks() {
-  g_stacks.lock.unlock();
-  g_modules.lock.unlock();
-}
-
 // What a frame's line and module follow from.
 struct FrameKey {
   uintptr_t code, instruction;
@@ -216,8 +206,8 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
 // The innermost frame of the calling thread: while C++ code runs below it, nothing outside of it
 // can change. 0 on threads without Python code.
 uintptr_t innermost_frame() {
-  PyThreadState* thread = PyGILState_GetThisThreadState();
-  if (thread == nullptr || !g_watching.load(std::memory_order_relaxed)) {
+  PyThreadState* const thread = watched_thread();
+  if (thread == nullptr) {
     return 0;
   }
   Direct read;
@@ -226,8 +216,8 @@ uintptr_t innermost_frame() {
 
 // Whether the innermost Python function of the calling thread is called so; true where nobody knows.
 bool is_in_function(const char32_t* qualname) {
-  PyThreadState* thread = PyGILState_GetThisThreadState();
-  if (thread == nullptr || !g_watching.load(std::memory_order_relaxed)) {
+  PyThreadState* const thread = watched_thread();
+  if (thread == nullptr) {
     return true;
   }
   Direct read;
@@ -240,21 +230,7 @@ bool is_in_function(const char32_t* qualname) {
 }
 
 Captured capture() {
-  PyThreadState* thread = PyGILState_GetThisThreadState();
-  if (thread == nullptr || !g_watching.load(std::memory_order_relaxed)) {
-    return Captured{kNoStack, Birth()};
-  }
-  Memo& memo = g_memos[hash_of(reinterpret_cast<uintptr_t>(thread)) >> (64 - kMemoBits)];
-  const Holding holding(memo.lock);
-  // the interpreter's exit frees the states of other threads, and switches off before
-  if (!g_watching.load(std::memory_order_relaxed)) {
-    return Captured{kNoStack, Birth()};
-  }
-  try {
-    return capture_on(memo, thread);
-  } catch (...) {
-    return Captured{kNoStack, Birth()};  // no memory for a text
-  }
+  return seen_here(&capture_on, Captured{kNoStack, Birth()});
 }
 
 }  // namespace
