@@ -1,7 +1,10 @@
 """What MKL keeps is a term of the CPU's ledger, and in no other."""
 
 import ctypes
+import os
 import platform
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,23 @@ def test_buffers_that_mkl_keeps_are_taken_out_of_the_other_heap():
         pytest.skip("MKL keeps little on this machine")
     # malloc saw them go: what is left of the heap changes by much less than they were
     assert abs(without["heap"] - with_buffers["heap"]) < kept // 4
+
+
+def test_a_process_that_was_forked_beside_threads_does_not_wait_for_mkl():
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    child = os.fork()
+    if not child:
+        signal.alarm(100)
+        try:
+            ledger = tensorlens.MemReporter().snapshot().ledger["cpu"]
+            os._exit("forked" not in ledger.missing["kernels"])
+        finally:
+            os._exit(2)
+    done.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_torch_without_mkl_says_so(monkeypatch):

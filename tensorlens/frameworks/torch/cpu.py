@@ -26,6 +26,7 @@ from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.graph import maker_of, walk
 from tensorlens.frameworks.torch.native import TorchAllocator, install
 from tensorlens.heap.fallback import without_tuples
+from tensorlens.interpreter import may_wait_forever
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable
@@ -104,6 +105,8 @@ def kernel_caches() -> tuple[int | None, str]:
 
     oneDNN counts neither its primitives nor the weights it packed.
     """
+    if may_wait_forever():
+        return None, "MKL may be locked for good: other threads ran when this process was forked"
     function = _mkl_mem_stat()
     if function is None:
         return None, "this torch's MKL, if it has one, does not tell (mkl_mem_stat)"
