@@ -17,6 +17,7 @@ pytest.importorskip("mcp.server.mcpserver")
 
 import tensorlens  # noqa: E402
 from tensorlens.integrations.mcp import MOST_CHARACTERS, server, show  # noqa: E402
+from tests import warm  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,7 +84,7 @@ def test_an_assistant_looks_at_a_training_that_runs(monkeypatch):
         monkeypatch.setenv("TENSORLENS_LIVE", "1")
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         running = subprocess.Popen(
-            [sys.executable, "-c", JOB], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*warm.python(), "-c", JOB], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         monkeypatch.delenv("TENSORLENS_LIVE")
         try:
@@ -113,7 +114,7 @@ def test_an_assistant_gets_to_the_line_of_a_leak(tmp_path):
     given = re.findall(r"`(tensorlens leaks [^`]*)`", server().instructions)
     (command,) = (shlex.split(each)[1:] for each in given)
     subprocess.run(
-        [sys.executable, "-m", "tensorlens", *command], cwd=tmp_path, check=True,
+        [*warm.python(), "-m", "tensorlens", *command], cwd=tmp_path, check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     text = show(str(tmp_path / command[command.index("-o") + 1]))
