@@ -27,8 +27,6 @@ _ACCELERATOR_REASONS = {
     "or is managed memory that is not on the device now",
 }
 _MOVED = "it changed while it was read"
-_READINGS = 3
-"""So often the heap and the resident set are read, until they agree."""
 _HEAP = ("kernels", "heap", "free", "rest")
 """Parts that the heap counts, and what is left without it."""
 _TOGETHER = (
@@ -97,15 +95,10 @@ def ledger_of_process(table: TensorTable, rows: Sequence[int], counter: Counter)
 def host_ledger(handed: AllocatorFigures) -> Ledger:
     """Return the CPU's ledger; what this system does not tell is None, with the reason."""
     missing: dict[str, str] = {}
-    parts: Sequence[Term] = ()
-    reserved = machine = None
-    for _ in range(_READINGS):
-        heap, resident, machine = heap_now(), _resident(), _machine()
-        reserved = resident.get("VmRSS")
-        cached = difference(reserved, handed.allocated)
-        parts = () if cached is None else _split(cached, handed, resident, heap)
-        if cached is not None and all((part.nbytes or 0) >= 0 for part in parts):
-            break
+    heap, resident, machine = heap_now(), _resident(), _machine()
+    reserved = resident.get("VmRSS")
+    cached = difference(reserved, handed.allocated)
+    parts = () if cached is None else _split(cached, handed, resident, heap)
     if handed.allocated is None:
         missing["allocated"] = handed.reason or "nothing counts the CPU allocator"
     if reserved is None:
@@ -129,7 +122,7 @@ def host_ledger(handed: AllocatorFigures) -> Ledger:
         driver_used=used,
         driver_total=total,
         missing=missing,
-        parts=fitted(parts, difference(reserved, handed.allocated)),
+        parts=fitted(parts, cached),
         explanations=_EXPLANATIONS,
         blocks=handed.blocks,
         block_count=handed.block_count,

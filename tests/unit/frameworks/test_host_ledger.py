@@ -111,12 +111,6 @@ def test_tensors_larger_than_the_resident_set_leave_the_remainder_unknown(monkey
     assert unknown({"": ledger})[0].startswith("n/a: cached: more is allocated than is resident")
 
 
-def test_figures_that_do_not_fit_are_read_again(monkeypatch):
-    readings = iter([(90_000, 0), (5_000, 700)])
-    monkeypatch.setattr(hosts, "heap_now", lambda: next(readings))
-    assert parts(host_ledger(handed()))["heap"] == 4_000
-
-
 def test_pages_of_files_are_in_use(monkeypatch):
     # a machine with nothing but this process and weights that it maps: 7,000 are not of files
     monkeypatch.setattr(hosts, "_machine", lambda: (7_000, 64_000))
