@@ -307,7 +307,7 @@ def test_without_a_compiler(device, monkeypatch):
     def fail(*arguments):
         raise NativeUnavailable("the native table was not built: no compiler")
 
-    monkeypatch.setattr(torch_steps, "load", fail)
+    monkeypatch.setattr(torch_steps, "_native_table", fail)
     kept = []
     report = find_leaks(lambda: kept.append(torch.zeros(4)))
     assert [leak.device for leak in report.leaks] == ["cpu"]

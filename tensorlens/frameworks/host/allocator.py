@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import sys
-import sysconfig
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from heapq import nsmallest
-from itertools import chain, repeat
+from itertools import repeat
 
-from tensorlens.interpreter import reentrant_lock
-from tensorlens.native.build import NativeUnavailable, Signatures, declare
-from tensorlens.records.stacks import LAYERS, NO_MODELS, WRAPPERS
-from tensorlens.user_code import foreign_prefixes
+from tensorlens.frameworks.host.alloc_sites import AllocSites
+from tensorlens.native.build import Signatures, declare
 
-_NO_BIRTHS = {
-    1: "the frames of this Python version are not known",
-    2: "the frames of this Python are not laid out as expected",
-    3: "this Python does not tell when code objects end",
-}
 _pointer, _length, _number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _SIGNATURES: Signatures = {
     "tl_make_reader": (ctypes.py_object, ()),
@@ -32,16 +22,12 @@ _SIGNATURES: Signatures = {
     "tl_totals": (_pointer, ()),
     "tl_op_name": (ctypes.c_char_p, (_number,)),
     "tl_births": (None, (_pointer, _length, _pointer, _pointer)),
-    "tl_birth_line": (_pointer, (_number, _pointer)),
-    "tl_prepare_births": (ctypes.c_int, (_pointer, _length) * 4),
-    "tl_switch_births": (None, (ctypes.c_int,)),
 }
 LISTS: Signatures = {
     "tl_list_look": (_length, (_pointer, _pointer)),
     "tl_list_release": (None, (_pointer,)),
 }
 """Functions of each part with lists for :func:`listed`."""
-_UTF_32 = f"utf-32-{sys.byteorder[0]}e"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +63,11 @@ class Balance:
     sizes: array[int]
     """For each address the size of its block, -1 where none begins there."""
     unmatched_count: int
-    """How many blocks begin at none of the addresses, those of ``by_node`` aside."""
+    """How many blocks begin at none of the addresses, those of ``of_nodes`` aside."""
     unmatched: list[tuple[int, int, int]]
     """The largest of those, largest first: ``(address, size, birth)``."""
-    by_node: LiveBlocks
-    """Blocks at none of the addresses that are known by their nodes, where that was asked for."""
+    of_nodes: LiveBlocks
+    """Those that a node is known of, which allocated them while births were watched."""
 
     @property
     def unnamed(self) -> int:
@@ -89,7 +75,7 @@ class Balance:
         return self.allocated - self.named
 
 
-class NativeAllocator:
+class NativeAllocator(AllocSites):
     """Exact bytes that a framework's allocator has handed out since it was tapped.
 
     Blocks made before count once they are adopted. Blocks of zero bytes do not exist, and memory
@@ -100,7 +86,7 @@ class NativeAllocator:
     """
 
     def __init__(self, library: ctypes.PyDLL) -> None:
-        self.library = library
+        super().__init__(library)
         declare(library, {**_SIGNATURES, **LISTS})
         self.read: Callable[[], tuple[int, int, int]] = library.tl_make_reader()
         """Gives ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
@@ -109,18 +95,11 @@ class NativeAllocator:
         """
         self.allocated: Callable[[], int] = library.tl_allocated
         """Gives the bytes handed out now."""
-        self._watchers = 0
-        self._births_prepared = False
-        self._ended = False
-        self._lock = reentrant_lock()
-        # the interpreter's exit frees what other threads' frames are read by
-        atexit.register(self._end)
 
-    def balance(self, addresses: array[int], limit: int = 100, *, by_node: bool = False) -> Balance:
+    def balance(self, addresses: array[int], limit: int = 100) -> Balance:
         """Compare the table of blocks with the addresses, an ``array('Q')``.
 
-        ``limit`` is how many of the blocks at none of them are listed. ``by_node`` sets those
-        apart that a known node allocated while births were watched.
+        ``limit`` is how many of the blocks at none of them are listed.
 
         Raises:
             MemoryError: there is none for a copy of the table.
@@ -139,9 +118,8 @@ class NativeAllocator:
         sizes = array("q", map(dict(zip(starts, size, strict=True)).get, addresses, repeat(-1)))
         others = [row for row, address in enumerate(starts) if address not in found]
         allocated, unnamed = sum(size), sum(map(size.__getitem__, others))
-        tagged = [row for row in others if by_node and blocks.node[row] >= 0]
-        if tagged:
-            others = [row for row in others if blocks.node[row] < 0]
+        of_nodes = [row for row in others if blocks.node[row] >= 0]
+        others = [row for row in others if blocks.node[row] < 0]
         largest = nsmallest(max(0, limit), others, key=lambda row: (-size[row], starts[row]))
         return Balance(
             allocated=allocated,
@@ -149,7 +127,7 @@ class NativeAllocator:
             sizes=sizes,
             unmatched_count=len(others),
             unmatched=[(starts[row], size[row], blocks.birth[row]) for row in largest],
-            by_node=blocks.at(tagged),
+            of_nodes=blocks.at(of_nodes),
         )
 
     def set_era(self, era: int) -> None:
@@ -177,20 +155,6 @@ class NativeAllocator:
         name = self.library.tl_op_name(number)
         return None if name is None else name.decode("utf-8", "replace")
 
-    def watch_births(self, on: bool = True) -> None:
-        """Note from now on which source line allocates each block, on every thread.
-
-        Calls nest: it ends when it was switched off as often as on. Blocks keep their births.
-
-        Raises:
-            NativeUnavailable: not possible on this Python.
-        """
-        with self._lock:
-            if on:
-                self.prepare_births()
-            self._watchers = max(0, self._watchers + (1 if on else -1))
-            self.library.tl_switch_births(self._watchers > 0 and not self._ended)
-
     def births(self, addresses: array[int]) -> tuple[array[int], array[int]]:
         """Return the numbers of the lines that allocated each block; addresses as ``array('Q')``.
 
@@ -201,40 +165,6 @@ class NativeAllocator:
         lines, models = (array("i", bytes(4 * len(addresses))) for _ in range(2))
         self.library.tl_births(start(addresses), len(addresses), start(lines), start(models))
         return lines, models
-
-    def birth_line(self, birth: int) -> tuple[str, int, str]:
-        """Return file name, line number and qualified function name of a birth.
-
-        It is the innermost line outside of frameworks, ``tensorlens``, installed packages and the
-        standard library; where all lines are inside, the innermost.
-
-        Raises:
-            LookupError: there is no such birth.
-        """
-        return line_of(self.library.tl_birth_line, birth)
-
-    def _end(self) -> None:
-        with self._lock:
-            self._ended = True
-            self.library.tl_switch_births(0)
-
-    def prepare_births(self) -> None:
-        """Make sure that births can be watched.
-
-        Raises:
-            NativeUnavailable: not possible on this Python, or any more.
-        """
-        if self._ended:
-            raise NativeUnavailable("birth lines are not known: the program is at its exit")
-        if self._births_prepared:
-            return
-        if not _is_plain_cpython():
-            raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
-        words = map(wide, (foreign_prefixes(), LAYERS, NO_MODELS, WRAPPERS))
-        refusal = int(self.library.tl_prepare_births(*chain.from_iterable(words)))
-        if refusal:
-            raise NativeUnavailable(f"birth lines are not known: {_NO_BIRTHS[refusal]}")
-        self._births_prepared = True
 
 
 def listed(library: ctypes.CDLL, name: str, codes: str, *given: int) -> list[array[int]]:
@@ -277,31 +207,3 @@ _view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, c
 def start(numbers: array[int]) -> int:
     """Return where an array begins in memory."""
     return numbers.buffer_info()[0]
-
-
-def line_of(function: Callable[..., int | None], birth: int) -> tuple[str, int, str]:
-    """Return file name, line number and function of a birth, as a native part tells it.
-
-    Raises:
-        LookupError: there is no such birth.
-    """
-    length = ctypes.c_int64()
-    address = function(birth, ctypes.byref(length))
-    if address is None:
-        raise LookupError(f"no birth {birth}")
-    # one character each, and in a surrogate's place what a file name could not be decoded to
-    text = ctypes.string_at(address, 4 * length.value).decode(_UTF_32, "surrogatepass")
-    # the line may be 0
-    filename, _, rest = text.partition("\0")
-    return filename, ord(rest[0]), rest[2:]
-
-
-def wide(words: Iterable[str]) -> tuple[bytes, int]:
-    """Return words as a native part takes them, one text of 32-bit characters, and its length."""
-    text = "\0".join(words)
-    return text.encode(_UTF_32, "surrogatepass"), len(text)
-
-
-def _is_plain_cpython() -> bool:
-    settings = sysconfig.get_config_vars("Py_GIL_DISABLED", "Py_DEBUG", "Py_TRACE_REFS")
-    return sys.implementation.name == "cpython" and not any(settings)

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include "columns.hpp"
 #include "frames.hpp"
 #include "table.hpp"
 
@@ -64,8 +65,7 @@ Memo g_memos[1 << kMemoBits];
 const Layout* g_layout = nullptr;
 // the folders of code that is not the user's, each with its separator at the end
 const std::vector<std::u32string>* g_foreign_folders = nullptr;
-// what functions are called that compute a layer, and the packages whose layers are no model's;
-// empty where nobody asks for lines of models
+// what functions are called that compute a layer, and the packages whose layers are no model's
 const std::vector<std::u32string>* g_layers = nullptr;
 const std::vector<std::u32string>* g_packages = nullptr;
 // what functions of a framework are called whose own C++ code takes memory for a model
@@ -122,7 +122,7 @@ bool is_foreign(const std::u32string& filename) {
 }
 
 bool is_one_of(const std::vector<std::u32string>* words, const std::u32string& word) {
-  return words != nullptr && std::find(words->begin(), words->end(), word) != words->end();
+  return std::find(words->begin(), words->end(), word) != words->end();
 }
 
 // The same as Frame.model of tensorlens.records.events.
@@ -306,9 +306,16 @@ const std::vector<std::u32string>* words_of(const char32_t* words, int64_t lengt
   return found;
 }
 
+}  // namespace
+
 // 0: births can be watched. 1: this Python's frames are not known. 2: they are not as expected.
-// 3: the end of code objects cannot be heard of.
-int prepare_births(const char32_t* folders, int64_t length) {
+// 3: the end of code objects cannot be heard of. Takes the folders of code that is not the user's,
+// what functions are called that compute a layer, the packages whose layers are no model's, and
+// functions of wrappers; all are separated by NUL.
+TL_EXPORT int tl_prepare_births(
+    const char32_t* folders, int64_t folders_length, const char32_t* layers, int64_t layers_length,
+    const char32_t* packages, int64_t packages_length,
+    const char32_t* wrappers, int64_t wrappers_length) {
   if (g_layout != nullptr) {
     return 0;
   }
@@ -322,15 +329,23 @@ int prepare_births(const char32_t* folders, int64_t length) {
   if (!hear_of_ends()) {
     return 3;
   }
-  g_foreign_folders = words_of(folders, length);
+  g_foreign_folders = words_of(folders, folders_length);
+  g_layers = words_of(layers, layers_length);
+  g_packages = words_of(packages, packages_length);
+  g_wrappers = words_of(wrappers, wrappers_length);
   g_layout = layout;
   return 0;
 }
 
-void switch_births(bool on) {
+TL_EXPORT void tl_switch_births(int on) {
   lock_births();
-  g_watching.store(on && g_layout != nullptr, std::memory_order_relaxed);
+  g_watching.store(on != 0 && g_layout != nullptr, std::memory_order_relaxed);
   unlock_births();
 }
 
-}  // namespace
+// Gives the text of a birth (see Lines), which is never released; null where there is none.
+TL_EXPORT const char32_t* tl_birth_line(int32_t number, int64_t* length) {
+  const std::u32string* const text = g_lines.text(number);
+  *length = text == nullptr ? 0 : static_cast<int64_t>(text->size());
+  return text == nullptr ? nullptr : text->data();
+}

@@ -127,24 +127,6 @@ TL_EXPORT int64_t tl_sizes(const uint64_t* addresses, int64_t length, int64_t* s
   return sizes_at(addresses, length, sizes);
 }
 
-// See prepare_births. Also takes what functions are called that compute a layer, the packages whose
-// layers are no model's, and functions of wrappers; all are separated by NUL.
-TL_EXPORT int tl_prepare_births(
-    const char32_t* folders, int64_t folders_length, const char32_t* layers, int64_t layers_length,
-    const char32_t* packages, int64_t packages_length,
-    const char32_t* wrappers, int64_t wrappers_length) {
-  if (g_layout == nullptr) {
-    g_layers = words_of(layers, layers_length);
-    g_packages = words_of(packages, packages_length);
-    g_wrappers = words_of(wrappers, wrappers_length);
-  }
-  return prepare_births(folders, folders_length);
-}
-
-TL_EXPORT void tl_switch_births(int on) {
-  switch_births(on != 0);
-}
-
 // Gives of each block the number of the user's line, and of the model's.
 TL_EXPORT void tl_births(
     const uint64_t* addresses, int64_t length, int32_t* lines, int32_t* models) {
@@ -153,13 +135,6 @@ TL_EXPORT void tl_births(
     lines[index] = birth.line;
     models[index] = birth.model;
   }
-}
-
-// Gives the text of a birth (see Lines), which is never released; null where there is none.
-TL_EXPORT const char32_t* tl_birth_line(int32_t number, int64_t* length) {
-  const std::u32string* const text = g_lines.text(number);
-  *length = text == nullptr ? 0 : static_cast<int64_t>(text->size());
-  return text == nullptr ? nullptr : text->data();
 }
 
 // Recording. The code is of the function that calls modules (null: modules are not told), and is

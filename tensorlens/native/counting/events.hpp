@@ -178,7 +178,7 @@ struct Here {
 
   Here() noexcept {
     Running& now = t_running;
-    Call call{0, 0, -1, Captured{kNoStack, Birth()}};
+    Call call;
     g_calls.here(&call);
     try {
       running();

@@ -17,9 +17,9 @@ namespace {
 std::atomic<int32_t (*)()> g_node_here{nullptr};
 
 struct Call {
-  int64_t token;
-  uintptr_t thread;
-  int32_t function;
+  int64_t token = 0;
+  uintptr_t thread = 0;
+  int32_t function = -1;
   Captured at;
 };
 

@@ -26,7 +26,7 @@ struct StackFrame {
 };
 
 struct Captured {
-  int32_t stack;
+  int32_t stack = kNoStack;
   Birth birth;
 };
 
@@ -174,7 +174,7 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
     keys[length++] = key_of(frames, module_call);
   }
   if (length == 0) {
-    return Captured{kNoStack, Birth()};
+    return Captured();
   }
   Trail& trail = trail_of(memo);
   const uint64_t forgotten = g_forgotten.load(std::memory_order_acquire);
@@ -190,7 +190,7 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
     TrailFrame* const frame = &trail.frames[trail.length];
     const TrailFrame* const outer = trail.length == 0 ? nullptr : frame - 1;
     if (!follow(memo, keys[length - 1 - trail.length], outer, *frame)) {
-      return Captured{kNoStack, Birth()};
+      return Captured();
     }
   }
   const TrailFrame& innermost = trail.frames[length - 1];
@@ -230,7 +230,7 @@ bool is_in_function(const char32_t* qualname) {
 }
 
 Captured capture() {
-  return seen_here(&capture_on, Captured{kNoStack, Birth()});
+  return seen_here(&capture_on, Captured());
 }
 
 }  // namespace

@@ -104,15 +104,15 @@ class Table {
   }
 
   // Makes the copy hold the same; the caller releases it. Where there is no memory for it, it is
-  // empty, and false tells so.
-  bool copy_to(Table* copy) const {
-    if (copy->capacity_ != capacity_ && !copy->replace(capacity_)) {
-      copy->release();
-      return false;
+  // empty.
+  void copy_to(Table* copy) const {
+    copy->release();
+    copy->entries_ = static_cast<Entry*>(std::malloc(capacity_ * sizeof(Entry)));
+    if (copy->entries_ != nullptr) {
+      std::copy_n(entries_, capacity_, copy->entries_);
+      copy->capacity_ = capacity_;
+      copy->used_ = used_;
     }
-    std::copy_n(entries_, capacity_, copy->entries_);
-    copy->used_ = used_;
-    return true;
   }
 
   void release() {
@@ -155,18 +155,6 @@ class Table {
       }
     }
     entries_[gap] = Entry{};
-  }
-
-  // Gets another table's size, for all of its entries to be written.
-  bool replace(size_t capacity) {
-    auto* fresh = static_cast<Entry*>(std::malloc(capacity * sizeof(Entry)));
-    if (fresh == nullptr) {
-      return false;
-    }
-    std::free(entries_);
-    entries_ = fresh;
-    capacity_ = capacity;
-    return true;
   }
 
   bool resize(size_t capacity) {

@@ -88,7 +88,7 @@ NodeLog& g_node_log = *new NodeLog;
 
 // `node` is the number of the name of what runs, -1 for none.
 void log_node(const void* block, int64_t size, int32_t node) {
-  Call call{0, 0, -1, Captured{kNoStack, Birth()}};
+  Call call;
   g_calls.here(&call);
   const Holding holding(g_node_log.lock);
   g_node_log.add(NodeEvent{reinterpret_cast<uintptr_t>(block), size, call.function, node});

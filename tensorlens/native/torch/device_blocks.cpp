@@ -261,19 +261,3 @@ TL_EXPORT Columns* tl_devices_living(int32_t since) {
     });
   });
 }
-
-// Births are numbered apart from the counter's.
-
-TL_EXPORT int tl_devices_prepare_births(const char32_t* folders, int64_t length) {
-  return prepare_births(folders, length);
-}
-
-TL_EXPORT void tl_devices_switch_births(int on) {
-  switch_births(on != 0);
-}
-
-TL_EXPORT const char32_t* tl_devices_birth_line(int32_t number, int64_t* length) {
-  const std::u32string* const text = g_lines.text(number);
-  *length = text == nullptr ? 0 : static_cast<int64_t>(text->size());
-  return text == nullptr ? nullptr : text->data();
-}

@@ -216,11 +216,11 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
         return ledger_of_process(table, rows, counter)
     allocator = counter.allocator
     addresses = array("Q", map(table.storage.__getitem__, rows))
-    balance = allocator.balance(addresses, _LISTED, by_node=True)
+    balance = allocator.balance(addresses, _LISTED)
     foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
     _note_scalars(table, foreign)
     note_foreign(table, foreign, "TensorFlow")
-    named, others = _add_runtime_blocks(table, balance.by_node, allocator, births)
+    named, others = _add_runtime_blocks(table, balance.of_nodes, allocator, births)
     unmatched = starmap(births.block, balance.unmatched)
     blocks = sorted((*unmatched, *others), key=lambda block: -block.nbytes)
     ledger = host_ledger(

@@ -7,15 +7,17 @@ neither asked nor changed.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
+import functools
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from tensorlens.frameworks.base import LeftBlocks, StepFigures
-from tensorlens.frameworks.host.allocator import LISTS, line_of, listed, start, wide
+from tensorlens.frameworks.host.alloc_sites import AllocSites
+from tensorlens.frameworks.host.allocator import LISTS, listed, start
 from tensorlens.frameworks.host.steps import HostSteps
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.torch import cpu
@@ -30,7 +32,6 @@ from tensorlens.frameworks.torch.native import DEVICE_BLOCKS
 from tensorlens.interpreter import paused_collector
 from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
 from tensorlens.records.tensors import SourceLine
-from tensorlens.user_code import foreign_prefixes
 
 _KINDS = {kind.device_type: kind for kind in KINDS}
 """The native part says 1, CUDA's, for ROCm too."""
@@ -52,9 +53,6 @@ _SIGNATURES: Signatures = {
     "tl_devices_era": (None, (ctypes.c_int32,)),
     "tl_devices_made": (_Number, (_Number,)),
     "tl_devices_living": (_Address, (ctypes.c_int32,)),
-    "tl_devices_prepare_births": (ctypes.c_int, (_Address, _Number)),
-    "tl_devices_switch_births": (None, (ctypes.c_int,)),
-    "tl_devices_birth_line": (_Address, (ctypes.c_int32, _Address)),
 }
 
 
@@ -72,23 +70,12 @@ class TorchSteps(HostSteps):
         self._no_devices = "its allocator reports no blocks"
         try:
             if has_accelerators() and is_possible():
-                self._devices = DeviceSteps(self._knows_lines())
+                self._devices = DeviceSteps()
         except NativeUnavailable as error:
             self._no_devices = str(error)
         except BaseException:
             self._unwatch()
             raise
-
-    def _knows_lines(self) -> bool:
-        """Tell whether this Python's frames were found to be as expected."""
-        try:
-            if self._allocator is None:
-                return False
-            self._allocator.watch_births()
-        except NativeUnavailable:
-            return False
-        self._allocator.watch_births(False)
-        return True
 
     def figures(self) -> StepFigures:
         """Return what is allocated now."""
@@ -163,19 +150,13 @@ class DeviceSteps:
     The allocators' own lists of blocks say what is there at the beginning, and what lives at the
     end, with the sizes that were asked for.
 
-    Args:
-        knows_lines: whether this Python's frames were found to be as expected; without that no
-            line is known.
-
     Raises:
         NativeUnavailable: the native part cannot be had, or nobody reports to it.
     """
 
-    def __init__(self, knows_lines: bool = True) -> None:
-        self._library = load(DEVICE_BLOCKS)
-        declare(self._library, _SIGNATURES)
-        if knows_lines:
-            _watch_births(self._library)
+    def __init__(self) -> None:
+        self._table = _native_table()
+        self._library = self._table.library
         self._is_open = self._library.tl_devices_follow() > 0
         if not self._is_open:
             raise NativeUnavailable(
@@ -250,7 +231,7 @@ class DeviceSteps:
         birth, _ = self._born.get(number, (-1, 0))
         if birth < 0:
             return None
-        return SourceLine(*line_of(self._library.tl_devices_birth_line, birth))
+        return SourceLine(*self._table.birth_line(birth))
 
     def device(self, number: int) -> str | None:
         """Return the device of the blocks with a line's number; None if it is not of here."""
@@ -352,23 +333,16 @@ def _allocations(device: str) -> int | None:
         return None
 
 
-_has_ended = False
-_watches_births = False
+@functools.cache
+def _native_table() -> AllocSites:
+    """Return the table of blocks, with the lines that make them as far as those can be had.
 
-
-def _watch_births(library: ctypes.PyDLL) -> None:
-    """Look for lines from now on; it costs nothing while nobody follows."""
-    global _watches_births
-    if _watches_births or _has_ended:
-        return
-    if library.tl_devices_prepare_births(*wide(foreign_prefixes())) == 0:
-        _watches_births = True
-        library.tl_devices_switch_births(1)
-        # the interpreter's exit frees what other threads' frames are read by
-        atexit.register(_end, library)
-
-
-def _end(library: ctypes.PyDLL) -> None:
-    global _has_ended
-    _has_ended = True
-    library.tl_devices_switch_births(0)
+    Raises:
+        NativeUnavailable: it cannot be built.
+    """
+    table = AllocSites(load(DEVICE_BLOCKS))
+    declare(table.library, _SIGNATURES)
+    with suppress(NativeUnavailable):
+        # it costs nothing while nobody follows
+        table.watch_births()
+    return table
