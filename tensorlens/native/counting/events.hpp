@@ -357,14 +357,16 @@ void record_mark(int64_t number) {
   }
 }
 
+// In the order in which one thread takes several.
 SpinLock* const kEventLocks[] = {
     &g_calls.lock, &g_modules.lock, &g_stacks.lock, &g_contexts.lock,
-    &g_nodes.lock, &g_op_names.lock, &g_threads.lock, &g_log.lock};
+    &g_op_names.lock, &g_threads.lock, &g_log.lock, &g_nodes.lock};
 
 // A child's memory is its own: what its parent records ends here.
 void stop_in_child() {
   g_recording.store(false, std::memory_order_relaxed);
   g_log.abandon();
+  g_nodes.clear();
   g_calls.forget();
 }
 

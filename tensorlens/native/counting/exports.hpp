@@ -60,15 +60,13 @@ struct Readout {
 void end_span(Span& span) {
   if (span.generation == g_log.generation() && g_log.end(&span.highest)) {
     g_recording.store(false, std::memory_order_relaxed);
+    g_nodes.clear();
   }
 }
 
 // Recordings begin and end one at a time.
 Span* begin_span(int64_t limit) {
   auto span = std::make_unique<Span>();
-  if (!g_log.is_on()) {
-    g_nodes.clear();
-  }
   const Holding holding(g_log.lock);
   const bool is_first = g_log.begin(&span->highest, limit);
   span->generation = g_log.generation();
