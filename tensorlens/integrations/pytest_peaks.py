@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pytest
 
 from tensorlens.errors import TensorlensError
-from tensorlens.guards import is_from_a_handler, warn
+from tensorlens.guards import guarded
 from tensorlens.integrations.assertions import Peaks
 from tensorlens.integrations.pytest_baseline import Baseline
 from tensorlens.render.figures import size
@@ -85,12 +86,6 @@ class PeakPlugin:
 
 def _quietly(act: Callable[[], _T]) -> _T | None:
     """Return what it gives; None where it fails, or no framework is imported so far."""
-    try:
+    with guarded("the memory of a test is not known"), suppress(TensorlensError):
         return act()
-    except TensorlensError:
-        return None
-    except Exception as error:
-        if is_from_a_handler(error):
-            raise
-        warn("the memory of a test is not known", error)
-        return None
+    return None

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from tensorlens import ranks, render
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.guards import is_from_a_handler, warn
+from tensorlens.guards import guarded
 from tensorlens.integrations.hooks import quiet
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
@@ -255,7 +255,7 @@ class StepMonitor:
 
     def _save(self, report: Any, name: str, folder: Path | None = None) -> None:
         target = folder or self._target
-        try:
+        with guarded(f"{name} was not written"):
             try:
                 target.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -266,7 +266,3 @@ class StepMonitor:
                 number += 1
                 path = target / render.tagged(name, f"{ranks.tag()}.{number}")
             self.files.append(render.save(report, path))
-        except Exception as failure:
-            if is_from_a_handler(failure):
-                raise
-            warn(f"{name} was not written", failure)
