@@ -1,4 +1,4 @@
-"""Programs in processes of their own, seen from the one that asks, which shows how far they are."""
+"""Programs in processes of their own, seen from the one that asks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_file
@@ -326,74 +323,3 @@ def ending(code: int) -> str:
         name = f"signal {-code}"
     why = {"SIGKILL": ": the system may have run out of memory", "SIGSEGV": ": a crash"}
     return f"was ended by {name}{why.get(name, '')}"
-
-
-_LONGEST = 24
-_PAUSE = 30.0
-"""Seconds between two lines where there is no terminal."""
-
-Done = Callable[[int | None, str], None]
-"""Is told how many are done, None for as many as before, and what runs now."""
-_shown: ContextVar[Done | None] = ContextVar("_shown", default=None)
-
-
-@contextlib.contextmanager
-def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
-    """Show how much is done: a bar on a terminal, else now and then a line on standard error.
-
-    Inside of another one no second is shown: what runs now stands in that one.
-    """
-    outer = _shown.get()
-    if outer is not None:
-        yield lambda count, now: outer(None, now) if now else None
-        return
-    with contextlib.ExitStack() as stack:
-        if sys.stderr.isatty():
-            # any bar, disabled ones too, lets a thread of tqdm run until the process ends
-            bar = stack.enter_context(tqdm(total=total, desc=name, unit=unit, leave=False))
-            done = _on_bar(bar, name)
-        else:
-            done = _in_lines(name, unit, total)
-        token = _shown.set(done)
-        try:
-            yield done
-        finally:
-            _shown.reset(token)
-
-
-def _on_bar(bar: Any, name: str) -> Done:
-    def done(count: int | None, now: str) -> None:
-        if count is None:
-            bar.set_postfix_str(_short(now))
-            return
-        bar.set_description_str(f"{name} {_short(now)}".rstrip(), False)
-        bar.set_postfix_str("", False)
-        bar.update(count - bar.n)
-        bar.refresh()
-
-    return done
-
-
-def _in_lines(name: str, unit: str, total: int | None) -> Done:
-    begin = last = time.monotonic()
-    number, outer = 1, ""
-
-    def done(count: int | None, now: str) -> None:
-        nonlocal last, number, outer
-        if count is not None:
-            number, outer = count + 1, _short(now)
-        if time.monotonic() - last < _PAUSE:
-            return
-        last = time.monotonic()
-        place = f"{unit} {number:,}" if total is None else f"{unit} {min(number, total)} of {total}"
-        parts = [place, outer, "" if count is not None else _short(now)]
-        text = ", ".join(filter(None, parts))
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"tensorlens: {name}: {text}, after {last - begin:.0f} s\n")
-            sys.stderr.flush()
-
-    return done
-
-
-def _short(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()[:_LONGEST]

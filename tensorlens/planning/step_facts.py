@@ -42,10 +42,10 @@ class OptimizerFacts:
     """The name of its class."""
     momentum: bool
     """Whether it is one that keeps momentum because it was asked to (``momentum=0.9``)."""
-    decays: bool
-    """Whether it was asked for a weight decay other than its class's own."""
-    largest: int
-    """Bytes of its largest parameter."""
+    decays: bool = False
+    """Whether an optimizer of torch was asked for a weight decay other than its class's own."""
+    largest: int = 0
+    """Bytes of its largest parameter, of torch."""
     state: int | None = None
     """Bytes that it keeps for parameters and plain SGD would not; None: not counted."""
     rate: float | None = None

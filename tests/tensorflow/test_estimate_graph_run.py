@@ -178,7 +178,7 @@ def test_a_slice_whose_shape_only_a_run_knows_is_where_its_rows_are():
 
     def sliced(part):
         traced = tf.function(part).get_concrete_function(tf.TensorSpec((4, 16, 16))).graph
-        nodes = nodes_of(traced.as_graph_def(), traced)
+        nodes = nodes_of(traced.as_graph_def().node, traced)
         (node,) = [each for each in nodes if each.op == "StridedSlice"]
         node.outputs = [NodeOutput("float32", None)]
         numbers = [Value(number=nodes[number].value) for number, _ in node.inputs[1:]]

@@ -19,7 +19,6 @@ from tensorlens.planning.allocators.simulated import (
     Memory,
     NoRoom,
     Pool,
-    Reservation,
     SimulatedAllocator,
 )
 from tensorlens.records.events import EventLog
@@ -105,11 +104,15 @@ def _grow(memory: Memory, pool: Pool, size: int) -> Block | None:
     return block
 
 
+def _unit(pool: Pool) -> int:
+    """Return the bytes that are mapped into an expandable segment at once."""
+    return SMALL_SEGMENT if pool.small else LARGE_SEGMENT
+
+
 def _shrink(memory: Memory, block: Block) -> None:
     """Unmap the whole units in a free block; address space without any memory is given up."""
-    reservation = block.reservation
-    assert reservation is not None
-    base, unit = reservation.address, reservation.unit
+    base, unit = block.base, _unit(block.pool)
+    assert base is not None
     begin = base + rounded_up(block.address - base, unit)
     end = base + (block.address + block.size - base) // unit * unit
     if begin >= end:
@@ -130,11 +133,9 @@ def _shrink(memory: Memory, block: Block) -> None:
 
 def _reserve(memory: Memory, pool: Pool, size: int) -> Block:
     """Reserve address space, all of it unmapped."""
-    unit = SMALL_SEGMENT if pool.small else LARGE_SEGMENT
-    extent = rounded_up(max(_ADDRESS_SPACE, size), unit)
+    extent = rounded_up(max(_ADDRESS_SPACE, size), _unit(pool))
     address = memory.address_space(extent)
-    block = memory.blocks[address] = Block(pool, address, extent, UNMAPPED)
-    block.reservation = Reservation(address, unit)
+    block = memory.blocks[address] = Block(pool, address, extent, UNMAPPED, base=address)
     memory.insert(block)
     return block
 
@@ -159,9 +160,7 @@ def _has_space(block: Block | None, size: int) -> bool:
 
 
 def _map(memory: Memory, block: Block, size: int) -> bool:
-    reservation = block.reservation
-    assert reservation is not None
-    mapped = rounded_up(size, reservation.unit)
+    mapped = rounded_up(size, _unit(block.pool))
     if not memory.has(mapped):
         return False
     memory.remove(block)
@@ -185,14 +184,14 @@ def _release_oversize(memory: Memory, pool: Pool, size: int) -> bool:
     wanted = max(size, limit)
     blocks = memory.free_blocks(pool)
     index = bisect_left(pool.keys, wanted << SHIFT)
-    if index < len(blocks) and blocks[index].reservation is None:
+    if index < len(blocks) and blocks[index].base is None:
         memory.release(blocks[index])
         return True
     released = 0
     for block in reversed(blocks[:index]):
         if released >= wanted or block.size < limit:
             break
-        if block.reservation is None:
+        if block.base is None:
             released += block.size
             memory.release(block)
     return released >= wanted
@@ -206,7 +205,7 @@ def _release_cached(memory: Memory) -> None:
     for pool in (memory.large, memory.small):
         expandable = []
         for block in memory.free_blocks(pool):
-            if block.reservation is not None:
+            if block.base is not None:
                 expandable.append(block)
             elif not block.split:
                 memory.release(block)

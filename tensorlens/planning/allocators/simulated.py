@@ -10,7 +10,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import NamedTuple
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
@@ -70,13 +69,6 @@ class Pool:
     """Addresses of unmapped blocks, in ascending order."""
 
 
-class Reservation(NamedTuple):
-    """Address space of an expandable segment; memory is mapped into it unit by unit."""
-
-    address: int
-    unit: int
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Block:
     """A piece of a segment; together with its neighbours it makes up the whole."""
@@ -88,7 +80,8 @@ class Block:
     requested: int = 0
     prev: Block | None = None
     next: Block | None = None
-    reservation: Reservation | None = None
+    base: int | None = None
+    """Of an expandable segment, where its address space begins, into which memory is mapped."""
     row: int = -1
     stack: int = -1
     segment_stack: int = -1
@@ -150,7 +143,7 @@ class Memory:
         """Make a block in its pool of what a block has beyond so many bytes."""
         rest = Block(block.pool, block.address + size, block.size - size, block.state)
         self.blocks[rest.address] = rest
-        rest.reservation = block.reservation
+        rest.base = block.base
         rest.follow(block, block.next)
         block.size = size
         self.insert(rest)
@@ -183,7 +176,7 @@ class Memory:
             return None
         block = self.blocks[keys[index] & ADDRESSES]
         # of an expandable segment the one with the least room, memory yet to be mapped included
-        while block.reservation is not None and index + 1 < len(keys):
+        while block.base is not None and index + 1 < len(keys):
             following = self.blocks[keys[index + 1] & ADDRESSES]
             if _room(following) >= _room(block):
                 break
@@ -364,7 +357,7 @@ def _segment(device: str, blocks: list[Block]) -> Segment:
         address=first.address,
         size=sum(block.size for block in blocks),
         kind="small" if first.pool.small else "large",
-        expandable=first.reservation is not None,
+        expandable=first.base is not None,
         blocks=tuple(
             SegmentBlock(
                 address=block.address,

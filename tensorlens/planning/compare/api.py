@@ -29,7 +29,8 @@ from tensorlens.planning.estimate.api import (
     checked_arguments,
 )
 from tensorlens.planning.estimate.target import STEPS, MakeStep, framework_of, program, search_path
-from tensorlens.planning.processes import Done, progress, shared_runner
+from tensorlens.planning.processes import shared_runner
+from tensorlens.planning.progress import Done, progress
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble
 from tensorlens.records.run import current_run

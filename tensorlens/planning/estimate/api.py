@@ -16,7 +16,8 @@ from tensorlens.planning.card import Card, DeviceSpec, device_spec
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import STEPS, MakeStep, program, search_path
-from tensorlens.planning.processes import ProgramFailed, Runner, progress, shared_runner
+from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
+from tensorlens.planning.progress import progress
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.jobs import Choice, Job, Mode, Reason, Trouble
 

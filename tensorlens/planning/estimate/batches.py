@@ -14,7 +14,8 @@ from tensorlens.planning.card import Card, find_card
 from tensorlens.planning.estimate.api import request
 from tensorlens.planning.estimate.result import Estimate, LargestBatch
 from tensorlens.planning.estimate.target import STEPS, MakeStep
-from tensorlens.planning.processes import progress, shared_runner
+from tensorlens.planning.processes import shared_runner
+from tensorlens.planning.progress import progress
 
 MOST = 1 << 24
 """The largest batch that is tried where none is named."""

@@ -201,12 +201,11 @@ def optimized(traced: TracedStep) -> Graph:
     given.collection_def[_TRAIN].node_list.value.extend(
         dict.fromkeys([*outputs, *(op.name for op in graph.control_outputs)])
     )
-    names = [node.name for node in definition.node]
     try:
-        return _read(_optimize(given, names), traced)
+        return _read(_optimize(given), traced)
     except (ValueError, tf.errors.InvalidArgumentError):
         # in bfloat16 there are kernels for what is fused, but no such operation for Python
-        return _read(_optimize(given, names, _FUSING), traced)
+        return _read(_optimize(given, _FUSING), traced)
 
 
 def as_traced(traced: TracedStep) -> Graph:
@@ -240,15 +239,13 @@ def _set_arguments(definition: Any, traced: TracedStep) -> None:
             node.attr["shared_name"].s = node.name.encode()
 
 
-def _optimize(given: Any, names: Sequence[str], without: Sequence[str] = ()) -> Any:
+def _optimize(given: Any, without: Sequence[str] = ()) -> Any:
     settings = config_pb2.ConfigProto()
     options = settings.graph_options.rewrite_options
     options.min_graph_nodes = -1
     for each in without:
         setattr(options, each, rewriter_config_pb2.RewriterConfig.OFF)
-    definition = tf_optimizer.OptimizeGraph(settings, given, verbose=False, cluster=_host())
-    _sort(definition, names)
-    return definition
+    return tf_optimizer.OptimizeGraph(settings, given, verbose=False, cluster=_host())
 
 
 @cache
@@ -262,22 +259,18 @@ def _host() -> Any:
     return cluster.Cluster(devices=[device])
 
 
-def _sort(definition: Any, traced: Sequence[str]) -> None:
-    """Sort operations as they were traced; new ones come behind the last of what they read."""
-    ranks = {name: rank for rank, name in enumerate(traced)}
+def _sorted(nodes: Sequence[Any], traced: Any) -> Sequence[Any]:
+    """Return operations as they were traced; new ones come behind the last of what they read."""
+    ranks = {each.name: rank for rank, each in enumerate(traced.get_operations())}
     sources = {
         node.name: [text.lstrip("^").partition(":")[0] for text in node.input]
-        for node in definition.node
+        for node in nodes
         if node.name not in ranks
     }
     while sources:
         for name in [name for name, each in sources.items() if all(one in ranks for one in each)]:
             ranks[name] = max((ranks[one] for one in sources.pop(name)), default=-1)
-    ordered = sorted(definition.node, key=lambda node: ranks[node.name])
-    texts = [node.SerializeToString() for node in ordered]
-    del definition.node[:]
-    for text in texts:
-        definition.node.add().ParseFromString(text)
+    return sorted(nodes, key=lambda node: ranks[node.name])
 
 
 def _read(definition: Any, traced: TracedStep, graph: Any = None) -> Graph:
@@ -288,33 +281,33 @@ def _read(definition: Any, traced: TracedStep, graph: Any = None) -> Graph:
             tf.graph_util.import_graph_def(definition, name="")
     with graph.as_default():
         functions = {each.signature.name: _function(each) for each in definition.library.function}
-    whole = _graph(definition, graph, traced.graph)
+    whole = _graph(_sorted(definition.node, traced.graph), graph, traced.graph)
     return linked(whole, functions, as_written=graph is traced.graph)
 
 
 def _function(definition: Any) -> Graph:
     graph = function_def_to_graph.function_def_to_graph(definition)
-    return _graph(graph.as_graph_def(), graph, graph)
+    return _graph(graph.as_graph_def().node, graph, graph)
 
 
-def _graph(definition: Any, graph: Any, traced: Any) -> Graph:
-    nodes = nodes_of(definition, graph)
+def _graph(definitions: Sequence[Any], graph: Any, traced: Any) -> Graph:
+    nodes = nodes_of(definitions, graph)
     numbers = {node.name: node.number for node in nodes}
     results = [(numbers[each.op.name], each.value_index) for each in traced.outputs]
     return Graph(nodes, [numbers.get(each.op.name, -1) for each in traced.inputs], results)
 
 
-def nodes_of(definition: Any, graph: Any) -> list[GraphNode]:
-    """Return the operations of a graph's definition with the shapes of what they make.
+def nodes_of(definitions: Sequence[Any], graph: Any) -> list[GraphNode]:
+    """Return operations with the shapes of what they make.
 
     Args:
-        definition: the graph.
+        definitions: their ``NodeDef``.
         graph: one with operations of the same names and results.
     """
-    numbers = {node.name: number for number, node in enumerate(definition.node)}
+    numbers = {node.name: number for number, node in enumerate(definitions)}
     return [
         _node(number, node, numbers, graph.get_operation_by_name(node.name))
-        for number, node in enumerate(definition.node)
+        for number, node in enumerate(definitions)
     ]
 
 

@@ -100,7 +100,6 @@ def _optimizers() -> list[Any]:
 
 def _described(optimizer: Any) -> OptimizerFacts:
     content = content_of(optimizer)
-    parameters = items_of(content.get("_trainable_variables"))
     aside = {id(each) for name in _AVERAGES for each in items_of(content.get(name))}
     kept = [
         each
@@ -110,8 +109,6 @@ def _described(optimizer: Any) -> OptimizerFacts:
     return OptimizerFacts(
         kind=class_name(optimizer),
         momentum=bool(content.get("momentum")),
-        decays=bool(content.get("weight_decay")),
-        largest=max(map(_nbytes, parameters), default=0),
         state=sum(map(_nbytes, kept)),
         rate=_rate(content.get("_learning_rate")),
     )

@@ -6,7 +6,7 @@ import pytest
 from tqdm import tqdm
 
 from tensorlens.planning.estimate.batches import largest_that_fits
-from tensorlens.planning.processes import progress
+from tensorlens.planning.progress import progress
 
 
 class Terminal(io.StringIO):
