@@ -16,7 +16,6 @@ from tensorlens.errors import UsageError
 from tensorlens.planning.compare.options import parsed
 from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.target import framework_of, parameters_of, program
-from tensorlens.planning.step_facts import WATCHES
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, catalogue
 
@@ -255,7 +254,7 @@ def add_suggest(subparsers: Any) -> None:
     parser.add_argument("--device", metavar="NAME", help="device to measure: cpu, cuda:0")
     parser.add_argument(
         "--framework",
-        choices=tuple(WATCHES),
+        choices=tuple(OPTIONS),
         help="framework of the steps (the one the program imports)",
     )
     add_step_options(parser, _SUGGEST_NUMBERS)

@@ -1,24 +1,12 @@
-"""Facts of a program's steps that no log of allocations has.
-
-The seam for frameworks: a module in :data:`WATCHES` has ``StepWatch``, a :class:`Watch`, which is
-made in the process of the program with what gives the moment a name.
-"""
+"""Facts of a program's steps that no log of allocations has."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from tensorlens.records.events import OWN_MARK
-
-WATCHES = {
-    "torch": "tensorlens.planning.torch.step_facts",
-    "tensorflow": "tensorlens.planning.tensorflow.step_facts",
-}
-"""Framework to the module that watches its steps."""
 
 BACKWARD = f"{OWN_MARK}backward"
 """Name of the marks where a backward pass begins."""
@@ -124,10 +112,3 @@ class Watch(Protocol):
     def facts(self, is_whole: bool) -> StepFacts:
         """Return what is known now."""
         ...
-
-
-def watch(framework: str, mark: Callable[[str], None]) -> Watch:
-    """Return what watches the steps of a framework; ``mark`` gives the moment a name."""
-    module: Any = importlib.import_module(WATCHES[framework])
-    found: Watch = module.StepWatch(mark)
-    return found

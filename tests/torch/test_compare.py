@@ -251,6 +251,24 @@ def raise_error(make_step):
     raise ValueError("not\ntoday")
 
 
+class Unprintable(Exception):
+    def __str__(self):
+        raise TypeError("not for print")
+
+
+def raise_unprintable(make_step):
+    raise Unprintable
+
+
+def give_generator(make_step):
+    step = make_step()
+
+    def yielding():
+        yield step()
+
+    return yielding
+
+
 def hang(make_step):
     place = Path(os.environ["PLACE"])
     place.with_suffix(".tmp").write_text(str(os.getpid()))
@@ -278,6 +296,8 @@ def test_what_cannot_work_or_fails_is_a_row():
         "crash": crash,
         "leave": leave,
         "raise": raise_error,
+        "unprintable": raise_unprintable,
+        "yields": give_generator,
         "quiet": give_nothing,
     }
     if importlib.util.find_spec("bitsandbytes") is None:
@@ -298,6 +318,8 @@ def test_what_cannot_work_or_fails_is_a_row():
     assert said["crash"] == ("failed", "the process was ended by SIGSEGV: a crash")
     assert said["leave"] == ("failed", "the process ended by itself (exit code 7)")
     assert said["raise"] == ("failed", "ValueError: not today")
+    assert said["unprintable"] == ("failed", "Unprintable")
+    assert said["yields"][0] == "failed" and "a generator function" in said["yields"][1]
     assert found["quiet"].ran and found.loss_check("quiet") is None
     assert "returns no loss" in found["quiet"].missing["losses"]
     assert str(found)

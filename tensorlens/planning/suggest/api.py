@@ -32,6 +32,7 @@ from tensorlens.planning.suggest.recorded_steps import (
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.state import optimizer_change, queue_change
 from tensorlens.planning.suggest.verification import Run, simulated, verified, without_failures
+from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import Reason, Trouble
 from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.present.instants import line_rows
@@ -54,7 +55,7 @@ warm up; as many as was asked for where they take longer than so many seconds to
 threads disturb each other: the dozen first steps of 3 ms had higher peaks than the hundreds after
 them."""
 
-_FINDERS: dict[str, tuple[Finder, ...]] = {
+_FINDERS: dict[Framework, tuple[Finder, ...]] = {
     TORCH: (
         block_checkpoints,
         optimizer_change,
@@ -118,7 +119,7 @@ def suggest(
     if isinstance(step, Recording):
         if verify:
             raise UsageError("verify=True runs the program: give make_step in place of a recording")
-        record = RecordedSteps(step.still(), device=device, framework=framework or "")
+        record = RecordedSteps(step.still(), device=device, framework=framework)
         return _suggestions(record, _candidates(record), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
@@ -148,7 +149,7 @@ def suggest(
 
 
 def _recorded(
-    run: Run, framework: str, device: str | None, warmup: int, steps: int
+    run: Run, framework: Framework, device: str | None, warmup: int, steps: int
 ) -> tuple[RecordedSteps, Comparison]:
     """Return the steps of a program, recorded, and what the run came to."""
     with scratch_folder() as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import re
 from array import array
@@ -9,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from tensorlens.planning.step_facts import StepFacts, Watch, watch
+from tensorlens.planning.step_facts import StepFacts, Watch
 from tensorlens.planning.suggest.result import Kind, Suggestion
+from tensorlens.planning.trace import Framework
+from tensorlens.planning.trials.jobs import OPTIONS
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.levels import chosen, device_peak
 from tensorlens.recording.analysis.roles import roles_of
@@ -20,7 +23,8 @@ from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, EventLog
 
-TORCH, TENSORFLOW = "torch", "tensorflow"
+TORCH: Final = "torch"
+TENSORFLOW: Final = "tensorflow"
 _STEP = re.compile(r"step \d+")
 _SEEN = "seen.pickle"
 
@@ -42,7 +46,7 @@ class RecordedSteps:
         recording: one or more steps; set-up may be in it.
         facts: what the program told besides, None where there is the recording alone.
         device: whose memory; None: the one with the highest peak.
-        framework: whose steps; empty: as the recording tells, torch's where both were there.
+        framework: whose steps; None: as the recording tells, torch's where both were there.
 
     Raises:
         UsageError: the recording has no events, or knows no such device.
@@ -53,7 +57,7 @@ class RecordedSteps:
         recording: Recording,
         facts: StepFacts | None = None,
         device: str | None = None,
-        framework: str = "",
+        framework: Framework | None = None,
     ) -> None:
         self.recording = recording
         self.is_alone = facts is None
@@ -186,7 +190,7 @@ class RecordedSteps:
         return text if number is None else f"{text}, step {number}"
 
 
-def _framework(recording: Recording) -> str:
+def _framework(recording: Recording) -> Framework:
     source = " ".join(recording.origin.source.values())
     return TENSORFLOW if "TensorFlow" in source and TORCH not in source else TORCH
 
@@ -264,7 +268,7 @@ class Watcher:
 
     __name__ = "watched"
 
-    def __init__(self, folder: str, steps: int, framework: str) -> None:
+    def __init__(self, folder: str, steps: int, framework: Framework) -> None:
         self._folder = folder
         self._steps = steps
         self._framework = framework
@@ -273,7 +277,7 @@ class Watcher:
         """Make the step and return it, watched."""
         recording = record()
         recording.start()
-        seen = watch(self._framework, recording.mark)
+        seen: Watch = importlib.import_module(OPTIONS[self._framework]).step_watch(recording.mark)
         step = None
         try:
             with seen.on():

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Callable
 
+from tensorlens.planning.step_facts import Watch
 from tensorlens.planning.trials.jobs import Catalogue, Job, Mode, Result, Setting, choice, flag
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adafactor", "lion")
@@ -36,6 +38,13 @@ def run(job: Job) -> Result:
     from tensorlens.planning.trials.measurement import run_job
 
     return trace(job) if job.mode is Mode.TRACED else run_job(job, BENCH)
+
+
+def step_watch(mark: Callable[[str], None]) -> Watch:
+    """Return what watches the steps of a program."""
+    from tensorlens.planning.tensorflow.step_facts import StepWatch
+
+    return StepWatch(mark)
 
 
 _SETTINGS = (

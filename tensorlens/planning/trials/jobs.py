@@ -1,8 +1,9 @@
 """Jobs: a program to run in a process of its own, and how that answers.
 
 The seam for frameworks: a module in :data:`OPTIONS` has ``catalogue() -> Catalogue``, which
-imports no framework, ``prepare()``, which imports what jobs need, and ``run(job)``, which the
-process calls.
+imports no framework, ``prepare()``, which imports what jobs need, ``run(job)``, which the process
+calls, and ``step_watch(mark)``, which returns what watches the steps of a program
+(:class:`~tensorlens.planning.step_facts.Watch`); ``mark`` gives the moment a name.
 """
 
 from __future__ import annotations

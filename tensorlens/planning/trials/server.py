@@ -185,8 +185,10 @@ def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
     if isinstance(error, TensorlensError):
         is_usage = isinstance(error, UsageError)
         return Trouble(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
-    whole = f"{type(error).__name__}: {error}"
-    text = f"{type(error).__name__}: {one_line(error, 300)}"
+    whole = text = type(error).__name__
+    # somebody's __str__ may fail
+    with contextlib.suppress(Exception):
+        whole, text = f"{whole}: {error}", f"{whole}: {one_line(error, 300)}"
     lines = _own_frames(error)
     if whole != text:
         lines.append(whole)

@@ -130,13 +130,16 @@ def checked_step(step: Any, name: str) -> Callable[[], Any] | None:
     """Return what the function ``name`` gave as its step; None of a whole program.
 
     Raises:
-        UsageError: it is no step. A model can be called too, but not without its input.
+        UsageError: it is no step. A model can be called too, but not without its input; and a
+            generator function runs nothing when it is called.
     """
-    if step is None or (callable(step) and not hasattr(step, "named_parameters")):
+    yields = inspect.isgeneratorfunction(step)
+    if step is None or (callable(step) and not yields and not hasattr(step, "named_parameters")):
         return step  # type: ignore[no-any-return]
+    kind = "generator function" if yields else type(step).__name__
     raise UsageError(
-        f"{name} returned a {type(step).__name__}: return a function that runs one step, or "
-        "nothing if it is the whole program"
+        f"{name} returned a {kind}: return a function that runs one step, or nothing if it is the"
+        " whole program"
     )
 
 

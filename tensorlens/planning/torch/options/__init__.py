@@ -18,7 +18,7 @@ from typing import Any
 from tensorlens.frameworks.torch.release import check_release
 from tensorlens.heap import instances
 from tensorlens.planning.patches import intercepted
-from tensorlens.planning.step_facts import UnusedVariable
+from tensorlens.planning.step_facts import UnusedVariable, Watch
 from tensorlens.planning.trials.jobs import (
     CannotApply,
     Catalogue,
@@ -59,6 +59,13 @@ def run(job: Job) -> Result:
     from tensorlens.planning.trials.measurement import run_job
 
     return run_job(job, BENCH)
+
+
+def step_watch(mark: Callable[[str], None]) -> Watch:
+    """Return what watches the steps of a program."""
+    from tensorlens.planning.torch.step_facts import StepWatch
+
+    return StepWatch(mark)
 
 
 def _is_text(value: Any) -> bool:
