@@ -19,20 +19,20 @@ from tensorlens.planning.estimate.target import framework_of, parameters_of, pro
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, catalogue
 
-_USUAL = {
+_USUAL: Mapping[Framework, Mapping[str, Mapping[str, Any]]] = {
     "torch": {
-        "baseline": "",
-        "set_to_none=False": "set_to_none=False",
-        "checkpoint": "checkpoint=blocks",
-        "bf16": "autocast=bf16",
-        "offload": "offload=True",
+        "baseline": {},
+        "set_to_none=False": {"set_to_none": False},
+        "checkpoint": {"checkpoint": "blocks"},
+        "bf16": {"autocast": "bf16"},
+        "offload": {"offload": True},
     },
     "tensorflow": {
-        "baseline": "",
-        "mixed_bfloat16": "policy=mixed_bfloat16",
-        "recompute": "recompute=blocks",
-        "jit_compile": "jit_compile=True",
-        "sgd": "optimizer=sgd",
+        "baseline": {},
+        "mixed_bfloat16": {"policy": "mixed_bfloat16"},
+        "recompute": {"recompute": "blocks"},
+        "jit_compile": {"jit_compile": True},
+        "sgd": {"optimizer": "sgd"},
     },
 }
 """Options that are compared where none is named."""
@@ -151,10 +151,9 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace, framework: Framework) -> Mapping[str, Mapping[str, Any]]:
-    known = catalogue(framework)
     if not args.option:
-        return {name: parsed(_split(text), known) for name, text in _USUAL[framework].items()}
-    parameters = None
+        return _USUAL[framework]
+    known, parameters = catalogue(framework), None
     with suppress(UsageError):  # a program that is none is refused where it is asked for
         parameters = parameters_of(program(args.program))
     options: dict[str, Mapping[str, Any]] = {}

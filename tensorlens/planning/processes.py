@@ -43,6 +43,8 @@ leave()
 """
 _LAST = 2000
 """Bytes of what a process wrote that are told when it ends by itself."""
+_CLEANUP = 10.0
+"""Seconds that a process has to clean up what its program left."""
 _FOLDER = Path(__file__).parents[2]
 """Where this package lies."""
 _LOADING = "TENSORLENS_LOADING"
@@ -268,11 +270,15 @@ class _Server:
             return False
 
     def close(self) -> None:
-        """Let it end, and wait for that."""
+        """Let it end, and wait for that; what threads of its program keep is ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(_CLEANUP)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self._process.wait()
         self._process.stdout.close()
         self._written.close()
 

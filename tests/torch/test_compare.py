@@ -4,14 +4,14 @@ import ctypes
 import functools
 import importlib.util
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import compare_programs as programs
@@ -407,15 +407,24 @@ def test_the_largest_batch_under_a_simulated_capacity_is_the_largest():
     assert needed(batch) <= capacity < needed(batch + 1)
 
 
+class Elsewhere(Executor):
+    """Stands for another machine: what goes there and comes back is pickled."""
+
+    def submit(self, function, /, *args):
+        function, args = pickle.loads(pickle.dumps((function, args)))
+        future = Future()
+        future.set_result(pickle.loads(pickle.dumps(function(*args))))
+        return future
+
+
 def test_an_executor_runs_it():
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        found = tensorlens.compare(
-            "compare_programs:make_step",
-            {"baseline": {}, "adam": {"optimizer": "adam"}},
-            batch=BATCH,
-            repeats=1,
-            executor=executor,
-        )
+    found = tensorlens.compare(
+        "compare_programs:make_step",
+        {"baseline": {}, "adam": {"optimizer": "adam"}},
+        batch=BATCH,
+        repeats=1,
+        executor=Elsewhere(),
+    )
     assert found["adam"].peak_allocated - found["baseline"].peak_allocated == 2 * P + 4 * N
     assert any("executor" in note for note in found.notes)
 

@@ -1,6 +1,7 @@
 """The process of an estimate waits for the next question about the same program."""
 
 import os
+import signal
 import textwrap
 
 import pytest
@@ -103,3 +104,15 @@ def test_a_forked_process_has_its_own(program):
     assert ask(program) == first
     one, forked, again = pids(program)
     assert one == again != forked
+
+
+def test_nobody_waits_for_threads_of_a_program(program, monkeypatch):
+    monkeypatch.setattr(processes, "_CLEANUP", 0.1)
+    waiting = "    import threading\n    threading.Thread(target=threading.Event().wait, args=[20])"
+    program.write_text(
+        program.read_text().replace("    layer =", f"{waiting}.start()\n    layer =")
+    )
+    ask(program)
+    (kept,) = processes._kept.values()
+    processes.close_kept()
+    assert kept._process.returncode == -signal.SIGKILL

@@ -45,9 +45,9 @@ class Suggestion:
     """The blocks, the variable or the optimizer that it is about."""
     code: str
     """Code to write."""
-    predicted_peak: int
+    predicted_peak: int = 0
     """The most that will be handed out, or of :attr:`memory` the most that will be there."""
-    predicted_saving: int
+    predicted_saving: int = 0
     """Bytes by which that is lower than as the program is, wherever the new peak is."""
     how: Method = Method.REPLAYED
     cost: str = ""

@@ -113,8 +113,6 @@ _SET_TO_NONE = Suggestion(
     change="set gradients to None",
     what="gradients that stay while forward runs",
     code="optimizer.zero_grad(set_to_none=True)",
-    predicted_peak=0,
-    predicted_saving=0,
     cost="none; a parameter that backward does not reach then has no gradient instead of 0",
     settings=("set_to_none=True",),
 )
@@ -123,8 +121,6 @@ _POLICY = Suggestion(
     change="mixed_bfloat16",
     what="what layers compute, in half the bytes; weights stay in single precision",
     code='# before the model is made\nkeras.config.set_dtype_policy("mixed_bfloat16")',
-    predicted_peak=0,
-    predicted_saving=0,
     cost=_COST,
     settings=("policy=mixed_bfloat16",),
 )
@@ -140,8 +136,6 @@ def _autocast(device: str) -> Suggestion:
             f'with torch.autocast("{device}", dtype=torch.bfloat16):\n'
             "    ..."
         ),
-        predicted_peak=0,
-        predicted_saving=0,
         cost=_COST,
         settings=("autocast=bf16",),
     )
