@@ -164,17 +164,14 @@ def figures(estimates):
     }
 
 
-def test_the_tool_varies_the_batch_of_a_function_that_takes_none(steps):
+def test_the_tool_varies_the_batch_of_a_function_that_takes_none():
     known = tensorlens.max_batch(made(), "1 GiB", highest=3)
-    targets = {made: {"arguments": {"inputs": INPUTS}}, f"{steps}:step": {}}
-    for target, given in targets.items():
-        found = tensorlens.max_batch(target, "1 GiB", highest=3, **given)
-        assert (found, found.capacity, found.reaches_end) == (known, 1 << 30, known.reaches_end)
-        assert figures(found.estimates) == figures(known.estimates)
-        # the same layers, not the next ones of the same kinds
-        assert (
-            len({tuple(sorted(map(str, each.by_module))) for each in found.estimates.values()}) == 1
-        )
+    found = tensorlens.max_batch(made, "1 GiB", highest=3, arguments={"inputs": INPUTS})
+    assert (found, found.capacity, found.reaches_end) == (known, 1 << 30, known.reaches_end)
+    assert figures(found.estimates) == figures(known.estimates)
+    # the same layers, not the next ones of the same kinds
+    made_of = {tuple(sorted(map(str, each.by_module))) for each in found.estimates.values()}
+    assert len(made_of) == 1
 
 
 def test_command_line_varies_the_batch_of_a_function_that_takes_none(steps, capsys):
