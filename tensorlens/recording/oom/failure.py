@@ -30,8 +30,8 @@ from tensorlens.user_code import is_foreign
 class Remedy:
     """Something that would have freed memory."""
 
-    nbytes: int | None
-    """How much of what was resident it is about; None where that is not known."""
+    nbytes: int
+    """How much of what was resident it is about."""
     text: str
     """One line: what it is, and what to do."""
 
@@ -153,6 +153,7 @@ _WORTH = 0.02
 """A remedy is told when it is about at least this part of what is allocated."""
 _SEVERAL = 3
 """A list or dict is told of from so many tensors on: a pair is a batch."""
+_STATE = "optimizer state: an optimizer with less of it, or state in lower precision"
 _EXPANDABLE = "expandable_segments:True"
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
@@ -184,11 +185,10 @@ def remedies(
         *_containers(resident),
         *_roles(resident, request, words),
     ]
+    found.sort(key=lambda each: -each.nbytes)
+    found.append(Remedy(resident.take_role("optimizer"), _STATE))
     least = max(1.0, _WORTH * (ledger.allocated or ledger.named))
-    found = [each for each in found if each.nbytes is None or each.nbytes >= least]
-    found.sort(key=lambda each: -(each.nbytes or 0))
-    last = [*_optimizer(resident, least)]
-    return (*_outside(request, ledger), *found, *last)
+    return (*_outside(request, ledger), *(each for each in found if each.nbytes >= least))
 
 
 def remarks(request: Request, snapshot: Snapshot) -> tuple[str, ...]:
@@ -244,9 +244,9 @@ class _Resident:
             if self.rows.pop(row, None) is not None
         )
 
-    def of_role(self, role: str) -> list[int]:
-        """Return the rows of a role."""
-        return [row for row, each in self.rows.items() if each == role]
+    def take_role(self, role: str) -> int:
+        """Speak for the rows of a role; return their bytes."""
+        return self.take([row for row, each in self.rows.items() if each == role])
 
 
 def _graphs(resident: _Resident, graphs: Sequence[KeptGraph]) -> Iterator[Remedy]:
@@ -289,16 +289,9 @@ def _containers(resident: _Resident) -> Iterator[Remedy]:
 def _roles(resident: _Resident, request: Request, words: Words) -> Iterator[Remedy]:
     if request.phase not in ("backward", "optimizer"):
         text = f"gradients: {words.gradients}"
-        yield Remedy(resident.take(resident.of_role("gradient")), text)
+        yield Remedy(resident.take_role("gradient"), text)
     text = f"activations for backward: {words.activations}"
-    yield Remedy(resident.take(resident.of_role("activation")), text)
-
-
-def _optimizer(resident: _Resident, least: float) -> Iterator[Remedy]:
-    nbytes = resident.take(resident.of_role("optimizer"))
-    if nbytes >= least:
-        text = "optimizer state: an optimizer with less of it, or state in lower precision"
-        yield Remedy(nbytes, text)
+    yield Remedy(resident.take_role("activation"), text)
 
 
 def _outside(request: Request, ledger: Ledger) -> Iterator[Remedy]:

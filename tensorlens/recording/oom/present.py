@@ -70,7 +70,7 @@ def _asked(request: Request) -> str:
 
 
 def _remedies(remedies: Sequence[Remedy]) -> Table:
-    rows = (("?" if each.nbytes is None else size(each.nbytes), each.text) for each in remedies)
+    rows = ((size(each.nbytes), each.text) for each in remedies)
     return Table((Column("Size"), Column("What it is, and what to do", "prose")), tuple(rows))
 
 
