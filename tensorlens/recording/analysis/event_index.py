@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tensorlens.recording.analysis.places import Lines, Phases, Purpose, purposes
 from tensorlens.records.events import PHASES, Context, EventLog
-from tensorlens.records.tensors import SourceLine
 
 if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
@@ -45,7 +44,7 @@ class EventIndex:
         phase = PlaceTable(lambda place: phases.of(*place))
         self.log = log
         self.phase = phase
-        self.born: PlaceTable[SourceLine | None] = PlaceTable(lambda place: lines.born(place[0]))
+        self.born = PlaceTable(lambda place: lines.charged(place[0], -1, "other"))
         self.charged = PlaceTable(lambda place: lines.charged(*place, phase[place]))
         self.calls = PlaceTable(lambda place: lines.calls(*place, phase[place]))
         self.model = PlaceTable(lambda place: lines.model(*place, phase[place]))

@@ -165,10 +165,6 @@ class Lines:
         self._model_inside = _innermost(stacks, model, user, engine)
         self._below_engine = _innermost(stacks, engine)
 
-    def born(self, stack: int) -> SourceLine | None:
-        """Return the innermost line of the user, None where there is no stack."""
-        return None if stack < 0 else self._line(self._charged(stack, -1, "other"))
-
     def charged(self, stack: int, context: int, phase: str) -> SourceLine | None:
         """Return the line that a block is counted for; None where no line is known."""
         node = self._charged(stack, context, phase)
