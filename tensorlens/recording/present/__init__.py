@@ -14,7 +14,6 @@ from tensorlens.recording.present.instants import (
     Instant,
     instant_text,
     instants,
-    left_out,
     line_place,
     line_rows,
     lines_limit,
@@ -189,7 +188,11 @@ def _head(recording: Recording) -> Iterator[Block]:
 
 
 def _not_shown(recording: Recording, view: View) -> Iterator[Block]:
-    others = [f"{device} (peak {size(nbytes)})" for device, nbytes in left_out(recording, view)]
+    others = [
+        f"{device} (peak {size(recording.peak(device).bytes)})"
+        for device in recording.devices
+        if not view.shows_device(device)
+    ]
     if others:
         yield Paragraph(f"Not shown: {', '.join(others)}")
 

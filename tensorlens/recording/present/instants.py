@@ -123,15 +123,6 @@ def instants(recording: Recording, view: View) -> tuple[Instant, ...]:
     return tuple(sorted(found, key=lambda each: -each.moment.bytes))
 
 
-def left_out(recording: Recording, view: View) -> tuple[tuple[str, int], ...]:
-    """Return the devices not asked for, with the bytes of their peaks."""
-    return tuple(
-        (device, recording.peak(device).bytes)
-        for device in recording.devices
-        if not view.shows_device(device)
-    )
-
-
 def row_of(recording: Recording, at: str) -> int:
     """Return the event after which it is the instant that ``at`` names: last mark, or number."""
     is_mark = any(mark.name == at for mark in recording.marks)
