@@ -58,14 +58,10 @@ def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:
             )
         ),
         *(
-            device_section(device, headline(device), view, _map(snapshot, device, view))
-            for device in devices
+            device_section(device, headline(device), view, (_map(snapshot, device.device, view),))
             if device.is_memory
-        ),
-        *(
-            Section((), without_memory(device), device.device)
+            else Section((), without_memory(device), device.device)
             for device in devices
-            if not device.is_memory
         ),
     ]
     if others:
@@ -82,12 +78,8 @@ def device_section(
     return Section(shown, headline, device.device, is_parted=True)
 
 
-def _map(snapshot: Snapshot, device: DeviceInventory, view: View) -> tuple[Block, ...]:
-    def drawn() -> list[Block]:
-        found = treemap(snapshot, device.device, view)
-        return [found] if found else []
-
-    return (Only(("page",), drawn),)
+def _map(snapshot: Snapshot, device: str, view: View) -> Only:
+    return Only(("page",), lambda: [*filter(None, (treemap(snapshot, device, view),))])
 
 
 def rows(snapshot: Snapshot) -> Rows:
