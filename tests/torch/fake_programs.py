@@ -265,6 +265,7 @@ def pinned():
         of_real,
         fake.is_pinned(),
         held.is_pinned(),
+        held[1:].is_pinned(),
         str(held.device),
         str(moved.device),
         str(back.device),
@@ -411,6 +412,11 @@ def streams():
         tensor = gpu(3)
     torch.cuda.current_stream().wait_stream(side)
     tensor.record_stream(torch.cuda.current_stream())
+    try:
+        start.elapsed_time(end)
+        early = "told"
+    except ValueError:
+        early = "refused"
     end.record(side)
     end.wait()
     torch.cuda.synchronize()
@@ -419,6 +425,7 @@ def streams():
         inside,
         torch.cuda.current_stream() == torch.cuda.default_stream(),
         side == torch.cuda.default_stream(),
+        early,
         start.elapsed_time(end) > 0,
         len(others),
         [torch.cuda.Stream(priority=-1).priority, side.priority],

@@ -57,7 +57,7 @@ EXPECTED = {
     "scaled": [[True, "float16", ON_DEVICE]] * 6,
     "autocast_bf16": ["bfloat16", "bfloat16", "float32"],
     "checkpointed": [[[3, 6], ON_DEVICE]] * 2,
-    "pinned": [[False, True], False, True, "cpu", ON_DEVICE, "cpu"],
+    "pinned": [[False, True], False, True, True, "cpu", ON_DEVICE, "cpu"],
     "loaded": [[True, True], [4, 6], ON_DEVICE, [2, 3]],
     "default_device": [ON_DEVICE, [ON_DEVICE]],
     "in_contexts": [ON_DEVICE, ON_DEVICE, "refused"],
@@ -84,7 +84,7 @@ EXPECTED = {
         "accelerator": ["cuda", 1],
         "capturing": False,
     },
-    "streams": [True, True, False, True, 8, [-1, 0]],
+    "streams": [True, True, False, "refused", True, 8, [-1, 0]],
     # a seed and an offset, eight bytes each
     "seeds": [3, 4, 1, ON_DEVICE, 1, [16]],
     "memory": [[100, 200, 100, 200, 200, 100, 100], [ON_DEVICE, ON_DEVICE], 1, True],

@@ -271,8 +271,6 @@ class StreamBase(torch.Stream):  # type: ignore[misc]
 class EventBase(torch.Event):  # type: ignore[misc]
     """Stands in for ``torch._C._CudaEventBase``."""
 
-    _moment = 0.0
-
     def __new__(
         cls,
         enable_timing: bool = False,
@@ -289,8 +287,14 @@ class EventBase(torch.Event):  # type: ignore[misc]
         super().record(stream)
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Return the milliseconds until another; never zero, as programs divide by it."""
-        return max(float(end_event._moment - self._moment) * 1e3, 1e-3)
+        """Return the milliseconds until another; never zero, as programs divide by it.
+
+        Events that were not recorded are refused as on a card (c10/cuda/CUDAEvent.h).
+        """
+        began, ended = (getattr(each, "_moment", None) for each in (self, end_event))
+        if began is None or ended is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return max((ended - began) * 1e3, 1e-3)
 
     @property
     def cuda_event(self) -> int:

@@ -125,14 +125,16 @@ def install_on_card() -> None:
     pin = torch.Tensor.pin_memory
 
     def pin_memory(tensor: Any, device: Any = None) -> Any:
-        if _MARK in vars(tensor):
+        if is_pinned(tensor):
             return tensor
         result = pin(tensor)
-        vars(result)[_MARK] = True
+        setattr(result.untyped_storage(), _MARK, True)
         return result
 
-    torch.Tensor.pin_memory = pin_memory
-    torch.Tensor.is_pinned = lambda tensor, device=None: _MARK in vars(tensor)
+    def is_pinned(tensor: Any, device: Any = None) -> bool:
+        return tensor.layout is torch.strided and hasattr(tensor.untyped_storage(), _MARK)
+
+    torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
 
 
 def _scatter(
