@@ -23,7 +23,8 @@ from tensorlens.planning.torch.memory.attention import (  # noqa: E402
     FLASH,
     MATH,
     Attention,
-    Chooser,
+    choose,
+    fused_attention,
 )
 from tests import warm  # noqa: E402
 
@@ -36,10 +37,8 @@ SNAPSHOT = ROOT.parent / "shared" / "data" / "snapshots" / "attention_from_empty
 
 @pytest.fixture
 def fake_tensors():
-    order = torch._C._get_sdp_priority_order()
     with FakeTensorMode():
         yield
-    torch._C._set_sdp_priority_order(order)
 
 
 def on_card(*shape, dtype=BF16, grad=False):
@@ -67,7 +66,8 @@ def choice(
     key = on_card(2, keys, key_length, dimension, dtype=dtype)
     value = on_card(2, keys, key_length, value_dimension or dimension, dtype=dtype)
     asked = Attention(query, key, value, mask, dropout, causal, gqa)
-    return Chooser(find_card(card)).choose(asked)
+    with fused_attention(find_card(card)):
+        return choose(find_card(card), asked)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_the_program_switches_off_is_off():
 def test_four_dimensions_or_none_of_the_fused_kernels():
     query = on_card(4, 64, 64)
     asked = Attention(query, query, query, None, 0.0, False, False)
-    assert Chooser(A100).choose(asked) == MATH
+    assert choose(A100, asked) == MATH
 
 
 def taken(func, *args, card=A100):

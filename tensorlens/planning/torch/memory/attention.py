@@ -78,94 +78,76 @@ class Attention:
         return all(heads % each == 0 if self.enable_gqa else heads == each for each in others)
 
 
-class Chooser:
-    """Chooses the kernel as ``select_sdp_backend`` does, with cuDNN 9.20.
+def choose(card: Card, asked: Attention) -> int:
+    """Return the kernel, as ``select_sdp_backend`` with cuDNN 9.20.
 
     What a program switches on and off counts (``sdpa_kernel``, ``enable_flash_sdp``). Nested
     tensors and FlashAttention 3 are left out.
-
-    Args:
-        card: whose kernels there are.
     """
+    for kernel in torch._C._get_sdp_priority_order():
+        fits = _FITS.get(kernel)
+        if fits is not None and fits(card, asked):
+            return int(kernel)
+    raise RuntimeError("No available kernel. Aborting execution.")
 
-    def __init__(self, card: Card) -> None:
-        self.card = card
-        self._fits: dict[int, Callable[[Attention], bool]] = {
-            CUDNN: self._is_for_cudnn,
-            FLASH: self._is_for_flash,
-            EFFICIENT: self._is_for_efficient,
-            MATH: lambda asked: bool(torch._C._get_math_sdp_enabled()),
-        }
-        if card.capability[0] in (9, 10):
-            torch._C._set_sdp_priority_order([CUDNN, FLASH, EFFICIENT, MATH, OVERRIDEABLE])
 
-    def choose(self, asked: Attention) -> int:
-        """Return the kernel.
+def _is_for_flash(card: Card, asked: Attention) -> bool:
+    """``can_use_flash_attention``."""
+    dimension = asked.query.size(-1)
+    small = (8, 6) <= card.capability <= (8, 9) or card.capability >= (12, 0)
+    no_backward = 192 < dimension <= 224 or (dimension > 192 and asked.dropout > 0)
+    return (
+        torch._C._get_flash_sdp_enabled()
+        and asked.is_plain
+        and asked.mask is None
+        and dimension == asked.key.size(-1) == asked.value.size(-1)
+        and dimension <= 256
+        and (8, 0) <= card.capability <= _NEWEST
+        and not (small and asked.trains and no_backward)
+        and (not asked.is_causal or asked.query.size(-2) == asked.key.size(-2))
+        and asked.dtype in HALVES
+        and asked.has_heads
+    )
 
-        Raises:
-            RuntimeError: all that could run it are switched off.
-        """
-        for kernel in torch._C._get_sdp_priority_order():
-            fits = self._fits.get(kernel)
-            if fits is not None and fits(asked):
-                return int(kernel)
-        raise RuntimeError("No available kernel. Aborting execution.")
 
-    def _is_for_flash(self, asked: Attention) -> bool:
-        """``can_use_flash_attention``."""
-        dimension = asked.query.size(-1)
-        small = (8, 6) <= self.card.capability <= (8, 9) or self.card.capability >= (12, 0)
-        no_backward = 192 < dimension <= 224 or (dimension > 192 and asked.dropout > 0)
-        return (
-            torch._C._get_flash_sdp_enabled()
-            and asked.is_plain
-            and asked.mask is None
-            and dimension == asked.key.size(-1) == asked.value.size(-1)
-            and dimension <= 256
-            and (8, 0) <= self.card.capability <= _NEWEST
-            and not (small and asked.trains and no_backward)
-            and (not asked.is_causal or asked.query.size(-2) == asked.key.size(-2))
-            and asked.dtype in HALVES
-            and asked.has_heads
-        )
+def _is_for_efficient(card: Card, asked: Attention) -> bool:
+    """``can_use_mem_efficient_attention``."""
+    half = asked.dtype in HALVES
+    older = card.capability < (8, 0)
+    known = (torch.float16, torch.float32) if older else (*HALVES, torch.float32)
+    has_tensor_cores = not older or (half and card.capability >= (7, 0))
+    multiple = (8 if half else 4) if has_tensor_cores else 1
+    dimensions = asked.query.size(-1), asked.value.size(-1)
+    return (
+        torch._C._get_mem_efficient_sdp_enabled()
+        and asked.is_plain
+        and (5, 0) <= card.capability <= _NEWEST
+        and asked.query.size(-1) == asked.key.size(-1)
+        and all(each > 0 and each % multiple == 0 for each in dimensions)
+        and asked.dtype in known
+        and asked.query.size(-3) == asked.key.size(-3) == asked.value.size(-3)
+    )
 
-    def _is_for_efficient(self, asked: Attention) -> bool:
-        """``can_use_mem_efficient_attention``."""
-        half = asked.dtype in HALVES
-        older = self.card.capability < (8, 0)
-        known = (torch.float16, torch.float32) if older else (*HALVES, torch.float32)
-        has_tensor_cores = not older or (half and self.card.capability >= (7, 0))
-        multiple = (8 if half else 4) if has_tensor_cores else 1
-        dimensions = asked.query.size(-1), asked.value.size(-1)
-        return (
-            torch._C._get_mem_efficient_sdp_enabled()
-            and asked.is_plain
-            and (5, 0) <= self.card.capability <= _NEWEST
-            and asked.query.size(-1) == asked.key.size(-1)
-            and all(each > 0 and each % multiple == 0 for each in dimensions)
-            and asked.dtype in known
-            and asked.query.size(-3) == asked.key.size(-3) == asked.value.size(-3)
-        )
 
-    def _is_for_cudnn(self, asked: Attention) -> bool:
-        """``can_use_cudnn_attention``."""
-        query, value = asked.query.size(-1), asked.value.size(-1)
-        large = self.card.capability[0] == 10 or self.card.capability == (9, 0)
-        limit = 192 if large and (query, value) == (192, 128) else 128
-        return (
-            torch._C._get_cudnn_sdp_enabled()
-            and (asked.dropout * 16).is_integer()
-            and asked.is_plain
-            and torch.get_deterministic_debug_mode() != 2
-            and (8, 0) <= self.card.capability <= _NEWEST
-            and asked.dtype in HALVES
-            and _has_plain_mask(asked)
-            and asked.has_heads
-            and max(query, value) <= limit
-            and query % 8 == value % 8 == 0
-            and asked.key.size(-2) != 1
-            and (asked.dropout == 0 or asked.query.size(-2) != 1)
-        )
+def _is_for_cudnn(card: Card, asked: Attention) -> bool:
+    """``can_use_cudnn_attention``."""
+    query, value = asked.query.size(-1), asked.value.size(-1)
+    large = card.capability[0] == 10 or card.capability == (9, 0)
+    limit = 192 if large and (query, value) == (192, 128) else 128
+    return (
+        torch._C._get_cudnn_sdp_enabled()
+        and (asked.dropout * 16).is_integer()
+        and asked.is_plain
+        and torch.get_deterministic_debug_mode() != 2
+        and (8, 0) <= card.capability <= _NEWEST
+        and asked.dtype in HALVES
+        and _has_plain_mask(asked)
+        and asked.has_heads
+        and max(query, value) <= limit
+        and query % 8 == value % 8 == 0
+        and asked.key.size(-2) != 1
+        and (asked.dropout == 0 or asked.query.size(-2) != 1)
+    )
 
 
 def _has_plain_mask(asked: Attention) -> bool:
@@ -178,6 +160,14 @@ def _has_plain_mask(asked: Attention) -> bool:
     batch, heads, length, _ = asked.query.shape
     whole = (batch, heads, length, asked.key.size(-2))[-mask.dim() :]
     return all(size in (1, full) for size, full in zip(mask.shape, whole, strict=True))
+
+
+_FITS: dict[int, Callable[[Card, Attention], bool]] = {
+    CUDNN: _is_for_cudnn,
+    FLASH: _is_for_flash,
+    EFFICIENT: _is_for_efficient,
+    MATH: lambda card, asked: bool(torch._C._get_math_sdp_enabled()),
+}
 
 
 @contextlib.contextmanager
@@ -194,7 +184,9 @@ def fused_attention(card: Card) -> Iterator[None]:
 
     with contextlib.ExitStack() as stage:
         stage.callback(torch._C._set_sdp_priority_order, torch._C._get_sdp_priority_order())
-        attend = partial(_attend, Chooser(card))
+        if card.capability[0] in (9, 10):
+            torch._C._set_sdp_priority_order([CUDNN, FLASH, EFFICIENT, MATH, OVERRIDEABLE])
+        attend = partial(_attend, card)
 
         def attend_anywhere(query: Any, *args: Any, **kwargs: Any) -> Any:
             """Run what comes whole because no gradients are noted (``torch.inference_mode``)."""
@@ -214,7 +206,7 @@ def fused_attention(card: Card) -> Iterator[None]:
 
 
 def _attend(
-    chooser: Chooser,
+    card: Card,
     query: Any,
     key: Any,
     value: Any,
@@ -226,7 +218,7 @@ def _attend(
     enable_gqa: bool = False,
 ) -> Any:
     asked = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    kernel = chooser.choose(asked)
+    kernel = choose(card, asked)
     if kernel == FLASH:
         return flash(query, key, value, dropout_p, is_causal, scale)
     if kernel == CUDNN:
