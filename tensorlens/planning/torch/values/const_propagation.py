@@ -303,13 +303,7 @@ def _in_turn(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Note indices that take each of the choices equally often, as an even router does."""
     indices = result if isinstance(result, torch.Tensor) else result[1]
     source, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
-    if isinstance(dim, int) and source.dim():
-        choices = source.shape[dim]
-        if choices and indices.dim() == source.dim():
-            _noted(indices, lambda: _rounds(indices.shape, dim, choices), True)
-            return
-    else:
-        choices = source.numel()
+    choices = source.shape[dim] if isinstance(dim, int) and source.dim() else source.numel()
     if choices:
         shape, count = indices.shape, indices.numel()
         _noted(indices, lambda: (torch.arange(count) % choices).reshape(shape), True)

@@ -48,8 +48,8 @@ def _say(what: str, count: int, most: int | None = None) -> None:
     )
 
 
-def _nonzero(mode: Any, func: Any, mask: Any) -> Any:
-    count, indices = _count(mask, "nonzero")
+def _nonzero(mode: Any, func: Any, mask: Any, what: str = "nonzero") -> Any:
+    count, indices = _count(mask, what)
     with mode:
         result = _aten.empty_strided.default(
             (count, mask.dim()), (1, count or 1), dtype=torch.int64, device=mask.device
@@ -57,12 +57,6 @@ def _nonzero(mode: Any, func: Any, mask: Any) -> Any:
     if indices is not None:
         note(result, indices, known(mask).origin.assumed)  # type: ignore[union-attr]
     return result
-
-
-def _nonzero_numpy(mode: Any, func: Any, mask: Any) -> Any:
-    with mode:
-        indices = _aten.nonzero.default(mask.unsqueeze(0) if mask.dim() == 0 else mask)
-        return list(indices.unbind(1))
 
 
 def _masked_select(mode: Any, func: Any, tensor: Any, mask: Any) -> Any:
@@ -74,21 +68,16 @@ def _masked_select(mode: Any, func: Any, tensor: Any, mask: Any) -> Any:
 
 
 def _index(mode: Any, func: Any, tensor: Any, indices: Sequence[Any]) -> Any:
-    if not any(_is_mask(each) for each in indices):
+    if not any(map(_is_mask, indices)):
         return NotImplemented
     plain: list[Any] = []
     for each in indices:
-        if not _is_mask(each):
-            plain.append(each)
-            continue
-        count, where = _count(each, "a selection by a mask")
-        found = known(each)
-        for column in range(each.dim()):
-            index = _new(mode, each, (count,), torch.int64)
-            if where is not None and found is not None:
-                with torch._C._DisableTorchDispatch():
-                    note(index, where[:, column], found.origin.assumed)
-            plain.append(index)
+        found = [each]
+        if _is_mask(each):
+            where = _nonzero(mode, func, each, "a selection by a mask")
+            with mode:
+                found = where.unbind(1)
+        plain += found
     with mode:
         return func(tensor, plain)
 
@@ -149,16 +138,14 @@ def _ctc_loss(
 ) -> Any:
     # aten/src/ATen/native/cuda/LossCTC.cu: log_alpha is (batch, time, 2 * longest target + 1)
     steps, batch = log_probs.shape[:2]
-    is_listed = not isinstance(target_lengths, torch.Tensor)
-    found = None if is_listed else known(target_lengths)
-    if is_listed:
-        longest = max(target_lengths, default=0)
-    elif found is not None:
-        with torch._C._DisableTorchDispatch():
-            longest = int(found.tensor.max().item())
-    else:
-        longest = targets.shape[-1]
-        _say("ctc_loss", longest)
+    lengths = target_lengths
+    if isinstance(lengths, torch.Tensor):
+        found = known(lengths)
+        lengths = None if found is None else found.tensor.tolist()
+    if lengths is None:
+        _say("ctc_loss", targets.shape[-1])
+        lengths = [targets.shape[-1]]
+    longest = max(lengths, default=0)
     return (
         _new(mode, log_probs, (batch,)),
         _new(mode, log_probs, (batch, steps, 2 * longest + 1)),
@@ -232,7 +219,6 @@ def _grouped_mm(
 SELECTIONS: dict[Any, Callable[..., Any]] = {
     _aten.index.Tensor: _index,
     _aten.nonzero.default: _nonzero,
-    _aten.nonzero_numpy.default: _nonzero_numpy,
     _aten.masked_select.default: _masked_select,
     _aten.repeat_interleave.Tensor: _repeat_interleave,
     _aten.bincount.default: _bincount,
