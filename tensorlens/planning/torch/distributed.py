@@ -16,6 +16,7 @@ from torch.nn.parallel import distributed as data_parallel
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.planning.patches import intercepted, on_import, patched
+from tensorlens.planning.torch.patches import Silent, nothing
 from tensorlens.planning.trace import caution
 
 BACKEND = "fake"
@@ -26,9 +27,7 @@ BACKEND = "fake"
 def distributed(world_size: int | None) -> Iterator[None]:
     """Let ``init_process_group`` make a group with only this rank in it while it is entered.
 
-    Args:
-        world_size: how many ranks there are, of which the first runs; None: what the program or its
-            environment says.
+    Of ``world_size`` ranks the first runs; None: what the program or its environment says.
     """
     if not dist.is_available():
         yield
@@ -40,16 +39,16 @@ def distributed(world_size: int | None) -> Iterator[None]:
         for owner in (dist, distributed_c10d):
             stack.enter_context(intercepted(begin, (owner, "init_process_group")))
             stack.enter_context(intercepted(_subgroup, (owner, "new_group")))
-            for name, function in _alone().items():
+            for name, function in _ALONE.items():
                 if hasattr(owner, name):
                     stack.enter_context(patched(owner, name, function))
         for owner in (data_parallel, dist.utils):
             name = "_verify_param_shape_across_processes"
-            stack.enter_context(patched(owner, name, _nothing))
+            stack.enter_context(patched(owner, name, nothing))
 
         def without_generators(module: Any) -> None:
             # it sends the states of generators around, which are read by address
-            stack.enter_context(patched(module, "synchronize_rng_states", _nothing))
+            stack.enter_context(patched(module, "synchronize_rng_states", nothing))
 
         stack.enter_context(on_import({"accelerate.data_loader": without_generators}))
         try:
@@ -57,26 +56,6 @@ def distributed(world_size: int | None) -> Iterator[None]:
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Do nothing."""
-
-
-def _alone() -> dict[str, Any]:
-    """Return what stands for functions that meet the other ranks, by their names."""
-    return {
-        "is_nccl_available": lambda: True,
-        "all_gather_object": _all_gather_object,
-        "gather_object": _gather_object,
-        "broadcast_object_list": _nothing,
-        "scatter_object_list": _scatter_object_list,
-        "monitored_barrier": _nothing,
-        "Reducer": Reducer,
-        "Logger": _Silent,
-        "_register_comm_hook": _no_hook,
-        "_register_builtin_comm_hook": _no_hook,
-    }
 
 
 def _begin(
@@ -157,7 +136,7 @@ def _same_storage(one: Any, other: Any) -> bool:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-_OF_FSDP1 = {"_no_dispatch_record_stream": _nothing, "_same_storage": _same_storage}
+_OF_FSDP1 = {"_no_dispatch_record_stream": nothing, "_same_storage": _same_storage}
 
 
 def _variables(world_size: int) -> dict[str, str]:
@@ -184,18 +163,7 @@ def _scatter_object_list(
         output[0] = objects[dist.get_rank() % len(objects)]
 
 
-class _Silent:
-    """Does nothing, whatever it is told."""
-
-    def __init__(self, *args: Any) -> None: ...
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _nothing
-
-
-class Reducer(_Silent):
+class Reducer(Silent):
     """Stands for ``torch.distributed.Reducer``; the arguments are its own.
 
     torch's is in C++ and reads addresses, which tensors without data do not have; this one takes
@@ -241,3 +209,18 @@ class Reducer(_Silent):
 def _place(parameter: Any, view: Any) -> None:
     """Put a parameter's gradient into its bucket."""
     parameter.grad = view
+
+
+_ALONE: dict[str, Any] = {
+    "is_nccl_available": lambda: True,
+    "all_gather_object": _all_gather_object,
+    "gather_object": _gather_object,
+    "broadcast_object_list": nothing,
+    "scatter_object_list": _scatter_object_list,
+    "monitored_barrier": nothing,
+    "Reducer": Reducer,
+    "Logger": Silent,
+    "_register_comm_hook": _no_hook,
+    "_register_builtin_comm_hook": _no_hook,
+}
+"""Functions that meet the other ranks, by name, to what stands for them."""

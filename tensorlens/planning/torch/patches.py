@@ -49,47 +49,43 @@ def compiler_patches() -> Iterator[None]:
             vars(model)["_orig_mod"] = model
         return model
 
-    def compile_module(module: Any, *args: Any, **kwargs: Any) -> None:
-        caution(COMPILED)
+    def as_written(text: str) -> Any:
+        def call(function: Any = None, *args: Any, **kwargs: Any) -> Any:
+            caution(text)
+            return function
 
-    def script(obj: Any = None, *args: Any, **kwargs: Any) -> Any:
-        caution(SCRIPTED)
-        return obj
-
-    def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
-        caution(GRAPHED)
-        return callables
+        return call
 
     def graph(*args: Any, **kwargs: Any) -> contextlib.nullcontext[None]:
         caution(GRAPHED)
         return contextlib.nullcontext()
 
     functions_of_jit = ("script", "trace", "freeze", "optimize_for_inference")
-    scripted: dict[str, Any] = dict.fromkeys(functions_of_jit, script)
+    scripted: dict[str, Any] = dict.fromkeys(functions_of_jit, as_written(SCRIPTED))
     with (
         patched(torch, "compile", compile),
-        patched(torch.nn.Module, "compile", compile_module),
+        patched(torch.nn.Module, "compile", as_written(COMPILED)),
         mock.patch.multiple(torch.jit, **scripted),
-        patched(torch.cuda, "CUDAGraph", _CUDAGraph),
+        patched(torch.cuda, "CUDAGraph", Silent),
         patched(torch.cuda, "graph", graph),
-        patched(torch.cuda, "make_graphed_callables", make_graphed_callables),
+        patched(torch.cuda, "make_graphed_callables", as_written(GRAPHED)),
     ):
         yield
 
 
-class _CUDAGraph:
-    """Stands for ``torch.cuda.CUDAGraph``."""
+class Silent:
+    """Does nothing, whatever it is told."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
-    def replay(self) -> None:
-        """Do nothing: what was captured is there."""
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return nothing
 
-    capture_begin = capture_end = reset = replay
 
-    def pool(self) -> tuple[int, int]:
-        """Return the name of a pool."""
-        return 0, 0
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """Do nothing."""
 
 
 @contextlib.contextmanager
