@@ -155,7 +155,7 @@ def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
     if spec.card is None:
         return SearchResult(None, "estimated for cuda only")
     found = largest_batch(
-        lambda batch: request.with_batch(batch).ask(runner),
+        lambda batch: request.with_argument("", batch).ask(runner),
         spec.capacity,
         asked.lowest,
         asked.highest,

@@ -153,8 +153,8 @@ def allocator_settings(given: str | None) -> str:
     return settings
 
 
-BATCHES = ("batch", "batch_size")
-"""Names of an argument that is the batch."""
+BATCHES = ("", "batch", "batch_size")
+"""Names of an argument that is the batch; the empty one stands for the first."""
 _ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
 """Arguments that the tracing of a Keras model calls otherwise."""
 
@@ -169,12 +169,7 @@ class StepsRequest:
     settings: str
 
     def ask(self, runner: Runner) -> Estimate:
-        """Run it and return the answer.
-
-        Raises:
-            UsageError: the program is none that makes steps, or it cannot be pickled.
-            ProgramFailed: the program raised an error, or it ended the process.
-        """
+        """Run it and return the answer."""
         job, spec = self.job, self.spec
         given = job.of_keras if job.batch is None else {**job.of_keras, "batch_size": job.batch}
         of_keras = {_ASKED.get(name, name): each for name, each in given.items()}
@@ -194,12 +189,8 @@ class StepsRequest:
             )
         return assemble(trace, spec, job.name, self.settings)
 
-    def with_batch(self, batch: int) -> StepsRequest:
-        """Return the same request, whose function is called with a batch."""
-        return replace(self, job=replace(self.job, batch=batch, batch_argument=""))
-
     def with_argument(self, name: str, value: int) -> StepsRequest:
-        """Return the same request with a keyword argument of its function."""
+        """Return the same request with an argument of its function."""
         if name in BATCHES:
             return replace(self, job=replace(self.job, batch=value, batch_argument=name))
         choice = self.job.choice
@@ -261,12 +252,7 @@ class KerasRequest:
     spec: DeviceSpec
 
     def ask(self, runner: Runner) -> Estimate:
-        """Trace the step in this process and return the answer.
-
-        Raises:
-            UsageError: the model's inputs have no shape.
-            TensorlensError: the train step cannot be traced.
-        """
+        """Trace the step in this process and return the answer."""
         # TensorFlow is there already, or there would be no model
         from tensorlens.planning.tensorflow.run import run
         from tensorlens.planning.tensorflow.tracing import TraceRequest
@@ -283,14 +269,10 @@ class KerasRequest:
             ) from error
         return assemble(trace, replace(spec, device=spec.kind), self.model.name)
 
-    def with_batch(self, batch: int) -> KerasRequest:
-        """Return the same request for another batch."""
-        return replace(self, batch=batch)
-
     def with_argument(self, name: str, value: int) -> KerasRequest:
         """Return the same request for another batch: a model has no other argument."""
         if name not in BATCHES:
             raise UsageError(
                 f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
             )
-        return self.with_batch(value)
+        return replace(self, batch=value)

@@ -28,11 +28,7 @@ from tensorlens.units import format_bytes
 
 
 def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -> Estimate:
-    """Return the estimate for a device; ``settings`` are of torch's allocator.
-
-    Raises:
-        TensorlensError: the program puts nothing on it.
-    """
+    """Return the estimate for a device; ``settings`` are of torch's allocator."""
     device, card = spec.device, spec.card
     if trace.framework != "torch":
         settings = ""
@@ -180,7 +176,11 @@ def _growth(log: EventLog, device: str) -> list[Caution]:
     if len(log.marks) < 3:
         return []
     *_, before, last, end = log.marks
-    grown = _there(log, device, end.row) - _there(log, device, last.row)
+    grown = sum(
+        log.size[made] if nbytes > 0 else -log.size[made]
+        for at, made, nbytes in block_changes(log, device)
+        if last.row <= at < end.row
+    )
     if grown <= 0:
         return []
     return [
@@ -189,15 +189,6 @@ def _growth(log: EventLog, device: str) -> list[Caution]:
             "no capacity is enough (tensorlens.find_leaks says what is kept)"
         )
     ]
-
-
-def _there(log: EventLog, device: str, row: int) -> int:
-    """Return the bytes of a device's blocks that are there before an event."""
-    return sum(
-        log.size[made] if nbytes > 0 else -log.size[made]
-        for at, made, nbytes in block_changes(log, device)
-        if at < row
-    )
 
 
 def _origin(trace: Trace, program: str) -> Origin:

@@ -35,12 +35,7 @@ def largest_that_fits(
 ) -> tuple[int, int]:
     """Return the largest batch that fits, 0 where not even the lowest does, and the next larger.
 
-    Args:
-        needed: gives the bytes that a batch takes; None where it did not run.
-        capacity: bytes that there are; what is larger than one that does not fit does not either.
-        lowest: the smallest worth trying.
-        highest: the largest; None: no end.
-        multiple: batches are multiples of it.
+    ``needed`` gives the bytes that a batch takes; None where it did not run.
     """
     lowest, highest = -(-lowest // multiple), (highest or MOST) // multiple
     tried: dict[int, int | None] = {}
@@ -182,7 +177,11 @@ def max_batch(
     assert room is not None
     with shared_runner(keeps=True) as runner:
         return largest_batch(
-            lambda batch: asked.with_batch(batch).ask(runner), room, lowest, highest, surely=surely
+            lambda batch: asked.with_argument("", batch).ask(runner),
+            room,
+            lowest,
+            highest,
+            surely=surely,
         )
 
 

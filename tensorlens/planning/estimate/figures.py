@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from tensorlens.planning.estimate.result import REMAINDER, Estimate, Range
@@ -88,18 +88,22 @@ def library_bytes(estimate: Estimate) -> Mapping[str, int]:
 
 def highest(estimate: Estimate) -> Mapping[str, int]:
     """Return the kinds of parts with the most bytes each ever has, at an instant of its own."""
-    log, terms = estimate.recording.log, _terms(estimate)
-    changes = [*block_changes(log, estimate.device)]
-    rows = [row for row, made, _ in changes if row == made]
-    blocks = zip(rows, estimate.recording.blocks(rows), strict=True)
-    kinds = {row: _kind(block, terms)[0] for row, block in blocks}
+    terms = _terms(estimate)
     level: dict[str, int] = {}
     most: dict[str, int] = {}
-    for _, made, nbytes in changes:
-        kind, size = kinds[made], log.size[made]
-        level[kind] = level.get(kind, 0) + (size if nbytes > 0 else -size)
+    for _, block, nbytes in resident_changes(estimate):
+        kind = _kind(block, terms)[0]
+        level[kind] = level.get(kind, 0) + (block.nbytes if nbytes > 0 else -block.nbytes)
         most[kind] = max(most.get(kind, 0), level[kind])
     return most
+
+
+def resident_changes(estimate: Estimate) -> Iterator[tuple[int, Resident, int]]:
+    """Give what is handed out and taken back: row, block, bytes held as ``block_changes`` has."""
+    changes = [*block_changes(estimate.recording.log, estimate.device)]
+    rows = [row for row, made, _ in changes if row == made]
+    blocks = dict(zip(rows, estimate.recording.blocks(rows), strict=True))
+    return ((row, blocks[made], nbytes) for row, made, nbytes in changes)
 
 
 def of_kind(parts: Mapping[str, PeakPart], kind: str) -> PeakPart | None:
@@ -161,30 +165,23 @@ def requirement(estimate: Estimate) -> tuple[Figure, ...]:
     if estimate.card is None:
         return ()
     outside = f"outside of {estimate.framework}"
-    found = (
+    return (
         Figure("minimum that fits", estimate.least_capacity, "reserved, without unused cache"),
         Figure(outside, estimate.apart, "CUDA context, loaded kernels", "+"),
         Figure("required on card", estimate.needed, "decides whether it fits", "="),
     )
-    return tuple(map(_without_bounds, found)) if estimate.unsimulated else found
 
 
 def tool_figures(estimate: Estimate) -> tuple[Figure, ...]:
     """Return what tools will show of a run: the framework's two peaks, and the driver's figure."""
     if estimate.card is None:
-        found = Figure("peak allocated", estimate.allocated, "in tensors and in kernels")
-        return (_without_bounds(found) if estimate.unsimulated else found,)
+        return (Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),)
     allocated, reserved = _CALLS.get(estimate.framework, _CALLS["torch"])
-    figures = (
+    return (
         Figure("peak allocated", estimate.allocated, allocated),
         Figure("peak reserved", estimate.reserved, reserved),
         Figure("allocator total", estimate.taken, "reserved + kernels: nvidia-smi less context"),
     )
-    return tuple(map(_without_bounds, figures))
-
-
-def _without_bounds(figure: Figure) -> Figure:
-    return replace(figure, nbytes=Range.exactly(figure.nbytes.point))
 
 
 def sum_rows(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[SumRow]:

@@ -144,22 +144,23 @@ def _bars(estimate: Estimate) -> Sequence[Block]:
 
 def _figures(estimate: Estimate) -> Iterator[Block]:
     """Give the sum that decides, then what tools will show, which is no part of a sum."""
-    sum_of_card = requirement(estimate)
+    sum_of_card, is_bounded = requirement(estimate), estimate.unsimulated is None
     if sum_of_card:
-        yield _figure_table(sum_of_card, "On the card")
+        yield _figure_table(sum_of_card, "On the card", is_bounded)
     remark = ""
-    if sum_of_card and estimate.lower is not None and not estimate.taken.is_exact:
+    if sum_of_card and is_bounded and not estimate.taken.is_exact:
         low, high = size(estimate.taken.low), size(estimate.taken.high)
         remark = f"The allocator total may be {low} to {high}."
         if estimate.least_capacity.point < estimate.peak_reserved:
             remark += " It has unused cache, which goes back when the card is full."
     title = "As tools show it" if sum_of_card else ""
-    yield replace(_figure_table(tool_figures(estimate), title), remark=remark)
+    table = _figure_table(tool_figures(estimate), title, is_bounded and not sum_of_card)
+    yield replace(table, remark=remark)
 
 
-def _figure_table(figures: Sequence[Figure], title: str) -> Table:
+def _figure_table(figures: Sequence[Figure], title: str, is_bounded: bool) -> Table:
     has_signs = any(each.sign for each in figures)
-    has_bounds = not all(each.nbytes.is_exact for each in figures)
+    has_bounds = is_bounded and not all(each.nbytes.is_exact for each in figures)
     bounds = (Column("At least"), Column("At most")) if has_bounds else ()
     columns = (
         *((Column("", "text"),) if has_signs else ()),

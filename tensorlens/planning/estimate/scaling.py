@@ -11,8 +11,8 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.guards import first_line
 from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.api import request
+from tensorlens.planning.estimate.figures import resident_changes
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.estimate.simulation import block_changes
 from tensorlens.planning.estimate.target import STEPS, MakeStep
 from tensorlens.planning.processes import Runner
 from tensorlens.units import format_bytes
@@ -66,9 +66,6 @@ def fit_curve(peaks: Mapping[int, int]) -> Curve:
     That is a line through three, or a parabola that bends upwards through four. Failing that, what
     comes nearest and is not sure; a parabola that bends downwards never is more than a line through
     the last two: peaks are the highest of several sums, and such a curve only bends upwards.
-
-    Args:
-        peaks: at least three values of the argument to bytes.
     """
     runs = sorted(peaks.items())
     line, curve = _line(runs[-3], runs[-1]), _parabola(*runs[-3:])
@@ -301,15 +298,11 @@ def _wanted(scaled: Scaling) -> int | None:
 
 def peaks_by_place(estimate: Estimate) -> Mapping[str, int]:
     """Return the most that was allocated in each part of the run, remainders included."""
-    recording, device = estimate.recording, estimate.device
-    changes = [*block_changes(recording.log, device)]
-    rows = [row for row, made, _ in changes if row == made]
-    phases = {row: block.phase for row, block in zip(rows, recording.blocks(rows), strict=True)}
-    first = min((mark.row for mark in recording.marks), default=0)
+    first = min((mark.row for mark in estimate.recording.marks), default=0)
     held, found = 0, dict[str, int]()
-    for row, made, nbytes in changes:
+    for row, block, nbytes in resident_changes(estimate):
         held += nbytes
-        if row == made:
-            place = SETUP if row < first else OPTIMIZER if phases[row] == "optimizer" else PASS
+        if row == block.row:
+            place = SETUP if row < first else OPTIMIZER if block.phase == "optimizer" else PASS
             found[place] = max(found.get(place, 0), held)
     return found
