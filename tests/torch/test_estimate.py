@@ -451,7 +451,7 @@ def make_step():
 """
 
 
-def test_a_model_at_module_level_is_seen_each_time(fresh, tmp_path, monkeypatch):
+def test_a_model_at_module_level_is_seen_each_time(tmp_path, monkeypatch):
     (tmp_path / "module_level.py").write_text(AT_MODULE_LEVEL)
     monkeypatch.syspath_prepend(tmp_path)
     for program in ("module_level:make_step", str(tmp_path / "module_level.py:make_step")):
