@@ -195,11 +195,9 @@ class _HostCounter:
 def least_capacity(
     trace: Trace, device: str, settings: Settings, reserved: int, size: SizeOf | None = None
 ) -> int:
-    """Return the fewest bytes in which all of a device's requests have room.
+    """Return the fewest bytes in which all of a device's requests have room, found by halving.
 
-    It lies between the peak of what is asked for and the peak of what is reserved where there is
-    no end of memory: cached segments go back when there is no room. Found by halving, to one part
-    in four hundred of ``reserved``, that peak.
+    It lies between the peaks of what is asked for and of what is reserved without an end of memory.
     """
     requests = _requests(trace, device, trace.log.size.__getitem__ if size is None else size)
     step = max(reserved // _SHARE // _FINEST, 1) * _FINEST

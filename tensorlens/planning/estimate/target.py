@@ -33,10 +33,6 @@ def program(
     """Return the program of a function, ``module:function``, ``file.py:function`` or a script.
 
     Tensors that a function refers to go with their values only ``with_data``.
-
-    Raises:
-        UsageError: it is none of these, there is no such file or module, or the function cannot
-            go to another process.
     """
     given = Program("", arguments=tuple(arguments), global_settings=settings())
     if not isinstance(make_step, str):
@@ -93,9 +89,6 @@ def framework_of(make_step: Any, program: Program) -> Framework:
 
     A function is of what it names, or else of what its module imports, or the modules that it
     imports; a program given by its place of what that file imports. Keras stands for its backend.
-
-    Raises:
-        UsageError: it is one that cannot be measured, as JAX.
     """
     modules = _imports(program) if isinstance(make_step, str) else _modules(make_step)
     roots = dict.fromkeys(module.partition(".")[0] for module in modules)

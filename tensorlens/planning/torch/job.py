@@ -26,12 +26,7 @@ _ready: list[Readiness] = []
 
 
 def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
-    """Run a job and return what it asks of allocators.
-
-    Args:
-        job: what to run.
-        tell: called with the number of steps done.
-    """
+    """Run a job and return what it asks of allocators; ``tell`` hears the number of steps done."""
     if not _ready:
         _ready.append(_readiness(job))
         gc.freeze()

@@ -49,18 +49,10 @@ from tensorlens.planning.trials.steps import StepRunner, beginning
 
 
 def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
-    """Run a job and return what it asked of allocators.
+    """Run a job and return what it asked of allocators; ``tell`` hears the number of steps done.
 
     A program that never uses the device is run again with the device as torch's default one. Where
     the device cannot be put on stage, host memory stands for it.
-
-    Args:
-        job: what to run.
-        readiness: of the CUDA device that is not there.
-        tell: called with the number of steps done.
-
-    Raises:
-        UsageError: the program keeps its tensors on the CPU.
     """
     device = job.device or "cuda"
     if device == "cpu":

@@ -34,11 +34,7 @@ _NOT_REENTRANT = '{"use_reentrant": False}'
 
 
 class StepWatch:
-    """Watches the steps of a program.
-
-    Args:
-        mark: gives the moment a name.
-    """
+    """Watches the steps of a program; ``mark`` gives the moment a name."""
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.is_last = False

@@ -66,11 +66,8 @@ _New = tuple[Any, Any, str]
 class Tracker(TorchDispatchMode):  # type: ignore[misc]
     """Writes requests into a trace while it is entered, on top of a ``FakeTensorMode``.
 
-    Args:
-        trace: what requests are written into.
-        stacks: of the program.
-        hidden: what operators take besides their results; None: nothing.
-        backward_elsewhere: whether autograd would run the backward pass on threads of its own.
+    ``hidden`` gives what operators take besides their results; ``backward_elsewhere``: autograd
+    would run the backward pass on threads of its own.
     """
 
     def __init__(

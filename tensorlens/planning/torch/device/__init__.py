@@ -25,11 +25,7 @@ SINCE = (2, 7, 0)
 
 
 def load_library() -> ctypes.PyDLL:
-    """Build and load the library; its device is there once torch is imported.
-
-    Raises:
-        NativeUnavailable: torch is imported already or is not installed, or there is no compiler.
-    """
+    """Build and load the library; its device is there once torch is imported."""
     if "torch" in sys.modules:
         raise NativeUnavailable(f"{DEVICE.label} has to be loaded before torch is imported")
     folder = torch_folder(DEVICE.label)
@@ -66,9 +62,6 @@ def prepare(card: Card = H100) -> Readiness:
 
     Call it in a process made for it, before anything imports torch. Where it is not ready fake
     tensors can be on the CPU only, and ``torch.cuda`` is not to be relied on.
-
-    Args:
-        card: what the program hears when it asks for its properties.
     """
     try:
         library = load_library()

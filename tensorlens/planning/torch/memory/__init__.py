@@ -20,12 +20,7 @@ from tensorlens.planning.torch.tracker import Scratch
 
 
 class Temporaries:
-    """Gives the memory of kernels while they run, as a ``ScratchRule`` of a tracker.
-
-    Args:
-        card: that the program would run on; some buffers grow with its multiprocessors.
-        environment: where cuBLAS's variable is looked up.
-    """
+    """Gives the memory of kernels while they run, as a ``ScratchRule`` of a tracker."""
 
     def __init__(self, card: Card, environment: Mapping[str, str] = os.environ) -> None:
         self._card = card

@@ -46,9 +46,6 @@ class HostKernels:
     this processor is the one it is estimated for. Products in float32 take none. Of a convolution
     or a recurrent layer that is too large to be run, smaller batches or shorter sequences tell it,
     with which it grows as a line does. Of a product that is too large nothing is known.
-
-    Args:
-        allocator: counts what the CPU's allocator hands out.
     """
 
     def __init__(self, allocator: NativeAllocator) -> None:

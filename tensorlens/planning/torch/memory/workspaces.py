@@ -55,14 +55,8 @@ def rnn_reserve(mode: int, numbers: int, layers: int, itemsize: int, dropout: fl
     That is what ``_cudnn_rnn`` gives as its fourth result for training. cuDNN does not tell its
     formula; taken are, for each number and layer, the gates and the states that backward needs: 6
     numbers for an LSTM, 5 for a GRU, 2 for a plain one; and a byte for each number that dropout may
-    leave out between layers.
-
-    Args:
-        mode: ``cudnnRNNMode_t``: 0 and 1 plain, 2 LSTM, 3 GRU.
-        numbers: steps, sequences, hidden size and directions, multiplied.
-        layers: one on the other.
-        itemsize: bytes of a number.
-        dropout: between layers.
+    leave out between layers. ``numbers`` are steps, sequences, hidden size and directions,
+    multiplied.
     """
     saved = numbers * layers * _SAVED.get(mode, 2) * itemsize
     return saved + (numbers * (layers - 1) if dropout > 0 else 0)

@@ -35,11 +35,7 @@ CHECKPOINTS = ("blocks", "selective")
 
 
 def catalogue() -> Catalogue:
-    """Return the built-in settings by name, in the order in which they are applied.
-
-    Raises:
-        UsageError: torch is too old.
-    """
+    """Return the built-in settings by name, in the order in which they are applied."""
     check_release()
     return {each.name: each for each in _SETTINGS}
 
@@ -126,14 +122,7 @@ _SETTINGS = (
 def freed_before_backward(
     waiting: UnusedVariable, make_step: Callable[[], Callable[[], Any]]
 ) -> Callable[[], Any]:
-    """Make the step, and return it with a variable set to None where ``backward()`` is called.
-
-    Args:
-        waiting: the variable, of a function that does not look at it again.
-        make_step: makes the step.
-
-    The step raises CannotApply where ``backward()`` is not called from that line of the function.
-    """
+    """Make the step, and return it with a variable set to None where ``backward()`` is called."""
     import torch
 
     step, freed = make_step(), 0

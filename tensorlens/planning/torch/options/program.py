@@ -64,15 +64,7 @@ def begin(job: Job) -> Any:
 
 
 def optioned(job: Job, *, estimated: bool) -> Optioned:
-    """Return the program of a job with its option.
-
-    Args:
-        job: whose.
-        estimated: whether it runs on tensors without data.
-
-    Raises:
-        CannotApply: the option cannot work here.
-    """
+    """Return the program of a job with its option; ``estimated``: on tensors without data."""
     stage = Stage(estimated=estimated, batch=job.batch)
     return Optioned(job, stage, list(_options(job.choice.settings, stage)), step_of)
 
