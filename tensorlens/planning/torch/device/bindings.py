@@ -294,7 +294,7 @@ class EventBase(torch.Event):  # type: ignore[misc]
         began, ended = (getattr(each, "_moment", None) for each in (self, end_event))
         if began is None or ended is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        return max((ended - began) * 1e3, 1e-3)
+        return max(float(ended - began) * 1e3, 1e-3)
 
     @property
     def cuda_event(self) -> int:
