@@ -193,6 +193,18 @@ def test_a_program_that_fails():
         tensorlens.suggest(make_step)
 
 
+def make_generator():
+    def step():
+        yield torch.ones(4)
+
+    return step
+
+
+def test_a_step_that_runs_nothing():
+    with pytest.raises(ProgramFailed, match="make_step returned a generator function"):
+        tensorlens.suggest(make_generator)
+
+
 def test_checkpoints_of_blocks_with_a_cache_are_predicted_without_it(caching):
     change = caching["checkpoint"]
     assert change.predicted_saving == pytest.approx(change.measured_saving, rel=0.02)

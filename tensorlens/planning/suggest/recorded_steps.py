@@ -16,6 +16,7 @@ from tensorlens.planning.step_facts import StepFacts, Watch
 from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS
+from tensorlens.planning.trials.steps import checked_step
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.levels import chosen, device_peak
 from tensorlens.recording.analysis.roles import roles_of
@@ -281,13 +282,13 @@ class Watcher:
         step = None
         try:
             with seen.on():
-                step = make_step()
+                step = checked_step(make_step(), "make_step")
         finally:
             # a whole program, which may be ended after its last step
-            if not callable(step):
+            if step is None:
                 self._leave(recording, seen, is_whole=True)
-        if not callable(step):
-            return step
+        if step is None:
+            return None
         done = 0
 
         def watched() -> Any:
