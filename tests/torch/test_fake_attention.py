@@ -364,14 +364,21 @@ def test_flex_attention_is_one_kernel_and_says_so():
             query = torch.randn(2, 4, 128, 64, device="cuda", requires_grad=True)
             output, rows = flex.flex_attention(query, query, query, return_lse=True)
             answer["shapes"] = [list(output.shape), list(rows.shape)]
+            if hasattr(flex, "AuxRequest"):
+                # torch 2.9 and later, as transformers asks
+                output, aux = flex.flex_attention(
+                    query, query, query, return_aux=flex.AuxRequest(lse=True)
+                )
+                answer["shapes"].append([list(output.shape), list(aux.lse.shape), aux.max_scores])
             output.sum().backward()
 
         trace, _ = track(program)
-        answer["told"] = told
+        answer["told"] = [*dict.fromkeys(told)]
         answer["restored"] = flex.flex_attention is original
         """
     )
-    assert answer["shapes"] == [[2, 4, 128, 64], [2, 4, 128]]
+    shapes = [[2, 4, 128, 64], [2, 4, 128]]
+    assert answer["shapes"] in (shapes, [*shapes, [*shapes, None]])
     assert len(answer["told"]) == 1 and answer["told"][0].startswith("flex_attention")
     assert answer["restored"]
 

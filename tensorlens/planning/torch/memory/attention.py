@@ -243,9 +243,14 @@ def _flex(original: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs:
         return original(query, key, value, *args, **kwargs)
     caution(_FLEX)
     output = flash(query, key, value, 0.0, False, kwargs.get("scale"))
-    if not kwargs.get("return_lse"):
-        return output
-    return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
+    rows = partial(query.new_empty, query.shape[:-1], dtype=torch.float32)
+    aux = kwargs.get("return_aux")
+    if aux is not None:
+        from torch.nn.attention.flex_attention import AuxOutput
+
+        wanted = {name: rows() for name, is_wanted in aux._asdict().items() if is_wanted}
+        return output, AuxOutput(**wanted)
+    return (output, rows()) if kwargs.get("return_lse") else output
 
 
 def flash(
