@@ -96,21 +96,10 @@ def test_a_test_that_the_baseline_does_not_have_is_told(run, pytester):
     assert list(peaks(pytester)) == ["test_it.py::test_a", "test_more.py::test_c"]
 
 
-@pytest.mark.parametrize(
-    ("content", "arguments", "said"),
-    [
-        ("{", (), "is no baseline of this tensorlens"),
-        ('{"version": 99, "tests": {}}', (), "is no baseline of this tensorlens"),
-        (None, (), "there is no file"),
-        (None, ("-o", "tensorlens_tolerance=lots", "--tensorlens-update"), "write for example 5%"),
-    ],
-)
-def test_bad_input_gets_one_line_before_any_test_runs(run, pytester, content, arguments, said):
-    if content is not None:
-        (pytester.path / "peaks.json").write_text(content, "utf-8")
-    result = run("--tensorlens-baseline", "peaks.json", *arguments, test_it="def test_a(): pass")
+def test_bad_input_gets_one_line_before_any_test_runs(run):
+    result = run("--tensorlens-baseline", "peaks.json", test_it="def test_a(): pass")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: tensorlens: *{said}*"])
+    result.stderr.fnmatch_lines(["ERROR: tensorlens: there is no file *; --tensorlens-update *"])
 
 
 def test_the_fixture_tells_a_test_what_it_took(run):

@@ -261,15 +261,6 @@ with tensorlens.record(limit=20_000, names=False) as recording:
         empty(1)
     print(resident().rss - before)
 print(recording.origin.dropped)
-
-weight = torch.ones(1, requires_grad=True)
-before = resident().rss
-with tensorlens.record(limit=1, names=False) as recording:
-    for _ in range(1_000):
-        made = weight
-        for _ in range(400):
-            made = made.neg()
-print(resident().rss - before)
 """
 
 
@@ -279,9 +270,7 @@ def test_the_host_is_not_eaten(allocator):
     told = subprocess.run(
         [*warm.python(), "-c", NOT_EATEN], capture_output=True, text=True, check=True
     )
-    grown, dropped, left = map(int, told.stdout.split())
+    grown, dropped = map(int, told.stdout.split())
     assert dropped >= 600_000
     # events of 19.2 MB came
     assert grown < 6 << 20
-    # which line made each of the 400,000 nodes took 9.6 MB
-    assert left < 6 << 20

@@ -32,13 +32,6 @@ struct Rows {
     pair.push_back(-1);
     owner.push_back(-1);
   }
-
-  void add_past(const Table<Past>& past) {
-    past.each([&](const Past& block) {
-      add(kStart, block.key, block.size, block.time, block.stack, block.context);
-      birth.back() = block.birth;
-    });
-  }
 };
 
 // One recording: what was there when it began, and where in the log it began.
@@ -167,7 +160,10 @@ class Pairing {
 // Of the `level` bytes that were there, gives those that are not listed, for want of memory: they are
 // one row, at an address that no block has, and no event frees them.
 int64_t take_past(Rows& rows, const Table<Past>& past, int64_t level) {
-  rows.add_past(past);
+  past.each([&](const Past& block) {
+    rows.add(kStart, block.key, block.size, block.time, block.stack, block.context);
+    rows.birth.back() = block.birth;
+  });
   Pairing(rows).own(past);
   const int64_t bytes = std::accumulate(rows.size.begin(), rows.size.end(), level, std::minus<>());
   if (bytes > 0) {

@@ -1,0 +1,24 @@
+"""The file of tests' peaks: what is none, and tolerances that are none."""
+
+import pytest
+
+from tensorlens.errors import UsageError
+from tensorlens.integrations.pytest_baseline import Baseline, tolerance_of
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"version": 99, "tests": {}}', '{"version": 1, "tests": {"a": 1}}']
+)
+def test_what_is_no_baseline_is_not_taken_for_one(content, tmp_path):
+    path = tmp_path / "peaks.json"
+    path.write_text(content, "utf-8")
+    for update in (False, True):
+        with pytest.raises(UsageError, match="is no baseline of this tensorlens"):
+            Baseline(path, 0.05, update)
+
+
+def test_tolerances():
+    assert [tolerance_of(text) for text in ("5%", "0.05", "0")] == [0.05, 0.05, 0]
+    for text in ("lots", "-1%", "nan", ""):
+        with pytest.raises(UsageError, match="write for example 5%"):
+            tolerance_of(text)
