@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.base import LeftBlocks
@@ -69,35 +70,37 @@ def inspect(loop: WatchedLoop) -> Inspection:
     The collector runs once, between two looks, and only where something grew that nothing but it
     could tell, and where the program lets it run at all: what it frees is garbage and no leak.
     """
-    # or it might free what is about to be looked at
-    with paused_collector():
-        looks, notes = _looks(loop)
-    dead = _collect(looks)
-    unseen = [each for look in looks for each in look.unseen]
-    found: list[RetainedGroup] = []
-    growth: list[Growth] = []
-    for look, gone in zip(looks, dead, strict=True):
-        with paused_collector():
-            groups, more = _populations(look, gone)
-        found += (_without_garbage(each, gone) for each in groups)
-        growth += more
-    return Inspection(found, growth, unseen, notes)
-
-
-def _looks(loop: WatchedLoop) -> tuple[list[_Look], list[str]]:
-    """Look at what is left in each framework that counts; return a note on each that fails."""
-    looks: list[_Look] = []
     notes: list[str] = []
-    for name, watched in loop.parts.items():
+
+    @contextmanager
+    def noted(name: str) -> Iterator[None]:
+        """Let one of several frameworks fail with a note; the collector stands still meanwhile."""
         try:
-            left = watched.steps.left(0)
-            if left is not None:
-                looks.append(_look(watched, left))
+            # or it might free what is about to be looked at
+            with paused_collector():
+                yield
         except Exception as error:
             if is_from_a_handler(error) or len(loop.parts) == 1:
                 raise
             notes.append(f"{name}: what its steps left behind could not be told: {reason(error)}")
-    return looks, notes
+
+    looks: dict[str, _Look] = {}
+    for name, watched in loop.parts.items():
+        with noted(name):
+            left = watched.steps.left(0)
+            if left is not None:
+                looks[name] = _look(watched, left)
+    dead = _collect([*looks.values()])
+    unseen = [each for look in looks.values() for each in look.unseen]
+    found: list[RetainedGroup] = []
+    growth: list[Growth] = []
+    for (name, look), gone in zip(looks.items(), dead, strict=True):
+        groups = look.found
+        with noted(name):
+            groups, more = _populations(look, gone)
+            growth += more
+        found += (_without_garbage(each, gone) for each in groups)
+    return Inspection(found, growth, unseen, notes)
 
 
 def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:

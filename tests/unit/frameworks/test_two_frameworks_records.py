@@ -419,6 +419,19 @@ class TestSteps:
         report = self.report(monkeypatch, one, two)
         assert (report.leaks, report.verdict) == ((), f"not clear: {note}")
 
+    def test_one_that_fails_at_the_second_look_is_a_note(self, monkeypatch):
+        one, two = self.both()
+
+        def filling():
+            count = two.steps.begun
+            two.steps._blocks = [(0x200 + place, 40, 3, STEPS - 1) for place in range(count)]
+            return StepFigures({"cpu": 40 * count}, {}, {3: (count, 40 * count)})
+
+        two.steps.figures, two.steps.holdings = filling, {}.__getitem__
+        report = self.report(monkeypatch, one, two)
+        assert [leak.bytes_per_step for leak in report.leaks] == [16]
+        assert report.notes[0].startswith("two: what its steps left behind could not be told: ")
+
     def test_what_nothing_in_python_holds_is_told_by_the_framework_that_counted_it(
         self, monkeypatch
     ):
