@@ -10,8 +10,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from tensorlens.frameworks.base import UNKNOWN, Reader
-from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter, child_processes
+from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.frameworks.host.counters import HeapCounter, child_processes, resident
 from tensorlens.heap import live_objects
 from tensorlens.heap.paths import reference_paths
 from tensorlens.heap.untracked_arrays import OwnedArray, owned_arrays
@@ -108,7 +108,7 @@ class HostSampler:
 
     def now(self, step: int, tensors: int) -> HostSample:
         """Return a sample of now, which does not count among the others."""
-        heap = self._heap()[0]
+        heap = self._heap()
         if heap != UNKNOWN and self._counts_tensors:
             heap -= max(tensors, 0)
         children, nbytes = child_processes()
@@ -123,12 +123,12 @@ class HostSampler:
 
 
 @cache
-def _reader() -> tuple[Reader, bool]:
+def _reader() -> tuple[Callable[[], int], bool]:
     """Return what reads the heap, and whether torch's tensors are in it."""
     try:
-        return HeapCounter().reader(), True
+        return HeapCounter().in_use, True
     except OSError:
-        return ResidentCounter().reader(), False
+        return resident, False
 
 
 def host_growth(

@@ -261,15 +261,14 @@ class HeapCounter:
         """
         self._mallinfo = _mallinfo()
 
+    def in_use(self) -> int:
+        """Return the bytes of the heap in use."""
+        heap = self._mallinfo()
+        return int(heap.uordblks + heap.hblkhd)
+
     def reader(self) -> Reader:
         """Return a function that gives ``(heap in use, UNKNOWN, resident set)`` in bytes."""
-        mallinfo = self._mallinfo
-
-        def read() -> tuple[int, int, int]:
-            heap = mallinfo()
-            return heap.uordblks + heap.hblkhd, UNKNOWN, resident()
-
-        return read
+        return lambda: (self.in_use(), UNKNOWN, resident())
 
 
 class Mallinfo(ctypes.Structure):
