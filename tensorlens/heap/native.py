@@ -14,24 +14,18 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from types import (
-    AsyncGeneratorType,
-    CellType,
-    ClassMethodDescriptorType,
-    CodeType,
-    CoroutineType,
-    FrameType,
-    FunctionType,
-    GeneratorType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    WrapperDescriptorType,
-)
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
-from tensorlens.heap.attributes import MODULES, TRANSPARENT
-from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, load
+from tensorlens.heap.attributes import TRANSPARENT
+from tensorlens.native.build import (
+    SOURCES,
+    NativePart,
+    NativeUnavailable,
+    Signatures,
+    declare,
+    load,
+)
 
 PART = NativePart(
     name="heap",
@@ -41,24 +35,21 @@ PART = NativePart(
 )
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
-
-_ATOMIC, _FUNCTION, _, _CELL, _GENERATOR, _FRAME = range(6)
-"""Kinds of holders; the first cannot hold anything."""
-_SPECIAL: dict[type, int] = {
-    MethodDescriptorType: _ATOMIC,
-    WrapperDescriptorType: _ATOMIC,
-    GetSetDescriptorType: _ATOMIC,
-    MemberDescriptorType: _ATOMIC,
-    ClassMethodDescriptorType: _ATOMIC,
-    CodeType: _ATOMIC,
-    FunctionType: _FUNCTION,
-    CellType: _CELL,
-    GeneratorType: _GENERATOR,
-    CoroutineType: _GENERATOR,
-    AsyncGeneratorType: _GENERATOR,
-    FrameType: _FRAME,
+_Number, _Address, _Object = ctypes.c_int64, ctypes.c_void_p, ctypes.py_object
+_SIGNATURES: Signatures = {
+    "tl_heap_setup": (None, (*[_Number] * 4, _Object)),
+    "tl_heap_offset": (_Number, (ctypes.c_char_p,)),
+    "tl_heap_dict_of": (ctypes.c_uint64, (_Object,)),
+    "tl_heap_inline_name": (ctypes.c_uint64, (_Object, _Object)),
+    "tl_heap_objects": (_Object, (_Object,)),
+    "tl_heap_select": (ctypes.c_int, (*[_Object] * 4,)),
+    "tl_heap_search": (_Address, (_Object, *[_Address] * 4, _Number, *[_Object] * 4)),
+    "tl_heap_length": (_Number, (_Address,)),
+    "tl_heap_read": (None, (*[_Address] * 7,)),
+    "tl_heap_release": (None, (_Address,)),
+    "tl_heap_assemble": (_Number, (_Number, _Number, *[_Address] * 8, _Number, _Address)),
+    "tl_heap_frame": (ctypes.c_int, (_Object, _Object, _Number, _Number, *[_Address] * 3)),
 }
-"""The types that are known by themselves, not by what they derive from."""
 
 
 class How(IntEnum):
@@ -139,8 +130,8 @@ class NativeHeap:
     """
 
     def __init__(self, library: ctypes.PyDLL) -> None:
+        declare(library, _SIGNATURES)
         self._library = library
-        self._functions: dict[str, Any] = {}
         self._check_objects()
         self._set_up(_cached_keys_offset())
         if not self._reads_inline_names():
@@ -149,8 +140,7 @@ class NativeHeap:
 
     def objects(self) -> list[Any]:
         """Return the heap's objects without the tuples, none of which is held meanwhile."""
-        fetch = ctypes.py_object(gc.get_objects)
-        found: list[Any] = self.call("tl_heap_objects", ctypes.py_object)(fetch)
+        found: list[Any] = self._library.tl_heap_objects(gc.get_objects)
         return found
 
     def select(
@@ -158,7 +148,7 @@ class NativeHeap:
     ) -> tuple[list[Any], ...]:
         """Return the objects of each kind, and those whose type is one of ``exact``, in order."""
         lists: tuple[list[Any], ...] = tuple([] for _ in (*kinds, exact))
-        self.call("tl_heap_select")(*map(ctypes.py_object, (objects, kinds, exact, lists)))
+        self._library.tl_heap_select(objects, kinds, exact, lists)
         return lists
 
     def search(
@@ -185,26 +175,20 @@ class NativeHeap:
         Raises:
             MemoryError: there is no memory for the search.
         """
-        keys: list[Any] = []
-        met: list[Any] = []
+        library, keys, met = self._library, list[Any](), list[Any]()
         lengths = array("q", map(len, (targets, anchors)))
-        found = self.call("tl_heap_search", ctypes.c_void_p)(
-            ctypes.py_object(objects),
-            *map(pointer, (targets, anchors, origins, lengths)),
-            ctypes.c_int64(first_text),
-            *map(ctypes.py_object, (tuples, fetch, keys, met)),
-        )
-        if not found:
+        columns = map(pointer, (targets, anchors, origins, lengths))
+        handle = library.tl_heap_search(objects, *columns, first_text, tuples, fetch, keys, met)
+        if not handle:
             raise MemoryError
-        handle = ctypes.c_void_p(found)
         try:
-            count = self.call("tl_heap_length", ctypes.c_int64)(handle)
-            columns = (zeros("i", count), zeros("b", count), zeros("q", count), zeros("Q", count))
+            count = library.tl_heap_length(handle)
+            found = (zeros("i", count), zeros("b", count), zeros("q", count), zeros("Q", count))
             written, rows = zeros("b", len(keys)), zeros("i", len(targets))
-            self.call("tl_heap_read")(handle, *map(pointer, (*columns, written, rows)))
+            library.tl_heap_read(handle, *map(pointer, (*found, written, rows)))
         finally:
-            self.call("tl_heap_release")(handle)
-        return HolderRows(*columns, keys, written, rows, met)
+            library.tl_heap_release(handle)
+        return HolderRows(*found, keys, written, rows, met)
 
     def assemble(
         self, rows: HolderRows, kind: array[int], value: array[int], first: int
@@ -213,13 +197,9 @@ class NativeHeap:
         count, nodes = len(kind), zeros("i", len(rows.targets))
         numbers, parents = zeros("i", count), zeros("i", count)
         kinds, values = zeros("b", count), zeros("q", count)
-        made = self.call("tl_heap_assemble", ctypes.c_int64)(
-            ctypes.c_int64(count),
-            ctypes.c_int64(first),
-            *map(pointer, (rows.holder, kind, value, numbers, parents, kinds, values)),
-            pointer(rows.targets),
-            ctypes.c_int64(len(nodes)),
-            pointer(nodes),
+        columns = (rows.holder, kind, value, numbers, parents, kinds, values, rows.targets)
+        made = self._library.tl_heap_assemble(
+            count, first, *map(pointer, columns), len(nodes), pointer(nodes)
         )
         return nodes, numbers, parents[:made], kinds[:made], values[:made]
 
@@ -229,33 +209,28 @@ class NativeHeap:
         No reference is taken. None where the frame does not look as expected.
         """
         slots = Slots(zeros("Q", count), zeros("B", count), zeros("Q", max(variables, 1)))
-        read = self.call("tl_heap_frame")(
-            *map(ctypes.py_object, (frame, frame.f_code, CellType)),
-            *map(ctypes.c_int64, (variables, count)),
-            *map(pointer, slots),
+        read = self._library.tl_heap_frame(
+            frame, frame.f_code, variables, count, *map(pointer, slots)
         )
         return slots if read else None
 
-    def call(self, name: str, result: Any = ctypes.c_int) -> Callable[..., Any]:
-        """Return a function of the library; ``result`` is its type, which is always the same."""
-        # a function object of ctypes refers to itself, so there is one for good
-        function = self._functions.get(name)
-        if function is None:
-            function = self._functions[name] = self._library[name]
-            function.restype = result
-        return function
+    def dict_address(self, item: object) -> int:
+        """Return where an instance's ``__dict__`` is, 0 where none has been made."""
+        # ctypes asks what is no py_object for its __class__
+        address: int = self._library.tl_heap_dict_of(_Object(item))
+        return address
+
+    def inline_name(self, item: object, child: object) -> str | None:
+        """Return the attribute of an instance without a ``__dict__`` that refers to ``child``."""
+        place = self._library.tl_heap_inline_name(_Object(item), _Object(child))
+        return ctypes.cast(place, ctypes.py_object).value if place else None
 
     def _set_up(self, cached_keys: int) -> None:
-        self._kept = (TRANSPARENT, tuple(_SPECIAL), array("B", _SPECIAL.values()))
-        transparent, special, kinds = self._kept
         probe = (object(),)
         offset = 24 if _word(id(probe), 24) == id(probe[0]) else 32
         _require(_word(id(probe), offset) == id(probe[0]), "tuples")
-        self.call("tl_heap_setup", None)(
-            *map(ctypes.c_int64, (sys.version_info.minor, offset, cached_keys, _dicts_show())),
-            *map(ctypes.py_object, (MODULES, transparent, special)),
-            pointer(kinds),
-        )
+        minor = sys.version_info.minor
+        self._library.tl_heap_setup(minor, offset, cached_keys, _dicts_show(), TRANSPARENT)
 
     def _check_objects(self) -> None:
         _require(not sysconfig.get_config_var("Py_GIL_DISABLED"), "a build without the GIL")
@@ -294,27 +269,24 @@ class NativeHeap:
 
     def _field(self, item: object, name: str) -> int:
         """Return the word of an object at a place that ``offsets.h`` names."""
-        offset = self.call("tl_heap_offset", ctypes.c_int64)(name.encode())
-        return _word(id(item), offset)
+        return _word(id(item), self._library.tl_heap_offset(name.encode()))
 
     def _check_instances(self) -> None:
-        dict_of = self.call("tl_heap_dict_of", ctypes.c_uint64)
         for made in (_Plain(), _Pair((1, 2)), ValueError(), _List()):
             made.attribute = []  # type: ignore[union-attr]
-            expected = id(vars(made))
-            _require(dict_of(ctypes.py_object(made)) == expected, "instances")
+            content = vars(made)
+            _require(self.dict_address(made) == id(content), "instances")
 
     def _reads_inline_names(self) -> bool:
-        name_of = self.call("tl_heap_inline_name", ctypes.c_uint64)
-        probe = _Plain()
+        probe, name_of = _Plain(), self._library.tl_heap_inline_name
         for name in ("first", "second", "third"):
             setattr(probe, name, object())
         del probe.first  # type: ignore[attr-defined]
-        for name in ("second", "third"):
-            value = getattr(probe, name)
-            if name_of(ctypes.py_object(probe), ctypes.py_object(value)) != id(sys.intern(name)):
-                return False
-        return bool(name_of(ctypes.py_object(probe), ctypes.py_object(object())) == 0)
+        # by address: what is read may be no name at all
+        return not name_of(probe, object()) and all(
+            name_of(probe, getattr(probe, name)) == id(sys.intern(name))
+            for name in ("second", "third")
+        )
 
 
 class _Plain:

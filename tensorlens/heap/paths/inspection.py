@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 import gc
 from dataclasses import dataclass
 from itertools import compress, count, groupby, repeat
@@ -146,30 +145,22 @@ def is_dict_of(node: PathNode, child: PathNode) -> bool:
         return False
     reader = native()
     if reader is not None:
-        place = reader.call("tl_heap_dict_of", ctypes.c_uint64)(ctypes.py_object(node.object))
-        return bool(place == child.address)
+        return reader.dict_address(node.object) == child.address
     return attributes.dict_of(node.object) is child.object
 
 
 def attribute_of(node: PathNode, child: PathNode) -> str:
     """Return the name of the attribute that refers to an object, or its type in ``<>``."""
-    reader = native()
+    held = child.object
     if child.items is not None:
         # the exact tuple: it is held by the object, so it can be looked at
-        return _tuple_attribute(node, child)
-    if reader is not None:
-        call = reader.call("tl_heap_inline_name", ctypes.c_uint64)
-        place = call(ctypes.py_object(node.object), ctypes.py_object(child.object))
-        if place:
-            return str(ctypes.cast(place, ctypes.py_object).value)
-    return str(reference_names.ReferenceNames().step(node.object, child.object)[1])
-
-
-def _tuple_attribute(node: PathNode, child: PathNode) -> str:
-    for held in gc.get_referents(node.object):
-        if id(held) == child.address:
-            return attribute_of(node, PathNode(child.address, held))
-    return "<tuple>"
+        same = (each for each in gc.get_referents(node.object) if id(each) == child.address)
+        held = next(same, None)
+    if held is None:
+        return "<tuple>"
+    reader = native()
+    name = None if reader is None else reader.inline_name(node.object, held)
+    return name or str(reference_names.ReferenceNames().step(node.object, held)[1])
 
 
 def callable_name(found: Any) -> str:

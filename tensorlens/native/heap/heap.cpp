@@ -9,21 +9,14 @@
 
 #define TL_EXPORT extern "C" __attribute__((visibility("default")))
 
-// What lies where, and which types are special; called once, before all else.
+// What lies where; called once, before all else.
 TL_EXPORT void tl_heap_setup(
     int64_t minor, int64_t tuple_items, int64_t cached_keys, int64_t dicts_show,
-    PyTypeObject* module, PyObject* transparent, PyObject* special, const uint8_t* kinds) {
-  g_layout = Layout{minor, tuple_items, cached_keys, dicts_show, module, {}};
+    PyObject* transparent) {
+  g_layout = Layout{minor, tuple_items, cached_keys, dicts_show, {}};
   for (int index = 0; index < 3; ++index) {
     g_layout.transparent[index] = PyTuple_GetItem(transparent, index);
   }
-  auto* types = new std::unordered_map<PyTypeObject*, Kind>();
-  for (ssize_t index = 0; index < PyTuple_Size(special); ++index) {
-    auto* type = reinterpret_cast<PyTypeObject*>(PyTuple_GetItem(special, index));
-    types->emplace(type, static_cast<Kind>(kinds[index]));
-  }
-  delete g_special;
-  g_special = types;
 }
 
 // Gives the place of what Python checks, by its name in offsets.h; -1 where there is none.
@@ -188,7 +181,7 @@ TL_EXPORT int64_t tl_heap_assemble(
 // which of them count no reference, and for those of the first `variables` that are cells, what
 // the cells hold. False when the frame does not look as expected.
 TL_EXPORT int tl_heap_frame(
-    PyObject* frame, PyObject* code, PyTypeObject* cell, int64_t variables, int64_t count,
+    PyObject* frame, PyObject* code, int64_t variables, int64_t count,
     uint64_t* words, uint8_t* borrowed, uint64_t* contents) {
   const char* raw = at<const char*>(frame, offsets::kFrameData);
   if (raw == nullptr) {
@@ -212,7 +205,7 @@ TL_EXPORT int tl_heap_frame(
   }
   for (int64_t index = 0; index < variables; ++index) {
     auto* value = reinterpret_cast<PyObject*>(words[index]);
-    const bool is_cell = value != nullptr && type_of(value) == cell;
+    const bool is_cell = value != nullptr && type_of(value) == &PyCell_Type;
     contents[index] = is_cell ? at<uint64_t>(value, offsets::kCellContent) : 0;
   }
   return 1;

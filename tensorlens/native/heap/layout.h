@@ -7,9 +7,11 @@
 
 #include "offsets.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <unordered_map>
 
 #include <sys/types.h>
@@ -38,6 +40,19 @@ extern "C" PyTypeObject PyUnicode_Type;
 extern "C" PyTypeObject PyList_Type;
 extern "C" PyTypeObject PyTuple_Type;
 extern "C" PyTypeObject PyDict_Type;
+extern "C" PyTypeObject PyModule_Type;
+extern "C" PyTypeObject PyFunction_Type;
+extern "C" PyTypeObject PyCell_Type;
+extern "C" PyTypeObject PyGen_Type;
+extern "C" PyTypeObject PyCoro_Type;
+extern "C" PyTypeObject PyAsyncGen_Type;
+extern "C" PyTypeObject PyFrame_Type;
+extern "C" PyTypeObject PyCode_Type;
+extern "C" PyTypeObject PyMethodDescr_Type;
+extern "C" PyTypeObject PyClassMethodDescr_Type;
+extern "C" PyTypeObject PyWrapperDescr_Type;
+extern "C" PyTypeObject PyMemberDescr_Type;
+extern "C" PyTypeObject PyGetSetDescr_Type;
 
 namespace {
 
@@ -51,8 +66,7 @@ constexpr unsigned long kTypeSubclass = 1ul << 31;
 
 // How, Origin and Written are spelled the same in heap/native.py.
 enum Kind : uint8_t {
-  kAtomic, kFunction, kModule, kCell, kGenerator, kFrame,  // told by tl_heap_setup
-  kList, kTuple, kDict, kType, kOther,
+  kAtomic, kFunction, kModule, kCell, kGenerator, kFrame, kList, kTuple, kDict, kType, kOther,
 };
 enum How : int8_t {
   kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kFree, kLocal, kContents, kDefaults,
@@ -71,11 +85,21 @@ struct Layout {
   int64_t tuple_items;
   int64_t cached_keys;  // 0 where the names of inline values cannot be read
   int64_t dicts_show;   // the collector is told of inline values by the instance, not by its dict
-  PyTypeObject* module;
   PyObject* transparent[3];  // '_modules' and its like
 } g_layout;
 
-std::unordered_map<PyTypeObject*, Kind>* g_special = nullptr;
+struct Special {
+  const PyTypeObject* type;
+  Kind kind;
+};
+
+// The types that are known by themselves, not by what they derive from.
+const Special kSpecial[] = {
+    {&PyFunction_Type, kFunction}, {&PyCell_Type, kCell}, {&PyFrame_Type, kFrame},
+    {&PyGen_Type, kGenerator}, {&PyCoro_Type, kGenerator}, {&PyAsyncGen_Type, kGenerator},
+    {&PyCode_Type, kAtomic}, {&PyMethodDescr_Type, kAtomic}, {&PyClassMethodDescr_Type, kAtomic},
+    {&PyWrapperDescr_Type, kAtomic}, {&PyMemberDescr_Type, kAtomic}, {&PyGetSetDescr_Type, kAtomic},
+};
 
 template <class T>
 T at(const void* base, ssize_t offset) {
@@ -116,9 +140,11 @@ Type describe(PyTypeObject* type) {
   found.itemsize = at<ssize_t>(type, offsets::kItemSize);
   found.dictoffset = at<ssize_t>(type, offsets::kDictOffset);
   found.exact = type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type;
-  const auto special = g_special->find(type);
-  if (special != g_special->end()) {
-    found.kind = special->second;
+  const auto* const special = std::find_if(
+      std::begin(kSpecial), std::end(kSpecial),
+      [type](const Special& each) { return each.type == type; });
+  if (special != std::end(kSpecial)) {
+    found.kind = special->kind;
   } else if (found.flags & kTypeSubclass) {
     found.kind = kType;
   } else if (found.flags & kListSubclass) {
@@ -127,7 +153,7 @@ Type describe(PyTypeObject* type) {
     found.kind = kTuple;
   } else if (found.flags & kDictSubclass) {
     found.kind = kDict;
-  } else if (PyType_IsSubtype(type, g_layout.module)) {
+  } else if (PyType_IsSubtype(type, &PyModule_Type)) {
     found.kind = kModule;
   } else {
     found.kind = found.traverse == nullptr ? kAtomic : kOther;
