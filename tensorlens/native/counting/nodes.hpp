@@ -4,6 +4,8 @@
 
 #include "table.hpp"
 
+#include <sys/mman.h>
+
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,7 +21,7 @@ class Nodes {
  public:
   // of one operator, so many nodes at most
   static constexpr int kMostAtOnce = 64;
-  static constexpr int kBits = 20, kPartBits = 12;
+  static constexpr int kBits = 20, kPartBits = 14;
 
   void made(uint64_t thread, int64_t number, int32_t stack) {
     if (stack == kNoStack) {
@@ -29,11 +31,14 @@ class Nodes {
     const size_t place = place_of(thread, number);
     Made*& part = parts_[place >> kPartBits];
     if (part == nullptr) {
-      part = static_cast<Made*>(std::calloc(size_t{1} << kPartBits, sizeof(Made)));
+      void* const taken =
+          mmap(nullptr, kPartBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (taken == MAP_FAILED) {
+        return;
+      }
+      part = static_cast<Made*>(taken);
     }
-    if (part != nullptr) {
-      part[place & kInPart] = Made{thread, number, stack + 1};
-    }
+    part[place & kInPart] = Made{thread, number, stack + 1};
   }
 
   int32_t find(uint64_t thread, int64_t number) {
@@ -59,8 +64,10 @@ class Nodes {
   void clear() {
     const Holding holding(lock);
     for (Made*& part : parts_) {
-      std::free(part);
-      part = nullptr;
+      if (part != nullptr) {
+        munmap(part, kPartBytes);
+        part = nullptr;
+      }
     }
   }
 
@@ -80,7 +87,8 @@ class Nodes {
   }
 
   static constexpr size_t kInPart = (size_t{1} << kPartBits) - 1;
-  // taken as nodes come to lie in them: the ledger of the heap counts what is asked of it
+  static constexpr size_t kPartBytes = (size_t{1} << kPartBits) * sizeof(Made);
+  // taken as nodes come to lie in them, and given back whole: malloc would keep them
   Made* parts_[size_t{1} << (kBits - kPartBits)] = {};
 };
 
