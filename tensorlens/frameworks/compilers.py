@@ -9,18 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 
-def _same(function: Any) -> Any:
-    return function
-
-
-def _ignore(act: Callable[[], None]) -> None:
-    return None
-
-
-def _follow_nothing() -> Callable[[], None]:
-    return lambda: None
-
-
 class CompilerWatch(Protocol):
     """Result of :meth:`Adapter.watch_compiler`, to be closed."""
 
@@ -34,30 +22,24 @@ class CompilerWatch(Protocol):
 
 
 class Compiler:
-    """Tells profiled code that a compiler is reading it rather than running it."""
+    """Tells profiled code that a compiler is reading it rather than running it.
+
+    Adapters put the answers of their framework here; until then nothing is compiled.
+    """
 
     def __init__(self) -> None:
-        self._builders: list[Callable[[], bool]] = []
         self.is_tracing: Callable[[], bool] = bool
-        """Whether code is read and not run. Answers False until an adapter puts its framework's
-        own answer here."""
+        """Whether code is read and not run."""
         self.is_building: Callable[[], bool] = bool
         """Whether code is run to build a graph and to do nothing else; the same holds for it."""
-        self.as_called: Callable[[Any], Any] = _same
+        self.as_called: Callable[[Any], Any] = lambda function: function
         """Asked by a wrapper while a graph is built, for the function to call in place of the one
         inside it: what compiles the caller may have meant to convert it."""
-        self.when_run: Callable[[Callable[[], None]], None] = _ignore
+        self.when_run: Callable[[Callable[[], None]], None] = lambda act: None
         """Asked while a graph is built: calls what it is given whenever the graph has run, where
         :attr:`follow_runs` was called before."""
-        self.follow_runs: Callable[[], Callable[[], None]] = _follow_nothing
+        self.follow_runs: Callable[[], Callable[[], None]] = lambda: lambda: None
         """Follows the runs of graphs until what it returns is called."""
-
-    def builds(self, tells: Callable[[], bool]) -> None:
-        """Ask one more framework whether code is run only to build a graph."""
-        if tells not in self._builders:
-            self._builders.append(tells)
-        first, *others = self._builders
-        self.is_building = (lambda: first() or any(each() for each in others)) if others else first
 
 
 compiler = Compiler()

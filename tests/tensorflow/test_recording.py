@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import tensorflow as tf
 from interrupting import Interrupted, interrupt_once
 
 import tensorlens
+from tensorlens.frameworks.tensorflow import eager_gradients
 from tensorlens.frameworks.tensorflow.cpu import install
 
 FLOAT = 4
@@ -158,6 +160,24 @@ def test_a_call_that_is_interrupted_is_over(monkeypatch, moment):
         made = tf.tanh(value)  # after a call
     assert bytes_by_line(recording) == {line_of("# after " + "a call"): 8 * 8 * FLOAT}
     assert made.shape == value.shape
+
+
+def test_a_time_limit_that_ends_while_a_gradient_is_noted_reaches_the_program(monkeypatch):
+    def limit(number, frame):
+        raise TimeoutError("over")
+
+    before = signal.signal(signal.SIGUSR1, limit)
+    monkeypatch.setattr(
+        eager_gradients, "read_tensor", lambda tensor: signal.raise_signal(signal.SIGUSR1)
+    )
+    weight = tf.Variable(tf.fill((8, 8), 0.1))
+    try:
+        with tensorlens.record(names=False), tf.GradientTape() as tape:
+            first = tf.exp(weight)
+            with pytest.raises(TimeoutError, match="over"):
+                tape.gradient(first, weight)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_gradients_of_gradients():

@@ -33,7 +33,7 @@ class Adapter(base.Adapter):
     def __init__(self) -> None:
         from tensorlens.frameworks.tensorflow import autograph, hooks
 
-        compiler.builds(autograph.is_building)
+        compiler.is_building = autograph.is_building
         compiler.as_called = autograph.as_called
         compiler.when_run = hooks.when_run
         compiler.follow_runs = hooks.follow

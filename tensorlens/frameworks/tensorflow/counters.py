@@ -26,27 +26,17 @@ def is_initialized() -> bool:
     return runtime() is not None
 
 
-def devices() -> list[str]:
-    """Return the full names of the local devices; none before the context is made."""
-    made = runtime()
-    return [] if made is None else [device.name for device in made.list_logical_devices()]
-
-
-def memory_info(device: str) -> tuple[int, int] | None:
-    """Return what a device's allocator says is in use, and the peak, in bytes.
-
-    Args:
-        device: TensorFlow's short name: ``GPU:0``.
-    """
+def allocated(device: str) -> int | None:
+    """Return the bytes that an accelerator's allocator says are in use; None if it does not."""
     made = runtime()
     if made is None:
         return None
     try:
-        info = pywrap_tfe.TFE_GetMemoryInfo(made._context_handle, device)
+        info = pywrap_tfe.TFE_GetMemoryInfo(made._context_handle, short_name(device))
     except (ValueError, RuntimeError):
         # its allocator keeps no statistics
         return None
-    return int(info["current"]), int(info["peak"])
+    return int(info["current"])
 
 
 _SPELLINGS = {"gpu": "cuda"}
@@ -131,7 +121,9 @@ def used_devices() -> Sequence[str]:
 
     A device of a plug-in that is none of these keeps no statistics that could be read.
     """
-    found = (spelling(name) for name in devices())
+    made = runtime()
+    devices = [] if made is None else made.list_logical_devices()
+    found = (spelling(device.name) for device in devices)
     return [name for name in found if name.partition(":")[0] in _THEIRS]
 
 

@@ -7,7 +7,6 @@ call is when it ran, the operation's name, and where what it made lies or how la
 
 from __future__ import annotations
 
-import contextlib
 import time
 from array import array
 from bisect import bisect_right
@@ -23,7 +22,7 @@ from tensorflow.python.framework.ops import EagerTensor
 
 from tensorlens.frameworks.host.recorder import Amendment
 from tensorlens.frameworks.tensorflow.census.tensor_reader import UNREAD, read_tensor
-from tensorlens.frameworks.tensorflow.hooks import Shared
+from tensorlens.frameworks.tensorflow.hooks import Shared, harmless
 from tensorlens.records.events import ALLOC, FREE, EventLog
 
 _MOST = 1_000_000
@@ -171,8 +170,7 @@ def follow_gradients(note: Note) -> Callable[[], None]:
 def _gradient_function(*arguments: Any) -> Any:
     begin = time.monotonic_ns()
     result = backprop._gradient_function(*arguments)
-    # the program goes on whatever happens in here
-    with contextlib.suppress(Exception):
+    with harmless:
         for (note,) in _listeners.users:
             note(begin, arguments)
     return result

@@ -84,6 +84,18 @@ def nothing() -> None:
     """Undo nothing."""
 
 
+class _Harmless:
+    """Keeps what fails inside from the program, but for what a signal's handler raises there."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        return isinstance(error, Exception) and not is_from_a_handler(error)
+
+
+harmless = _Harmless()
+
 _METHOD = "call_function"
 _End = Callable[[], object]
 
@@ -126,7 +138,8 @@ def _wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(owner, name, *args, **kwargs)
         finally:
             while ends:
-                _end(ends.pop())
+                with harmless:
+                    ends.pop()()
 
     return call_function
 
@@ -137,22 +150,10 @@ _called = Shared(lambda: wrap(context.Context, _METHOD, _wrapper))
 def _begin(name: Any, ends: list[_End]) -> None:
     text = name.decode() if isinstance(name, bytes) else str(name)
     for (begin,) in _called.users:
-        try:
+        with harmless:
             end = begin(text)
-        except Exception as error:  # the program goes on whatever happens in here
-            if is_from_a_handler(error):
-                raise
-            continue
-        if end is not None:
-            ends.append(end)
-
-
-def _end(end: _End) -> None:
-    try:
-        end()
-    except Exception as error:
-        if is_from_a_handler(error):
-            raise
+            if end is not None:
+                ends.append(end)
 
 
 _Act = Callable[[], None]

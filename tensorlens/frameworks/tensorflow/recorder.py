@@ -31,12 +31,10 @@ from tensorlens.frameworks.tensorflow.cpu import watch
 from tensorlens.frameworks.tensorflow.graphs.functions import bare_name
 from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
 from tensorlens.frameworks.tensorflow.graphs.titles import (
-    Title,
     data_given,
     function_title,
     is_folded,
-    title_of_data,
-    title_of_kept,
+    title_beside,
 )
 from tensorlens.frameworks.tensorflow.hooks import follow_calls, nothing
 from tensorlens.heap import instances
@@ -72,7 +70,6 @@ class GraphLines:
         self.called: Callable[[], None] = nothing
         """Called where Python calls a function."""
         self._nodes = Nodes()
-        self._constant = functools.cache(self._find_constant)
 
     def start(self) -> Callable[[], None]:
         """Read functions that die before the recording ends, as ``fit``'s input pipelines do.
@@ -131,15 +128,15 @@ class GraphLines:
         if context.op == _HANDLE:
             # of a variable that has died since
             return Label(HANDLES, "other")
-        what = title_of_data(context.op, nbytes)
-        # without a function a line of Python has run an operation, known by its type
-        if what is None and (context.outer is not None or stack < 0 or "/" in context.op):
-            what = self._constant(context.op, context.outer)
+        what = title_beside(
+            self._nodes,
+            context.op,
+            context.outer,
+            nbytes,
+            by_python=stack >= 0,
+            is_folded=is_folded(context.op),
+        )
         return None if what is None else Label(what.base, what.role)
-
-    def _find_constant(self, op: str, function: str | None) -> Title | None:
-        """Return what is of a function and no node of its step: constants, a dataset's elements."""
-        return title_of_kept(self._nodes, op, function, is_folded=is_folded(op))
 
     def _known(self, log: EventLog, number: int) -> _ContextFacts:
         if number < 0:
@@ -231,7 +228,6 @@ def start(options: RecordOptions) -> Recorder:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
     from tensorlens.frameworks.tensorflow.eager_gradients import EagerGradients
-    from tensorlens.frameworks.tensorflow.recorder import GraphLines
 
     native = _recorder(cpu.recordable())
     gradients, lines = EagerGradients(native.thread_now), GraphLines()

@@ -133,6 +133,8 @@ class FollowedCode:
         if used := ", ".join(used_devices()):
             hidden = "TensorFlow does not tell of single nodes there"
             yield f"of {used} nothing is in this table: {hidden}"
+        if self.compiled and self.plain:
+            yield "what XLA compiled is in no line: its nodes do not run"
         if self.failure:
             yield f"figures of some calls are missing: {self.failure}"
         if self.left_out:
@@ -175,8 +177,6 @@ class _Known:
     codes: tuple[FollowedCode, ...]
     is_backward: bool
     """It computes gradients of another call, and is no call of the code by itself."""
-    compiled_at: Frames
-    """The frames where it calls what XLA compiled, if they are known and all the same."""
 
 
 class GraphCalls:
@@ -195,10 +195,8 @@ class GraphCalls:
         )
         self._lock = reentrant_lock()
         self._codes: tuple[FollowedCode, ...] = ()
-        self._known: dict[str, _Known | None] = {}
-        self._places: dict[int, Sequence[tuple[FollowedCode, _Line]]] = {}
-        """Function and node, by the numbers of their names, to the lines that the node is of."""
         self._unfollow: Callable[[], None] | None = None
+        self._follow(())
 
     def add(self, code: FollowedCode) -> None:
         """Follow the graphs with nodes of this code as well."""
@@ -219,7 +217,9 @@ class GraphCalls:
 
     def _follow(self, codes: tuple[FollowedCode, ...]) -> None:
         self.add_up()
-        self._codes, self._known, self._places = codes, {}, {}
+        self._codes = codes
+        self._known = functools.lru_cache(_MOST_KNOWN)(self._find_codes)
+        self._lines_of = functools.lru_cache(_MOST_PLACED)(self._find_lines)
         # functions may have come to run beside those that are known
         _nodes_of.cache_clear()
         self._library.tl_nodes_forget()
@@ -253,9 +253,7 @@ class GraphCalls:
         return events[:count]
 
     def _begin(self, name: str) -> Callable[[], None] | None:
-        known = self._known.get(name)
-        if known is None and name not in self._known:
-            known = self._look(name)
+        known = self._known(name)
         if known is None:
             return None
         before = self._allocator.allocated()
@@ -275,14 +273,6 @@ class GraphCalls:
 
         return end
 
-    def _look(self, name: str) -> _Known | None:
-        with self._lock:
-            found = self._find_codes(name)
-            if len(self._known) >= _MOST_KNOWN:
-                self._known = {}
-            self._known[name] = found
-            return found
-
     def _find_codes(self, name: str) -> _Known | None:
         functions = _nodes_of(name).functions
         body = functions.body(name)
@@ -300,40 +290,24 @@ class GraphCalls:
                 codes.append(code)
         if not codes:
             return None
-        return _Known(tuple(codes), body.backward_of is not None, functions.compiled_at(name))
+        return _Known(tuple(codes), body.backward_of is not None)
 
-    def _lines_of(self, name: int) -> Sequence[tuple[FollowedCode, _Line]]:
-        if name not in self._places:
-            if len(self._places) >= _MOST_PLACED:
-                self._places.clear()
-            function, node = map(self._allocator.op_name, (name >> 32, name & 0xFFFFFFFF))
-            try:
-                self._places[name] = self._find_lines(function, node)
-            except Exception:  # of a TensorFlow with other internals: it is in no line
-                self._places[name] = ()
-        return self._places[name]
-
-    def _find_lines(
-        self, function: str | None, node: str | None
-    ) -> Sequence[tuple[FollowedCode, _Line]]:
-        known = self._known.get(function or "")
-        origin, named, within = None, False, False
-        if function is not None and node is not None and node != function:
-            named = True
+    def _find_lines(self, name: int) -> Sequence[tuple[FollowedCode, _Line]]:
+        """Return the lines that a node is of, by the numbers of its function's name and its own."""
+        function, node = map(self._allocator.op_name, (name >> 32, name & 0xFFFFFFFF))
+        known = None if function is None else self._known(function)
+        codes = self._codes if known is None else known.codes
+        if function is None or node is None or node == function:
+            # what runs without a name is what XLA compiled; else the preparation of a call
+            return [(code, _WHOLE) for code in codes if known is not None and code.compiled]
+        try:
             nodes = _nodes_of(function)
-            origin = nodes.find(node, function)
-            within = nodes.within(node, function)
-        elif known is not None and known.compiled_at:
-            # what runs without a name is what XLA compiled
-            origin = NodeOrigin(frames=known.compiled_at)
-        found = []
-        for code in self._codes if known is None else known.codes:
-            # what runs without a name is what XLA compiled; else the preparation of a call, and
-            # input pipelines beside it
-            if known is not None and (within if named else code.compiled):
-                found.append((code, _WHOLE))
-            found += [(code, line) for line in code.lines_of(origin)]
-        return found
+            origin, is_within = nodes.find(node, function), nodes.within(node, function)
+        except Exception:  # of a TensorFlow with other internals: it is in no line
+            return ()
+        # input pipelines run beside it
+        found = [(code, _WHOLE) for code in codes if known is not None and is_within]
+        return found + [(code, line) for code in codes for line in code.lines_of(origin)]
 
 
 def _sizes(events: Any) -> tuple[Any, Any, Any]:

@@ -5,7 +5,6 @@
 // is read but those of handles.
 
 #include <cstdint>
-#include <vector>
 
 #include <sys/types.h>
 
@@ -62,8 +61,6 @@ struct Row {
   int64_t dimensions[8];
 };
 
-using Rows = std::vector<Row>;
-
 void fill(Row& row, const Tensor& tensor) {
   row.dtype = tensor.dtype();
   row.rank = tensor.dims();
@@ -81,62 +78,45 @@ void fill(Row& row, const Tensor& tensor) {
   row.owned = root->OwnsMemory();
 }
 
-void add(Rows& rows, const Tensor& tensor, int64_t parent, int64_t number, int64_t kind) {
-  rows.push_back(Row{parent, number, kind});
-  fill(rows.back(), tensor);
-}
-
-// adds the value of the variable that a handle refers to
-void add_value(Rows& rows, const Tensor& tensor, int64_t number) {
+// fills a row with the value of the variable that a handle refers to; tells whether there is one
+bool fill_value(Row& row, const Tensor& tensor) {
   const auto* handle = static_cast<const tensorflow::ResourceHandle*>(
       static_cast<const void*>(tensorflow::DMAHelper::base(&tensor)));
-  if (handle == nullptr || tensor.NumElements() != 1 || !handle->IsRefCounting()) return;
+  if (handle == nullptr || tensor.NumElements() != 1 || !handle->IsRefCounting()) return false;
   auto found = handle->GetResource<tensorflow::Var>();
-  if (!found.ok()) return;
+  if (!found.ok()) return false;
   auto* variable = found.value();
   // a writer may swap the tensor: it is read under its lock, and not waited for
-  if (variable->mu()->try_lock_shared()) {
-    if (variable->tensor()->IsInitialized()) {
-      const int64_t parent = static_cast<int64_t>(rows.size()) - 1;
-      add(rows, *variable->tensor(), parent, number, VARIABLE);
-    }
-    variable->mu()->unlock_shared();
-  }
+  if (!variable->mu()->try_lock_shared()) return false;
+  const bool has_value = variable->tensor()->IsInitialized();
+  if (has_value) fill(row, *variable->tensor());
+  variable->mu()->unlock_shared();
+  return has_value;
 }
 
 }  // namespace
 
-// Returns a scan of the tensors, a list's items; what is no EagerTensor gives a row UNREAD.
-TL_API void* tl_tf_scan(PyObject** tensors, int64_t length) {
-  try {
-    auto* rows = new Rows();
-    for (int64_t each = 0; each < length; ++each) {
-      const Tensor* tensor = nullptr;
-      if (EagerTensor_CheckExact(tensors[each])) {
-        auto* handle =
-            reinterpret_cast<tensorflow::TensorHandle*>(EagerTensor_Handle(tensors[each]));
-        // what is being computed is not waited for
-        if (handle != nullptr && handle->Type() == tensorflow::TensorHandle::LOCAL &&
-            handle->IsReady() && !handle->Tensor(&tensor).ok())
-          tensor = nullptr;
-      }
-      if (tensor == nullptr) {
-        rows->push_back(Row{-1, each, UNREAD});
-        continue;
-      }
-      add(*rows, *tensor, -1, each, PLAIN);
-      if (tensor->dtype() == tensorflow::DT_RESOURCE) add_value(*rows, *tensor, each);
+// Writes one row for each of the tensors, a list's items, and one more for a variable's value; gives
+// how many. What is no EagerTensor gives a row UNREAD.
+TL_API int64_t tl_tf_read(PyObject** tensors, int64_t length, Row* rows) {
+  int64_t count = 0;
+  for (int64_t each = 0; each < length; ++each) {
+    const Tensor* tensor = nullptr;
+    if (EagerTensor_CheckExact(tensors[each])) {
+      auto* handle = reinterpret_cast<tensorflow::TensorHandle*>(EagerTensor_Handle(tensors[each]));
+      // what is being computed is not waited for
+      if (handle != nullptr && handle->Type() == tensorflow::TensorHandle::LOCAL &&
+          handle->IsReady() && !handle->Tensor(&tensor).ok())
+        tensor = nullptr;
     }
-    return rows;
-  } catch (...) {
-    return nullptr;
+    const int64_t number = count++;
+    rows[number] = Row{-1, each, tensor == nullptr ? UNREAD : PLAIN};
+    if (tensor == nullptr) continue;
+    fill(rows[number], *tensor);
+    if (tensor->dtype() == tensorflow::DT_RESOURCE) {
+      rows[count] = Row{number, each, VARIABLE};
+      count += fill_value(rows[count], *tensor);
+    }
   }
+  return count;
 }
-
-TL_API const void* tl_tf_rows(void* scan, int64_t* length) {
-  auto& rows = *static_cast<Rows*>(scan);
-  *length = static_cast<int64_t>(rows.size());
-  return rows.data();
-}
-
-TL_API void tl_tf_release(void* scan) { delete static_cast<Rows*>(scan); }

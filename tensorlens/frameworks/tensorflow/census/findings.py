@@ -66,8 +66,7 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
     sizes = [table.storage_nbytes[row] for row in table.counted() if table.device[row] == number]
     exact = sum(sizes)
     named = sum(rounded_up(size, UNIT) for size in sizes)
-    info = counters.memory_info(counters.short_name(device))
-    allocated = None if info is None else info[0]
+    allocated = counters.allocated(device)
     missing = dict.fromkeys(("reserved", "driver_used", "driver_total"), counters.RESERVED)
     if allocated is None:
         missing["allocated"] = "TensorFlow keeps no figures of this device"

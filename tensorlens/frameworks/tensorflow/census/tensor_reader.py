@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
+from tensorlens.frameworks.host.allocator import start
 from tensorlens.frameworks.tensorflow.cpu import TAP
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
@@ -66,57 +68,36 @@ class Fact:
     """Whether the buffer is TensorFlow's own, not that of NumPy or another library."""
 
 
-_reason: str | None = None
-
-
 @functools.cache
-def _native() -> ctypes.PyDLL | None:
-    global _reason
+def _native() -> ctypes.PyDLL | str:
+    """Return the native reader, or why there is none."""
     try:
         library = load(READER)
     except NativeUnavailable as error:
-        _reason = str(error)
-        return None
-    address = ctypes.c_void_p
-    declare(
-        library,
-        {
-            "tl_tf_scan": (address, (address, ctypes.c_int64)),
-            "tl_tf_rows": (address, (address, address)),
-            "tl_tf_release": (None, (address,)),
-        },
-    )
+        return str(error)
+    number, address = ctypes.c_int64, ctypes.c_void_p
+    declare(library, {"tl_tf_read": (number, (address, number, address))})
     return library
 
 
 def fallback_reason() -> str | None:
     """Return the one line that says why tensors are read from Python, or None."""
-    _native()
-    return None if _reason is None else f"{_reason}; variables are counted by their shapes"
+    found = _native()
+    return f"{found}; variables are counted by their shapes" if isinstance(found, str) else None
 
 
 def read_tensors(tensors: Sequence[Any]) -> list[Fact]:
     """Return a fact for each tensor, and one for a variable's value after its handle.
 
     It is read through TensorFlow's own objects where the native reader can be had.
-
-    Raises:
-        MemoryError: there is none left.
     """
     library = _native()
-    if library is None:
+    if isinstance(library, str):
         return read_in_python(tensors)
-    addresses = (ctypes.c_uint64 * len(tensors))(*map(id, tensors))
-    scan = library.tl_tf_scan(ctypes.addressof(addresses), len(tensors))
-    if scan is None:
-        raise MemoryError
-    try:
-        length = ctypes.c_int64()
-        start = library.tl_tf_rows(scan, ctypes.addressof(length))
-        data = ctypes.string_at(start, length.value * _ROW.size) if length.value else b""
-    finally:
-        library.tl_tf_release(scan)
-    return list(map(_fact, _ROW.iter_unpack(data)))
+    addresses = array("Q", map(id, tensors))
+    rows = array("q", bytes(2 * len(tensors) * _ROW.size))
+    count = library.tl_tf_read(start(addresses), len(tensors), start(rows))
+    return list(map(_fact, _ROW.iter_unpack(memoryview(rows).cast("B")[: count * _ROW.size])))
 
 
 def read_in_python(tensors: Sequence[Any]) -> list[Fact]:

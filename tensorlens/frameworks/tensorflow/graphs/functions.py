@@ -185,18 +185,6 @@ class Functions:
         """Return the names of those in the runtime and of those read before."""
         return self.names() | frozenset(self._bodies)
 
-    def compiled_at(self, name: str) -> Frames:
-        """Return the frames where a function calls what XLA compiled, if they are all the same."""
-        found = {
-            body.frames(node.name)
-            for body in self.called_by(name)
-            if not body.compiled
-            for node in body.nodes.values()
-            for _, called in node.calls
-            if (inner := self.body(called)) is not None and inner.compiled
-        }
-        return found.pop() if len(found) == 1 else ()
-
     def compiled(self, name: str) -> bool:
         """Tell whether XLA compiles a function or something that it calls."""
         return any(body.compiled for body in self.called_by(name))

@@ -118,7 +118,8 @@ class Nodes:
     ) -> None:
         self.functions = functions or Functions()
         self._layers = layers
-        self._found: dict[tuple[str, str | None], NodeOrigin | None] = {}
+        self._found = cache(self._find)
+        self._places = cache(self._find_places)
         self._origin = cache(self._find_origin)
         self._by_itself = cache(self._find_by_itself)
         self._besides = cache(self._find_besides)
@@ -139,10 +140,7 @@ class Nodes:
                 functions are looked through, and if several have nodes of that name, what these
                 have in common is told.
         """
-        key = node_name, function_name
-        if key not in self._found:
-            self._found[key] = self._find(node_name, function_name)
-        return self._found[key]
+        return self._found(node_name, function_name)
 
     def homes(self, node_name: str, function_name: str | None) -> list[tuple[str, str]]:
         """Return the functions that have a node, and the type of its operation there.
@@ -172,7 +170,7 @@ class Nodes:
             return NodeOrigin(op="XLA")
         return common_origin([self._origin(*place) for place in self._places(name, function)])
 
-    def _places(self, name: str, function: str | None) -> list[_Place]:
+    def _find_places(self, name: str, function: str | None) -> Sequence[_Place]:
         """Return the nodes that a name may be of."""
         body = self.functions.body(function) if function else None
         if body is not None:

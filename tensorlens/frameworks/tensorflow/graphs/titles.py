@@ -76,18 +76,15 @@ def title(
     """
     if _TABLES in node:
         return Title(f"table: {node}", None, "other", _TABLE)
-    of_data = title_of_data(node, nbytes)
-    if of_data is not None:
-        return of_data
-    if function is None and by_python and "/" not in node:
-        # an operation that Python has run itself, known by its type
-        return None
     # what lasts and was rewritten is nearly always a constant that was folded
-    kept = title_of_kept(nodes, node, function, is_folded=sum(1 for _ in plain_names(node)) > 1)
-    if kept is not None:
-        return kept
+    is_rewritten = sum(1 for _ in plain_names(node)) > 1
+    beside = title_beside(
+        nodes, node, function, nbytes, by_python=by_python, is_folded=is_rewritten
+    )
+    if beside is not None or function is None:
+        return beside
     origin = nodes.find(node, function)
-    if origin is None or function is None:
+    if origin is None:
         return None
     if origin.layer and origin.phase in _ACTIVATIONS:
         role: Role = "activation" if origin.phase == "forward" else "other"
@@ -98,17 +95,20 @@ def title(
     )
 
 
-def title_of_kept(
-    nodes: Nodes, node: str, function: str | None, *, is_folded: bool
+def title_beside(
+    nodes: Nodes, node: str, function: str | None, nbytes: int, *, by_python: bool, is_folded: bool
 ) -> Title | None:
-    """Return what a block is that a constant or a dataset's function made; else None.
+    """Return what a block is that is of no node of a step: a constant, or of tf.data; else None.
 
-    Args:
-        nodes: where nodes come from.
-        node: the name of the node that made it.
-        function: the function that was called then.
-        is_folded: whether the node is taken for a constant whatever it was.
+    The arguments are those of :func:`title`, and whether the node is taken for a constant whatever
+    it was.
     """
+    of_data = _title_of_data(node, nbytes)
+    if of_data is not None:
+        return of_data
+    if function is None and by_python and "/" not in node:
+        # an operation that Python has run itself, known by its type
+        return None
     homes = nodes.homes(node, function)
     if function is None:
         # what runs while no function is called is tf.data's
@@ -130,7 +130,7 @@ def is_folded(node: str) -> bool:
     return _FOLDED.search(node) is not None
 
 
-def title_of_data(node: str, nbytes: int) -> Title | None:
+def _title_of_data(node: str, nbytes: int) -> Title | None:
     """Return what a block is that tf.data's own threads and operations made; else None."""
     if node.startswith(_THREADS):
         return Title(BATCH, None, "input", AHEAD)
