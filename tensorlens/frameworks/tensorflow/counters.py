@@ -26,6 +26,12 @@ def is_initialized() -> bool:
     return runtime() is not None
 
 
+def devices() -> list[str]:
+    """Return the full names of the local devices; none before the context is made."""
+    made = runtime()
+    return [] if made is None else [device.name for device in made.list_logical_devices()]
+
+
 def allocated(device: str) -> int | None:
     """Return the bytes that an accelerator's allocator says are in use; None if it does not."""
     made = runtime()
@@ -121,9 +127,7 @@ def used_devices() -> Sequence[str]:
 
     A device of a plug-in that is none of these keeps no statistics that could be read.
     """
-    made = runtime()
-    devices = [] if made is None else made.list_logical_devices()
-    found = (spelling(device.name) for device in devices)
+    found = (spelling(name) for name in devices())
     return [name for name in found if name.partition(":")[0] in _THEIRS]
 
 
