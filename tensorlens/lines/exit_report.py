@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import NoReturn
 
 from tensorlens.guards import guarded, warn
 from tensorlens.interpreter import start_thread
@@ -64,28 +64,26 @@ class ExitReport:
         multiprocessing.util.register_after_fork(self, ExitReport._report_from_worker)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
-        self._report_before("_exit")
-        self._report_before("execv", _is_program)
-        self._report_before("execve", _is_program)
+        self._report_before_exit()
         if threading.current_thread() is threading.main_thread():
             for number in _fatal_signals():
                 # one that the program handles, or that nohup ignores, stays as it is
                 if signal.getsignal(number) is signal.SIG_DFL:
                     signal.signal(number, self._on_fatal)
 
-    def _report_before(self, name: str, ends: Callable[..., bool] = lambda *_: True) -> None:
-        """Report before a function of :mod:`os` ends this process without any exit handler."""
-        real = getattr(os, name)
+    def _report_before_exit(self) -> None:
+        """Report before ``os._exit`` ends this process without any exit handler."""
+        real = os._exit
 
         @functools.wraps(real)
-        def last(*given: Any, **named: Any) -> Any:
+        def last(status: int) -> NoReturn:
             # a forked child ends so too, and a thread that watches over a main thread that hangs
             in_main = threading.current_thread() is threading.main_thread()
-            if in_main and os.getpid() == self._installed_in and ends(*given, **named):
+            if in_main and os.getpid() == self._installed_in:
                 self._run()
-            return real(*given, **named)
+            real(status)
 
-        setattr(os, name, last)
+        os._exit = last
 
     def _forget(self) -> None:
         self._done = False
@@ -147,13 +145,6 @@ class ExitReport:
             codes = ((frame.f_code, lineno) for frame, lineno in frames)
             code, lineno = next(each for each in codes if not is_foreign(each[0].co_filename))
             self.ending = Ending(cause, SourceLine(code.co_filename, lineno, code.co_qualname))
-
-
-def _is_program(path: Any, *_: Any, **__: Any) -> bool:
-    """Tell whether there is a file to run in place of this process: ``execvp`` tries many."""
-    with suppress(Exception):
-        return os.access(path, os.X_OK)
-    return False
 
 
 def _fatal_signals() -> list[int]:

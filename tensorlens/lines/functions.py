@@ -7,7 +7,7 @@ import inspect
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from tensorlens.errors import ProfileError
@@ -33,12 +33,8 @@ class ProfiledFunction:
     """Compiler of its lines (``torch.compile``)."""
     compiled_into: bool = False
     """A compiler has read the decorated function into a larger graph."""
-    function: Any = None
-    """None for a block."""
-    installed: bool = False
-    """It reports its lines wherever it is called from, its old name included."""
     wrapped: bool = False
-    """It was given a wrapper; whether all calls go through that, :func:`is_reachable` tells."""
+    """It was given a wrapper, through which calls of it are measured."""
 
     def __post_init__(self) -> None:
         self.account.passes.update(backward_passes(self.source, self.first_line))
@@ -139,7 +135,6 @@ def describe(item: Any, function: FunctionType, account: Account) -> ProfiledFun
     source, note = source_of(code)
     return ProfiledFunction(
         account=account,
-        function=function,
         name=function.__name__,
         qualname=function.__qualname__,
         module=function.__module__ or "",
@@ -169,39 +164,6 @@ def signature(function: ProfiledFunction) -> str:
         (line for line in function.source if line.lstrip().startswith(("def ", "async def "))),
         f"def {function.name}(...)",
     )
-
-
-def is_reachable(function: Any, is_ours: Callable[[Any], bool]) -> bool:
-    """Tell whether code that names ``function`` gets the function itself and not its wrapper.
-
-    That is so where a wrapper was made (``is_ours`` knows one) but not put in its place. Looks
-    where the name of a module's function, of a method or of a recursive local function leads.
-    """
-    if function is None:
-        return True
-    path = function.__qualname__.split(".")
-    if "<locals>" in path:
-        cells = function.__closure__ or ()
-        return any(_content(cell) is function for cell in cells)
-    found: Any = function.__globals__.get(path[0])
-    for name in path[1:]:
-        found = vars(found).get(name) if isinstance(found, type) else None
-    if isinstance(found, property):
-        found = found.fget
-    elif isinstance(found, (staticmethod, classmethod)):
-        found = found.__func__
-    for _ in range(100):  # wrappers may refer to each other in a circle
-        if found is None or found is function or is_ours(found):
-            break
-        found = inspect.getattr_static(found, "__wrapped__", None)
-    return found is function
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
 
 
 def _name(item: Any) -> str:

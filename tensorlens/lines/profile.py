@@ -105,8 +105,8 @@ class DecoratorProfiler(LineProfiler):
         self.adds_up = False
         """Figures are for the end: ``every`` and the end of a block print and clear nothing."""
         self.has_printed = False
-        self.blocks: dict[tuple[int, int], ProfiledFunction] = {}
-        """Blocks whose figures add up, by the identity of their code and the line."""
+        self.blocks: dict[tuple[CodeType, str, int], ProfiledFunction] = {}
+        """Blocks whose figures add up, by their code, its file and the line."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
         self._adopted: tuple[ProfiledBlock, FrameType] | None = None
@@ -153,7 +153,9 @@ class DecoratorProfiler(LineProfiler):
         """Begin a block, whose figures are :meth:`block_ended`'s to print."""
         if not self.adds_up:
             return ProfiledBlock(engine, frame)
-        key = id(original(frame.f_code)), frame.f_lineno
+        # code that is compiled anew each time is equal, but for the file
+        code = original(frame.f_code)
+        key = code, code.co_filename, frame.f_lineno
         # in one step: several threads may come to it at once
         known = self.blocks.get(key) or self.blocks.setdefault(key, _block(frame))
         return ProfiledBlock(engine, frame, known)

@@ -15,7 +15,6 @@ from tensorlens.lines.functions import (
     ProfiledFunction,
     describe,
     forward_of,
-    is_reachable,
     python_function,
     why_not,
 )
@@ -64,7 +63,6 @@ class LineProfiler(WrappingMixin):
         self._switch = WatchingSwitch(engine)
         self._entries: dict[int, ProfiledFunction] = {}
         """By the ``id()`` of the code object, which the entry keeps alive."""
-        self._is_settled = False
         if target_gpu is not None:
             devices = (target_gpu,)
         self.devices = checked_devices(devices)
@@ -184,7 +182,7 @@ class LineProfiler(WrappingMixin):
         """Stop to watch the functions; wrapped ones run on unmeasured."""
         for entry in self._entries.values():
             if not self._switch.remove(entry.account):
-                self._engine.unwatch(entry.account, entry.function if entry.installed else None)
+                self._engine.unwatch(entry.account)
 
     @property
     def functions(self) -> tuple[ProfiledFunction, ...]:
@@ -225,21 +223,7 @@ class LineProfiler(WrappingMixin):
             self._switch.remove(entry.account)
             self._engine.watch(entry.account)
             entry.wrapped = True
-        self._is_settled = False
-        return CallScope(self._engine, self._switch, entry, self.call_ended, self._settle)
-
-    def _settle(self) -> None:
-        """Have the tracer look for calls of wrapped functions by their old names, if any are."""
-        if self._is_settled:
-            return
-        self._is_settled = True
-        for entry in self._entries.values() if self._engine.tracer.source.per_function else ():
-            if not entry.wrapped or entry.installed or entry.compiler is not None:
-                continue
-            if is_reachable(entry.function, self._already_a_wrapper):
-                entry.installed = True
-                self._engine.unwatch(entry.account)
-                self._engine.watch(entry.account, entry.function)
+        return CallScope(self._engine, self._switch, entry, self.call_ended)
 
 
 class WatchingSwitch(Switch):

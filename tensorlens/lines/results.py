@@ -207,11 +207,9 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
     elif account.traced and not account.calls:
         times = "once" if account.traced == 1 else f"{account.traced} times"
         notes.append(f"it ran {times} to build graphs, and none was seen to run")
-    if not account.calls and not account.lines and not function.was_read:
-        if not account.cleared:
-            notes.append(NEVER_CALLED)
-        elif not account.failure:
-            notes.append(CLEARED)
+    is_seen = account.calls or account.lines or function.was_read or account.failure
+    if not is_seen:
+        notes.append(CLEARED if account.cleared else NEVER_CALLED)
     if function.source_note:
         notes.append(function.source_note)
     if account.failure:

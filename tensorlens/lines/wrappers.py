@@ -59,13 +59,11 @@ class CallScope:
         switch: Switch,
         entry: ProfiledFunction,
         call_ended: CallEnded,
-        settle: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._switch = switch
         self._entry = entry
         self._call_ended = call_ended
-        self._settle = settle
         self._targets: dict[int, Any] = {}
         self.mark_compiled = compile_marker(entry)
 
@@ -127,7 +125,6 @@ class CallScope:
             note_failure((self._entry.account,), "a call", failure)
 
     def _enter(self) -> ScopeState:
-        self._settle()
         thread = self._engine.enable()
         self._switch.on()
         height = len(thread.stack)

@@ -227,6 +227,20 @@ def test_o_adds_up_a_block_that_is_open_several_times(folder):
     assert {line.lineno: line.hits for line in function.lines} == {3: 3, 4: 3, 5: 2, 6: 3}
 
 
+def test_o_adds_up_a_block_whose_code_is_compiled_anew(folder):
+    (folder / "cells.py").write_text(
+        "import tensorlens\n"
+        "for _ in range(3):\n"
+        "    exec(compile('with tensorlens.profile:\\n    x = 1\\n', 'cell', 'exec'))\n"
+        "exec(compile('with tensorlens.profile:\\n    x = 2\\n', 'cell', 'exec'))\n"
+    )
+    done = tensorlens(folder, "run", "-o", "out.json", "cells.py")
+    assert done.returncode == 0, done.stderr
+    report = LineReport.from_json((folder / "out.json").read_text("utf-8"))
+    assert [each.calls for each in report.functions] == [3, 1]
+    assert [each.lines[-1].hits for each in report.functions] == [3, 1]
+
+
 def test_o_adds_up_a_block_that_two_threads_begin_at_once(folder):
     (folder / "threads.py").write_text(
         "import linecache, threading, tensorlens\n"

@@ -25,12 +25,6 @@ step(1000)
 WITHOUT_TORCH = STEP.replace("torch, ", "").replace("torch.ones(size).sum().item()", "size")
 ENDS = {
     "at once": "print('lost', end=''); os._exit(7)",
-    "as another program, found in PATH": (
-        "os.environ['PATH'] = '/nowhere:' + os.path.dirname(sys.executable)\n"
-        "sys.stdout.flush()\n"
-        "os.execvp(os.path.basename(sys.executable), ['python', '-c', 'exit(9)'])"
-    ),
-    "as another program that is not there": "os.execv('/nowhere/python', ['python'])",
     "with threads": (
         "threads = [threading.Thread(target=step, args=(9,)) for _ in range(20)]\n"
         "threads += [threading.Thread(target=sys.exit, args=(3,))]\n"
@@ -66,8 +60,6 @@ ENDS = {
 
 OF_THE_PROCESS = (
     "at once",
-    "as another program, found in PATH",
-    "as another program that is not there",
     "in a folder that is gone, without temporary files and an environment",
     "without standard streams",
     "with streams that fail",

@@ -13,8 +13,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType, FunctionType
-from typing import Any
+from types import CodeType, FrameType, FunctionType
 
 from tensorlens.errors import ProfileError
 from tensorlens.guards import guarded
@@ -22,7 +21,7 @@ from tensorlens.interpreter import reentrant_lock
 from tensorlens.lines.counters import CounterSlots, Read
 from tensorlens.lines.tracing.accounts import WIDTH, Account
 from tensorlens.lines.tracing.activation import Activation, note_failure, raise_peaks
-from tensorlens.lines.tracing.tracer import Tracer, WatchedCode
+from tensorlens.lines.tracing.tracer import Tracer, WatchedCode, original
 from tensorlens.recording.oom import region
 
 ADDED_FRAMES = 2
@@ -60,12 +59,6 @@ class ThreadState:
         self.generation = -1
         self.read: Read
         self.renew()
-        self.traced = 0
-        """How many frames have a trace function of ours."""
-        self.ours: Any = None
-        """The thread's trace function while there are any."""
-        self.previous: Any = None
-        """The one that was there before."""
 
     def renew(self) -> None:
         """Make a new reader: the counters were exchanged since the last one."""
@@ -217,22 +210,28 @@ class Engine:
         Raises:
             ProfileError: other tools hold every tool id of ``sys.monitoring``.
         """
-        if self.watched.knows(id(account.code)) is None:
-            self.tracer.source.watch(account.code)
-        self.watched.add(account)
+        self._watch(account, account.code)
         if function is not None:
             try:
                 self.tracer.source.install(function, account.code)
             except ProfileError as error:
                 account.failure = str(error)
+
+    def _watch(self, account: Account, code: CodeType) -> None:
+        if self.watched.knows(id(code)) is None:
+            self.tracer.source.watch(code)
+        self.watched.add(account, code)
         self._follow(account)
 
     def unwatch(self, account: Account, function: FunctionType | None = None) -> None:
         """Stop to report them."""
         if function is not None:
             self.tracer.source.uninstall(function, account.code)
-        if self.watched.remove(account):
-            self.tracer.unwatch(account.code)
+        self._unwatch(account, account.code)
+
+    def _unwatch(self, account: Account, code: CodeType) -> None:
+        if self.watched.remove(account, code):
+            self.tracer.unwatch(code)
         if account.graphs is not None:
             account.graphs.pause()
 
@@ -276,17 +275,22 @@ class Engine:
         thread.depth = 0
 
     def adopt(self, account: Account, frame: FrameType) -> Activation:
-        """Charge a frame that is running already to ``account``, from its next line on."""
-        self.watch(account)
+        """Charge a frame that is running already to ``account``, from its next line on.
+
+        Its code may be another one than the account's: the same source, compiled once more.
+        """
+        code = original(frame.f_code)
+        self._watch(account, code)
         thread = self.enable()
         thread.held += 1
         top = thread.stack[-1] if thread.stack else None
         if top is not None and top.frame == id(frame):  # the function is being profiled already
             top.join(account)
             return top
-        activation = Activation(account.code, (account,), thread)
+        activation = Activation(code, (account,), thread)
         activation.frame = id(frame)
-        self.tracer.source.adopt(thread, activation, frame)
+        activation.enter()
+        account.failure = self.tracer.source.adopt(activation, frame) or account.failure
         return activation
 
     def release(
@@ -301,9 +305,8 @@ class Engine:
             activation.part(account, error)
         else:
             activation.finish(error)
-            trouble = self.tracer.source.release(activation.thread, frame)
-            account.failure = trouble or account.failure
-        self.unwatch(account)
+            account.failure = self.tracer.source.release(frame) or account.failure
+        self._unwatch(account, activation.code)
         self.let_go()
 
     def explain(self, error: BaseException | None) -> None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Container, Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bytecode import Bytecode, Instr, Label
 from bytecode.instr import InstrLocation, TryBegin, TryEnd
@@ -27,9 +27,6 @@ from tensorlens.guards import is_from_a_handler
 from tensorlens.lines.tracing.activation import Activation
 from tensorlens.lines.tracing.running_frames import RunningFrames
 from tensorlens.lines.tracing.tracer import EventSource, Hook, Tracer, original
-
-if TYPE_CHECKING:
-    from tensorlens.lines.tracing.engine import ThreadState
 
 _NEVER_FALLS = frozenset(
     {"RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD"}
@@ -49,8 +46,6 @@ COMPILED = (
 class Instrumentation(EventSource):
     """See :class:`tensorlens.lines.tracing.tracer.EventSource`."""
 
-    per_function = True
-
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._hooked: dict[int, tuple[CodeType, CodeType]] = {}
@@ -63,7 +58,7 @@ class Instrumentation(EventSource):
         """The same of code that was exchanged before it ran."""
         self._watches: dict[Adapter, CompilerWatch | None] = {}
         """Watch for a compiler that comes to read functions, while any are installed."""
-        self._running = RunningFrames()
+        self._running = RunningFrames(tracer.thread)
 
     def unwatch(self, code: CodeType) -> None:
         """Give functions that exchanged code has made the code that they were written with."""
@@ -141,16 +136,14 @@ class Instrumentation(EventSource):
             self._exchanged[id(code)] = code, made
         return made
 
-    def adopt(self, thread: ThreadState, activation: Activation, frame: FrameType) -> None:
+    def adopt(self, activation: Activation, frame: FrameType) -> str | None:
         """Report the lines of a running frame, by its hooks or by a trace function."""
-        if original(frame.f_code) is frame.f_code:
-            self._running.adopt(thread, activation, frame)
-        else:
-            activation.enter()
+        is_plain = original(frame.f_code) is frame.f_code
+        return self._running.adopt(activation, frame) if is_plain else None
 
-    def release(self, thread: ThreadState, frame: FrameType) -> str | None:
+    def release(self, frame: FrameType) -> str | None:
         """Undo :meth:`adopt`; return what went wrong meanwhile, or None."""
-        return self._running.release(thread, frame)
+        return self._running.release(frame)
 
     def _step_aside(self, codes: Container[int] | None) -> None:
         """A compiler will read functions: give back their code to those that do not run.

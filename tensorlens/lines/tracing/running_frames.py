@@ -1,13 +1,13 @@
 """Line events on Python 3.11 of frames that run already: a block, a program's top level.
 
-Their code cannot be exchanged any more, so that they get a trace function. A trace function of
-the thread that was there before (a debugger, coverage) keeps getting its events: ours calls it.
+Their code cannot be exchanged any more, so that they get a trace function. Where the thread has
+one of another tool (a debugger, coverage), that stays alone.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -16,66 +16,57 @@ from tensorlens.lines.tracing.activation import Activation
 if TYPE_CHECKING:
     from tensorlens.lines.tracing.engine import ThreadState
 
-_REMOVED = "something removed the trace function: lines that ran after it are missing"
-
 
 class RunningFrames:
-    """The frames of all threads that have a trace function of ours."""
+    """The frames of all threads that have a trace function of ours.
 
-    def __init__(self) -> None:
-        self._frames: dict[int, tuple[Activation, list[Any]]] = {}
-        """By identity, and the local trace function that is another tool's."""
+    Args:
+        thread: gives the state of the calling thread.
+    """
 
-    def adopt(self, thread: ThreadState, activation: Activation, frame: FrameType) -> None:
-        """Trace a frame that is running already, from its next line on."""
-        activation.enter()
-        self._frames[id(frame)] = activation, [frame.f_trace]
+    def __init__(self, thread: Callable[[], ThreadState]) -> None:
+        self._thread = thread
+        self._frames: dict[int, Activation] = {}
+        """By identity."""
+
+    def adopt(self, activation: Activation, frame: FrameType) -> str | None:
+        """Trace a frame from its next line on; return why that cannot be, or None."""
+        current = sys.gettrace()
+        if current is not None and current != self._on_call:
+            return f"{_name(current)} traces this thread: on Python 3.11 a block has no lines then"
+        self._frames[id(frame)] = activation
         frame.f_trace = self._on_event
-        if thread.ours is None:
-            thread.previous = sys.gettrace()
-            thread.ours = functools.partial(self._on_call, thread)
-            sys.settrace(thread.ours)
-        thread.traced += 1
+        sys.settrace(self._on_call)
+        return None
 
-    def release(self, thread: ThreadState, frame: FrameType) -> str | None:
-        """Give the frame its own trace function back; return what went wrong, or None."""
-        if id(frame) not in self._frames:
+    def release(self, frame: FrameType) -> str | None:
+        """Undo :meth:`adopt`; return what went wrong meanwhile, or None."""
+        activation = self._frames.pop(id(frame), None)
+        if activation is None:
             return None
-        _, (frame.f_trace,) = self._frames.pop(id(frame))
-        thread.traced -= 1
-        if thread.traced:
-            return None
-        current, ours, previous = sys.gettrace(), thread.ours, thread.previous
-        thread.ours = thread.previous = None
-        if current is ours:
-            sys.settrace(previous)
-            return None
+        frame.f_trace = None
+        current = sys.gettrace()
         if current is None:
-            return _REMOVED
-        name = getattr(current, "__qualname__", type(current).__qualname__)
-        return f"another tracer ({name}) took over: lines that ran after it are missing"
+            return "something removed the trace function: lines that ran after it are missing"
+        if current != self._on_call:
+            return f"{_name(current)} took over: lines that ran after it are missing"
+        if all(each.thread is not activation.thread for each in self._frames.values()):
+            sys.settrace(None)
+        return None
 
-    def _on_call(self, thread: ThreadState, frame: FrameType, event: str, arg: Any) -> Any:
+    def _on_call(self, frame: FrameType, event: str, arg: Any) -> None:
         """Take the call of any function in the thread; one of our frames may go on so."""
-        activation, others = self._frames.get(id(frame), (None, []))
+        activation = self._frames.get(id(frame))
         if activation is not None:
             try:
-                activation.thread = thread
+                activation.thread = self._thread()
                 activation.resume(frame.f_lineno)
             except Exception as failure:
                 activation.fail(failure)
-        if thread.previous is None:
-            return None
-        chained = thread.previous(frame, event, arg)
-        _keep(thread)
-        if activation is None:
-            return chained
-        others[:] = [chained]
-        return None
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> None:
         """Take an event of one of our frames; None has CPython go on with this function."""
-        activation, others = self._frames.get(id(frame), (None, [None]))
+        activation = self._frames.get(id(frame))
         if activation is None:
             return
         try:
@@ -85,18 +76,7 @@ class RunningFrames:
                 activation.finish()
         except Exception as failure:
             activation.fail(failure)
-        if others[0] is not None:
-            others[0] = others[0](frame, event, arg)
-            _keep(activation.thread)
 
 
-def _keep(thread: ThreadState) -> None:
-    """Stay installed after calling the other tool's trace function.
-
-    coverage's C tracer installs itself anew whenever it is called from Python, and pdb's
-    ``continue`` removes every trace function of the thread.
-    """
-    current = sys.gettrace()
-    if current is not thread.ours and thread.ours is not None:
-        thread.previous = current
-        sys.settrace(thread.ours)
+def _name(tracer: Any) -> str:
+    return f"another tracer ({getattr(tracer, '__qualname__', type(tracer).__qualname__)})"

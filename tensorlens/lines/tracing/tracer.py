@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 class EventSource:
     """Calls the tracer at the events of watched code; here, where they are of code objects."""
 
-    per_function = False
-    """Whether a function that is called without its wrapper has to be installed."""
-
     def watch(self, code: CodeType) -> None:
         """Start to report the events of ``code``."""
 
@@ -50,11 +47,11 @@ class EventSource:
         """Return what to execute in place of ``code``, for events of the wanted code in it."""
         return code
 
-    def adopt(self, thread: ThreadState, activation: Activation, frame: FrameType) -> None:
-        """Report the lines of a frame that is running already, from its next line on."""
-        activation.enter()
+    def adopt(self, activation: Activation, frame: FrameType) -> str | None:
+        """Report the lines of a frame that runs, from its next line on; return why not, or None."""
+        return None
 
-    def release(self, thread: ThreadState, frame: FrameType) -> str | None:
+    def release(self, frame: FrameType) -> str | None:
         """Stop what :meth:`adopt` began; return what went wrong meanwhile, or None."""
         return None
 
@@ -88,14 +85,13 @@ class WatchedCode:
         self.knows = self._accounts.get
         """``knows(id(code))``: the accounts of a code object or None; the hot path's question."""
 
-    def add(self, account: Account) -> None:
-        """Add an account."""
-        known = self._accounts.get(id(account.code), ())
-        self._accounts[id(account.code)] = (*known, account)
+    def add(self, account: Account, code: CodeType) -> None:
+        """Add an account of some code."""
+        self._accounts[id(code)] = (*self._accounts.get(id(code), ()), account)
 
-    def remove(self, account: Account) -> bool:
-        """Undo one :meth:`add`; return True if nobody watches its code any more."""
-        key = id(account.code)
+    def remove(self, account: Account, code: CodeType) -> bool:
+        """Undo one :meth:`add`; return True if nobody watches the code any more."""
+        key = id(code)
         rest = [*self._accounts.get(key, ())]
         # a block of a recursive function is there as often as it is open
         with suppress(ValueError):
@@ -116,7 +112,8 @@ class Tracer:
 
     def __init__(self, engine: Engine) -> None:
         self.watched = engine.watched
-        self._engine = engine
+        self.thread = engine.thread
+        self._local = engine.local
         self.on_line = self._line_callback(moved=False)
         """``on_line(code, lineno)``: the frame starts to execute a line."""
         self.on_moved = self._line_callback(moved=True)
@@ -140,7 +137,7 @@ class Tracer:
         frame = id(sys._getframe(1))
         self._suspended.pop(frame, None)
         try:
-            activation = open_activation(code, accounts, self._engine.thread())
+            activation = open_activation(code, accounts, self.thread())
             if activation is not None:
                 activation.frame = frame
         except Exception as failure:
@@ -177,7 +174,7 @@ class Tracer:
                 _close(activation, error)
 
     def _line_callback(self, *, moved: bool) -> Callable[[CodeType, int], None]:
-        local, frame_at = self._engine.local, sys._getframe
+        local, frame_at = self._local, sys._getframe
 
         def on_line(code: CodeType, lineno: int) -> None:
             try:
@@ -201,7 +198,7 @@ class Tracer:
 
     def _running(self, code: CodeType, frame: FrameType) -> Activation | None:
         try:
-            stack: list[Activation] = self._engine.local.state.stack
+            stack: list[Activation] = self._local.state.stack
         except AttributeError:  # nothing was profiled in this thread so far
             return None
         if stack and stack[-1].frame == id(frame):
@@ -219,7 +216,7 @@ class Tracer:
         activation = self._suspended.pop(id(frame), None)
         if activation is not None and activation.code is code:
             try:
-                activation.thread = self._engine.thread()
+                activation.thread = self.thread()
                 activation.resume(activation.lineno)
             except Exception as failure:
                 activation.fail(failure)

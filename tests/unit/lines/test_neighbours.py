@@ -16,6 +16,8 @@ import pytest
 from bench import WAYS, Bench, FakeMemory
 
 from tensorlens.errors import ProfileError
+from tensorlens.lines.profile import ProfiledBlock
+from tensorlens.lines.results import build_report
 
 HERE = Path(__file__).parent
 OLD = sys.version_info < (3, 12)
@@ -115,6 +117,31 @@ def test_a_debugger_may_change_its_local_function(debugger: FakeDebugger) -> Non
     assert bench.nets("A", "B", "C") == [1, 20, 300]
     assert seen[:2] == ["line", "line"]
     bench.close()
+
+
+@pytest.mark.skipif(not OLD, reason="3.12 and later have no trace function")
+def test_a_block_leaves_a_debugger_alone_and_says_so(debugger: FakeDebugger) -> None:
+    bench = Bench("around")
+    blocks = []
+
+    def step(measured: bool) -> None:
+        if measured:
+            blocks.append(ProfiledBlock(bench.engine, sys._getframe()))
+        bench.memory.allocate(1)
+        if measured:
+            blocks[0].close(sys._getframe(), None)
+
+    step(False)
+    alone = len(debugger.lines)
+    step(True)
+    assert len(debugger.lines) == 2 * alone + 2
+    assert sys.gettrace() is debugger
+    (function,) = build_report([blocks[0].function], bench.engine.counters).functions
+    assert function.note == (
+        "another tracer (FakeDebugger) traces this thread: on Python 3.11 a block has no lines then"
+    )
+    assert not any(line.hits for line in function.lines)
+    assert bench.is_idle()
 
 
 SCRIPT = """
