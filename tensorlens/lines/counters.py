@@ -17,9 +17,7 @@ class Counters:
     def __init__(self, adapters: Sequence[Adapter] = ()) -> None:
         self.adapters = tuple(adapters)
         self._uncounted: list[str] = []
-        """Notes on those whose host memory is not counted."""
-        self._stand_ins: tuple[str, ...] = ()
-        """Sources of the counters that would stand in for it, were they alone."""
+        """Names of those whose host memory is not counted, beside one whose is."""
 
     def host(self) -> Counter | None:
         """Return a counter of all host memory that can be counted exactly, or else a fallback.
@@ -34,17 +32,12 @@ class Counters:
             for counter in found
             if not _counts_the_process(counter) and "allocated" not in counter.missing
         ]
-        self._uncounted, self._stand_ins = [], ()
+        self._uncounted = []
         if not exact:
             # a counter of the process counts what all have
             return next(filter(_counts_the_process, found), found[0] if found else None)
-        others = [(adapter, counter) for adapter, counter in answers if counter not in exact]
-        reasons = {each.name: _why_not(each, counter) for each, counter in others} | failed
-        self._stand_ins = tuple(counter.source for _, counter in others if counter is not None)
-        self._uncounted = [
-            f"{name}: what it has on the CPU is not in these figures: {reason}"
-            for name, reason in reasons.items()
-        ]
+        self._uncounted = [each.name for each, counter in answers if counter not in exact]
+        self._uncounted += failed
         return _summed(exact, is_host=True)
 
     def device(self, name: str) -> Counter:
@@ -58,10 +51,13 @@ class Counters:
 
     def notes(self) -> list[str]:
         """Return lines for the report, each once: the frameworks', and what is not counted."""
-        notes = [note for each in self.adapters for note in each.notes()]
-        # one that says what counts the host says so of one that does not, beside an exact one
-        own = [note for note in notes if not note.endswith(self._stand_ins)]
-        return [*dict.fromkeys([*own, *self._uncounted, *left_out()])]
+        counted = (each for each in self.adapters if each.name not in self._uncounted)
+        notes = [note for each in counted for note in each.notes()]
+        notes += [
+            f"{name}: what it has on the CPU is not in these figures (see tensorlens doctor)"
+            for name in self._uncounted
+        ]
+        return [*dict.fromkeys([*notes, *left_out()])]
 
 
 class SummedCounter:
@@ -137,16 +133,6 @@ def _summed(counters: Sequence[Counter], *, is_host: bool) -> Counter:
 
 def _counts_the_process(counter: Counter) -> bool:
     return isinstance(counter, (HeapCounter, ResidentCounter))
-
-
-def _why_not(adapter: Adapter, counter: Counter | None) -> str:
-    if counter is None:
-        return "nothing here counts it"
-    if "allocated" in counter.missing:
-        return counter.missing["allocated"]
-    # a note on a fallback is the reason, and then its source
-    reasons = (note.rpartition(";")[0] for note in adapter.notes() if note.endswith(counter.source))
-    return next(filter(None, reasons), f"{counter.source} counts the whole process alone")
 
 
 Read = Callable[[], Sequence[int]]

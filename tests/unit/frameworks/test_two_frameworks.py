@@ -79,31 +79,19 @@ class TestHostCounter:
         second.cpu.missing["peak"] = "it keeps none"
         assert counter.missing == {"peak": "two's: it keeps none"}
 
-    def test_one_without_a_figure_is_left_out_with_a_note(self):
+    @pytest.mark.parametrize("of_second", ["no figure", "trouble", "nothing", "the whole process"])
+    def test_one_that_cannot_be_added_is_left_out_with_a_note(self, of_second):
         first, second, both = pair()
-        second.cpu.missing = {"allocated": "no compiler"}
+        second.lines = ["no compiler; CPU figures are from: resident set"]
+        if of_second == "no figure":
+            second.cpu.missing = {"allocated": "no compiler"}
+        elif of_second == "trouble":
+            second.trouble = UsageError("TENSORLENS_COUNTER=native: no compiler")
+        else:
+            second.cpu = None if of_second == "nothing" else ResidentCounter()
         assert both.host() is first.cpu
-        assert both.notes() == ["two: what it has on the CPU is not in these figures: no compiler"]
-
-    def test_one_that_raises_or_has_none_is_left_out_with_a_note(self):
-        first, second, both = pair()
-        second.trouble = UsageError("TENSORLENS_COUNTER=native: no compiler")
-        assert both.host() is first.cpu
-        beginning = "two: what it has on the CPU is not in these figures: "
-        assert both.notes() == [f"{beginning}TENSORLENS_COUNTER=native: no compiler"]
-        second.trouble, second.cpu = None, None
-        assert both.host() is first.cpu
-        assert both.notes() == [f"{beginning}nothing here counts it"]
-
-    def test_the_whole_process_is_never_added_to_what_is_in_it(self):
-        first, second, both = pair()
-        second.cpu = ResidentCounter()
-        second.lines = ["no compiler; CPU figures are from: resident set", "another note"]
-        assert both.host() is first.cpu
-        assert both.notes() == [
-            "another note",
-            "two: what it has on the CPU is not in these figures: no compiler",
-        ]
+        left_out = "two: what it has on the CPU is not in these figures (see tensorlens doctor)"
+        assert both.notes() == [left_out]
 
     def test_a_counter_of_the_process_counts_for_all(self):
         first, second, both = pair()
