@@ -77,9 +77,9 @@ class DocumentStream:
         # one that is closed stays closed
         with suppress(OSError, ValueError, AttributeError):
             sys.stdout.flush()
-            self._descriptor = _copy_of(1)
+            self._descriptor = os.dup(1)
             self._file = _file_of(self._descriptor)
-            _lead_to_standard_error(1)
+            os.dup2(2, 1)
 
     def write(self, record: Record) -> None:
         """Write the document; of the ranks of a job the first does, as with tables."""
@@ -99,16 +99,6 @@ class DocumentStream:
             say(f"error: cannot write to standard output: {error.strerror}")
 
 
-def _copy_of(descriptor: int) -> int:
-    """Return another descriptor of the same file, which no program is started with."""
-    try:
-        import fcntl
-    except ImportError:
-        return os.dup(descriptor)
-    # where standard error is closed, the next free one would be its
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-
-
 def _file_of(descriptor: int) -> tuple[int, int] | None:
     """Return which file is open there; None where none is."""
     try:
@@ -116,16 +106,6 @@ def _file_of(descriptor: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _lead_to_standard_error(descriptor: int) -> None:
-    """Make a descriptor one of standard error; without that, what is written there is lost."""
-    try:
-        os.dup2(2, descriptor)
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, descriptor)
-        os.close(nowhere)
 
 
 @contextmanager

@@ -33,8 +33,9 @@ class ProfiledFunction:
     """Compiler of its lines (``torch.compile``)."""
     compiled_into: bool = False
     """A compiler has read the decorated function into a larger graph."""
-    wrapped: bool = False
-    """It was given a wrapper, through which calls of it are measured."""
+    wrapped: bool | None = None
+    """Whether the wrapper that it was given first calls it itself: then all its calls go through
+    wrappers."""
 
     def __post_init__(self) -> None:
         self.account.passes.update(backward_passes(self.source, self.first_line))

@@ -218,11 +218,12 @@ class LineProfiler(WrappingMixin):
     def _region(self, function: Any) -> CallScope:
         inner = python_function(function)
         entry = self._entries[id(original(inner.__code__))]
-        # what another decorator calls is no wrapper's to exchange
-        if not entry.wrapped and (function is inner or entry.compiler is not None):
-            self._switch.remove(entry.account)
-            self._engine.watch(entry.account)
-            entry.wrapped = True
+        if entry.wrapped is None:
+            # what another decorator calls is no wrapper's to exchange
+            entry.wrapped = function is inner or entry.compiler is not None
+            if entry.wrapped:
+                self._switch.remove(entry.account)
+                self._engine.watch(entry.account)
         return CallScope(self._engine, self._switch, entry, self.call_ended)
 
 

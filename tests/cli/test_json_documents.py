@@ -234,14 +234,6 @@ def test_a_program_that_closes_all_descriptors_keeps_its_files(tmp_path: Path, v
     )
 
 
-def test_without_standard_error_the_document_stands_alone(tmp_path: Path) -> None:
-    (tmp_path / "talks.py").write_text("import os\nos.write(1, b'its own words')\n")
-    closed = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable]
-    done = tensorlens(tmp_path, "run", "--json", "talks.py", interpreter=closed)
-    assert done.returncode == 0
-    assert document(done)["functions"] == []
-
-
 @pytest.mark.parametrize(
     ("code", "words"),
     [

@@ -507,24 +507,6 @@ def test_a_function_that_was_only_added_is_seen_from_a_wrapped_one():
     assert wrapped["inner()"] == (400, 400 + 10000, 0)
 
 
-def test_a_wrapper_that_did_not_take_its_functions_name_sees_the_calls_by_that_name():
-    profiler = tensorlens.LineProfiler()
-    wrapped = profiler(descend)
-    base = handed_out()
-    wrapped(3)
-    lines = Lines(profiler.result().functions[0], base)
-    assert (lines.line("mine = ").hits, lines.function.calls) == (4, 4)
-    assert lines["mine = "] == (1600, 1600, 1600)
-
-    def local(depth):
-        mine = torch.empty(100)
-        return local(depth - 1) if depth else mine
-
-    profiler = tensorlens.LineProfiler()
-    profiler(local)(2)
-    assert profiler.result().functions[0].calls == 3
-
-
 def untraced(found):
     found.append(sys.gettrace())
     return found
