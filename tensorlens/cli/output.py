@@ -17,7 +17,7 @@ from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
 from tensorlens.loading import Record, load
-from tensorlens.ranks import Rank, current_rank
+from tensorlens.ranks import current_rank
 from tensorlens.render import ENDINGS, READ_AGAIN, checked_ending, ending_of, save, tagged
 from tensorlens.render.source import printable
 from tensorlens.render.view import View
@@ -129,8 +129,6 @@ class Output:
     path: Path
     """The same, absolute: the program may change its folder."""
     overwrite: bool
-    rank: Rank | None = None
-    """Of this process, where several write a file of this name."""
 
     @classmethod
     def checked(cls, typed: str, overwrite: bool) -> Output:
@@ -140,7 +138,7 @@ class Output:
             UsageError: the ending is not known, or the file exists and is not to be overwritten.
             TensorlensError: its folder does not exist or cannot be written to.
         """
-        made = cls._in_folder(typed, overwrite, None)
+        made = cls._in_folder(typed, overwrite)
         if not overwrite and os.path.lexists(made.path):
             raise UsageError(f"{typed} exists: choose another name, or overwrite it with -f")
         return made
@@ -162,7 +160,9 @@ class Output:
         rank = current_rank()
         if rank is None:
             return cls.checked(typed, overwrite)
-        return cls._in_folder(typed, overwrite, rank).of_process(os.getpid())
+        made = cls._in_folder(typed, overwrite)
+        name = tagged(made.path.name, f"rank{rank.number}.{os.getpid()}")
+        return cls(str(Path(typed).with_name(name)), made.path.with_name(name), overwrite)
 
     @classmethod
     def of_report(cls, args: Any, otherwise: str) -> Output | None:
@@ -181,7 +181,7 @@ class Output:
         return cls.of_program(typed, args.force)
 
     @classmethod
-    def _in_folder(cls, typed: str, overwrite: bool, rank: Rank | None) -> Output:
+    def _in_folder(cls, typed: str, overwrite: bool) -> Output:
         checked_ending(typed)
         path = Path(typed).absolute()
         if path.is_dir():
@@ -190,14 +190,7 @@ class Output:
             raise TensorlensError(f"cannot write {typed}: there is no folder {path.parent}")
         if not os.access(path.parent, os.W_OK):
             raise TensorlensError(f"cannot write {typed}: the folder is read-only")
-        return cls(typed, path, overwrite, rank)
-
-    def of_process(self, pid: int) -> Output:
-        """Return the output of one process: ``run.4711.json`` beside ``run.json``."""
-        own = str(pid) if self.rank is None else f"rank{self.rank.number}.{pid}"
-        name = tagged(self.path.name, own)
-        typed = str(Path(self.typed).with_name(name))
-        return Output(typed, self.path.with_name(name), self.overwrite, self.rank)
+        return cls(typed, path, overwrite)
 
     def next_step(self, command: Sequence[str]) -> str:
         """Return what to type next to look at the file; ``command`` is how the verb was called."""

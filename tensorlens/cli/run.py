@@ -232,7 +232,6 @@ class ProfiledRun:
         self._is_default = is_default
         """Whether nothing was named, and the program itself is profiled."""
         self.recorded = recorded
-        self._process = os.getpid()
         self.instrument = Instrument(targets, self._decorate, profile.profiler)
 
     def start(self) -> None:
@@ -266,9 +265,7 @@ class ProfiledRun:
 
     @property
     def _prints_tables(self) -> bool:
-        # a forked worker has no document
-        called = self._called
-        return called.output is None and (called.document is None or os.getpid() != self._process)
+        return self._called.output is None and self._called.document is None
 
     def _at_exit(self, process: str | None) -> None:
         recorded = self.recorded if process is None else None
@@ -283,21 +280,17 @@ class ProfiledRun:
 
     def _report_lines(self, process: str | None) -> None:
         profiler, called, output = profile.profiler, self._called, self._called.output
-        if self._prints_tables:
+        if process is not None or self._prints_tables:
             profiler.report_at_exit(process)
             if process is None and config.prints_tables():
                 self._say_next(profiler.has_printed, "")
             return
-        report = profiler.result(profiler.pending(process), process)
-        if called.document is not None and process is None:
+        report = profiler.result(profiler.pending(None))
+        if called.document is not None:
             called.document.write(report)
         if report.functions and output is not None:
-            if process is None:
-                output.deliver(report, f"; {output.next_step(called.command)}")
-            else:
-                output.of_process(os.getpid()).deliver(report, "")
-        if process is None:
-            self._say_next(bool(report.functions), called.not_written())
+            output.deliver(report, f"; {output.next_step(called.command)}")
+        self._say_next(bool(report.functions), called.not_written())
 
     def _say_next(self, was_profiled: bool, consequence: str) -> None:
         """Say what of ``-p`` did not run, and what to type next."""

@@ -109,13 +109,9 @@ _BY_TYPE = re.compile("<(?!lambda>)")
 
 
 class Session:
-    """Answers one client.
+    """Answers one client."""
 
-    Args:
-        steps: of this process; None where they are not counted.
-    """
-
-    def __init__(self, steps: StepCounter | None) -> None:
+    def __init__(self, steps: StepCounter) -> None:
         self._steps = steps
         self._levels = DeviceLevels()
         self._measures: tuple[MemReporter, LiveLines] | None = None
@@ -150,28 +146,20 @@ class Session:
                 path = _checked(request["file"])
                 return {"text": f"wrote {render.save(reporter.snapshot(), path)}"}
             case Ask.RECORD:
-                return {"text": self._record(int(request["steps"]), _checked(request["file"]))}
+                self._steps.record(int(request["steps"]), _checked(request["file"]))
+                return {"text": self._steps.state()}
 
     def _job_levels(self) -> JobLevels:
-        steps = self._steps
-        recording = None if steps is None else steps.recording
+        recording = self._steps.recording
         return JobLevels(
             command=printable(shlex.join([Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]])),
             rank=str(ranks.current_rank() or ""),
-            steps=None if steps is None else steps.count,
+            steps=self._steps.count,
             devices=tuple(self._levels.read()),
             notes=tuple(self._levels.notes()),
-            recording="" if steps is None else steps.state(),
+            recording=self._steps.state(),
             is_recording=recording is not None and recording.is_on,
         )
-
-    def _record(self, steps: int, path: Path) -> str:
-        if self._steps is None:
-            raise TensorlensError(
-                "steps are counted only in a job that was started with TENSORLENS_LIVE=1"
-            )
-        self._steps.record(steps, path)
-        return self._steps.state()
 
 
 def _tensors(reporter: MemReporter) -> TensorTotals:
@@ -236,7 +224,7 @@ class Server:
         self._path = Path()
         self._connections: set[socket.socket] = set()
         self._pid = os.getpid()
-        self._steps: StepCounter | None = None
+        self._steps = StepCounter()
 
     def start(self, follows_steps: bool) -> None:
         """Serve, with the frameworks that are imported now; the second time take up the others.
@@ -257,7 +245,6 @@ class Server:
             atexit.register(self.close)
             os.register_at_fork(after_in_child=self._forget)
         if follows_steps:
-            self._steps = self._steps or StepCounter()
             for each in adapters():
                 # from the first allocation on, so that the bytes are all there are
                 each.cpu_counter()
@@ -269,7 +256,7 @@ class Server:
         if listening is None:
             return
         with suppress(Exception):
-            if self._steps is not None and self._steps.recording is not None:
+            if self._steps.recording is not None:
                 self._steps.recording.finish()
         with suppress(OSError):
             self._path.unlink()
@@ -285,8 +272,7 @@ class Server:
                     os.close(each.detach())
         self._listening = None
         self._connections.clear()
-        if self._steps is not None:
-            self._steps.recording = None
+        self._steps.recording = None
 
     def _accept(self) -> None:
         while (listening := self._listening) is not None:

@@ -21,13 +21,15 @@ class StepCounter:
     """Counts the steps of the first framework whose optimizer steps."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int | None = None
+        """None where they are not counted."""
         self.recording: StepRecording | None = None
         self._followed: list[Adapter] = []
         self._leader: Adapter | None = None
 
     def follow(self, adapter: Adapter) -> None:
         """Count the steps of one more framework, from now on."""
+        self.count = self.count or 0
         if adapter not in self._followed:
             self._followed.append(adapter)
             adapter.when_stepped(lambda: self._stepped(adapter))
@@ -38,6 +40,10 @@ class StepCounter:
         Raises:
             TensorlensError: no step is to be expected, or a recording is on already.
         """
+        if self.count is None:
+            raise TensorlensError(
+                "steps are counted only in a job that was started with TENSORLENS_LIVE=1"
+            )
         running = self.recording
         if running is not None and running.is_on:
             if steps:
@@ -61,7 +67,7 @@ class StepCounter:
         """A step has ended, in the thread that made it."""
         self._leader = self._leader or adapter
         if self._leader is adapter:
-            self.count += 1
+            self.count = (self.count or 0) + 1
             if self.recording is not None:
                 self.recording.step_ends(self.count)
 

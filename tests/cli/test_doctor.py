@@ -12,14 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from tensorlens.cli import doctor
+from tensorlens.frameworks import inventory
 from tests.json_page import Checker
 
 MAIN = """
 import argparse, functools, sys
 from tensorlens.cli import doctor
 
-# asked once for all that is printed here: TensorFlow takes seconds
-doctor._of_tensorflow = functools.cache(doctor._of_tensorflow)
+# asked once for all that is printed here: they take seconds
+doctor._framework = functools.cache(doctor._framework)
 parser = argparse.ArgumentParser(prog="tensorlens")
 doctor.add_doctor(parser.add_subparsers(required=True))
 for encoding, *arguments in (("ascii",), ("utf-8",), ("utf-8", "--json")):
@@ -95,22 +96,26 @@ def test_without_torch_it_says_how_to_get_it_and_falls_back(monkeypatch, capsys)
     assert "cpu " in text
 
 
-def test_a_broken_torch_is_a_finding_not_a_traceback(monkeypatch, capsys):
-    real = importlib.import_module
+def test_a_broken_framework_is_a_finding_not_a_traceback(monkeypatch):
+    def broken(name):
+        raise OSError("libc10.so: cannot open shared object file\nmore")
 
-    def broken(name, *rest):
-        if name == "torch":
-            raise OSError("libc10.so: cannot open shared object file\nmore")
-        return real(name, *rest)
+    monkeypatch.setattr(inventory, "import_module", broken)
+    (found,) = inventory.examine("torch")
+    reason = "OSError: libc10.so: cannot open shared object file"
+    assert found == inventory.unusable("torch", reason) and not found.ok
 
-    monkeypatch.setattr(importlib, "import_module", broken)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
-    monkeypatch.setattr(doctor, "_of_tensorflow", lambda: "broken, too")
-    assert doctor.run(argparse.Namespace(json=True)) == 0
-    torch = json.loads(capsys.readouterr().out)["findings"][1]
-    assert not torch["ok"]
-    assert "OSError: libc10.so: cannot open shared object file; reinstall" in torch["detail"]
+
+def test_a_framework_that_works_and_cannot_be_read(monkeypatch):
+    def partly(name):
+        if name != "tensorflow":
+            raise RuntimeError("broken")
+        return SimpleNamespace(__version__="2.21.0")
+
+    monkeypatch.setattr(inventory, "import_module", partly)
+    (found,) = inventory.examine("tensorflow")
+    assert found.name == "tensorflow 2.21.0"
+    assert found.detail == "it works, but tensorlens cannot read it: RuntimeError: broken"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a script stands for Python")
@@ -134,25 +139,26 @@ def having(find, package):
 
 
 @pytest.mark.parametrize(
-    ("fields", "ok", "words"),
+    ("devices", "ok", "words"),
     [
-        ({"built": False, "build": "a CUDA build"}, False, "not in this torch; needs a CUDA build"),
-        ({"devices": 0}, False, "this process sees no device"),
-        ({"devices": 8}, True, "8 devices; allocated, peak from: S; exact; no reserved: why"),
-        ({"devices": None}, True, "number of devices unknown until it is initialised; "),
+        (0, False, "this process sees no device"),
+        (8, True, "8 devices; allocated, peak from: S; exact; no reserved: why"),
+        (None, True, "number of devices unknown until it is initialised; "),
     ],
 )
-def test_what_it_says_of_a_backend(fields, ok, words):
-    source = SimpleNamespace(
-        **{
-            **{"name": "cuda", "built": True, "devices": 1, "source": "S", "precision": "exact"},
-            **{"figures": ("allocated", "peak"), "missing": {"reserved": "why"}},
-            **{"measurable": ok},
-            **fields,
-        }
-    )
-    finding = doctor._source(source)
-    assert finding.ok is ok
+def test_what_it_says_of_a_backend(monkeypatch, devices, ok, words):
+    pytest.importorskip("torch")
+    from tensorlens.frameworks.torch import inventory
+
+    kind = SimpleNamespace(name="cuda", build="a CUDA build")
+    monkeypatch.setattr(inventory.accelerators, "backends", {})
+    assert inventory._accelerator(kind).detail == "not in this torch; needs a CUDA build"
+    backend = SimpleNamespace(visible=lambda: devices)
+    counter = SimpleNamespace(source="S", precision="exact", missing={"reserved": "why"})
+    monkeypatch.setattr(inventory.accelerators, "backends", {"cuda": backend})
+    monkeypatch.setattr(inventory.accelerators, "DeviceCounter", lambda *_: counter)
+    finding = inventory._accelerator(kind)
+    assert finding.ok is finding.measures is ok
     assert words in finding.detail
 
 

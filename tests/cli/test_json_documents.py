@@ -3,7 +3,6 @@
 import base64
 import gzip
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path

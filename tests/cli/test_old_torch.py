@@ -53,6 +53,7 @@ def test_calls_say_which_torch_is_needed(run, call):
 
 def test_doctor_says_which_torch_is_needed(run):
     # TensorFlow takes seconds
-    code = "from tensorlens.cli import doctor, main; doctor._tensorflow = list; main(['doctor'])"
+    code = "from tensorlens.cli import doctor, main; doctor._FRAMEWORKS = ('torch',)"
+    code += "; main(['doctor'])"
     words = " ".join(run("-c", code).split())
     assert "torch 2.5.1+cpu" in words and "needs torch 2.6 or later: pip install -U" in words

@@ -114,7 +114,7 @@ def test_suggest(warm_interpreters, capsys):
 
 def test_doctor_finds_everything_native(monkeypatch, capsys):
     # it takes seconds, and is asked in tests/cli
-    monkeypatch.setattr(doctor, "_of_tensorflow", lambda: "not asked")
+    monkeypatch.setattr(doctor, "_FRAMEWORKS", ("torch",))
     assert main(["doctor", "--json"]) == 0
     findings = json.loads(capsys.readouterr().out)["findings"]
     native = {

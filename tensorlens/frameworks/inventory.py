@@ -1,0 +1,88 @@
+"""What an installed framework can measure here, for ``tensorlens doctor``; starts no device.
+
+Run as a program it prints that as JSON: an import takes seconds, talks, and can fail in any way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+
+from tensorlens.errors import TensorlensError
+from tensorlens.frameworks.base import Counter
+from tensorlens.guards import first_line
+
+_FIGURES = ("allocated", "peak", "reserved")
+_ANOTHER = "TENSORLENS_COUNTER asks for another"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's table."""
+
+    name: str
+    ok: bool
+    detail: str
+    """Its source and precision; or why it is missing and how to get it."""
+    measures: bool = False
+    """Whether memory can be measured by it."""
+    part_of: str = ""
+    """The finding it belongs to: ``torch`` for the sources of torch's figures."""
+
+
+def examine(name: str) -> list[Finding]:
+    """Import a framework and return what is found, the framework itself first."""
+    try:
+        title = f"{name} {import_module(name).__version__}"
+    except Exception as error:
+        return [unusable(name, _in_one_line(error))]
+    try:
+        parts: Sequence[Finding] = import_module(f"tensorlens.frameworks.{name}.inventory").take()
+    except Exception as error:
+        detail = f"it works, but tensorlens cannot read it: {_in_one_line(error)}"
+        return [Finding(title, False, detail)]
+    whole = Finding(title, True, "its allocators count the bytes")
+    return [whole, *(replace(each, part_of=name) for each in parts)]
+
+
+def unusable(name: str, reason: str) -> Finding:
+    """Return the finding of a framework that cannot be imported."""
+    return Finding(name, False, f"installed but unusable: {reason}; reinstall {name}")
+
+
+def part(name: str, problem: str | None, detail: str) -> Finding:
+    """Return the finding of what works unless there is a problem."""
+    return Finding(name, problem is None, detail if problem is None else problem)
+
+
+def native_counter(is_native: bool, fallback: str | None, origin: str) -> Finding:
+    """Return the finding of the counter of host memory; ``fallback`` is why it is not in place."""
+    return part("native counter", None if is_native else fallback or _ANOTHER, origin)
+
+
+def counter_finding(name: str, counter: Counter, *before: str) -> Finding:
+    """Return the finding of a device's counter, what stands before its figures first."""
+    missing = counter.missing
+    figures = [each for each in _FIGURES if each not in missing]
+    if figures:
+        told = [f"{', '.join(figures)} from: {counter.source}; {counter.precision}"]
+        told += [f"no {figure}: {reason}" for figure, reason in missing.items()]
+    else:
+        told = [*dict.fromkeys(missing.values())]
+    measures = "allocated" in figures
+    return Finding(name, measures, "; ".join([*before, *told]), measures)
+
+
+def _in_one_line(error: Exception) -> str:
+    line = first_line(error)
+    is_told = isinstance(error, TensorlensError) or line == type(error).__name__
+    return line if is_told else f"{type(error).__name__}: {line}"
+
+
+if __name__ == "__main__":
+    # apart from what the framework itself prints
+    found = [asdict(each) for each in examine(sys.argv[1])]
+    sys.stdout.write(f"\n{json.dumps(found)}\n")
