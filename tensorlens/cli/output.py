@@ -17,7 +17,7 @@ from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
 from tensorlens.loading import Record, load
-from tensorlens.ranks import current_rank
+from tensorlens.ranks import current_rank, tag
 from tensorlens.render import ENDINGS, READ_AGAIN, checked_ending, ending_of, save, tagged
 from tensorlens.render.source import printable
 from tensorlens.render.view import View
@@ -157,11 +157,10 @@ class Output:
         Raises:
             TensorlensError: as :meth:`checked` does.
         """
-        rank = current_rank()
-        if rank is None:
+        if current_rank() is None:
             return cls.checked(typed, overwrite)
         made = cls._in_folder(typed, overwrite)
-        name = tagged(made.path.name, f"rank{rank.number}.{os.getpid()}")
+        name = tagged(made.path.name, tag())
         return cls(str(Path(typed).with_name(name)), made.path.with_name(name), overwrite)
 
     @classmethod

@@ -236,8 +236,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("ending", ["json", "html", "tlens.gz", "pickle"])
-@pytest.mark.parametrize("place", ["open", "replace"])
+@pytest.mark.parametrize(
+    ("ending", "place"),
+    [("json", "open"), ("html", "replace"), ("tlens.gz", "open"), ("pickle", "replace")],
+)
 def test_interrupt_leaves_the_old_file_of_any_kind(
     saved: Path,
     tmp_path: Path,

@@ -98,17 +98,15 @@ def test_the_program_sees_what_it_would_see(folder, words):
     assert '"same": true' in plain.stdout
 
 
-@pytest.mark.parametrize("options", [(), ("-p", "fail.py")], ids=["alone", "profiled"])
-@pytest.mark.parametrize(
-    "how",
-    "raise cause context group arguments number text none".split()
-    + "interrupt terminate hook hook-exits".split(),
-)
-def test_it_ends_as_the_program_does(folder, how, options):
+OWN = ("raise", "interrupt", "terminate", "hook", "hook-exits")
+"""What ends as the interpreter makes it end."""
+
+
+@pytest.mark.parametrize("how", [*OWN, *"cause context group arguments number text none".split()])
+def test_it_ends_as_the_program_does(folder, how):
     plain = python(folder, "fail.py", how)
-    # what it ends as is the interpreter's own doing: once it is one's own
-    run = fresh_tensorlens if options else tensorlens
-    profiled = run(folder, "run", "-o", "out.json", *options, "fail.py", how)
+    run = fresh_tensorlens if how in OWN else tensorlens
+    profiled = run(folder, "run", "-o", "out.json", "fail.py", how)
     same(plain, profiled)
     if how == "interrupt":
         assert plain.returncode == -signal.SIGINT

@@ -50,7 +50,8 @@ class RunningFrames:
             return "something removed the trace function: lines that ran after it are missing"
         if current != self._on_call:
             return f"{_name(current)} took over: lines that ran after it are missing"
-        if all(each.thread is not activation.thread for each in self._frames.values()):
+        others = [*self._frames.values()]  # of other threads as well
+        if all(each.thread is not activation.thread for each in others):
             sys.settrace(None)
         return None
 
