@@ -39,13 +39,15 @@ class ProfiledBlock:
         self, engine: Engine, frame: FrameType, function: ProfiledFunction | None = None
     ) -> None:
         self.function = function or _block(frame)
-        self.frame = id(frame)
         self._engine = engine
+        self._thread = engine.thread()
         self._activation: Activation = engine.adopt(self.function.account, frame)
 
     def close(self, frame: FrameType, error: BaseException | None) -> None:
         """End the block; its last line ends here."""
         self._engine.release(self._activation, self.function.account, frame, error)
+        # a generator's may end in another thread
+        self._engine.let_go(self._thread)
 
 
 def _block(frame: FrameType, *, whole: bool = False) -> ProfiledFunction:
@@ -274,7 +276,8 @@ class Profile:
 
     def __init__(self, options: Options | None = None) -> None:
         self._options = options or Options()
-        self._open = threading.local()
+        self._open: list[tuple[int, int, ProfiledBlock | None]] = []
+        """The identities of frame and thread of each block that has begun, and the block."""
 
     @property
     def profiler(self) -> DecoratorProfiler:
@@ -318,7 +321,7 @@ class Profile:
             # a block that runs to build a graph does nothing else
             if config.enabled() and not compiler.is_building():
                 block = self.profiler.block(sys._getframe(1))
-        self._blocks().append(block)
+        self._open.append((id(sys._getframe(1)), threading.get_ident(), block))
         return block
 
     def __exit__(
@@ -327,21 +330,22 @@ class Profile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        blocks, frame = self._blocks(), sys._getframe(1)
-        # blocks in generators need not end in the order they began
-        own = (at for at, each in enumerate(blocks) if each and each.frame == id(frame))
-        block = blocks.pop(max(own, default=-1))
+        frame = sys._getframe(1)
+        block = self._last_open(frame)
         if block is not None:
             with guarded("a block was not profiled to its end"):
                 block.close(frame, error)
             engine.explain(error)
             self.profiler.block_ended(block, self._options)
 
-    def _blocks(self) -> list[ProfiledBlock | None]:
-        if not hasattr(self._open, "blocks"):
-            self._open.blocks = []
-        blocks: list[ProfiledBlock | None] = self._open.blocks
-        return blocks
+    def _last_open(self, frame: FrameType) -> ProfiledBlock | None:
+        """Take the frame's last block, of any thread; else the thread's, begun by an ExitStack."""
+        for at, key in ((0, id(frame)), (1, threading.get_ident())):
+            for each in reversed([*self._open]):
+                if each[at] == key:
+                    self._open.remove(each)
+                    return each[2]
+        return None
 
 
 @functools.cache

@@ -240,6 +240,9 @@ class WatchingSwitch(Switch):
         self._engine = engine
         self._functions: list[tuple[Account, FunctionType | None]] = []
 
+    def __reduce__(self) -> tuple[type[Switch], tuple[()]]:
+        return Switch, ()
+
     def add(self, account: Account, function: FunctionType | None) -> None:
         """Watch ``account`` whenever the switch is on, in ``function`` by whomever it is called."""
         if self.count:

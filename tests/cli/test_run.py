@@ -241,6 +241,32 @@ def test_o_adds_up_a_block_whose_code_is_compiled_anew(folder):
     assert [each.lines[-1].hits for each in report.functions] == [3, 1]
 
 
+def test_blocks_that_end_in_another_thread_or_frame(folder):
+    (folder / "elsewhere.py").write_text(
+        "import contextlib, sys, threading, tensorlens\n"
+        "def steps():\n"
+        "    with tensorlens.profile:\n"
+        "        for number in range(3):\n"
+        "            yield number\n"
+        "def rest():\n"
+        "    print([*begun])\n"
+        "begun = steps()\n"
+        "next(begun)\n"
+        "thread = threading.Thread(target=rest)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "with contextlib.ExitStack() as stack:\n"
+        "    stack.enter_context(tensorlens.profile)\n"
+        "(lambda: None)()\n"
+        "print(sys.gettrace())\n"
+    )
+    done = tensorlens(folder, "run", "-o", "out.json", "elsewhere.py")
+    assert (done.returncode, done.stdout) == (0, "[1, 2]\nNone\n")
+    assert "Traceback" not in done.stderr
+    functions = LineReport.from_json((folder / "out.json").read_text("utf-8")).functions
+    assert [each.calls for each in functions if each.name.endswith("steps()")] == [1]
+
+
 def test_o_adds_up_a_block_that_two_threads_begin_at_once(folder):
     (folder / "threads.py").write_text(
         "import linecache, threading, tensorlens\n"

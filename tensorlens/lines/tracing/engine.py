@@ -259,9 +259,9 @@ class Engine:
         """Do :meth:`enable` for a ``with`` statement rather than for one call."""
         self.enable().held += 1
 
-    def let_go(self) -> None:
-        """Undo one :meth:`hold`."""
-        thread = self.thread()
+    def let_go(self, thread: ThreadState | None = None) -> None:
+        """Undo one :meth:`hold`, or an :meth:`adopt` that began in ``thread``."""
+        thread = thread or self.thread()
         thread.held -= 1
         thread.depth -= 1
 
@@ -300,14 +300,14 @@ class Engine:
         frame: FrameType,
         error: BaseException | None = None,
     ) -> None:
-        """Undo :meth:`adopt`; the line that is running ends here, by ``error`` if given."""
+        """End what :meth:`adopt` began, its line by ``error`` if given; then :meth:`let_go`."""
         if len(activation.accounts) > 1:
             activation.part(account, error)
         else:
             activation.finish(error)
-            account.failure = self.tracer.source.release(frame) or account.failure
+            trouble = self.tracer.source.release(activation, frame)
+            account.failure = trouble or account.failure
         self._unwatch(account, activation.code)
-        self.let_go()
 
     def explain(self, error: BaseException | None) -> None:
         """Add to ``error`` what a person needs to know of it, if memory has run out.

@@ -141,9 +141,9 @@ class Instrumentation(EventSource):
         is_plain = original(frame.f_code) is frame.f_code
         return self._running.adopt(activation, frame) if is_plain else None
 
-    def release(self, frame: FrameType) -> str | None:
+    def release(self, activation: Activation, frame: FrameType) -> str | None:
         """Undo :meth:`adopt`; return what went wrong meanwhile, or None."""
-        return self._running.release(frame)
+        return self._running.release(activation, frame)
 
     def _step_aside(self, codes: Container[int] | None) -> None:
         """A compiler will read functions: give back their code to those that do not run.

@@ -39,12 +39,13 @@ class RunningFrames:
         sys.settrace(self._on_call)
         return None
 
-    def release(self, frame: FrameType) -> str | None:
+    def release(self, activation: Activation, frame: FrameType) -> str | None:
         """Undo :meth:`adopt`; return what went wrong meanwhile, or None."""
-        activation = self._frames.pop(id(frame), None)
-        if activation is None:
+        if self._frames.pop(activation.frame, None) is None:
             return None
-        frame.f_trace = None
+        # an ExitStack begins in one frame and ends in another
+        if id(frame) == activation.frame:
+            frame.f_trace = None
         current = sys.gettrace()
         if current is None:
             return "something removed the trace function: lines that ran after it are missing"
@@ -57,6 +58,9 @@ class RunningFrames:
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> None:
         """Take the call of any function in the thread; one of our frames may go on so."""
+        if not self._frames:
+            # the last one has ended in another thread
+            sys.settrace(None)
         activation = self._frames.get(id(frame))
         if activation is not None:
             try:

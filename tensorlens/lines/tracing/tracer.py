@@ -51,7 +51,7 @@ class EventSource:
         """Report the lines of a frame that runs, from its next line on; return why not, or None."""
         return None
 
-    def release(self, frame: FrameType) -> str | None:
+    def release(self, activation: Activation, frame: FrameType) -> str | None:
         """Stop what :meth:`adopt` began; return what went wrong meanwhile, or None."""
         return None
 
