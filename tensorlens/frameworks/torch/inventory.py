@@ -10,7 +10,6 @@ from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS, Backend
 from tensorlens.frameworks.torch.census.scan import fallback_reason, open_scan
 from tensorlens.frameworks.torch.native import COUNTER
-from tensorlens.frameworks.torch.release import check_release
 from tensorlens.heap import not_native
 from tensorlens.native.build import origin
 from tensorlens.render.figures import counted
@@ -21,7 +20,6 @@ def take() -> list[Finding]:
 
     No accelerator is initialised, and ``torch.cuda.is_initialized()`` stays as it was.
     """
-    check_release()
     open_scan().close()
     slow = fallback_reason() or not_native() or None
     return [
@@ -33,7 +31,7 @@ def take() -> list[Finding]:
 
 
 def _host() -> list[Finding]:
-    is_native, fallback = False, _reason(cpu.fallback_reason)
+    is_native = False
     try:
         counter = cpu.cpu_counter()
     except TensorlensError as error:
@@ -41,6 +39,7 @@ def _host() -> list[Finding]:
     else:
         host = counter_finding("cpu", counter)
         is_native = counter.source == cpu.CpuCounter.source
+    fallback = _reason(cpu.fallback_reason)
     return [host, native_counter(is_native, fallback, origin(COUNTER))]
 
 
