@@ -176,12 +176,14 @@ def _value(tensor: Any) -> Any:
 
 
 def _ctc_loss(original: Any, log_probs: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take lengths on the CPU, as a card does.
+    """Take lengths on the CPU or as numbers, as a card does.
 
     For tensors without data torch has no such way (aten/src/ATen/native/LossCTC.cpp, torch 2.13).
     """
 
     def on_device(given: Any) -> Any:
+        if isinstance(log_probs, FakeTensor) and isinstance(given, list | tuple):
+            return torch.tensor(given, device=log_probs.device)
         return given.to(log_probs.device) if isinstance(given, torch.Tensor) else given
 
     lengths = {name: on_device(each) for name, each in kwargs.items()}
