@@ -145,8 +145,8 @@ TL_EXPORT int64_t tl_nodes_take(NodeEvent* found, int64_t most) {
 // Has all nodes met for the first time anew, and gives back the room of a log that is empty.
 TL_EXPORT void tl_nodes_forget() {
   const Holding holding(g_node_log.lock);
-  g_node_log.met = {};
+  g_node_log.met.clear();
   if (g_node_log.events.empty()) {
-    g_node_log.events = {};
+    g_node_log.events.shrink_to_fit();
   }
 }
