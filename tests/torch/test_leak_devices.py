@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using backward.. with create_gra
 @pytest.fixture
 def device(monkeypatch):
     # seconds that looks may take: no matter how busy this machine is
-    monkeypatch.setattr(torch_steps, "_FREE", 60)
+    monkeypatch.setattr(torch_steps, "_FREE_SECONDS", 60)
     try:
         with stand_in(monkeypatch) as found:
             yield found

@@ -38,11 +38,11 @@ _KINDS = {kind.device_type: kind for kind in KINDS}
 _FOLLOWED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
 _BEFORE = -1
 """The era of blocks that were made before someone followed."""
-_FREE, _PART = 0.05, 0.05
-"""Seconds for looks at all blocks that are free, and the part of the time that further ones get."""
+_FREE_SECONDS, _TIME_SHARE = 0.05, 0.05
+"""Looks at all blocks may take these seconds, and besides this part of the time since the start."""
 _HANDED_OUT = "active_allocated"
 _FIRST = 1 << 24
-"""The first number of a line here; lines of the host have smaller ones."""
+"""The first number of a line on an accelerator; lines of the host have smaller ones."""
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES: Signatures = {
@@ -194,14 +194,14 @@ class DeviceSteps:
         return _sums(map(self._number, births, devices), sizes)
 
     def asked(self) -> dict[int, tuple[int, int]] | None:
-        """Return the same with the bytes that were asked for; None where it would take too long.
+        """Return :meth:`lines` with the bytes asked for; None where it would take too long.
 
         The allocator's list is read, which takes longer the more blocks there are.
         """
         begun = perf_counter()
-        if self._spent > _FREE + _PART * (begun - self._begun):
+        if self._spent > _FREE_SECONDS + _TIME_SHARE * (begun - self._begun):
             return None
-        # what the list is made of would have it run
+        # the many new objects of the list would start the collector
         with paused_collector():
             left = self.left(_BEFORE)
         sums = _sums(left.birth, left.size)
@@ -217,7 +217,7 @@ class DeviceSteps:
         for address, size, birth, era, device in zip(*columns, strict=True):
             known = requested[kinds[device]]
             if known is not None and address not in known:
-                # the allocator knows better
+                # not handed out, by the allocator's own list
                 continue
             left.address.append(address)
             left.size.append(size if known is None else known[address].asked)
@@ -234,7 +234,7 @@ class DeviceSteps:
         return SourceLine(*self._table.birth_line(birth))
 
     def device(self, number: int) -> str | None:
-        """Return the device of the blocks with a line's number; None if it is not of here."""
+        """Return the device of the blocks with a line's number; None for a number of the host."""
         born = self._born.get(number)
         return None if born is None else _name_of(born[1])
 
