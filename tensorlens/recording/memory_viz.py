@@ -30,8 +30,8 @@ _GAP = 1 << 20
 def made_up_segments(log: EventLog) -> list[Segment]:
     """Return segments around the blocks that lie in none of the log's.
 
-    Together with ``log.segments`` they list every block that is there at the end. On a device
-    without any segment they also cover the addresses of those that are not.
+    Together with ``log.segments`` they list every block that lives at the end. On a device
+    without any segment they also cover the addresses of blocks that were freed.
     """
     made: list[Segment] = []
     for number, device in enumerate(log.devices):
@@ -98,9 +98,10 @@ def _free(start: int, end: int) -> list[SegmentBlock]:
 
 
 PROTOCOL = 4
-"""The viewer knows no higher one."""
+"""The newest pickle protocol that the viewer reads."""
 _NUMBERED = re.compile(r"(?:.*/)?[a-z]+:(\d{1,2})")
 _US = 1_000_000
+"""Microseconds in a second."""
 
 
 def memory_viz(recording: Recording) -> bytes:
@@ -171,7 +172,7 @@ class _Snapshot:
                 verbs = ("map", "unmap") if log.devices[device] in mapped else ("alloc", "free")
                 trace.append({"action": f"segment_{verbs[kind != SEGMENT_ALLOC]}", **event})
         for trace in filter(None, traces):
-            # the viewer stops at categories among which there is no such one
+            # the viewer fails on categories without ``unknown`` among them
             last = {key: trace[-1][key] for key in ("size", "stream", "time_us")}
             trace.append({"action": "snapshot", "addr": 0, **last, "category": "unknown"})
 

@@ -17,7 +17,7 @@ Place = tuple[int, int]
 """Numbers of a stack and a context: all that is known of where an event was. There are few."""
 
 Key = tuple[int, Hashable]
-"""A thread, and what tells one stretch of its events from the next; None ends none."""
+"""A thread, and the key of a run of its events; None goes on with the run before."""
 
 _T = TypeVar("_T")
 _NOTHING = Context()
@@ -52,11 +52,11 @@ class EventIndex:
         self._spans: PlaceTable[Key] = PlaceTable(self._span)
 
     def place(self, row: int) -> Place:
-        """Return where an event was."""
+        """Return the place of an event."""
         return self.log.stack[row], self.log.context[row]
 
     def context(self, place: Place) -> Context:
-        """Return what ran there."""
+        """Return the context of a place: the operator, node and thread that ran."""
         return _NOTHING if place[1] < 0 else self.log.contexts[place[1]]
 
     @cached_property
@@ -79,12 +79,12 @@ class EventIndex:
     def spans(self) -> array[int]:
         """Number of the span of each row: a thread's events in one phase.
 
-        What is of phase ``other`` ends none: a span lasts until the next phase begins.
+        Events of phase ``other`` end no span: it lasts until the next phase begins.
         """
-        return _stretches(map(self._spans.__getitem__, self.places()))
+        return _run_numbers(map(self._spans.__getitem__, self.places()))
 
     def places(self) -> Iterable[Place]:
-        """Give where each event was."""
+        """Give the place of each event."""
         return zip(self.log.stack, self.log.context, strict=True)
 
     def within_run(self, row: int) -> bool:
@@ -129,7 +129,7 @@ class EventIndex:
         return context.thread, (place[0], context.outer or context.op)
 
     def _numbered(self, of: Callable[[Place], Key]) -> array[int]:
-        return _stretches(map(PlaceTable(of).__getitem__, self.places()))
+        return _run_numbers(map(PlaceTable(of).__getitem__, self.places()))
 
     def _span(self, place: Place) -> Key:
         phase = self.phase[place]
@@ -141,7 +141,8 @@ def event_index(recording: Recording) -> EventIndex:
     return recording.once("index", lambda now: EventIndex(now.log))
 
 
-def _stretches(keys: Iterable[Key]) -> array[int]:
+def _run_numbers(keys: Iterable[Key]) -> array[int]:
+    """Number the runs of equal keys of each thread from 1; 0 before a thread's first run."""
     last: dict[int, Hashable] = {}
     current: dict[int, int] = {}
     numbers = array("i")

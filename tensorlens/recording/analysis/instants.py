@@ -36,8 +36,8 @@ class Residents(RowSequence[Resident]):
     Args:
         roles: of the log.
         rows: those of the allocations.
-        now: the instant that ages are told for, in nanoseconds; None takes that of each free,
-            or of the last event.
+        now: the instant of the ages, in nanoseconds since the recording began; None takes that
+            of each free, or of the last event.
     """
 
     __slots__ = ("_now", "_roles", "rows")
@@ -94,7 +94,7 @@ def peak(recording: Recording, device: str | None = None) -> Moment:
     highest, row = device_peak(recording, device)
     if dropped_peak(recording, device) > highest:
         log = recording.log.adopted(recording.origin.dropped_peaks[device])
-        # its newest block is what made it the highest instant
+        # the peak was reached when its newest block was made
         now = max(log.time)
         return _moment(recording, Roles(EventIndex(log)), device, range(len(log)), -1, now)
     reached = times_reached(recording, device, highest)
@@ -158,9 +158,10 @@ def largest_sums(pairs: Iterable[tuple[_K, int]]) -> dict[_K, int]:
 
 
 def row_at(log: EventLog, instant: int | str, *, last: bool = True) -> int:
-    """Return the event after which it is the instant: an event's number, or the name of a mark.
+    """Return the row of the event that an instant follows; -1 is the start.
 
-    -1 is the start. Of marks with the same name it is the last, or else the first.
+    ``instant`` is an event's number or the name of a mark. Of marks with the same name it is the
+    last, or with ``last=False`` the first.
     """
     if isinstance(instant, str):
         return _of_mark(log, instant, last)
