@@ -1,4 +1,4 @@
-"""``tensorlens estimate`` and ``plan``: memory predicted without a GPU, and of inputs."""
+"""The verbs ``tensorlens estimate`` (a step, without a GPU) and ``plan`` (an input queue)."""
 
 from __future__ import annotations
 

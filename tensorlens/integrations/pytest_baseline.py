@@ -19,7 +19,7 @@ class Baseline:
 
     Args:
         path: the file.
-        tolerance: by which part of it a peak may be above the file's: 0.05 is 5 %.
+        tolerance: the part by which a peak may exceed the file's: 0.05 is 5 %.
         update: judge nothing, and write the file anew.
 
     Raises:
@@ -33,7 +33,7 @@ class Baseline:
         self._peaks = _read(path, may_be_missing=update)
 
     def excess(self, test: str, peaks: Mapping[str, int]) -> str:
-        """Return by how much a test is above the baseline, in words; nothing where it is not."""
+        """Return in words by how much a test is above the baseline; "" where it is not."""
         if self.update:
             return ""
         lines = []
@@ -48,7 +48,7 @@ class Baseline:
         return "\n".join(lines)
 
     def missing_text(self, peaks: Mapping[str, Mapping[str, int]]) -> str:
-        """Return how many of the tests that ran are not in it, in words; nothing for none."""
+        """Return in words how many of the tests that ran are not in the file; "" for none."""
         new = [test for test in peaks if test not in self._peaks]
         if self.update or not new:
             return ""
@@ -56,7 +56,7 @@ class Baseline:
         return f"tensorlens: {count} not in {self._path}; --tensorlens-update adds them"
 
     def write(self, peaks: Mapping[str, Mapping[str, int]]) -> None:
-        """Write it, where it is to be updated; tests that did not run keep their figures."""
+        """Write the file if ``update`` is set; tests that did not run keep their figures."""
         if not self.update:
             return
         tests = {**self._peaks, **peaks}

@@ -33,7 +33,7 @@ def devices() -> list[str]:
 
 
 def allocated(device: str) -> int | None:
-    """Return the bytes that an accelerator's allocator says are in use; None if it does not."""
+    """Return the bytes in use on an accelerator such as ``cuda:0``; None if they are not known."""
     made = runtime()
     if made is None:
         return None
@@ -68,7 +68,10 @@ _reset: Any = None
 
 
 def read_peak(device: str) -> tuple[int, int] | None:
-    """Return what is in use and the peak since the previous read, in bytes; None if not known."""
+    """Return the bytes in use and the peak since the previous read; None if not known.
+
+    ``device`` is TensorFlow's short name: ``GPU:0``.
+    """
     with _peaks_lock:
         _install()
         made = runtime()
@@ -132,7 +135,7 @@ def used_devices() -> Sequence[str]:
 
 
 def device_name(device: Any) -> str:
-    """Return torch's full spelling of a device.
+    """Return the name of a device as torch spells it: ``cuda:0`` for ``/GPU:0``.
 
     Raises:
         DeviceError: it surely does not exist here.

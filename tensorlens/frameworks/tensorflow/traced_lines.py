@@ -38,7 +38,8 @@ _EVENT = np.dtype([("address", "u8"), ("size", "i8"), ("function", "i4"), ("node
 
 @functools.lru_cache(_MOST_READ)
 def _nodes_of(function: str) -> Nodes:
-    # which layer a node is in is not asked
+    """Return a reader for the nodes of one function, which is only the key of the cache."""
+    # nobody asks here which layer a node is in
     return Nodes(Functions(), {})
 
 

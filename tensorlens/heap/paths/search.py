@@ -1,4 +1,4 @@
-"""Seeks, level by level and for all targets at once, who holds them."""
+"""Search for the holders of objects, level by level and for all targets at once."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ MOST_ANSWERS = 20_000
 """How many holders of one answer are looked at."""
 
 _ATOMIC = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
-"""Objects that all share, which are never worth a question."""
+"""Types of values that many objects share: nobody asks who holds them."""
 
 _MOST_TUPLES = 4
 """How deep tuples in tuples are followed."""
 
 UNSEEN = "or a holder outside of Python"
-"""What the beginnings of paths that no one sees have in common."""
+"""The end of both texts for a path that begins where Python cannot look."""
 OUTSIDE = f"a loop or a call that runs, {UNSEEN}"
 UNREAD = f"a variable of a running function, {UNSEEN} (C++ or NumPy)"
 
@@ -290,7 +290,7 @@ class Search:
 
 
 def is_atomic(found: Any) -> bool:
-    """Tell whether an object is a mere value, that many refer to."""
+    """Tell whether an object is a mere value, which many objects refer to."""
     return any(type(found) is atomic for atomic in _ATOMIC)
 
 

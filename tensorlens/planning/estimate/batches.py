@@ -20,10 +20,12 @@ from tensorlens.planning.progress import progress
 MOST = 1 << 24
 """The largest batch that is tried where none is named."""
 
+_FAR = 16
+"""The next batch is at most this many times the last one that fits."""
 
-_FAR, _EARLY = 16, 6
-"""The next batch is at most so many times the last one that fits; so many are tried by a line
-through the figures known before any is doubled."""
+_EARLY = 6
+"""After 3 to this many tries, all of which fit, a line through their figures gives the next batch;
+before and after, the batch at least doubles until one does not fit."""
 
 
 def largest_that_fits(
@@ -70,7 +72,7 @@ def largest_that_fits(
 
 
 def _reach(tried: Mapping[int, int | None], fitting: int, capacity: int) -> int:
-    """Return where a line through the one that fits and a neighbour meets the capacity."""
+    """Return the batch at which a line through ``fitting`` and a neighbour meets the capacity."""
     known = {number: nbytes for number, nbytes in tried.items() if nbytes is not None}
     numbers = sorted(known)
     place = numbers.index(fitting)
@@ -143,16 +145,16 @@ def max_batch(
             default all that ``card`` has.
         lowest: the smallest batch worth trying, at least 1.
         highest: the largest; None: no end.
-        surely: take the upper bound for the figure; by default the likeliest.
+        surely: compare the upper bound with the capacity; by default the likeliest figure.
         card: the card's name.
-        steps: how many are run for each batch.
-        settings: what ``PYTORCH_CUDA_ALLOC_CONF`` will be; by default what it is now.
+        steps: how many steps are run for each batch.
+        settings: ``PYTORCH_CUDA_ALLOC_CONF`` on the card; by default its value here.
         arguments: keyword arguments of ``make_step``.
         world_size: how many processes train together.
         of_keras: of a Keras model, as for :func:`tensorlens.estimate`.
 
     Raises:
-        UsageError: something of it makes no sense; one line says what.
+        UsageError: an argument makes no sense; the message says which.
         ProgramFailed: the program raised an error.
     """
     least, most = lowest, lowest if highest is None else highest

@@ -1,4 +1,4 @@
-"""Settings of an option: how a model is made, what is computed again, how functions run."""
+"""Options to try in TensorFlow: optimizer, policy, recompute, jit_compile, run_eagerly."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Stage(stage.Stage):
 
 
 class Option(stage.Option[Stage]):
-    """One setting."""
+    """One option, which counts how often it took effect."""
 
     uses = 0
-    """How often the program has done what it changes."""
+    """How often the program did something that the option changes."""
 
     def used(self) -> None:
         """Count one use."""
@@ -83,7 +83,7 @@ _KEPT = (
     *("epsilon", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
     *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"),
 )
-"""Arguments that the other optimizer is given as well, where it takes them."""
+"""Arguments of the program's optimizer that another class is given too, where it takes them."""
 _WRAPS = "inner_optimizer"
 
 
@@ -103,7 +103,7 @@ class Optimizer(Option):
 
     def _of_keras(self, cls: type, given: dict[str, Any]) -> Any:
         if _WRAPS in given:
-            # it scales the loss for another one, which has been exchanged
+            # LossScaleOptimizer: the one inside has been exchanged already
             return cls(**given)
         name = next(each for each in _CLASSES if each.lower() == self.value)
         kind = getattr(keras("optimizer").optimizers, name)
@@ -119,7 +119,7 @@ class Policy(Option):
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Set it, and what there was before when the model is made.
+        """Set the policy, and restore the previous one when the model is made.
 
         A layer takes it from here, whatever the program sets meanwhile, as a module that it
         imports may.
@@ -147,7 +147,7 @@ class Policy(Option):
 
 
 class RecomputeBlocks(Option):
-    """``tf.recompute_grad`` of each repeated block: its inputs are kept alone.
+    """``tf.recompute_grad`` of each repeated block: only its inputs are kept.
 
     What a block draws at random, or counts, is drawn and counted once more in backward.
     """

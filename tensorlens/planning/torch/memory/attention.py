@@ -1,9 +1,9 @@
 """Attention on a device that is not there, with the kernel that the card would choose.
 
-Without a device torch always takes the kernel that keeps the scores. Here the steps of
+Without a device torch always takes the kernel that keeps the scores. This module repeats in Python
 ``scaled_dot_product_attention`` of ``aten/src/ATen/native/transformers/attention.cpp`` (torch 2.13)
-are taken in Python, and those of ``select_sdp_backend`` of ``cuda/sdp_utils.cpp`` beside it. What
-the kernels take for themselves is in :mod:`.operators`.
+and ``select_sdp_backend`` of ``cuda/sdp_utils.cpp`` beside it. The kernels' own scratch is in
+:mod:`.operators`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ MATH, FLASH, EFFICIENT, CUDNN, OVERRIDEABLE = 0, 1, 2, 3, 4
 """``at::SDPBackend`` of ``aten/src/ATen/SDPBackend.h``."""
 
 _NEWEST = (12, 1)
+"""The newest compute capability that these kernels are built for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,13 @@ class Attention:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Of all three; None where they differ."""
+        """The type of query, key and value; None where they differ."""
         same = self.query.dtype == self.key.dtype == self.value.dtype
         return self.query.dtype if same else None
 
     @property
     def is_plain(self) -> bool:
-        """Whether the fused kernels can read it: four dimensions, a batch, rows without gaps."""
+        """Whether the fused kernels can read it: four dimensions, one batch size, dense rows."""
         tensors = self.query, self.key, self.value
         return (
             all(each.dim() == 4 and each.size(0) == self.query.size(0) for each in tensors)
@@ -256,7 +257,7 @@ def _flex(original: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs:
 def flash(
     query: Any, key: Any, value: Any, dropout: float, is_causal: bool, scale: float | None
 ) -> Any:
-    """Return what flash attention gives; head dimensions are padded to a multiple of 8."""
+    """Return the output of flash attention; head dimensions are padded to a multiple of 8."""
     dimension = query.size(-1)
     if scale is None:
         scale = 1 / math.sqrt(dimension)

@@ -55,7 +55,7 @@ class NamedRows:
         self._links = list(_links(found))
         self._paths: dict[str, int] = {}
         self._loose: set[int] = set()
-        """Nodes that the names begin with of what no variable leads to."""
+        """Roots of the names of objects that no variable leads to."""
         self._dependants = {row for row, _, _, _ in self._links}
         scan = found.scan
         self._gradients = [*zip(scan.owners, scan.gradients, strict=True)]
@@ -139,7 +139,7 @@ class NamedRows:
                 self.role[row] = _OPTIMIZER
 
     def _ask_graph(self) -> None:
-        """Say what autograd saved; name by it what nothing else names."""
+        """Note what autograd saved, and name by it the rows that have no other name."""
         found = self._found
         if not found.saved and not found.nonleaf:
             return
@@ -166,7 +166,7 @@ class NamedRows:
                 self._set_module(row, label.module(node))
 
     def _savers(self, users: Users) -> dict[Any, Path]:
-        """Return node that saved a parameter to the path of the module that uses it."""
+        """Return the nodes that saved a parameter, each with the path of the module using it."""
         found, addresses = self._found, self._owners.naming.addresses
         owners: dict[int, int] = {}
         for address, row in zip(addresses, found.named, strict=True):
@@ -181,7 +181,7 @@ class NamedRows:
         return savers
 
     def _forget_loose(self) -> None:
-        """Take back the names of what no variable leads to, where another row says more."""
+        """Take back names that no variable leads to, where another row of the storage has one."""
         if not self._loose:
             return
         for first, others in self._found.sharing.items():
@@ -214,7 +214,7 @@ class NamedRows:
         root = self.names.root(self.node[row])
         if root in self._loose:
             return True
-        # torch's own closure: it is told better for which region it is kept
+        # torch's own closure: the checkpoint's region says more
         return self.names[root].startswith(_OF_CHECKPOINT)
 
     def _describe(self, row: int, several: list[Saved], label: Labels) -> None:
