@@ -33,7 +33,9 @@ def test_every_cell_runs_and_answers_its_question(monkeypatch):
     notebook.cells.insert(0, nbformat.v4.new_code_cell(WARM.format(warm.python(device=True))))
     client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
     client.execute()
-    shown = [output.data["text/plain"] for cell in cells for output in cell.outputs]
+    # on a slow machine there are streams beside the answers: the progress of estimates
+    outputs = (each for cell in cells for each in cell.outputs if each.output_type != "stream")
+    shown = [output.data["text/plain"] for output in outputs]
     for text, answer in zip(shown, ANSWERS, strict=True):
         assert answer in text
         # a line of a cell is told by the cell
