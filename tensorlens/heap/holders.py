@@ -15,7 +15,7 @@ from tensorlens.heap.attributes import is_subtype
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.heap.frames import tuples as variables
 from tensorlens.heap.native import HolderRows, How, Origin, Written, native
-from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, key_text
+from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, attribute_text, key_text
 
 UNREACHABLE = "unreachable cycle"
 """How the names begin of what nothing holds that could be found."""
@@ -31,7 +31,7 @@ _TO_KINDS = bytes(_KINDS.get(how, 0) & 0xFF for how in range(256))
 _DESCRIBED = re.compile(b"[%b]" % re.escape(bytes(how for how in How if how not in _KINDS)))
 _WRITERS: dict[int, Callable[[Any], str]] = {
     Written.QUOTED: repr,
-    Written.BARE: str,
+    Written.BARE: attribute_text,
     Written.DESCRIBED: key_text,
 }
 _ATTRIBUTES = {

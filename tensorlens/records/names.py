@@ -10,6 +10,7 @@ import re
 from array import array
 from collections.abc import Sequence
 from itertools import count
+from types import FunctionType
 from typing import Any
 
 TEXT, INDEX, KEY, ATTRIBUTE = range(4)
@@ -73,7 +74,7 @@ class Names:
 
     def attribute(self, parent: int, name: str) -> int:
         """Return a new node: ``parent.name``, or ``name`` where the parent's text is empty."""
-        return self._add(parent, ATTRIBUTE, self.number(name))
+        return self._add(parent, ATTRIBUTE, self.number(attribute_text(name)))
 
     def attributes(self, parents: Sequence[int], names: Sequence[str]) -> range:
         """Return new nodes, ``parent.name`` for each of ``parents`` and ``names``, in order."""
@@ -185,8 +186,16 @@ class Names:
         return self.parents[node], self.values[node]
 
 
+_UNIQUE = re.compile(r"(?<=\w)_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+
+
+def attribute_text(name: str) -> str:
+    """Return an attribute's name without what is another in each process, as in FSDP2's state."""
+    return _UNIQUE.sub("", name) if "-" in name else name
+
+
 def key_text(key: Any) -> str:
-    """Return a dict's key as it is written, of plain types; of others, their type's name."""
+    """Return a dict's key as it is written; of types that are not plain, the type's name."""
     kind = type(key)
     if kind is str:
         text = key if len(key) <= LONGEST_KEY else key[: LONGEST_KEY - 1] + "…"
@@ -196,6 +205,8 @@ def key_text(key: Any) -> str:
         return text if len(text) <= LONGEST_KEY else text[: LONGEST_KEY - 1] + "…"
     if kind is tuple and len(key) <= 4:
         return "(" + ", ".join(key_text(item) for item in key) + ")"
+    if kind is FunctionType:
+        return f"<{key.__name__}>"
     return f"<{type.__getattribute__(kind, '__name__')}>"
 
 

@@ -124,6 +124,21 @@ def ordered(thing: Any) -> Any:
     return collections.OrderedDict(a=1, b=thing)
 
 
+def fully_shard() -> None:
+    """A function that is a key, as in the state of FSDP2."""
+
+
+@pytest.mark.parametrize("search", ["native", "python"])
+def test_names_are_those_of_another_run_of_the_program(
+    search: str, request: pytest.FixtureRequest
+) -> None:
+    if search == "python":
+        request.getfixturevalue("in_python")
+    root, thing = Node(), Thing()
+    vars(root)["state_e52164fc-f828-48c8-878b-54107adfafbd"] = {fully_shard: thing}
+    assert name(root, thing) == "main(): root.state[<fully_shard>]"
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
