@@ -16,7 +16,7 @@ from typing import Any
 from tensorlens.cli.options import add_json
 from tensorlens.cli.output import show
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.inventory import Finding, unusable
+from tensorlens.frameworks.diagnosis import Finding, unusable
 from tensorlens.guards import reason
 from tensorlens.render import text_of_blocks
 from tensorlens.render.blocks import Block, Column, Heading, Section, Table
@@ -89,7 +89,7 @@ def _framework(name: str) -> list[Finding]:
     """Return what a process of its own finds of a framework."""
     if find_spec(name) is None:
         return [Finding(name, False, f"not installed; pip install 'tensorlens[{name}]'")]
-    program = [sys.executable, "-m", "tensorlens.frameworks.inventory", name]
+    program = [sys.executable, "-m", "tensorlens.frameworks.diagnosis", name]
     try:
         done = subprocess.run(program, capture_output=True, text=True, timeout=_PATIENCE)
     except subprocess.TimeoutExpired:

@@ -14,8 +14,8 @@ from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.compilers import CompilerWatch, TracedCode
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.records.events import EventLog
-from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
+from tensorlens.records.oom import KeptGraph, Request
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine, TensorTable
 

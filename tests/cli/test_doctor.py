@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tensorlens.cli import doctor
-from tensorlens.frameworks import inventory
+from tensorlens.frameworks import diagnosis
 from tests.json_page import Checker
 
 MAIN = """
@@ -100,10 +100,10 @@ def test_a_broken_framework_is_a_finding_not_a_traceback(monkeypatch):
     def broken(name):
         raise OSError("libc10.so: cannot open shared object file\nmore")
 
-    monkeypatch.setattr(inventory, "import_module", broken)
-    (found,) = inventory.examine("torch")
+    monkeypatch.setattr(diagnosis, "import_module", broken)
+    (found,) = diagnosis.examine("torch")
     reason = "OSError: libc10.so: cannot open shared object file"
-    assert found == inventory.unusable("torch", reason) and not found.ok
+    assert found == diagnosis.unusable("torch", reason) and not found.ok
 
 
 def test_a_framework_that_works_and_cannot_be_read(monkeypatch):
@@ -112,8 +112,8 @@ def test_a_framework_that_works_and_cannot_be_read(monkeypatch):
             raise RuntimeError("broken")
         return SimpleNamespace(__version__="2.21.0")
 
-    monkeypatch.setattr(inventory, "import_module", partly)
-    (found,) = inventory.examine("tensorflow")
+    monkeypatch.setattr(diagnosis, "import_module", partly)
+    (found,) = diagnosis.examine("tensorflow")
     assert found.name == "tensorflow 2.21.0"
     assert found.detail == "it works, but tensorlens cannot read it: RuntimeError: broken"
 
@@ -148,16 +148,16 @@ def having(find, package):
 )
 def test_what_it_says_of_a_backend(monkeypatch, devices, ok, words):
     pytest.importorskip("torch")
-    from tensorlens.frameworks.torch import inventory
+    from tensorlens.frameworks.torch import diagnosis
 
     kind = SimpleNamespace(name="cuda", build="a CUDA build")
-    monkeypatch.setattr(inventory.accelerators, "backends", {})
-    assert inventory._accelerator(kind).detail == "not in this torch; needs a CUDA build"
+    monkeypatch.setattr(diagnosis.accelerators, "backends", {})
+    assert diagnosis._accelerator(kind).detail == "not in this torch; needs a CUDA build"
     backend = SimpleNamespace(visible=lambda: devices)
     counter = SimpleNamespace(source="S", precision="exact", missing={"reserved": "why"})
-    monkeypatch.setattr(inventory.accelerators, "backends", {"cuda": backend})
-    monkeypatch.setattr(inventory.accelerators, "DeviceCounter", lambda *_: counter)
-    finding = inventory._accelerator(kind)
+    monkeypatch.setattr(diagnosis.accelerators, "backends", {"cuda": backend})
+    monkeypatch.setattr(diagnosis.accelerators, "DeviceCounter", lambda *_: counter)
+    finding = diagnosis._accelerator(kind)
     assert finding.ok is finding.measures is ok
     assert words in finding.detail
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.tensorflow import cpu, inventory
+from tensorlens.frameworks.tensorflow import cpu, diagnosis
 from tests.warm import python
 
 FLOAT = 4
@@ -235,7 +235,7 @@ def test_importing_tensorlens_imports_no_tensorflow():
     assert run(code).stdout.strip() == "[]"
 
 
-def test_an_inventory_refuses_a_counter_that_there_is_not(monkeypatch):
+def test_a_diagnosis_refuses_a_counter_that_there_is_not(monkeypatch):
     monkeypatch.setenv("TENSORLENS_COUNTER", "nonsense")
     with pytest.raises(UsageError, match="TENSORLENS_COUNTER=nonsense: choose one of"):
-        inventory.take()
+        diagnosis.diagnose()

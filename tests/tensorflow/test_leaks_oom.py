@@ -14,7 +14,7 @@ from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.recording.oom import annotation as oom
 from tensorlens.recording.oom.annotation import explain
 from tensorlens.recording.oom.failure import remedies
-from tensorlens.records.failures import Request
+from tensorlens.records.oom import Request
 
 HUGE = 1 << 45
 """Floats that no machine has: 2**47 bytes."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.leaks import steps
+from tensorlens.frameworks.torch.leaks import loop_steps
 from tensorlens.frameworks.torch.native import COUNTER
 from tensorlens.native import build as building
 
@@ -94,10 +94,10 @@ class StandIn:
             visible=lambda: 8,
             segments=lambda: self.memory_snapshot(include_traces=False),
         )
-        patch.setattr(steps, "backends", {"cuda": backend})
-        patch.setattr(steps, "used_devices", lambda: self.devices)
-        patch.setattr(steps, "has_accelerators", lambda: True)
-        patch.setattr(steps, "device_counter", self.counter)
+        patch.setattr(loop_steps, "backends", {"cuda": backend})
+        patch.setattr(loop_steps, "used_devices", lambda: self.devices)
+        patch.setattr(loop_steps, "has_accelerators", lambda: True)
+        patch.setattr(loop_steps, "device_counter", self.counter)
 
 
 @contextlib.contextmanager

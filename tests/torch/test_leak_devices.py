@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.torch.leaks import steps as torch_steps
+from tensorlens.frameworks.torch.leaks import loop_steps as torch_steps
 from tensorlens.leaks.residue import Stretch
 from tensorlens.leaks.watch import LeakWatch, find_leaks
 from tensorlens.native.build import NativeUnavailable

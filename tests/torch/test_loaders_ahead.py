@@ -11,7 +11,7 @@ from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.models import Stage
 from tensorlens.planning.torch.options.training import LoaderWatch, PrefetchFactor
 from tensorlens.planning.trials.jobs import CannotApply
-from tensorlens.planning.trials.measurement import held_ahead
+from tensorlens.planning.trials.loaders_ahead import held_ahead
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="what is in a queue between processes is told by Linux"

@@ -208,7 +208,7 @@ class TestCacheFolder:
 
 
 def test_doctor_without_home(tmp_path):
-    code = f"{NOBODY}\nfrom tensorlens.frameworks.inventory import examine\n"
+    code = f"{NOBODY}\nfrom tensorlens.frameworks.diagnosis import examine\n"
     code += "print(*examine('torch'), sep='\\n')"
     done = run(tmp_path, code, TMPDIR=str(tmp_path), PATH="/nowhere")
     assert "reinstall" not in done.stdout

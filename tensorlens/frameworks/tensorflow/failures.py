@@ -9,7 +9,7 @@ from typing import Any
 from tensorflow.python.framework import dtypes, errors
 
 from tensorlens.frameworks.tensorflow.counters import spelling
-from tensorlens.records.failures import Request
+from tensorlens.records.oom import Request
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 

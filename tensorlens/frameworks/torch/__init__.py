@@ -31,7 +31,7 @@ class Adapter(base.Adapter):
     watch = deferred("tensorlens.frameworks.torch.cpu:watch")
     census = deferred("tensorlens.frameworks.torch.census.findings:take")
     record = deferred("tensorlens.frameworks.torch.recorder:start")
-    follow = deferred("tensorlens.frameworks.torch.leaks.steps:TorchSteps")
+    follow = deferred("tensorlens.frameworks.torch.leaks.loop_steps:TorchSteps")
     when_stepped = deferred("tensorlens.frameworks.torch.optimizer_steps:when_stepped")
     when_backward = deferred("tensorlens.frameworks.torch.optimizer_steps:when_backward")
     pinned = deferred("tensorlens.frameworks.torch.accelerators:pinned")

@@ -7,7 +7,7 @@ import re
 import torch
 
 from tensorlens.frameworks.torch.backends import KINDS
-from tensorlens.records.failures import Request
+from tensorlens.records.oom import Request
 from tensorlens.units import parse_bytes
 
 _BYTES = re.compile(r"(?:tried|unable) to (?:allocate|mmap) (\d+) bytes", re.IGNORECASE)

@@ -16,7 +16,7 @@ from tensorlens.planning.step_facts import StepFacts, Watch
 from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS
-from tensorlens.planning.trials.steps import checked_step
+from tensorlens.planning.trials.step_runner import checked_step
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.levels import chosen, device_peak
 from tensorlens.recording.analysis.roles import roles_of

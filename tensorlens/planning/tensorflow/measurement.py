@@ -21,7 +21,7 @@ from tensorlens.planning.tensorflow.keras_training import (
     traced,
     training_patches,
 )
-from tensorlens.planning.tensorflow.settings import (
+from tensorlens.planning.tensorflow.options import (
     JitCompile,
     Optimizer,
     Option,
@@ -33,8 +33,10 @@ from tensorlens.planning.tensorflow.settings import (
 )
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.global_settings import apply
+from tensorlens.planning.trials.host_limit import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
-from tensorlens.planning.trials.measurement import Bench, Meter, host_limited
+from tensorlens.planning.trials.measurement import Bench
+from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)

@@ -16,7 +16,7 @@ from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, items_of
 from tensorlens.planning.patches import intercepted
 from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFacts
-from tensorlens.planning.tensorflow.settings import Stage, repeated_blocks
+from tensorlens.planning.tensorflow.options import Stage, repeated_blocks
 
 _LOWER = ("bfloat16", "float16")
 _OF_SGD = ("iteration", "learning_rate")

@@ -15,7 +15,7 @@ from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, tra
 from tensorlens.planning.torch.device import Readiness, prepare
 from tensorlens.planning.trace import Trace, caution
 from tensorlens.planning.trials.jobs import Job, Program
-from tensorlens.planning.trials.steps import forget
+from tensorlens.planning.trials.step_runner import forget
 
 _PASSING = (
     *(f"{folder}{os.sep}" for folder in (temporary_folder(),) if folder),

@@ -45,7 +45,7 @@ from tensorlens.planning.torch.values import value_patches
 from tensorlens.planning.trace import Caution, Cautions, Trace, caution_scope
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
-from tensorlens.planning.trials.steps import StepRunner, beginning
+from tensorlens.planning.trials.step_runner import StepRunner, beginning
 
 
 def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:

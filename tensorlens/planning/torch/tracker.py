@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensorlens.planning.patches import intercepted
 from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.steps import END
+from tensorlens.planning.trials.step_runner import END
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.units import rounded_up

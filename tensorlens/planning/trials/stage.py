@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from tensorlens.planning.trials.jobs import CannotApply, Job
 from tensorlens.planning.trials.pickling import unpack
-from tensorlens.planning.trials.steps import StepsDone, beginning, checked_step
+from tensorlens.planning.trials.step_runner import StepsDone, beginning, checked_step
 
 Step = Callable[[], Any]
 

@@ -24,8 +24,8 @@ from tensorlens.recording.oom import region
 from tensorlens.recording.oom.failure import OutOfMemory, located, remarks, remedies
 from tensorlens.recording.oom.region import is_of_a_kind
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.failures import Request
 from tensorlens.records.names import Names
+from tensorlens.records.oom import Request
 from tensorlens.records.tensors import TensorTable
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.tensors.snapshot import Snapshot

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tensorlens.recording.oom.failure import OutOfMemory, Remedy
-from tensorlens.records.failures import Request
+from tensorlens.records.oom import Request
 from tensorlens.render.blocks import (
     Block,
     Column,

@@ -8,7 +8,7 @@ from tensorlens.frameworks.advice import TORCH
 from tensorlens.frameworks.base import Adapter
 from tensorlens.recording.oom import annotation as oom
 from tensorlens.recording.oom import region as regions
-from tensorlens.records.failures import Request
+from tensorlens.records.oom import Request
 
 
 class Failed(RuntimeError):

@@ -7,7 +7,7 @@ import pytest
 from tensorlens.recording.oom.failure import located
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, OOM, Context, EventLog
-from tensorlens.records.failures import Request
+from tensorlens.records.oom import Request
 from tensorlens.records.stacks import Frame
 from tensorlens.records.tensors import SourceLine
 

@@ -7,8 +7,8 @@ from snapshot_builder import T, ledger_of, snapshot_of
 
 from tensorlens.recording.oom import failure as module
 from tensorlens.recording.oom.failure import remarks, remedies
-from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Term
+from tensorlens.records.oom import KeptGraph, Request
 
 MIB = 1024**2
 FLOATS = MIB // 4

@@ -18,7 +18,7 @@ import torch
 
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.heap import live_objects, select
-from tensorlens.records.failures import KeptGraph
+from tensorlens.records.oom import KeptGraph
 
 LEAF = "AccumulateGrad"
 """The type of the nodes that lead to leaves."""

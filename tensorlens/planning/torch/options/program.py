@@ -28,8 +28,10 @@ from tensorlens.planning.torch.options.training import (
     SetToNone,
 )
 from tensorlens.planning.trace import caution
+from tensorlens.planning.trials.host_limit import host_limited
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured
-from tensorlens.planning.trials.measurement import Bench, Meter, host_limited
+from tensorlens.planning.trials.measurement import Bench
+from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
 _KINDS: dict[str, type[Option]] = {

@@ -22,7 +22,7 @@ from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.models import Option, Stage, stepping_classes
 from tensorlens.planning.trials.jobs import CannotApply
 from tensorlens.planning.trials.stage import Step
-from tensorlens.planning.trials.steps import loss_of
+from tensorlens.planning.trials.step_runner import loss_of
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
 """Arguments that the other optimizer is given as well, where it takes them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.inventory import Finding, counter_finding, native_counter, part
+from tensorlens.frameworks.diagnosis import Finding, counter_finding, native_counter, part
 from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS, Backend
 from tensorlens.frameworks.torch.census.scan import fallback_reason, open_scan
@@ -15,7 +15,7 @@ from tensorlens.native.build import origin
 from tensorlens.render.figures import counted
 
 
-def take() -> list[Finding]:
+def diagnose() -> list[Finding]:
     """Look at the imported torch; builds the native CPU counter if it was not yet.
 
     No accelerator is initialised, and ``torch.cuda.is_initialized()`` stays as it was.

@@ -14,7 +14,7 @@ from tensorflow.python.util import tf_decorator
 
 from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.base import StepFigures
-from tensorlens.frameworks.host.steps import HostSteps
+from tensorlens.frameworks.host.loop_steps import HostSteps
 from tensorlens.frameworks.survivors import GraphRoot, Holder, Holdings, Retained, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow
 
-from tensorlens.frameworks.inventory import Finding, counter_finding, native_counter, part
+from tensorlens.frameworks.diagnosis import Finding, counter_finding, native_counter, part
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census import tensor_reader
 from tensorlens.frameworks.tensorflow.cpu import TAP
@@ -12,7 +12,7 @@ from tensorlens.frameworks.tensorflow.hooks import not_followed
 from tensorlens.native.build import origin
 
 
-def take() -> list[Finding]:
+def diagnose() -> list[Finding]:
     """Look at TensorFlow; native parts are built if they were not yet."""
     counter = cpu.cpu_counter()
     is_native = isinstance(counter, cpu.CpuCounter)

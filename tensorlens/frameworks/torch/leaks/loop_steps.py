@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tensorlens.frameworks.base import LeftBlocks, StepFigures
 from tensorlens.frameworks.host.alloc_sites import AllocSites
 from tensorlens.frameworks.host.allocator import LISTS, listed, start
-from tensorlens.frameworks.host.steps import HostSteps
+from tensorlens.frameworks.host.loop_steps import HostSteps
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import (

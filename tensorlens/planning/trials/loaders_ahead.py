@@ -1,0 +1,63 @@
+"""What a job's loaders hold when their queues are full."""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tensorlens.guards import reason
+from tensorlens.heap import instances
+from tensorlens.heap.attributes import MissingClass, content_of, imported
+from tensorlens.records.queues import Queue
+
+_PATIENCE, _MOMENT = 5.0, 0.01
+"""Seconds that are waited for one more batch, and between two looks."""
+
+
+def held_ahead() -> tuple[int | None, str]:
+    """Return the bytes that torch's DataLoaders with workers hold when their queues are full.
+
+    It waits until they are, as long as batches come. Else why they are not known; empty where no
+    loader has workers.
+    """
+    kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
+    if kind is MissingClass or not content_of(multiprocessing.process).get("_children"):
+        return None, ""
+    try:
+        queues = _settled(instances(kind))
+    except Exception as error:
+        # the trial has its other figures, whatever is strange about its loaders
+        return None, f"a loader could not be looked at: {reason(error)}"
+    if not all(map(_is_full, queues)):
+        return None, f"workers made no batch for {_PATIENCE:g} s after the last step"
+    for each in queues:
+        if each.nbytes is None:
+            return None, each.missing.get("nbytes", "")
+        if each.batches != each.max_batches:
+            return None, "after the last step a loader had fewer batches left than it holds"
+    known = [each.nbytes or 0 for each in queues if each.max_batches]
+    return sum(known) if known else None, ""
+
+
+def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
+    """Return the queues once they are full, or no more comes."""
+    from tensorlens.frameworks.torch.loaders import look_at_iterator
+
+    end, before = 0.0, None
+    while True:
+        queues = [look_at_iterator(each) for each in iterators]
+        batches = [each.batches for each in queues]
+        if batches != before:
+            end, before = time.monotonic() + _PATIENCE, batches
+        if all(map(_is_full, queues)) or time.monotonic() >= end:
+            return queues
+        time.sleep(_MOMENT)
+
+
+def _is_full(queue: Queue) -> bool:
+    """Tell whether nothing more is to come; where that cannot be known there is no use waiting."""
+    from tensorlens.frameworks.torch.loaders import ON_THEIR_WAY
+
+    return not queue.in_work and not queue.waiting and ON_THEIR_WAY not in queue.notes

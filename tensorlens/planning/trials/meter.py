@@ -1,0 +1,133 @@
+"""The marks and peaks of a job's steps, and what has most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorlens.frameworks.base import Counter
+from tensorlens.frameworks.host.counters import status_sizes
+from tensorlens.planning.trials.jobs import Measured
+from tensorlens.planning.trials.step_runner import END
+from tensorlens.recording.present.instants import instants, request_text
+from tensorlens.recording.present.remarks import culprits
+from tensorlens.recording.record import LiveRecording, record
+from tensorlens.render.figures import size
+from tensorlens.render.view import View
+
+
+class Meter:
+    """Takes the marks of steps, and reads the peaks.
+
+    Args:
+        counter: the CPU's.
+        device: whose figures are wanted; None: the accelerator with the highest peak, or the CPU
+            where none is used.
+    """
+
+    def __init__(self, counter: Counter, device: str | None) -> None:
+        self._device = "cuda:0" if device == "cuda" else device
+        self._counter = counter
+        self._read = counter.reader()
+        self._before = self._read()[0]
+        self._setup: dict[str, int] = {}
+        self._first_step = 0
+        self._peaks: list[int] = []
+        """Of the CPU, from mark to mark; those from ``_first_step`` on are of steps."""
+
+    def wait(self) -> None:
+        """Return when devices have done all that they were asked to."""
+        raise NotImplementedError
+
+    def mark(self, name: str, row: int | None = None) -> None:
+        """Note the peak so far, and of the first step what is there when it begins."""
+        self.wait()
+        allocated, peak, _ = self._read()
+        self._peaks.append(peak - self._before)
+        of_devices = self._device_bytes()
+        if name == "step 1":
+            self._setup = {"cpu": allocated - self._before, **of_devices}
+            self._first_step = len(self._peaks)
+
+    def forget_marks(self) -> None:
+        """Begin anew: what ran before were no steps."""
+        self._setup = {}
+
+    def figures(self) -> Measured:
+        """Return the peaks.
+
+        Raises:
+            TensorlensError: the device was not used.
+        """
+        peaks = {name: peak for name, peak in self._device_peaks().items() if peak}
+        device = self._device or max(peaks, key=peaks.__getitem__, default="cpu")
+        setup = self._setup.get(device, 0)
+        if device != "cpu":
+            return self._device_figures(device, setup)
+        missing = dict(self._counter.missing)
+        resident = status_sizes().get("VmHWM")
+        if resident is None:
+            missing["peak_reserved"] = "this system does not tell the peak of the resident set"
+        peak = max(self._peaks, default=0)
+        return Measured(device, peak, resident, setup, (), None, missing=missing)
+
+    def _device_bytes(self) -> dict[str, int]:
+        """Return the bytes handed out on each accelerator now."""
+        raise NotImplementedError
+
+    def _device_peaks(self) -> dict[str, int]:
+        """Return the highest of them until the last mark."""
+        raise NotImplementedError
+
+    def _device_figures(self, device: str, setup: int) -> Measured:
+        raise NotImplementedError
+
+
+class RecordedStep:
+    """One step more, recorded by itself, for what has most of the peak; no figure is of it.
+
+    It takes the marks for a meter, which hears of none from that step on.
+    """
+
+    def __init__(self, meter: Meter, steps: int) -> None:
+        self._meter = meter
+        self._steps = steps
+        self._recording: LiveRecording | None = None
+        self._is_done = False
+        self.figures: Measured | None = None
+        """Those of the steps before it; None where the program ended before."""
+
+    def mark(self, name: str, row: int | None = None) -> None:
+        """Pass a mark on, or begin to record."""
+        if name == f"step {self._steps + 1}":
+            self._meter.mark(END)
+            self.figures = self._meter.figures()
+            self._recording = record().start()
+        elif self._recording is None:
+            self._meter.mark(name, row)
+
+    def forget_marks(self) -> None:
+        """Begin anew: what ran before were no steps."""
+        self.done(self._steps + 1)
+        self._recording, self._is_done, self.figures = None, False, None
+        self._meter.forget_marks()
+
+    def done(self, count: int) -> None:
+        """End what is recorded after the last step."""
+        if self._recording is not None and count > self._steps:
+            self._recording.stop()
+            self._is_done = True
+
+    def at_peak(self) -> Mapping[str, str]:
+        """Return the step's peak and its moment, and the line and tensors that have most of it.
+
+        It is empty where the program ended before.
+        """
+        if self.figures is None or self._recording is None or not self._is_done:
+            return {}
+        recording, device = self._recording.stop().without_source(), self.figures.device
+        if device not in recording.devices or not recording.peak(device).bytes:
+            return {}
+        (shown,) = instants(recording, View(devices=(device,)))
+        where = request_text(recording, shown.moment)
+        parts = (size(shown.moment.bytes), where, "(one more step, recorded by itself)")
+        return {"peak": " ".join(filter(None, parts)), **dict(culprits(shown))}
