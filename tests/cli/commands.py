@@ -67,13 +67,8 @@ def fresh_tensorlens(folder: Path, *arguments: str, **options: Any):
 
 
 def warm_tensorlens(folder: Path, *arguments: str, **options: Any):
-    """Run it in an interpreter that imports torch in no time."""
+    """Run it in an interpreter that imports torch in no time, and leaves it out of the heap."""
     return tensorlens(folder, *arguments, interpreter=warm.python(), **options)
-
-
-def quick_tensorlens(folder: Path, *arguments: str, **options: Any):
-    """Run it where a look at the heap leaves torch itself out as well."""
-    return tensorlens(folder, *arguments, interpreter=warm.python(fakes=True), **options)
 
 
 def own_lines(stderr: str) -> list[str]:

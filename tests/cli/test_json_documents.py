@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import fresh_tensorlens, own_lines, python, quick_tensorlens, tensorlens
-from commands import warm_tensorlens as _warm_tensorlens
+from commands import fresh_tensorlens, own_lines, python, tensorlens, warm_tensorlens
 
 from tensorlens import config, render
 from tensorlens.cli import VERBS, main
@@ -51,11 +50,6 @@ if __name__ == "__main__":
         file.write(tensorlens.MemReporter(named={{"kept": kept}}).snapshot().to_json())
 """
 MIB = 1 << 20
-
-
-def warm_tensorlens(folder: Path, verb: str, *words: str, **options: str) -> Any:
-    run = quick_tensorlens if verb == "leaks" else _warm_tensorlens
-    return run(folder, verb, *words, **options)
 
 
 def line_bytes(lines: Sequence[Any]) -> int:

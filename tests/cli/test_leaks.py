@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import environment, own_lines, program_lines
-from commands import quick_tensorlens as tensorlens
+from commands import warm_tensorlens as tensorlens
 
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LoopJudge
@@ -174,7 +174,7 @@ def test_a_signal_ends_the_program_and_what_is_known_is_told(
     launcher = "import sys; from tensorlens.cli import main; sys.exit(main())"
     words = ("leaks", "--step", "loop.piece", "ends.py")
     # an interrupt is about the interpreter's own end
-    interpreter = warm.python(fakes=True, ends=number == signal.SIGINT)
+    interpreter = warm.python(ends=number == signal.SIGINT)
     made = subprocess.run(
         [*interpreter, "-c", launcher, *words, str(int(number))],
         cwd=folder,

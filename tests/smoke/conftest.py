@@ -14,4 +14,4 @@ from tests import warm
 def warm_interpreters(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     has_cards = installed_release() >= SINCE
-    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(fakes=True, device=has_cards))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=has_cards))

@@ -83,7 +83,7 @@ def measured():
 
 @pytest.fixture(autouse=True)
 def warm_processes(monkeypatch):
-    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(fakes=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python())
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ PROGRAMS = {program.__name__: program for program in accuracy_cpu.PROGRAMS}
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(fakes=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python())
 
 
 @functools.cache

@@ -33,7 +33,7 @@ processes.interpreter = library.interpreter
 
 
 def answer(folder, *arguments):
-    interpreter = warm.python(fakes=True)
+    interpreter = warm.python()
     (folder / "library.py").write_text(f"def interpreter():\n    return {interpreter}\n")
     ended = python(folder, *arguments, interpreter=interpreter)
     assert not ended.returncode, ended.stderr

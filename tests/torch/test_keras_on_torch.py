@@ -32,7 +32,7 @@ def seen() -> dict[str, Any]:
         patch.setenv("KERAS_BACKEND", "torch")
         patch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
-        interpreter = warm.python(fakes=True, keras=True)
+        interpreter = warm.python(keras=True)
         done = subprocess.run(
             [*interpreter, str(PROGRAM), *interpreter],
             capture_output=True,

@@ -3,8 +3,8 @@
 A test that runs programs puts ``python()`` where ``sys.executable`` stands. Each program has a
 process of its own as before, a fork of one that has done nothing but import; there the framework,
 tensorlens, and what comes with each are not in ``sys.modules`` until the program imports them, and
-then all of it is. What cannot be had in this way, such as options and variables of the interpreter,
-gets a fresh one.
+then all of it is; the garbage collector leaves a framework out. What cannot be had so, such as
+options and variables of the interpreter, gets a fresh one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ _IS_POSSIBLE = sys.platform.startswith("linux")
 def python(
     *,
     bare: bool = False,
-    fakes: bool = False,
     device: bool = False,
     keras: bool = False,
     tensorflow: bool = False,
@@ -43,16 +42,15 @@ def python(
 
     Args:
         bare: no framework comes with it, only tensorlens.
-        fakes: torch comes with what it imports for the first fake tensor, and the garbage
-            collector leaves all that out.
         device: it finds the CUDA device that is not there, which has to be loaded before it.
         keras: with torch comes Keras, on the backend that the environment names.
-        tensorflow: TensorFlow and Keras in torch's place, left out by the collector, too; not for
+        tensorflow: TensorFlow and Keras in torch's place; not for
             what is about the interpreter's own end, which a fork is spared.
         ends: it ends as an interpreter does, with all that has been imported taken apart, which a
             fork is spared otherwise.
     """
-    names: tuple[str, ...] = ("torch", "torch._dynamo") if fakes or device else ("torch",)
+    # the first step of an optimizer imports the second, and so does the first fake tensor
+    names: tuple[str, ...] = ("torch", "torch._dynamo")
     if keras:
         names = (*names, "keras")
     if tensorflow:

@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
@@ -99,7 +100,7 @@ def imported(names: list[str], device: bool) -> None:
     sys.meta_path.insert(0, Stash(third, names))
     # so no fork has reason to look at all objects, whose pages it would have to copy
     gc.collect()
-    if names not in ([], ["torch"]):
+    if names:
         gc.freeze()
 
 
@@ -159,6 +160,8 @@ class Program:
         os.chdir(self.folder)
         os.environb.clear()
         os.environb.update({**SET, **self.environment})
+        # what was imported may have looked for the folder of another environment
+        tempfile.tempdir = None
         sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
         _renew_streams()
         kind, *rest = self.arguments
