@@ -247,6 +247,8 @@ def serve(address: str, until: int) -> Program:
                 os.read(woken, 100)
                 for pid, status in _ended(running):
                     connection = running.pop(pid)
+                    if connection.fileno() < 0:  # its client is gone
+                        continue
                     selector.unregister(connection)
                     with contextlib.suppress(OSError), connection:
                         connection.send(str(status).encode())
@@ -300,7 +302,7 @@ def _forward(connection, running, selector) -> None:
         os.kill(pid, number)
     if not numbers:
         selector.unregister(connection)
-        del running[pid]
+        connection.close()
 
 
 def run_to_the_end(program: Callable[[], None]) -> None:
