@@ -19,7 +19,8 @@ PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
 # what is imported is compiled then: of the large packages that is a small part
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
-# the line tracer is another one from 3.12 on; its tests need no torch
+# the line tracer is another one from 3.12 on, and the same on each of them; its tests need no torch.
+# make test takes the newest, make test-3.12 another
 python = $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null \
     || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(1).*/bin/python$(1) 2>/dev/null | tail -n 1)
 NEWER := $(foreach version,3.12 3.13 3.14,$(if $(call python,$(version)),$(version)))
@@ -45,7 +46,7 @@ demo: $(VENV)/.ready
 # request, which it tries again for ten seconds; first what takes longest
 test:
 	$(MAKE) -j 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-	    $(VENV)/.ready $(VENV)/.frameworks $(NEWER:%=test-%) lint site pytest $(SINGLE)
+	    $(VENV)/.ready $(VENV)/.frameworks $(NEWEST:%=test-%) lint site pytest $(SINGLE)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

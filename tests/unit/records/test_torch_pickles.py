@@ -165,7 +165,7 @@ def test_other_files_are_told(tmp_path):
             read(content)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_damage_raises_nothing_else(seed):
     chance = random.Random(seed)
     frames = [{"filename": "a.py", "line": 1, "name": "f"}]
@@ -174,7 +174,7 @@ def test_random_damage_raises_nothing_else(seed):
     listed = {"device": 0, "address": 0, "total_size": 512, "stream": 0, "blocks": [block]}
     good = pickle.dumps({"segments": [listed], "device_traces": [[event] * 3]}, 4)
     assert len(read(good).log) == 5
-    for _ in range(300):
+    for _ in range(100):
         content = bytearray(good)
         for _ in range(chance.randint(1, 4)):
             content[chance.randrange(2, len(content))] = chance.randrange(256)
