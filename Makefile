@@ -16,7 +16,8 @@ NOTEBOOK := nbclient nbformat ipykernel
 # what every torch depends on, but for CUDA
 OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
-# what is imported is compiled then: of the large packages that is a small part
+# what is imported is compiled then: of the large packages that is a small part. The frameworks are
+# imported once, before many processes side by side would each compile them
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 # the line tracer is another one from 3.12 on, and the same on each of them; its tests need no torch.
@@ -42,8 +43,8 @@ PURE := integrations leaks lines planning recording records render test_units.py
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
 
-# four at a time, as some only wait: installations for their files, TensorFlow's tests for a refused
-# request, which it tries again for ten seconds; first what takes longest
+# four at a time, as some only wait, as TensorFlow's tests for a refused request, which it tries again
+# for ten seconds; first what takes longest
 test:
 	$(MAKE) -j 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
 	    $(VENV)/.ready $(VENV)/.frameworks $(NEWEST:%=test-%) lint site pytest $(SINGLE)
@@ -60,12 +61,11 @@ quick: $(VENV)/.ready
 
 pytest: tests/torch tests/tensorflow
 
-# some wait for processes that they start: more at a time than there are cores
 tests/torch: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) -n 4 tests/cli tests/torch tests/gpu
+	$(BIN)/python $(PYTEST) -n 2 tests/cli tests/torch tests/gpu
 
 tests/tensorflow: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) -n 3 tests/tensorflow
+	$(BIN)/python $(PYTEST) -n 2 tests/tensorflow
 
 $(SINGLE): $(VENV)/.frameworks
 	$(BIN)/python -m pytest --tb=short $@ $(WITHOUT)
@@ -118,6 +118,7 @@ $(VENV)/.ready: pyproject.toml
 # what tests run under besides torch
 $(VENV)/.frameworks: $(VENV)/.ready
 	$(BIN)/python $(PIP) "$(TORCH)" "$(TENSORFLOW)" $(TRAINERS) $(NOTEBOOK)
+	$(BIN)/python -c "import torch._dynamo, tensorflow, keras" 2>/dev/null
 	touch $@
 
 $(VENV)-composer/.ready: pyproject.toml
