@@ -76,8 +76,8 @@ def make_convolutions():
     return step
 
 
-def make_encoder(early=False):
-    """Logits wait for backward, which has no use for them, unless they go ``early``."""
+def make_encoder():
+    """Logits wait for backward, which has no use for them."""
     layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
     net = nn.Sequential(
         nn.Embedding(CLASSES, 64),
@@ -91,8 +91,6 @@ def make_encoder(early=False):
         optimizer.zero_grad(set_to_none=False)
         logits = net(words)
         loss = functional.cross_entropy(logits.view(-1, CLASSES), words.view(-1))
-        if early:
-            del logits
         loss.backward()
         optimizer.step()
         return loss
@@ -277,8 +275,8 @@ class Delegating(nn.Module):
         return self.model(x)
 
 
-def make_adapted(lower=False, change=None):
-    """Adapters beside layers that are not trained; under autocast of its own with ``lower``."""
+def make_adapted(change=None):
+    """Adapters beside layers that are not trained, under autocast of its own."""
     torch.manual_seed(0)
     model = Delegating(Supported(64, 4))
     if change is not None:
@@ -289,16 +287,12 @@ def make_adapted(lower=False, change=None):
 
     def step():
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=lower):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = model(x).float().square().mean()
         loss.backward()
         optimizer.step()
 
     return step
-
-
-def make_adapted_in_bf16():
-    return make_adapted(lower=True)
 
 
 def make_following():

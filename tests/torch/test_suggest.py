@@ -55,6 +55,11 @@ def caching():
 
 
 @pytest.fixture(scope="module")
+def adapted():
+    return verified(programs.make_adapted)
+
+
+@pytest.fixture(scope="module")
 def loading():
     return verified(programs.make_loading)
 
@@ -122,34 +127,21 @@ def test_logits_that_backward_has_no_use_for(encoder):
         if number > programs.make_encoder.__code__.co_firstlineno and "loss.backward" in text
     )
     assert logits.code == f"# before suggest_programs.py:{line}\ndel logits"
-    assert logits.predicted_saving == programs.LOGITS_BYTES
-
-
-def peaks(make_step, **changed):
-    options = {"as it is": {}, "changed": {"arguments": changed}}
-    found = tensorlens.compare(make_step, options, repeats=1, steps=2)
-    return found["as it is"].peak_allocated, found["changed"].peak_allocated
-
-
-def test_logits_that_go_save_as_much_as_was_predicted(encoder):
-    before, after = peaks(programs.make_encoder, early=True)
-    (logits,) = [each for each in encoder if each.kind == "kept"]
-    assert logits.predicted_saving == before - after == logits.measured_saving
+    assert logits.predicted_saving == logits.measured_saving == programs.LOGITS_BYTES
 
 
 def test_outputs_of_the_step_before():
     found = tensorlens.suggest(programs.make_keeper)
     (outputs,) = [each for each in found if each.kind == "kept"]
-    assert outputs.predicted_saving == 4 * A
+    without = {"without": {"arguments": {"keeps": False}}}
+    (changed,) = tensorlens.compare(programs.make_keeper, without, repeats=1, steps=2).outcomes
+    assert outputs.predicted_saving == found.peak - changed.peak_allocated == 4 * A
     assert outputs.change == "release outputs after the step"
     assert "suggest_programs.py" in outputs.what
-    before, after = peaks(programs.make_keeper, keeps=False)
-    assert before - after == outputs.predicted_saving
 
 
 def test_gradients_that_go_too_late():
-    found = tensorlens.suggest(programs.make_late, verify=True)
-    late = found["zero_grad"]
+    late = verified(programs.make_late)["zero_grad"]
     assert late.option is None
     assert late.predicted_saving == late.measured_saving > 0
 
@@ -212,9 +204,8 @@ def test_checkpoints_of_blocks_with_a_cache_are_predicted_without_it(caching):
     assert "use_cache=False" in change.cost
 
 
-def test_simulated_predictions_with_frozen_weights_are_exact():
-    found = verified(programs.make_adapted_in_bf16)
-    tried = [each for each in found if each.how == "simulated"]
+def test_simulated_predictions_with_frozen_weights_are_exact(adapted):
+    tried = [each for each in adapted if each.how == "simulated"]
     assert {each.kind for each in tried} >= {"checkpoint"}
     for each in tried:
         assert each.predicted_saving == each.measured_saving
@@ -275,15 +266,15 @@ def test_printed_autocast_is_on_where_the_model_is_called(encoder):
     assert space["dtype"] is torch.bfloat16
 
 
-def test_checkpoints_of_a_model_in_a_model_are_its_own_and_save_as_much():
-    found = tensorlens.suggest(programs.make_adapted, steps=1)["checkpoint"]
+def test_checkpoints_of_a_model_in_a_model_are_its_own_and_save_as_much(adapted):
+    found = adapted["checkpoint"]
     assert found.code == 'model.gradient_checkpointing_enable({"use_reentrant": False})'
 
     def peak(change):
         # or what other tests left as garbage may be freed between the two
         gc.collect()
         with tensorlens.record() as recording:
-            step = programs.make_adapted(change=change)
+            step = programs.make_adapted(change)
             step()
             step()
         return recording.peak("cpu").bytes
