@@ -7,6 +7,7 @@ that no tensor has: on the CPU these are the gap, where the estimate does not ru
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -183,10 +184,11 @@ def _besides(
         raise ValueError(f"{size[0]} bytes of {size[1]} were estimated and not asked for")
 
 
-def compare(program: Callable[[], Step]) -> Comparison:
+def compare(program: Callable[..., Step], **arguments: str) -> Comparison:
     """Return what a program asks for as it was estimated, and as it was measured here."""
-    answer = estimate(program, device="cpu", steps=STEPS)
-    return Comparison(program.__name__, side(answer.recording.log), measure(program))
+    answer = estimate(program, device="cpu", steps=STEPS, arguments=arguments)
+    measured = measure(partial(program, **arguments))
+    return Comparison(program.__name__, side(answer.recording.log), measured)
 
 
 def measure(program: Callable[[], Step]) -> Side:

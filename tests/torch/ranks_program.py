@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tensorlens
 
-WIDTH, BATCH = 256, 8
+WIDTH, BATCH = 240, 8
 
 
 def sharded(model: torch.nn.Module, kind: str) -> torch.nn.Module:

@@ -15,6 +15,7 @@ from tensorlens.frameworks.host import alloc_sites
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.native.build import NativeUnavailable
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 FILE = __file__
@@ -430,7 +431,7 @@ def test_a_forked_child_goes_on(watched):
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        for _ in range(20):
+        for _ in range(10):
             child = os.fork()
             if child == 0:
                 os._exit(_in_child(watched))
@@ -470,7 +471,7 @@ kept = torch.empty(10)
 print(*allocator.births(array("Q", [kept.data_ptr()]))[0])
 """
     result = subprocess.run(
-        [sys.executable, "-c", code],
+        [*warm.python(ends=True), "-c", code],
         capture_output=True,
         text=True,
         timeout=100,

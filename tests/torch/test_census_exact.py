@@ -53,12 +53,12 @@ def step(model, optimizer, reporter):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_models_for_three_steps(kind):
+def test_models_for_two_steps(kind):
     model = kind()
     optimizer = torch.optim.AdamW(model.parameters())
     reporter = tensorlens.MemReporter(model, optimizer)
     check(reporter)
-    for _ in range(3):
+    for _ in range(2):
         optimizer.zero_grad()
         step(model, optimizer, reporter)
 
@@ -77,7 +77,7 @@ def test_every_optimizer_of_torch(name):
     needs_rate = inspect.signature(kind).parameters["lr"].default is inspect.Parameter.empty
     optimizer = kind(model.parameters(), **({"lr": 0.1} if needs_rate else {}))
     reporter = tensorlens.MemReporter(model, optimizer)
-    for _ in range(3):
+    for _ in range(2):
         x = model.batch()
 
         def closure(x=x):
@@ -110,7 +110,7 @@ def test_gradient_accumulation(kind):
     model = kind()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     reporter = tensorlens.MemReporter(model, optimizer)
-    for _ in range(3):
+    for _ in range(2):
         for _ in range(2):
             loss = model(model.batch()).square().mean()
             check(reporter)

@@ -39,14 +39,14 @@ class TestPlaces:
     def test_a_deep_graph(self):
         x = torch.zeros(1, requires_grad=True)
         y = x
-        for _ in range(3000):
+        for _ in range(1500):
             y = y.tanh()
         since = Since()
         assert since() == {}
         # what each tanh saved is a result of 4 bytes, and x is the first one's input
         counted = [each for each in since.last.tensors if each.alias_of is None]
         saved = [each for each in counted if "TanhBackward0.result" in each.name]
-        assert len(saved) == 2999
+        assert len(saved) == 1499
 
     def test_under_a_dispatch_mode(self):
         class Mode(TorchDispatchMode):
@@ -146,7 +146,7 @@ class TestPlaces:
                 adam.step()
 
         def report(reporter):
-            for _ in range(4):
+            for _ in range(2):
                 snapshot = reporter.snapshot()
                 ledger = snapshot.ledger["cpu"]
                 taken.append(ledger.allocated - ledger.named - ledger.unnamed)
@@ -167,7 +167,7 @@ class TestPlaces:
         for thread in trainers:
             thread.join()
         assert errors == []
-        assert taken == [0] * 16
+        assert taken == [0] * 8
 
     def test_in_a_callback_of_the_collector(self):
         model = Mlp()

@@ -16,15 +16,9 @@ WEIGHTS = 8_000_000 + 8_192 + 80_384 + 512
 """1000 x 2000 and 2000 x 10 floats with their biases, each rounded up to 512 bytes."""
 
 
-@pytest.fixture
-def fresh():
-    """Asked for by a test whose interpreter has to import torch itself."""
-
-
 @pytest.fixture(autouse=True)
-def interpreter(request, monkeypatch):
-    if "fresh" not in request.fixturenames:
-        monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=True))
+def interpreter(monkeypatch):
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=True))
 
 
 def make(batch=32, optimizer="Adam"):
@@ -327,7 +321,8 @@ def test_a_program_that_writes_much():
     assert tensorlens.estimate(make_loud).steps[0].allocated == WEIGHTS
 
 
-def test_where_the_card_cannot_be_put_on_stage(fresh, monkeypatch, tmp_path):
+def test_where_the_card_cannot_be_put_on_stage(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python())
     monkeypatch.setenv("CXX", "false")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     estimate = tensorlens.estimate(make, card="a100")

@@ -24,6 +24,11 @@ NUMBERS_AT_ONCE = 64
 PROGRAMS = {program.__name__: program for program in accuracy_cpu.PROGRAMS}
 
 
+def named(name):
+    """One program that is any of them: they are estimated in one process, one after the other."""
+    return {**PROGRAMS, **globals()}[name]()
+
+
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -36,7 +41,7 @@ def compared(name):
         pytest.skip("; ".join(Adapter().notes()))
     if name == "gpt":
         pytest.importorskip("transformers")
-    return accuracy_cpu.compare(PROGRAMS[name])
+    return accuracy_cpu.compare(named, name=name)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -114,9 +119,7 @@ def copied():
 
 
 def test_parameters_of_copied_modules_are_there_once():
-    if not isinstance(Adapter().cpu_counter(), CpuCounter):
-        pytest.skip("; ".join(Adapter().notes()))
-    comparison = accuracy_cpu.compare(copied)
+    comparison = compared("copied")
     setups = comparison.estimated.requests[0], comparison.measured.requests[0]
     estimated, measured = ([size for size, _ in setup] for setup in setups)
     assert estimated == measured
@@ -139,9 +142,7 @@ def reduced():
 
 
 def test_reduced_losses_keep_the_memory_of_each_element():
-    if not isinstance(Adapter().cpu_counter(), CpuCounter):
-        pytest.skip("; ".join(Adapter().notes()))
-    comparison = accuracy_cpu.compare(reduced)
+    comparison = compared("reduced")
     # a layer and its two batches; five losses of 32 rows of 16 numbers, and two of one number
     setup, elements = 4 * (16 * 16 + 16 + 2 * 32 * 16), 4 * 32 * 16
     ends = [setup, *[setup + 5 * elements + 2 * 4] * accuracy_cpu.STEPS]
@@ -234,23 +235,21 @@ def with_storages_held():
 
 
 ACCUMULATING = (
-    tied,
-    residual,
-    of_new_gradients,
-    of_gradients_that_retain,
-    of_views,
-    with_gradients_looked_at,
-    with_gradients_held,
-    with_views_held,
-    with_storages_held,
+    "tied",
+    "residual",
+    "of_new_gradients",
+    "of_gradients_that_retain",
+    "of_views",
+    "with_gradients_looked_at",
+    "with_gradients_held",
+    "with_views_held",
+    "with_storages_held",
 )
 
 
 @pytest.mark.parametrize("program", ACCUMULATING)
 def test_gradients_are_added_in_place_where_nobody_else_holds_them(program):
-    if not isinstance(Adapter().cpu_counter(), CpuCounter):
-        pytest.skip("; ".join(Adapter().notes()))
-    comparison = accuracy_cpu.compare(program)
+    comparison = compared(program)
     pairs = zip(comparison.estimated.requests, comparison.measured.requests, strict=True)
     for estimated, measured in pairs:
         # gradients are the requests above those of kernels for numbers
@@ -266,5 +265,8 @@ def test_gradients_are_added_in_place_where_nobody_else_holds_them(program):
 
 def test_what_ran_before_changes_nothing():
     with Runner() as runner:
-        answers = [request(program, device="cpu").ask(runner) for program in (tied, residual, tied)]
-    assert answers[0].peak_allocated == answers[2].peak_allocated
+        first, _, again = (
+            request(named, device="cpu", arguments={"name": name}).ask(runner)
+            for name in ("tied", "residual", "tied")
+        )
+    assert first.peak_allocated == again.peak_allocated

@@ -153,5 +153,5 @@ def test_the_process_ends_as_any_other():
         "    x.sum().backward()\n"
         "print('done')\n"
     )
-    done = run("-c", program)
+    done = run("-c", program, interpreter=warm.python(device=True, ends=True))
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

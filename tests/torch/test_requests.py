@@ -1,7 +1,6 @@
 """What is estimated and where: each kind of target with each function, card and capacity."""
 
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -175,12 +174,18 @@ def test_a_function_that_takes_no_batch_is_refused():
 def test_a_module_that_asks_about_itself_as_it_is_imported_is_told_so(tmp_path):
     (tmp_path / "asks.py").write_text(
         "import torch, tensorlens\n"
+        "from tensorlens.planning import processes\n"
+        f"processes.interpreter = lambda: {processes.interpreter()}\n"
         "def make_step():\n"
         "    return lambda: torch.ones(1000)\n"
         "print(tensorlens.estimate('asks:make_step', device='cpu'))\n"
     )
     done = subprocess.run(
-        [sys.executable, "asks.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*processes.interpreter(), "asks.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert (
