@@ -1,8 +1,8 @@
 """Loads a native part: the binary that came with the package, or one compiled on first use.
 
 A part is one C++ file. A wheel for Linux brings it built for the releases of the frameworks, as
-``prebuilt/NAME-RELEASE-KEY.so``. Where that is missing, the user's compiler makes it in about a
-second, and the cache keeps it as ``NAME-KEY-DIGEST.so``: the key stands for all that the binary
+``prebuilt/NAME-RELEASE-KEY.so``. Where that is missing, the user's compiler makes it in a few
+seconds, and the cache keeps it as ``NAME-KEY-DIGEST.so``: the key stands for all that the binary
 depends on, and the digest for its bytes, so that a damaged file is known by its name and a
 finished one appears in a single rename, however many processes build at once.
 """
@@ -30,7 +30,7 @@ from tensorlens.folders import cache_folder, is_private, scratch_folder
 from tensorlens.guards import is_from_a_handler, reason
 
 TIMEOUT = 120.0
-"""Seconds after which a compiler is taken to hang; it needs about one."""
+"""Seconds after which a compiler is taken to hang; it needs 2 to 15."""
 
 SOURCES = Path(__file__).parent
 """The folders of C++ sources, one for each part and one of shared headers."""

@@ -1,6 +1,6 @@
 // Counts the bytes that torch's CPU allocator hands out: exact, process-wide, with the peak.
 //
-// Only c10's headers are used and only libc10 is linked, so that it compiles in about a second
+// Only c10's headers are used and only libc10 is linked, so that it compiles in a few seconds
 // with the user's compiler. Nothing here is ever torn down: storages are freed as late as static
 // destruction, long after the interpreter is gone.
 
