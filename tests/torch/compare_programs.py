@@ -57,7 +57,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(500, width)
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
-        self.body = nn.TransformerEncoder(layer, 3)
+        self.body = nn.TransformerEncoder(layer, 2)
         self.head = nn.Linear(width, 10)
 
     def forward(self, tokens):

@@ -45,10 +45,11 @@ SAVING = {
 FEWER = {name: SAVING[name] for name in ("baseline", "checkpoint", "bf16")}
 PARTS = {"parts": {"accumulate": 4}}
 MODELS = {
-    "mlp": (programs.make_step, BATCH, SAVING),
-    "cnn": (programs.make_cnn, 16, FEWER),
-    "encoder": (programs.make_encoder, 16, {**FEWER, "adam": SAVING["adam"]}),
+    "mlp": (programs.make_step, BATCH, SAVING, 2),
+    "cnn": (programs.make_cnn, 16, FEWER, 1),
+    "encoder": (programs.make_encoder, 16, FEWER, 1),
 }
+"""Each with its batch, its options, and the step from which on all are alike."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -64,15 +65,15 @@ def one_thread():
 
 @functools.cache
 def measured_of(model):
-    make_step, batch, saving = MODELS[model]
+    make_step, batch, saving, steps = MODELS[model]
     options = {**saving, **PARTS} if model == "mlp" else saving
-    return tensorlens.compare(make_step, options, batch=batch, repeats=1, warmup=0, steps=2)
+    return tensorlens.compare(make_step, options, batch=batch, repeats=1, warmup=0, steps=steps)
 
 
 @functools.cache
 def predicted_of(model):
-    make_step, batch, saving = MODELS[model]
-    given = {"how": "estimated", "device": "cpu", "batch": batch, "steps": 2}
+    make_step, batch, saving, steps = MODELS[model]
+    given = {"how": "estimated", "device": "cpu", "batch": batch, "steps": steps}
     return tensorlens.compare(make_step, saving, **given)
 
 
@@ -84,11 +85,6 @@ def measured():
 @pytest.fixture(autouse=True)
 def warm_processes(monkeypatch):
     monkeypatch.setattr(processes, "interpreter", lambda: warm.python())
-
-
-@pytest.fixture
-def fresh_processes(warm_processes, monkeypatch):
-    monkeypatch.setattr(processes, "interpreter", lambda: (sys.executable,))
 
 
 def test_what_gradients_that_are_kept_take(measured):
@@ -352,12 +348,11 @@ def test_what_hangs_is_ended(place, how):
     assert_ended([int(place.read_text())])
 
 
-def test_a_trial_that_is_not_known_yet_when_its_time_is_up_is_ended(
-    place, tmp_path, monkeypatch, fresh_processes
-):
-    (tmp_path / "sitecustomize.py").write_text(
+def test_a_trial_that_is_not_known_yet_when_its_time_is_up_is_ended(place, tmp_path, monkeypatch):
+    late = tmp_path / "late.py"
+    late.write_text(
         textwrap.dedent("""
-        import os, time
+        import os, sys, time
 
         begin_group = os.setpgid
 
@@ -372,9 +367,11 @@ def test_a_trial_that_is_not_known_yet_when_its_time_is_up_is_ended(
                 time.sleep(0.01)
 
         os.setpgid = late
+        _, _, code, *sys.argv[1:] = sys.argv
+        exec(code)
         """)
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(processes, "interpreter", lambda: (*warm.python(), str(late)))
     found = tensorlens.compare(
         programs.make_step, {"a": {}}, batch=8, repeats=1, warmup=0, steps=1, timeout=7
     )

@@ -1,5 +1,6 @@
 """The notebook of the docs runs from its first cell to its last, and shows what it says."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,18 @@ ANSWERS = (
 )
 
 
-def test_every_cell_runs_and_answers_its_question(monkeypatch):
+def test_every_cell_runs_and_answers_its_question(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    python = warm.python(device=True)
+    kernel = tmp_path / "kernels" / "warm" / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    argv = [*python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.write_text(json.dumps({"argv": argv, "display_name": "warm", "language": "python"}))
     notebook = nbformat.read(ROOT / "docs" / "tour.ipynb", 4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(WARM.format(warm.python(device=True))))
-    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(WARM.format(python)))
+    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="warm")
     client.execute()
     # on a slow machine there are streams beside the answers: the progress of estimates
     outputs = (each for cell in cells for each in cell.outputs if each.output_type != "stream")
