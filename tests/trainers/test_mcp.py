@@ -1,6 +1,7 @@
 """The server for coding assistants, asked by the protocol's own client."""
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
@@ -17,87 +18,89 @@ pytest.importorskip("mcp.server.mcpserver")
 
 import tensorlens  # noqa: E402
 from tensorlens.integrations.mcp import MOST_CHARACTERS, server, show  # noqa: E402
-from tests import warm  # noqa: E402
+from tensorlens.live.server import server as live_server  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
 
-async def _asked(folder, questions):
+FILES = ["run.rank0.json", "run.rank1.json"]
+QUESTIONS = {
+    "peak": ("show", {"file": "run.tlens", "top": 3, "device": "cpu"}),
+    "change": ("diff", {"before": FILES[0], "after": FILES[1]}),
+    "ranks": ("ranks", {"files": FILES}),
+    "no file": ("show", {"file": "none.tlens"}),
+    "no job": ("job", {"pid": 1}),
+}
+
+
+async def asked(folder, questions):
+    """Return the names of the server's tools, and what it says to each question."""
     parameters = mcp.StdioServerParameters(
         command=sys.executable,
         args=["-m", "tensorlens", "mcp"],
-        cwd=str(folder),
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     async with mcp.stdio_client(parameters) as (reading, writing):
         async with mcp.ClientSession(reading, writing) as session:
             await session.initialize()
             tools = [tool.name for tool in (await session.list_tools()).tools]
-            answers = [await session.call_tool(name, given) for name, given in questions]
-    return tools, answers
+            return tools, {name: await session.call_tool(*each) for name, each in questions.items()}
 
 
-def asked(folder, *questions):
-    return asyncio.run(_asked(folder, questions))
-
-
-def test_an_assistant_finds_the_tensors_of_a_peak_and_what_grew(tmp_path):
+def save_files(folder):
     layer = torch.nn.Linear(512, 512, bias=False)
     with tensorlens.record(layer) as recording:
         kept = torch.zeros(1 << 20)
-    recording.save(tmp_path / "run.tlens")
-    before = tensorlens.MemReporter(model=layer).snapshot()
+    recording.save(folder / "run.tlens")
+    tensorlens.MemReporter(model=layer).snapshot().save(folder / FILES[0])
     more = torch.ones(1 << 18)
-    after = tensorlens.MemReporter(model=layer).snapshot()
-    before.save(tmp_path / "run.rank0.json")
-    after.save(tmp_path / "run.rank1.json")
-    files = ["run.rank0.json", "run.rank1.json"]
-    tools, answers = asked(
-        tmp_path,
-        ("show", {"file": "run.tlens", "top": 3, "device": "cpu"}),
-        ("diff", {"before": files[0], "after": files[1]}),
-        ("ranks", {"files": files}),
-        ("show", {"file": "none.tlens"}),
-    )
-    assert tools == ["show", "diff", "ranks", "job"]
-    peak, change, ranks, failed = (answer.content[0].text for answer in answers)
-    assert "kept" in peak and "4.00 MiB" in peak
-    assert "more" in change and "+1.00 MiB" in change
-    assert "rank 1 has 1.00 MiB more allocated than rank 0" in ranks
-    assert answers[3].is_error and "there is no file none.tlens" in failed
+    tensorlens.MemReporter(model=layer).snapshot().save(folder / FILES[1])
     assert len(kept) and len(more)
 
 
-JOB = """
-import os, sys
-import tensorlens, torch
-kept = torch.zeros(1 << 18)
-print(os.getpid(), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_an_assistant_looks_at_a_training_that_runs(monkeypatch):
+@pytest.fixture(scope="module")
+def said():
+    """Tools, and answers about files and about a job, which is this process."""
     # an address of a Unix socket is short
-    with tempfile.TemporaryDirectory(prefix="mcp-") as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        monkeypatch.setenv("TENSORLENS_LIVE", "1")
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        running = subprocess.Popen(
-            [*warm.python(), "-c", JOB], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        monkeypatch.delenv("TENSORLENS_LIVE")
-        try:
-            pid = int(running.stdout.readline())
-            _, (answer, none) = asked(
-                folder, ("job", {"pid": pid, "seconds": 0}), ("job", {"pid": 1})
-            )
-        finally:
-            running.communicate()
+    with (
+        tempfile.TemporaryDirectory(prefix="mcp-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        save_files(Path(folder))
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        with contextlib.closing(live_server()) as live:
+            live.start(follows_steps=False)
+            kept = torch.zeros(1 << 18)
+            job = ("job", {"pid": os.getpid(), "seconds": 0})
+            answers = asyncio.run(asked(folder, {**QUESTIONS, "job": job}))
+        assert len(kept)
+        return answers
+
+
+def test_an_assistant_finds_the_tensors_of_a_peak_and_what_grew(said):
+    tools, answers = said
+    assert tools == ["show", "diff", "ranks", "job"]
+    peak, change, ranks = (answers[name].content[0].text for name in ("peak", "change", "ranks"))
+    assert "kept" in peak and "4.00 MiB" in peak
+    assert "more" in change and "+1.00 MiB" in change
+    assert "rank 1 has 1.00 MiB more allocated than rank 0" in ranks
+
+
+def test_an_assistant_looks_at_a_training_that_runs(said):
+    answer = said[1]["job"]
     text = answer.content[0].text
     assert not answer.is_error, text
     assert "kept" in text and "1.00 MiB" in text
-    assert none.is_error and "process 1" in none.content[0].text
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [("no file", "there is no file none.tlens"), ("no job", "process 1")],
+)
+def test_an_assistant_is_told_what_is_not_there(said, question, words):
+    answer = said[1][question]
+    assert answer.is_error and words in answer.content[0].text
 
 
 def test_an_assistant_gets_to_the_line_of_a_leak(tmp_path):
@@ -114,7 +117,7 @@ def test_an_assistant_gets_to_the_line_of_a_leak(tmp_path):
     given = re.findall(r"`(tensorlens leaks [^`]*)`", server().instructions)
     (command,) = (shlex.split(each)[1:] for each in given)
     subprocess.run(
-        [*warm.python(), "-m", "tensorlens", *command], cwd=tmp_path, check=True,
+        [sys.executable, "-m", "tensorlens", *command], cwd=tmp_path, check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     text = show(str(tmp_path / command[command.index("-o") + 1]))
