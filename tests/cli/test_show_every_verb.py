@@ -107,7 +107,11 @@ def widest(text: str) -> int:
 
 @pytest.mark.parametrize("verb", OF_PROGRAMS)
 def test_what_a_program_made_is_shown_as_it_was_printed(
-    folder: Path, tmp_path: Path, verb: str
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verb: str,
 ) -> None:
     (folder / "away").mkdir()
     words = [each.format("away/x.json") for each in OF_PROGRAMS[verb]]
@@ -116,11 +120,14 @@ def test_what_a_program_made_is_shown_as_it_was_printed(
     assert done.returncode == (0 if verb.startswith(("run", "leaks")) else 1), done.stderr
     (copy,) = tmp_path.glob("x.*.json")
     assert f"the figures are printed instead, and are in {copy}" in own_lines(done.stderr)[-1]
-    shown = warm_tensorlens(folder, "show", str(copy), COLUMNS="60")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert shown.stdout == done.stdout
-    assert widest(shown.stdout) <= 60
-    assert widest(warm_tensorlens(folder, "show", str(copy), COLUMNS="120").stdout) <= 120
+    monkeypatch.chdir(folder)
+    for columns in ("120", "60"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["show", str(copy)]) == 0
+        shown, errors = capsys.readouterr()
+        assert errors == ""
+        assert widest(shown) <= int(columns)
+    assert shown == done.stdout
 
 
 @pytest.mark.parametrize("columns", ["60", "120"])
@@ -164,11 +171,11 @@ def test_help_is_as_wide_as_the_terminal(
     assert widest(capsys.readouterr().out) <= int(columns)
 
 
-def test_what_was_converted_is_shown_as_its_origin(folder: Path) -> None:
-    assert warm_tensorlens(folder, "convert", "run.tlens", "-f", "-o", "x.json").returncode == 0
-    shown = warm_tensorlens(folder, "show", "x.json")
-    assert shown.stdout == warm_tensorlens(folder, "show", "run.tlens").stdout
-    assert "Memory over time" in shown.stdout
+def test_what_was_converted_is_shown_as_its_origin(in_folder: Callable[..., str]) -> None:
+    in_folder("convert", "run.tlens", "-f", "-o", "x.json", columns="80")
+    shown = in_folder("show", "x.json", columns="80")
+    assert shown == in_folder("show", "run.tlens", columns="80")
+    assert "Memory over time" in shown
 
 
 @pytest.mark.parametrize("kind", rendered_recordings.KINDS)
