@@ -150,7 +150,7 @@ def own_sockets(folder, monkeypatch):
 @pytest.fixture(scope="module")
 def training(folder):
     pytest.importorskip("torch")
-    program = Program(TRAINING, folder, TENSORLENS_LIVE="1")
+    program = Program(TRAINING, folder, interpreter=warm.python(), TENSORLENS_LIVE="1")
     yield program
     assert program.end() == ""
     assert not address(folder, program.pid).exists()

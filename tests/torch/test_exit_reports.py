@@ -33,12 +33,12 @@ def start(tmp_path):
     """Start a program of its own file; ``HEAD`` comes first."""
 
     def start(
-        code, *, head=HEAD, stdin=None, stdout=subprocess.PIPE, interpreter=PLAIN, **environment
+        code, *, head=HEAD, stdin=None, stdout=subprocess.PIPE, interpreter=(), **environment
     ):
         script = tmp_path / "program.py"
         script.write_text(head + textwrap.dedent(code))
         return subprocess.Popen(
-            [*interpreter, str(script)],
+            [*(interpreter or warm.python(bare=True, ends=True)), str(script)],
             stdin=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,
@@ -89,7 +89,7 @@ def wait_for(process, text):
 
 class TestEndings:
     def test_normal(self, run):
-        status, out, err = run("work(); work(); print('done')")
+        status, out, err = run("work(); work(); print('done')", interpreter=PLAIN)
         assert (status, err) == (0, "")
         assert out.startswith("done\nMemory per line")
         assert tables(out) == 1
@@ -191,7 +191,8 @@ class TestEndings:
                     work()
             threading.Thread(target=forever, daemon=True).start()
             time.sleep(0.2)
-            """
+            """,
+            interpreter=PLAIN,
         )
         assert (status, err) == (0, "")
         assert tables(out) == 1
@@ -201,7 +202,8 @@ class TestEndings:
             """
             import atexit
             atexit.register(lambda: print('last words', work()))
-            """
+            """,
+            interpreter=PLAIN,
         )
         assert status == 0
         assert out.startswith("last words 1000\nMemory per line")
@@ -488,6 +490,7 @@ class TestNowhereToPrint:
                     f"work(); {before}; sys.exit(3)",
                     head=head,
                     stdout=full,
+                    interpreter=PLAIN,
                     PYTHONUNBUFFERED=unbuffered,
                 )
             ends.append((process.communicate(timeout=100)[1], process.returncode))

@@ -18,12 +18,12 @@ TESTS = """
 import torch
 
 def test_small():
-    torch.zeros(256)
+    torch.zeros({small})
 
 def test_large():
     first = torch.zeros(1 << 18)
     del first
-    torch.zeros({numbers})
+    torch.zeros({large})
 
 def test_none():
     pass
@@ -52,35 +52,28 @@ def peaks(pytester, name="peaks.json"):
     return json.loads((pytester.path / name).read_text("utf-8"))["tests"]
 
 
-def test_the_hungriest_are_listed(run):
-    result = run("--tensorlens", test_it=TESTS.format(numbers=1))
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_the_hungriest_are_listed_and_a_peak_above_the_baseline_fails(run, pytester, workers):
+    plugins = ("xdist.plugin",) if workers else ()
+    options = ("--tensorlens-baseline", "peaks.json", *workers)
+    sources = {"test_it": TESTS.format(small=256, large=1)}
+    first = run("--tensorlens", *options, "--tensorlens-update", plugins=plugins, **sources)
+    first.assert_outcomes(passed=3)
+    first.stdout.fnmatch_lines(
         [
             "*memory of tensors, the hungriest tests*",
             "   1.00 MiB  cpu     test_it.py::test_large",
             "   1.00 KiB  cpu     test_it.py::test_small",
         ]
     )
-    assert "test_none" not in result.stdout.str().partition("hungriest")[2]
-
-
-@pytest.mark.parametrize("workers", [(), ("-n", "1")])
-def test_a_peak_above_the_baseline_fails(run, pytester, workers):
-    plugins = ("xdist.plugin",) if workers else ()
-    options = ("--tensorlens-baseline", "peaks.json", *workers)
-    sources = {"test_it": TESTS.format(numbers=1)}
-    run(*options, "--tensorlens-update", plugins=plugins, **sources).assert_outcomes(passed=3)
+    assert "test_none" not in first.stdout.str().partition("hungriest")[2]
     assert peaks(pytester) == {
         "test_it.py::test_large": {"cpu": 1 << 20},
         "test_it.py::test_none": {"cpu": 0},
         "test_it.py::test_small": {"cpu": 1024},
     }
-    # 1.0490 MB is less than 5 % above 1 MiB, 1.2 MB is more
-    if not workers:
-        within = run(*options, test_it=TESTS.format(numbers=(1 << 18) + 10))
-        within.assert_outcomes(passed=3)
-    above = run(*options, plugins=plugins, test_it=TESTS.format(numbers=300_000))
+    # 1072 B is less than 5 % above 1 KiB, 1.2 MB is more above 1 MiB
+    above = run(*options, plugins=plugins, test_it=TESTS.format(small=268, large=300_000))
     above.assert_outcomes(passed=2, failed=1)
     above.stdout.fnmatch_lines(["*cpu: 1.14 MiB at the highest instant of the test, 1.00 MiB in*"])
 
