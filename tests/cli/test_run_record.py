@@ -118,18 +118,13 @@ def test_a_program_without_torch(folder):
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
-        ("raise SystemExit(7)", 7),
         ("raise ValueError('x')", 1),
-        ("raise KeyboardInterrupt", -signal.SIGINT),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
     ],
 )
 def test_exit_codes_are_the_programs_and_the_recording_is_written(folder, ending, code):
     (folder / "train.py").write_text(f"{TRAIN}{ending}\n")
-    # an interrupt is about the interpreter's own end
-    interpreter = warm.python(ends=ending == "raise KeyboardInterrupt")
-    words = ("run", "--record", "run.tlens", "train.py")
-    done = tensorlens(folder, *words, interpreter=interpreter)
+    done = warm_tensorlens(folder, "run", "--record", "run.tlens", "train.py")
     assert done.returncode == code
     assert last_words(done)[0].startswith("tensorlens: wrote run.tlens (")
     assert len(package.load(folder / "run.tlens").log) > 5
@@ -185,7 +180,7 @@ def test_forked_workers_leave_the_file_alone(folder):
 )
 def test_what_is_refused_is_refused_before_anything_runs(folder, options, text):
     (folder / "there.tlens").write_text("")
-    done = warm_tensorlens(folder, "run", *options, "train.py")
+    done = tensorlens(folder, "run", *options, "train.py")
     assert done.returncode in (1, 2) and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "error: " in line and text in line
