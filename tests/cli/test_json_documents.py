@@ -261,7 +261,7 @@ def content(path: Path) -> str:
     return data.decode("latin-1")
 
 
-@pytest.mark.parametrize("name", ["run", "leaks", "suggest", "cards"])
+@pytest.mark.parametrize("name", ["run", "leaks", "cards"])
 def test_no_source_is_printed_or_written(
     folder: Path, printed: Callable[[str], Any], tmp_path: Path, name: str
 ) -> None:
