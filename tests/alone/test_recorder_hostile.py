@@ -331,11 +331,11 @@ with recording:
     size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + (4 << 20), resource.RLIM_INFINITY))
     # more than is free: the oldest are folded, into a table that is made now
-    for _ in range(500_000): empty(1)
+    for _ in range(200_000): empty(1)
     # nothing is left that another table could lie in
     for nbytes in (1 << 20, 1 << 16, 1 << 12, 1 << 11):
         while malloc(nbytes): pass
-    for _ in range(300_000): empty(1)
+    for _ in range(100_000): empty(1)
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 log = recording.log
 first = [event for event in log if event.nbytes == 308]
@@ -346,15 +346,14 @@ print(recording.origin.dropped > 0, len(first), log[-1].action)
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much there is")
 def test_where_there_is_no_memory_for_events_the_oldest_go(allocator):
     done = done_without_memory(SCARCE)
-    # 800,000 pairs of events are 51.2 MB
+    # 300,000 pairs of events are 19.2 MB
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 free\n", "")
 
 
 @pytest.mark.parametrize("ending", ["", "import os; sys.stdout.flush(); os._exit(7)"])
 def test_left_on_at_the_programs_end(allocator, ending):
     program = LEFT_ON.replace("sys.exit(7)", ending or "sys.exit(7)")
-    # the interpreter's own end is that of a fresh one
-    python = warm.python() if ending else [sys.executable]
+    python = warm.python(ends=not ending)
     done = subprocess.run(
         [*python, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
