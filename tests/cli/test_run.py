@@ -11,6 +11,7 @@ from commands import environment, own_lines, tensorlens
 
 from tensorlens.cli import main
 from tensorlens.lines.report import LineReport
+from tests import warm
 
 DECORATED = """\
 import tensorlens
@@ -320,7 +321,7 @@ def test_the_report_is_there_when_a_signal_ends_it(folder, number, options):
     script = f"{DECORATED}\nimport time\nprint('ready', flush=True)\ntime.sleep(600)\n"
     (folder / "waits.py").write_text(script)
     child = subprocess.Popen(
-        [sys.executable, "-m", "tensorlens", "run", *options, "waits.py"],
+        [*warm.python(bare=True, ends=True), "-m", "tensorlens", "run", *options, "waits.py"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

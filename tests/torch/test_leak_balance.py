@@ -7,7 +7,6 @@ import inspect
 import queue
 import random
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from torch import nn
 
 from tensorlens.leaks.report import GrowthKind, LeakKind, LeakReport
 from tensorlens.leaks.watch import LeakWatch, find_leaks
+from tests import warm
 from tests.torch.test_leak_programs import check_balance
 
 QUEUES = {}
@@ -321,7 +321,7 @@ print(tensorlens.find_leaks(step).to_json())
 
 def test_frozen_cycles_are_a_leak():
     # in a process of its own: these tests' objects are frozen too
-    done = subprocess.run([sys.executable, "-c", FROZEN], capture_output=True, check=True)
+    done = subprocess.run([*warm.python(), "-c", FROZEN], capture_output=True, check=True)
     report = LeakReport.from_json(done.stdout.decode())
     (leak,) = report.leaks
     assert (leak.kind, leak.bytes_per_step) == (LeakKind.GARBAGE, 1024.0)
