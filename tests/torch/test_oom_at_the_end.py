@@ -55,7 +55,6 @@ ENDINGS = {
 ACTS = {
     "one huge request": "torch.empty(1 << 30)",
     "a hundred at once": "fill(lambda: torch.empty(1 << 18))",
-    "many small ones": "fill(lambda: torch.empty(1000))",
     "tiny ones to the end": "fill(lambda: torch.empty(60))",
     "numbers of Python": "fill(lambda: bytearray(1000))",
 }
