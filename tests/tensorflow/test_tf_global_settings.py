@@ -38,16 +38,9 @@ def answer(folder, program, **modules):
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def asked(make_step):
-    return f"""
-found = tensorlens.compare({make_step}, {OPTIONS}, repeats=1, warmup=0, steps=1)
-print(json.dumps([each.losses[0] if each.losses else each.why for each in found.outcomes]))
-"""
-
-
 def test_policy_of_the_main_script_holds_and_an_option_replaces_it(tmp_path):
-    text = f"{STEP}{SET}{asked('make_step')}"
-    text += """
+    text = f"""{STEP}{SET}
+found = tensorlens.compare(make_step, {OPTIONS}, repeats=1, warmup=0, steps=1)
 kinds = [each.kind for each in tensorlens.suggest(make_step, top=9)]
 print(json.dumps([found.outcomes[0].losses[0], found.outcomes[1].losses[0], "bf16" in kinds]))
 """
@@ -55,12 +48,13 @@ print(json.dumps([found.outcomes[0].losses[0], found.outcomes[1].losses[0], "bf1
     assert answer(tmp_path, text) == [16, 32, False]
 
 
-def test_option_replaces_a_policy_that_an_imported_module_sets(tmp_path):
-    program = asked(repr("model:make_step"))
-    assert answer(tmp_path, program, model=STEP + SET) == [16, 32]
-
-
-def test_option_replaces_a_policy_that_make_step_sets(tmp_path):
+def test_option_replaces_a_policy_that_an_imported_module_or_make_step_sets(tmp_path):
     within = STEP.replace("    model = ", f"    {SET}    model = ")
-    program = asked(repr("model:make_step"))
-    assert answer(tmp_path, program, model=within) == [16, 32]
+    program = f"""
+found = [
+    tensorlens.compare(f"{{name}}:make_step", {OPTIONS}, repeats=1, warmup=0, steps=1)
+    for name in ("model", "within")
+]
+print(json.dumps([[each.losses[0] for each in of.outcomes] for of in found]))
+"""
+    assert answer(tmp_path, program, model=STEP + SET, within=within) == [[16, 32]] * 2
