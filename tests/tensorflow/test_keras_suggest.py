@@ -79,7 +79,7 @@ def test_what_the_suggestions_say(mlp):
     assert mlp["bf16"].option == {"policy": "mixed_bfloat16"}
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [60, 120])
 def test_printed_code_can_be_pasted(columns, mlp, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     blocks = [programs.Block(name=f"block_{n}" if n else "block") for n in range(programs.BLOCKS)]
@@ -96,8 +96,10 @@ def test_printed_code_can_be_pasted(columns, mlp, monkeypatch):
 
 
 def test_pasted_code_saves_what_was_measured(mlp):
-    before, after = peaks(programs.make_mlp, change=printed_code(mlp, mlp["checkpoint"]))
-    assert before - after == pytest.approx(mlp["checkpoint"].measured_saving, rel=0.01)
+    change = {"arguments": {"change": printed_code(mlp, mlp["checkpoint"])}}
+    found = tensorlens.compare(programs.make_mlp, {"changed": change}, repeats=1, steps=1)
+    saved = mlp.peak - found["changed"].peak_allocated
+    assert saved == pytest.approx(mlp["checkpoint"].measured_saving, rel=0.01)
 
 
 @pytest.mark.parametrize("run_eagerly", [True, False])
@@ -117,12 +119,6 @@ def test_pasted_code_computes_a_block_twice_that_keras_tells_of_training(mlp, ru
     model.train_on_batch(tf.ones([2, 4]), tf.ones([2, 4]))
     assert len(calls) >= 2 * programs.BLOCKS
     assert set(calls) == {True}
-
-
-def peaks(make_step, **changed):
-    options = {"as it is": {}, "changed": {"arguments": changed}}
-    found = tensorlens.compare(make_step, options, repeats=1, steps=2, framework="tensorflow")
-    return found["as it is"].peak_allocated, found["changed"].peak_allocated
 
 
 def make_graph():
