@@ -59,7 +59,7 @@ def gated():
 @pytest.mark.parametrize(
     "make",
     [
-        *(mlp, cnn_3d, gated),
+        *(cnn_3d, gated),
         pytest.param(partial(transformer, 1), id="block"),
         pytest.param(partial(gru_both_ways, 10), id="GRU both ways"),
     ],
@@ -78,7 +78,7 @@ def test_an_eager_step_takes_what_was_estimated(make):
     ],
 )
 def test_a_step_of_a_graph_takes_what_was_estimated(make, optimizer):
-    peaks = measured(make, optimizer, eager=False, steps=8)
+    peaks = measured(make, optimizer, eager=False, steps=5)
     found = estimated(make, optimizer)
     assert found.allocated.low <= median(peaks) <= found.allocated.high
 
@@ -97,7 +97,6 @@ _SCALARS = (2, 1)
 @pytest.mark.parametrize(
     ("optimizer", "slots"),
     [
-        ("sgd", _SCALARS),
         ("nadam", (*WEIGHTS * 2, *_SCALARS, 1)),
         (lambda: keras.optimizers.RMSprop(momentum=0.9, centered=True), (*WEIGHTS * 3, *_SCALARS)),
     ],
@@ -214,7 +213,6 @@ def unsupported():
     ("make", "device", "asked", "why"),
     [
         (partial(small, jit_compile=True), "cpu", {}, "compile(jit_compile=True)"),
-        (partial(small, jit_compile=True), "cuda", {}, "compile(jit_compile=True)"),
         (small, "cuda", {"loss": "mse"}, "unless compile(jit_compile=False)"),
         (partial(small, compiled_gelu, jit_compile=False), "cpu", {}, "tf.function(jit_compile"),
         (partial(small, compiled_gelu, run_eagerly=True), "cuda", {}, "tf.function(jit_compile"),
@@ -381,15 +379,13 @@ def test_nothing_is_left_behind(eager, monkeypatch):
     assert read()[0] == before
 
 
-@pytest.mark.parametrize("policy", [None, "mixed_float16"])
-def test_graphs_with_gradients_of_their_own_are_let_go_of(policy):
+def test_graphs_with_gradients_of_their_own_are_let_go_of():
     registered = ops.gradient_registry._registry
     before = set(registered)
     model, batch = SMALL_CNN()
-    # with a loss scale there are some in the branch for gradients that are finite
-    tensorlens.estimate(
-        model, batch_size=batch, optimizer="adam", loss=loss(), device="cpu", policy=policy
-    )
+    # with a loss scale there are some in the branch for gradients that are finite, too
+    options = {"optimizer": "adam", "loss": loss(), "policy": "mixed_float16"}
+    tensorlens.estimate(model, batch_size=batch, device="cpu", **options)
     # tf.custom_gradient, in which losses are averaged, registers one for each trace
     assert set(registered) == before
 
