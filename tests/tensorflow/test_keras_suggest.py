@@ -141,7 +141,7 @@ from tensorlens.planning.suggest import api as asking
 
 asking.WORTH = 0
 with tensorlens.record() as recording:
-    step = programs.make_tape("outputs")
+    step = programs.make_tape()
     for number in range(1, 4):
         recording.mark(f"step {number}")
         step()

@@ -84,33 +84,22 @@ def make_encoder(run_eagerly=True):
     return trained(model, loss, *words, run_eagerly)
 
 
-def make_own(recomputes=False):
-    """Return a model that is not compiled, with what a loop of one's own needs."""
+def make_tape():
+    """A loop of one's own, which keeps its outputs."""
     model = keras.Sequential([Block(), Block()])
     for block in model.layers:
         block.build((None, WIDTH))
-        if recomputes:
-            block.call = tf.recompute_grad(block.call)
     weights = [weight for block in model.layers for weight in block.trainable_variables]
     optimizer = keras.optimizers.Adam()
     optimizer.build(weights)
-    return model, weights, optimizer, uniform([BATCH, WIDTH], 0)
-
-
-def make_tape(keeps="", recomputes=False):
-    """A loop of one's own, which may keep its outputs or its tape."""
-    model, weights, optimizer, x = make_own(recomputes)
-    outputs, kept = [], {}
+    x, outputs = uniform([BATCH, WIDTH], 0), []
 
     def step():
-        with tf.GradientTape(persistent=keeps == "tape") as tape:
+        with tf.GradientTape() as tape:
             y = model(x)
             loss = tf.reduce_mean(y**2)
         optimizer.apply(tape.gradient(loss, weights), weights)
-        if keeps == "outputs":
-            outputs.append(y)
-        if keeps == "tape":
-            kept["tape"] = tape
+        outputs.append(y)
         return loss
 
     return step
