@@ -97,6 +97,7 @@ _SCALARS = (2, 1)
 @pytest.mark.parametrize(
     ("optimizer", "slots"),
     [
+        ("sgd", _SCALARS),
         ("nadam", (*WEIGHTS * 2, *_SCALARS, 1)),
         (lambda: keras.optimizers.RMSprop(momentum=0.9, centered=True), (*WEIGHTS * 3, *_SCALARS)),
     ],
