@@ -16,8 +16,7 @@ NOTEBOOK := nbclient nbformat ipykernel
 # what every torch depends on, but for CUDA
 OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
-# what is imported is compiled then: of the large packages that is a small part. The frameworks are
-# imported once, before many processes side by side would each compile them
+# what is imported is compiled then: of the large packages that is a small part
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 # the line tracer is another one from 3.12 on, and the same on each of them; its tests need no torch.
@@ -62,10 +61,10 @@ quick: $(VENV)/.ready
 pytest: tests/torch tests/tensorflow
 
 tests/torch: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) -n 2 tests/cli tests/torch tests/gpu
+	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
 
 tests/tensorflow: $(VENV)/.frameworks
-	$(BIN)/python $(PYTEST) -n 2 tests/tensorflow
+	$(BIN)/python $(PYTEST) tests/tensorflow
 
 $(SINGLE): $(VENV)/.frameworks
 	$(BIN)/python -m pytest --tb=short $@ $(WITHOUT)
@@ -115,10 +114,11 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python $(PIP) "$(TORCH)" -e ".[test]"
 	touch $@
 
-# what tests run under besides torch
+# what tests run under besides torch; imported once, before many processes side by side would each
+# compile it
 $(VENV)/.frameworks: $(VENV)/.ready
 	$(BIN)/python $(PIP) "$(TORCH)" "$(TENSORFLOW)" $(TRAINERS) $(NOTEBOOK)
-	$(BIN)/python -c "import torch._dynamo, tensorflow, keras" 2>/dev/null
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -c "import torch._dynamo, tensorflow, keras"
 	touch $@
 
 $(VENV)-composer/.ready: pyproject.toml

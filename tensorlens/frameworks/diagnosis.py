@@ -43,9 +43,8 @@ def examine(name: str) -> list[Finding]:
         if name == "torch":
             # before what needs a newer one is imported
             import_module("tensorlens.frameworks.torch.release").check_release()
-        parts: Sequence[Finding] = import_module(
-            f"tensorlens.frameworks.{name}.diagnosis"
-        ).diagnose()
+        of_framework = import_module(f"tensorlens.frameworks.{name}.diagnosis")
+        parts: Sequence[Finding] = of_framework.diagnose()
     except Exception as error:
         detail = f"it works, but tensorlens cannot read it: {_in_one_line(error)}"
         return [Finding(title, False, detail)]

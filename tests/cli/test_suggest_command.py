@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(processes, "interpreter", lambda: warm.python())
+    monkeypatch.setattr(processes, "interpreter", warm.python)
     return tmp_path
 
 

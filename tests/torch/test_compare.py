@@ -84,7 +84,7 @@ def measured():
 
 @pytest.fixture(autouse=True)
 def warm_processes(monkeypatch):
-    monkeypatch.setattr(processes, "interpreter", lambda: warm.python())
+    monkeypatch.setattr(processes, "interpreter", warm.python)
 
 
 def test_what_gradients_that_are_kept_take(measured):

@@ -322,7 +322,7 @@ def test_a_program_that_writes_much():
 
 
 def test_where_the_card_cannot_be_put_on_stage(monkeypatch, tmp_path):
-    monkeypatch.setattr(processes, "interpreter", lambda: warm.python())
+    monkeypatch.setattr(processes, "interpreter", warm.python)
     monkeypatch.setenv("CXX", "false")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     estimate = tensorlens.estimate(make, card="a100")

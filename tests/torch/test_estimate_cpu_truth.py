@@ -32,7 +32,7 @@ def named(name):
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(processes, "interpreter", lambda: warm.python())
+    monkeypatch.setattr(processes, "interpreter", warm.python)
 
 
 @functools.cache

@@ -26,7 +26,7 @@ PROGRAM = """
 @pytest.fixture(autouse=True)
 def warm_interpreter(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(processes, "interpreter", lambda: warm.python())
+    monkeypatch.setattr(processes, "interpreter", warm.python)
     yield
     processes.close_kept()
 

@@ -26,7 +26,7 @@ A, P, N = programs.OUTPUT_BYTES, programs.PARAMETER_BYTES, programs.PARAMETERS
 def one_thread():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "OMP_NUM_THREADS", "1")
-        patch.setattr(processes, "interpreter", lambda: warm.python())
+        patch.setattr(processes, "interpreter", warm.python)
         yield
 
 

@@ -44,8 +44,8 @@ def python(
         bare: no framework comes with it, only tensorlens.
         device: it finds the CUDA device that is not there, which has to be loaded before it.
         keras: with torch comes Keras, on the backend that the environment names.
-        tensorflow: TensorFlow and Keras in torch's place; not for
-            what is about the interpreter's own end, which a fork is spared.
+        tensorflow: TensorFlow and Keras in torch's place; not for what is about the interpreter's
+            own end, which a fork is spared.
         ends: it ends as an interpreter does, with all that has been imported taken apart, which a
             fork is spared otherwise.
     """
