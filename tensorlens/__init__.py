@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tensorlens.lazy import attach
 
 __version__ = "0.1.0"
 
@@ -41,16 +43,20 @@ _PUBLIC = {
     "tensors.snapshot": ("Snapshot",),
 }
 """Module to what is public of it."""
-_EXTENSION = ("load_ipython_extension", "unload_ipython_extension")
-"""Names that IPython alone asks for."""
-_HOME = {
-    **{name: f"tensorlens.{module}" for module, names in _PUBLIC.items() for name in names},
-    **dict.fromkeys(_EXTENSION, "tensorlens.integrations.ipython"),
-}
 
 __all__ = sorted(name for names in _PUBLIC.values() for name in names)
 
+attach(
+    __name__,
+    {
+        **_PUBLIC,
+        "keras": (),
+        "integrations.ipython": ("load_ipython_extension", "unload_ipython_extension"),
+    },
+)
+
 if TYPE_CHECKING:
+    from tensorlens import keras as keras
     from tensorlens.errors import TensorlensError as TensorlensError
     from tensorlens.jobs.merge import gather as gather
     from tensorlens.jobs.report import JobReport as JobReport
@@ -85,24 +91,6 @@ if TYPE_CHECKING:
     from tensorlens.tensors.difference import Difference as Difference
     from tensorlens.tensors.reporter import MemReporter as MemReporter
     from tensorlens.tensors.snapshot import Snapshot as Snapshot
-
-
-_MODULES = ("keras",)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"tensorlens.{name}")
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'tensorlens' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_MODULES})
 
 
 if os.environ.get("TENSORLENS_LIVE"):

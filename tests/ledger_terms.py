@@ -1,6 +1,6 @@
 """What holds of every ledger, whatever was read while it was made."""
 
-from tensorlens.records.ledger import BALANCE, FIGURES, Ledger
+from tensorlens.records import BALANCE, FIGURES, Ledger
 
 
 def check_ledger(ledger: Ledger) -> None:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import tensorlens
-from tensorlens.planning.compare.options import checked
-from tensorlens.planning.estimate.target import program, search_path
-from tensorlens.planning.processes import Runner
-from tensorlens.planning.trials.jobs import Job, Measured, Reason, Trouble
+from tensorlens.planning import Runner
+from tensorlens.planning.compare import options as compare_options
+from tensorlens.planning.estimate import search_path, target
+from tensorlens.planning.trials import Job, Measured, Reason, Trouble
 
 CAPACITY = 64 << 20
 _HIGHEST = 17
@@ -23,10 +23,12 @@ def largest_batch(make_step, framework, lowest):
     given = {"lowest": lowest, "highest": _HIGHEST, "repeats": 1, "warmup": 0, "steps": 1}
     found = tensorlens.compare(make_step, {"only": {}}, capacity=CAPACITY, **given)
     batch = found["only"].largest_batch
-    (option,) = checked({"only": {}}, framework=framework, arguments={}, with_data=True)
+    (option,) = compare_options.checked(
+        {"only": {}}, framework=framework, arguments={}, with_data=True
+    )
     job = Job(
         "only",
-        program(make_step),
+        target.program(make_step),
         option.choice,
         framework,
         search_path(),

@@ -1,1 +1,22 @@
 """Adapters to torch and TensorFlow: they count bytes and name tensors."""
+
+from tensorlens.lazy import attach
+
+attach(
+    __name__,
+    {
+        "advice": ("TENSORFLOW", "TORCH"),
+        "base": (
+            "Adapter",
+            "CensusRoot",
+            "Findings",
+            "LeftBlocks",
+            "RecordOptions",
+            "StepFigures",
+            "UNKNOWN",
+        ),
+        "compilers": ("NodeFigures", "TracedFigures", "compiler"),
+        "registry": ("adapters", "when_imported"),
+        "survivors": ("GraphRoot", "Holder", "Retained", "Survivor"),
+    },
+)

@@ -5,6 +5,7 @@ from tensorlens.heap.frames import note as no_locals
 from tensorlens.heap.holders import UNREACHABLE, find_holders, instances, live_objects, select
 from tensorlens.heap.native import note as not_native
 from tensorlens.heap.near import Heap, near_heap
+from tensorlens.lazy import attach
 
 __all__ = [
     "UNREACHABLE",
@@ -19,3 +20,11 @@ __all__ = [
     "select",
     "tuples",
 ]
+
+attach(
+    __name__,
+    {
+        "fallback": ("without_tuples",),
+        "paths": ("cycle", "reference_paths"),
+    },
+)

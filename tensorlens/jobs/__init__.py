@@ -1,1 +1,12 @@
 """The ranks of a distributed job beside each other, from one record of each."""
+
+from tensorlens.lazy import attach
+
+attach(
+    __name__,
+    {
+        "merge": ("job_report", "merged"),
+        "rank_report": ("RankReport", "rank_of"),
+        "report": ("ItemDifference", "Spread"),
+    },
+)

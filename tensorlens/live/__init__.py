@@ -10,6 +10,7 @@ import functools
 import os
 
 from tensorlens import config
+from tensorlens.lazy import attach
 
 VARIABLE = "TENSORLENS_LIVE"
 
@@ -44,3 +45,14 @@ def serve(*, follows_steps: bool = False) -> None:
         if is_from_a_handler(error):
             raise
         warn("tensorlens top cannot watch this process", error)
+
+
+attach(
+    __name__,
+    {
+        "client": ("Job", "JobEnded", "SCRIPT", "serving"),
+        "protocol": ("Ask",),
+        "server": ("Session",),
+        "view": ("JobView",),
+    },
+)

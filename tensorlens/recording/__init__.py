@@ -1,1 +1,21 @@
 """Memory over time: ``record()``, what a recording tells, and failed allocations explained."""
+
+from tensorlens.lazy import attach
+
+attach(
+    __name__,
+    {
+        "analysis.places": ("Phases", "landmark"),
+        "memory_viz": ("made_up_segments",),
+        "moments": ("Resident",),
+        "oom.annotation": (),
+        "oom.failure": (),
+        "oom.region": (),
+        "present.data": (),
+        "present.instants": (),
+        "present.page": ("heat_files", "picture"),
+        "present.page_data": (),
+        "present.tables": ("module_rows",),
+        "record": ("Recorders", "running"),
+    },
+)

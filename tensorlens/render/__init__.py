@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.lazy import attach
 
 if TYPE_CHECKING:
     from tensorlens.render.blocks import Block
@@ -179,3 +180,26 @@ def write_whole(target: Path, content: bytes) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+attach(
+    __name__,
+    {
+        "blocks": ("Box", "Treemap"),
+        "figures": ("device_names", "device_sources", "duration", "size"),
+        "flat": ("csv_text", "to_pandas"),
+        "html": ("fragment", "html_page", "markup", "rectangles"),
+        "shortening": ("distinct_names",),
+        "source": (
+            "clipped",
+            "dedented",
+            "printable",
+            "short_path",
+            "shortened",
+            "spreadsheet_text",
+            "width",
+        ),
+        "text": ("TextRenderer",),
+        "view": ("View",),
+    },
+)

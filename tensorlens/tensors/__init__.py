@@ -1,1 +1,11 @@
 """Live tensors by name, the ledger that balances, and what changed."""
+
+from tensorlens.lazy import attach
+
+attach(
+    __name__,
+    {
+        "difference": ("Change", "Changes"),
+        "present.balance": (),
+    },
+)

@@ -20,9 +20,14 @@ import keras
 from keras import layers
 from tensorflow.python.eager import context
 
-from tensorlens.frameworks.tensorflow.graphs.functions import Functions, plain_name, plain_names
-from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
-from tensorlens.frameworks.tensorflow.hooks import follow_calls, not_followed
+from tensorlens.frameworks.tensorflow import (
+    Functions,
+    Nodes,
+    follow_calls,
+    not_followed,
+    plain_name,
+    plain_names,
+)
 
 SOURCE = Path(__file__).read_text().splitlines()
 X = tf.ones((4, 4))

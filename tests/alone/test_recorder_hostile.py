@@ -17,9 +17,10 @@ import torch
 from torch import nn
 
 import tensorlens
+from tensorlens import record
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch import recorder as native
-from tensorlens.recording.record import record, running
+from tensorlens.recording import running
 from tests import warm
 from tests.torch.recorder_checks import Lines, counting_allocator, levels
 
@@ -297,7 +298,7 @@ def test_limits_that_are_refused(allocator):
 
 LEFT_ON = """
 import sys, threading, torch
-from tensorlens.recording.record import record
+from tensorlens import record
 recording = record().start()
 kept = torch.nn.Linear(5, 5)
 other = record().start()
@@ -321,7 +322,7 @@ def done_without_memory(program):
 
 SCARCE = """
 import ctypes, resource, torch
-from tensorlens.recording.record import record
+from tensorlens import record
 empty = torch.empty
 malloc = ctypes.CDLL(None).malloc
 malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_void_p

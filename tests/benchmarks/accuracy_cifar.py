@@ -13,9 +13,8 @@ import torch
 from tabulate import tabulate
 from torch import nn
 
-from tensorlens.planning.estimate import estimate
-from tensorlens.planning.estimate.result import Estimate
-from tensorlens.records.events import ALLOC, FREE
+from tensorlens import Estimate, estimate
+from tensorlens.records import ALLOC, FREE
 
 PUBLISHED = {
     "self.conv1": 83.04,

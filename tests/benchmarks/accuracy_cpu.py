@@ -17,10 +17,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tensorlens
-from tensorlens.planning.estimate import estimate
-from tensorlens.planning.torch.memory.host_kernels import HOST_KERNEL
-from tensorlens.recording.record import record
-from tensorlens.records.events import ALLOC, FREE, EventLog
+from tensorlens import estimate, record
+from tensorlens.planning.torch import host_kernels
+from tensorlens.records import ALLOC, FREE, EventLog
 
 STEPS = 3
 Step = Callable[[], object]
@@ -216,7 +215,7 @@ def side(log: EventLog) -> Side:
                 if log.kind[row] == ALLOC:
                     held += log.size[row]
                     operator = _operator(log, row)
-                    if operator != HOST_KERNEL:
+                    if operator != host_kernels.HOST_KERNEL:
                         asked.append((log.size[row], operator))
                 elif log.kind[row] == FREE and not log.was_before(log.pair[row]):
                     held -= log.size[row]

@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tensorlens import Card
+from tensorlens.planning import Trace
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.planning.card import Card
-from tensorlens.planning.torch.device import prepare
-from tensorlens.planning.trace import Trace
-from tensorlens.records.events import ALLOC, FREE
+from tensorlens.planning.torch import prepare
+from tensorlens.records import ALLOC, FREE
 
 MEASURED = Path(__file__).parents[2].parent / "shared" / "data" / "measured_kernels.csv"
 MIB = 1 << 20
@@ -146,10 +146,7 @@ def traced(row: Row) -> Trace:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from tensorlens.planning.torch.memory import Temporaries
-    from tensorlens.planning.torch.stacks import ProgramStacks
-    from tensorlens.planning.torch.tracker import Tracker
-    from tensorlens.planning.torch.values import value_patches
+    from tensorlens.planning.torch import ProgramStacks, Temporaries, Tracker, value_patches
     from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
@@ -218,7 +215,7 @@ if __name__ == "__main__":
     ready = prepare(card=CARDS["NVIDIA A100-SXM4-80GB"])
     if not ready.is_ready:
         raise SystemExit(f"no CUDA device can be simulated: {ready.reason}")
-    from tensorlens.planning.torch.memory import kernel_overrides as otherwise
+    from tensorlens.planning.torch import kernel_overrides as otherwise
 
     otherwise.install()
     show_all(*sys.argv[1:2])

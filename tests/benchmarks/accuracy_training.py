@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from tensorlens.planning.estimate import estimate
+from tensorlens import estimate
 from tests.benchmarks.models.language import is_language_model
 from tests.benchmarks.models.programs import ITERATIONS
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from tensorlens.frameworks.torch.native import TorchAllocator, install
+from tensorlens.frameworks.torch import TorchAllocator, native
 from tests.benchmarks.side_by_side import Timing, Work, in_turn
 from tests.benchmarks.step import batch_of_two_milliseconds, training
 
@@ -32,7 +32,7 @@ def allocations(rounds: int = 100) -> dict[str, Timing]:
 
 def lookups(rounds: int = 30) -> dict[str, Timing]:
     """Return the timings of a balance and of all births, with BLOCKS live tensors."""
-    allocator, _ = install()
+    allocator, _ = native.install()
     kept = [torch.empty(1, dtype=torch.uint8) for _ in range(BLOCKS)]
     addresses = array("Q", [tensor.data_ptr() for tensor in kept])
     return in_turn(
@@ -45,7 +45,7 @@ def lookups(rounds: int = 30) -> dict[str, Timing]:
 
 
 def _off_and_on(work: Callable[[], object], rounds: int) -> dict[str, Timing]:
-    allocator, _ = install()
+    allocator, _ = native.install()
     return in_turn({"births off": work, "births on": _watched(allocator, work)}, rounds)
 
 

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import torch
 
-from tensorlens.integrations.step_monitor import StepMonitor
+from tensorlens.integrations import StepMonitor
 
 STEPS, LONG = 300, 1000
 _WARMUP = 10

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensorlens.leaks.watch import LeakWatch
+from tensorlens import LeakWatch
 from tests.benchmarks import step
 from tests.benchmarks.side_by_side import Timing, in_turn, show
 

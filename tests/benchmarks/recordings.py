@@ -10,11 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tensorlens.loading import load
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Label, Mark
-from tensorlens.records.origin import Origin
-from tensorlens.records.stacks import Frame
+from tensorlens import Recording, load
+from tensorlens.records import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark, Origin
 
 EVENTS = 1_000_000
 LAYERS = 48

@@ -6,8 +6,8 @@ from time import perf_counter_ns
 import keras
 import tensorflow as tf
 
+from tensorlens import record
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.recording.record import record
 from tests.benchmarks.side_by_side import Timing, Work, in_turn, show
 
 STEPS = 20

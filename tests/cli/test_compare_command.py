@@ -7,10 +7,10 @@ import pytest
 from commands import own_lines
 from commands import tensorlens as command
 
+from tensorlens import Comparison, load
 from tensorlens.cli import main
-from tensorlens.loading import load
+from tensorlens.planning.compare import Outcome, Status
 from tensorlens.planning.compare import api as comparing
-from tensorlens.planning.compare.result import Comparison, Outcome, Status
 
 MIB = 1 << 20
 

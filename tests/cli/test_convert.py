@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from saved_snapshots import BEFORE, write
 
+from tensorlens import load
 from tensorlens.cli import main
-from tensorlens.loading import load
 
 EVENTS = [
     {"action": "alloc", "addr": 0, "size": 700, "stream": 0, "time_us": 1000, "frames": []},

@@ -4,9 +4,8 @@ import pytest
 from commands import tensorlens
 from saved_snapshots import AFTER, BEFORE, write
 
+from tensorlens import LineReport, load
 from tensorlens.cli import main
-from tensorlens.lines.report import LineReport
-from tensorlens.loading import load
 
 
 @pytest.fixture

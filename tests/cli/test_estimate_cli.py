@@ -10,12 +10,9 @@ sys.path.append(str(Path(__file__).parents[1] / "unit" / "render"))
 import rendered_estimates as estimates
 from rendered_estimates import MIB
 
+from tensorlens import MaxBatch, Recording, TensorlensError, load
 from tensorlens.cli import main
-from tensorlens.errors import TensorlensError
-from tensorlens.loading import load
 from tensorlens.planning import estimate as estimating
-from tensorlens.planning.estimate import MaxBatch
-from tensorlens.recording.recordings import Recording
 from tensorlens.units import parse_bytes
 
 _CAPACITIES = {"large": "1GiB", "tight": "446MiB", "small": "400MiB"}

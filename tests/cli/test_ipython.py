@@ -10,8 +10,7 @@ pytest.importorskip("IPython")
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from tensorlens.lines.profiler import LineProfiler
-from tensorlens.lines.report import LineReport
+from tensorlens import LineProfiler, LineReport
 
 SETUP = """
 def grow(value):

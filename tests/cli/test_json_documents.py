@@ -13,7 +13,7 @@ from commands import fresh_tensorlens, own_lines, python, tensorlens, warm_tenso
 
 from tensorlens import config, render
 from tensorlens.cli import VERBS, main
-from tensorlens.render.shown import NOTICE
+from tensorlens.render import shown
 from tests.json_page import Checker
 
 MARK = "not-to-be-told-7f3a"
@@ -299,7 +299,7 @@ def test_files_with_source_lines_say_so_and_are_cleaned(
         main_in("convert", file, "-f", "-o", str(clean), "--no-source")
         assert MARK not in content(clean), clean
         if ending in ("html", "txt"):
-            notes = [NOTICE in " ".join(content(each).split()) for each in (dirty, clean)]
+            notes = [shown.NOTICE in " ".join(content(each).split()) for each in (dirty, clean)]
             # the page of a comparison has no tracebacks
             assert notes == [MARK in content(dirty), False] == [name != "compare", False]
         if ending == "json":
@@ -329,7 +329,8 @@ def main_in(
 def test_the_setting_holds_for_what_python_saves(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.tensorlens]\nsource = false\n")
     code = """
-from tensorlens.lines.report import FunctionLines, Line, LineReport
+from tensorlens.lines import FunctionLines, Line
+from tensorlens import LineReport
 lines = (Line(1, "x = 1  # secret", 1),)
 report = LineReport((FunctionLines("f", "f", "m", "m.py", 1, 1, lines),), ())
 print(report, report.to_json(), report.to_csv(), report.to_html())

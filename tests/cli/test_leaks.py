@@ -10,10 +10,9 @@ from commands import environment, own_lines, program_lines
 from commands import tensorlens as tensorlens_without_torch
 from commands import warm_tensorlens as tensorlens
 
+from tensorlens import LeakReport, load
 from tensorlens.cli import main
-from tensorlens.leaks.report import LeakReport
-from tensorlens.leaks.watch import LoopJudge
-from tensorlens.loading import load
+from tensorlens.leaks import LoopJudge
 from tests import warm
 
 LOOP = """

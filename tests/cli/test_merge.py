@@ -3,9 +3,8 @@
 import pytest
 from saved_snapshots import AFTER, BEFORE, write
 
+from tensorlens import Snapshot, load
 from tensorlens.cli import main
-from tensorlens.loading import load
-from tensorlens.tensors.snapshot import Snapshot
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import sys
 import pytest
 from commands import environment, own_lines, tensorlens
 
+from tensorlens import LineReport
 from tensorlens.cli import main
-from tensorlens.lines.report import LineReport
 from tests import warm
 
 DECORATED = """\

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from commands import environment, own_lines, program_lines
 
+from tensorlens import load
 from tensorlens.cli import main
-from tensorlens.loading import load
 from tests import warm
 
 STEP = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import environment, own_lines
 
-from tensorlens.loading import load
+from tensorlens import load
 from tensorlens.ranks import current_rank
 from tests import warm
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from commands import python, warm_tensorlens
 
-from tensorlens.cli.instrument import does_work
+from tensorlens.cli import instrument
 
 LOOP = '''\
 """A training loop."""
@@ -105,7 +105,7 @@ def test_modules_that_are_imported_have_no_table_of_their_own(folder):
     ],
 )
 def test_what_works_outside_of_functions(source):
-    assert does_work(ast.parse(source))
+    assert instrument.does_work(ast.parse(source))
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_what_works_outside_of_functions(source):
     ],
 )
 def test_what_only_defines_and_calls(source):
-    assert not does_work(ast.parse(source))
+    assert not instrument.does_work(ast.parse(source))

@@ -9,7 +9,8 @@ import pytest
 from commands import environment, own_lines, tensorlens
 from saved_snapshots import AFTER, write
 
-from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens import LineReport
+from tensorlens.lines import DeviceSource, FunctionLines, Line, LineMemory
 
 CPU = LineMemory(4000, 4000, 8192, 4000, 4000, 4000)
 REPORT = LineReport(

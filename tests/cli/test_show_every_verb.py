@@ -12,7 +12,7 @@ from commands import own_lines, warm_tensorlens
 from tensorlens import render
 from tensorlens.cli import VERBS, main
 from tensorlens.planning import processes
-from tensorlens.render.source import width
+from tensorlens.render import width
 from tests import warm
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "render"))

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tensorlens import Suggestions, load
 from tensorlens.cli import main
-from tensorlens.loading import load
 from tensorlens.planning import processes
-from tensorlens.planning.suggest.result import Suggestions
 from tensorlens.render import text
 from tests import warm
 

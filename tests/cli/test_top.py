@@ -21,12 +21,9 @@ from commands import ROOT, environment
 
 from tensorlens import load
 from tensorlens.cli import main
-from tensorlens.lines.region import DeviceLevel
-from tensorlens.live import protocol
-from tensorlens.live.client import SCRIPT, Job, JobEnded, serving
-from tensorlens.live.protocol import Ask
-from tensorlens.live.view import JobView
-from tensorlens.render.text import TextRenderer
+from tensorlens.lines import DeviceLevel
+from tensorlens.live import SCRIPT, Ask, Job, JobEnded, JobView, protocol, serving
+from tensorlens.render import TextRenderer
 from tests import warm
 from tests.json_page import Checker
 
@@ -211,7 +208,7 @@ def test_forked_child_does_not_serve_and_leaves_the_parents_socket(bare, folder)
 def test_client_that_is_killed_leaves_nothing_on(bare, folder):
     client = f"""
 import os, signal
-from tensorlens.live.client import Job
+from tensorlens.live import Job
 job = Job({bare.pid})
 job.ask("levels")
 os.kill(os.getpid(), signal.SIGKILL)

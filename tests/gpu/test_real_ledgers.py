@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA or ROCm device here", allow_module_level=True)
 
-from tensorlens.frameworks.base import CensusRoot  # noqa: E402
-from tensorlens.frameworks.torch.census.findings import take  # noqa: E402
-from tensorlens.records.ledger import BALANCE  # noqa: E402
+from tensorlens.frameworks import CensusRoot  # noqa: E402
+from tensorlens.frameworks.torch import findings  # noqa: E402
+from tensorlens.records import BALANCE  # noqa: E402
 
 MIB = 1 << 20
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 def ledger_of(*roots):
     gc.collect()
     torch.cuda.synchronize()
-    ledger = take([CensusRoot(item) for item in roots]).ledger["cuda:0"]
+    ledger = findings.take([CensusRoot(item) for item in roots]).ledger["cuda:0"]
     for total, parts in BALANCE:
         figures = [getattr(ledger, name) for name in parts]
         if None not in figures:
@@ -100,8 +100,8 @@ def test_an_unnamed_block_tells_where_it_was_born():
 def test_asking_initialises_no_device():
     script = """
 import torch
-from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
-from tensorlens.records.tensors import TensorTable
+from tensorlens.frameworks.torch import device_ledgers
+from tensorlens.records import TensorTable
 assert device_ledgers(TensorTable()) == {}
 assert not torch.cuda.is_initialized()
 torch.ones(1, device="cuda:0")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tensorlens.frameworks.torch.release import installed_release
+from tensorlens.frameworks.torch import installed_release
 from tensorlens.planning import processes
-from tensorlens.planning.torch.device import SINCE
+from tensorlens.planning.torch import device
 from tests import warm
 
 
 @pytest.fixture
 def warm_interpreters(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    has_cards = installed_release() >= SINCE
+    has_cards = installed_release() >= device.SINCE
     monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=has_cards))

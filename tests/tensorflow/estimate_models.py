@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from tensorlens.frameworks.tensorflow.cpu import cpu_counter
+from tensorlens.frameworks.tensorflow import cpu_counter
 
 CLASSES = 10
 STEPS = 6

@@ -1,6 +1,6 @@
 """Line tables looked at by source text."""
 
-from tensorlens.lines.profiler import LineProfiler
+from tensorlens import LineProfiler
 
 
 class Table:

@@ -12,8 +12,8 @@ from tests.warm import python
 PROGRAM = """
 import importlib, json, sys
 import tensorlens
-from tensorlens.frameworks.registry import adapters
-from tensorlens.lines.counters import Counters
+from tensorlens.frameworks import adapters
+from tensorlens.lines import Counters
 
 names = sys.argv[1:]
 libraries = {names[0]: importlib.import_module(names[0])}

@@ -11,14 +11,14 @@ import tensorflow as tf
 from tf_census_checks import Since
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.cpu import install
+from tensorlens.frameworks.tensorflow import cpu
 from tests.warm import python
 
 
 @pytest.fixture(autouse=True)
 def tidy():
     tf.zeros(1)
-    install()
+    cpu.install()
     keras.backend.clear_session()
     yield
     gc.collect()

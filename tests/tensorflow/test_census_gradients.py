@@ -8,14 +8,13 @@ import pytest
 import tensorflow as tf
 from tf_census_checks import Since
 
-from tensorlens.frameworks.tensorflow.census.named_rows import NOTE
-from tensorlens.frameworks.tensorflow.cpu import install
+from tensorlens.frameworks.tensorflow import cpu, named_rows
 
 
 @pytest.fixture(autouse=True)
 def counted():
     tf.zeros(1)
-    install()
+    cpu.install()
     keras.backend.clear_session()
     yield
     gc.collect()
@@ -26,7 +25,7 @@ def gradients(since, *roots):
     found = [each for each in since.records(*roots) if each.role == "gradient"]
     assert len({each.name for each in found}) == len(found)
     assert all(each.alias_of is None for each in found)
-    assert {each.note for each in found} <= {NOTE}
+    assert {each.note for each in found} <= {named_rows.NOTE}
     return {each.name: each.shape for each in found}
 
 

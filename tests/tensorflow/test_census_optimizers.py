@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from tf_census_checks import Since
 
-from tensorlens.frameworks.tensorflow.cpu import install
+from tensorlens.frameworks.tensorflow import cpu
 
 WEIGHTS = {"dense/kernel": (8, 4), "dense/bias": (4,)}
 SLOTS = {
@@ -29,7 +29,7 @@ SCALARS = {"iteration": 8, "learning_rate": 4}
 @pytest.fixture(autouse=True)
 def tidy():
     tf.zeros(1)
-    install()
+    cpu.install()
     keras.backend.clear_session()
     yield
     gc.collect()

@@ -11,15 +11,8 @@ import tensorflow as tf
 from tf_census_checks import Since
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    PLAIN,
-    VARIABLE,
-    read_in_python,
-    read_tensors,
-)
-from tensorlens.frameworks.tensorflow.cpu import install
-from tensorlens.render.text import TextRenderer
-from tensorlens.render.view import View
+from tensorlens.frameworks.tensorflow import cpu, tensor_reader
+from tensorlens.render import TextRenderer, View
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +84,7 @@ def test_a_hash_table_is_named_after_what_made_it():
 
 
 def test_what_was_made_before_anybody_watched_stays_unnamed():
-    allocator = install()
+    allocator = cpu.install()
     allocator.watch_births(False)
     since = Since()
     try:
@@ -177,11 +170,16 @@ def test_without_the_native_reader_tensors_are_read_from_python():
     made = tf.random.normal((30, 20))
     weight = tf.Variable(tf.ones((5, 4)))
     words = tf.constant(["a", "b"])
-    (plain, handle, value, strings) = read_in_python([made, weight.handle, words])
+    (plain, handle, value, strings) = tensor_reader.read_in_python([made, weight.handle, words])
     assert (plain.shape, plain.dtype, plain.nbytes) == ((30, 20), "float32", 2400)
-    assert plain.address == read_tensors([made])[0].address != 0
-    assert (handle.dtype, handle.kind) == ("resource", PLAIN)
-    assert (value.parent, value.kind, value.shape, value.nbytes) == (1, VARIABLE, (5, 4), 80)
+    assert plain.address == tensor_reader.read_tensors([made])[0].address != 0
+    assert (handle.dtype, handle.kind) == ("resource", tensor_reader.PLAIN)
+    assert (value.parent, value.kind, value.shape, value.nbytes) == (
+        1,
+        tensor_reader.VARIABLE,
+        (5, 4),
+        80,
+    )
     # where a variable's value lies Python is not told
     assert value.address == 0
-    assert (strings.kind, strings.nbytes) == (PLAIN, 2 * 24)
+    assert (strings.kind, strings.nbytes) == (tensor_reader.PLAIN, 2 * 24)

@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 from tf_census_checks import Since
 
-from tensorlens.frameworks.tensorflow.cpu import install
+from tensorlens.frameworks.tensorflow import cpu
 
 
 @pytest.fixture(autouse=True)
 def tidy():
     tf.zeros(1)
-    install()
+    cpu.install()
     keras.backend.clear_session()
     yield
     gc.collect()

@@ -12,14 +12,14 @@ import tensorflow as tf
 from tf_census_checks import Since, census
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.cpu import install
+from tensorlens.frameworks.tensorflow import cpu
 from tests.warm import python
 
 
 @pytest.fixture(autouse=True)
 def tidy():
     tf.zeros(1)
-    install()
+    cpu.install()
     yield
     gc.collect()
 
@@ -89,7 +89,7 @@ def test_a_variable_is_a_value_and_the_handle_that_operations_know_it_by(size):
 
 def test_an_assignment_after_a_report_is_in_place():
     weight, one = tf.Variable(tf.zeros((1000, 250))), tf.ones((1000, 250))
-    read = install().read
+    read = cpu.install().read
     read()
     weight.assign_add(one)
     plain = read()
@@ -224,8 +224,8 @@ def test_before_the_first_operation_nothing_is_initialised():
     program = """
         import tensorflow as tf
         from tensorflow.python.eager import context
-        from tensorlens.frameworks.tensorflow.census.findings import take
-        found = take([])
+        from tensorlens.frameworks.tensorflow import findings
+        found = findings.take([])
         print(len(found.tensors), found.notes[0], context.context_safe() is None)
     """
     done = subprocess.run(

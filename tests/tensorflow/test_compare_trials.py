@@ -12,7 +12,7 @@ import tf_compare_programs as programs
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
+from tensorlens.frameworks.tensorflow import CpuCounter, cpu_counter
 from tensorlens.planning import processes
 from tests import warm
 from tests.under_limit import largest_batch

@@ -5,9 +5,8 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 from tensorlens.errors import DeviceError
-from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.tensorflow import Adapter, counters
-from tensorlens.frameworks.tensorflow.counters import spelling
+from tensorlens.frameworks import UNKNOWN
+from tensorlens.frameworks.tensorflow import Adapter, counters, spelling
 
 
 class Card:

@@ -2,9 +2,16 @@
 
 import tensorflow as tf
 
-from tensorlens.planning.tensorflow.graph import Graph, GraphNode, NodeOutput, linked, nodes_of
-from tensorlens.planning.tensorflow.graph_run import Machine, eager_lasts
-from tensorlens.planning.tensorflow.live_values import Buffer, Value, drop, keep
+from tensorlens.planning.tensorflow import (
+    Graph,
+    GraphNode,
+    Machine,
+    NodeOutput,
+    eager_lasts,
+    linked,
+    live_values,
+    nodes_of,
+)
 from tests.tensorflow.estimate_requests import Requests
 
 KIB = 1024
@@ -32,17 +39,21 @@ def peak(step, eager=False, until=None, held=None, variables=(), functions=None)
     requests = Requests()
 
     def there():
-        return keep(Value(Buffer(KIB, requests.take(KIB, None)), (256,)))
+        return live_values.keep(
+            live_values.Value(live_values.Buffer(KIB, requests.take(KIB, None)), (256,))
+        )
 
     known = {name: there() for name in variables}
     machine = Machine(requests, known, lambda *_: (), lambda node: None, not eager)
     step = linked(step, functions or {}, as_written=eager)
     names = {node.number: node.name for node in step.nodes}
-    given = [Value(variable=names[each]) for each in step.arguments if names[each] in known]
+    given = [
+        live_values.Value(variable=names[each]) for each in step.arguments if names[each] in known
+    ]
     fed = [there() for _ in range(len(step.arguments) - len(given))]
     lasts = eager_lasts(step, until or {}, held or {}) if eager else None
-    for value in machine.run_graph(step, [*given, *map(keep, fed)], lasts):
-        drop(value, machine.free)
+    for value in machine.run_graph(step, [*given, *map(live_values.keep, fed)], lasts):
+        live_values.drop(value, machine.free)
     left = len(fed) + len(known)
     assert requests.now == left * KIB, "what was there before is there, and nothing else"
     return requests.peak
@@ -174,14 +185,16 @@ def test_what_nobody_reads_of_a_loop_is_not_computed():
 def test_a_slice_whose_shape_only_a_run_knows_is_where_its_rows_are():
     requests = Requests()
     machine = Machine(requests, {}, lambda *_: (), lambda node: None)
-    whole = keep(Value(Buffer(4 * KIB, requests.take(4 * KIB, None)), (4, 16, 16)))
+    whole = live_values.keep(
+        live_values.Value(live_values.Buffer(4 * KIB, requests.take(4 * KIB, None)), (4, 16, 16))
+    )
 
     def sliced(part):
         traced = tf.function(part).get_concrete_function(tf.TensorSpec((4, 16, 16))).graph
         nodes = nodes_of(traced.as_graph_def().node, traced)
         (node,) = [each for each in nodes if each.op == "StridedSlice"]
         node.outputs = [NodeOutput("float32", None)]
-        numbers = [Value(number=nodes[number].value) for number, _ in node.inputs[1:]]
+        numbers = [live_values.Value(number=nodes[number].value) for number, _ in node.inputs[1:]]
         (found,), _ = machine.run(node, [whole, *numbers])
         return found
 

@@ -15,10 +15,10 @@ from tensorflow.python.framework import ops
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import tensorlens
-from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.tensorflow.cpu import cpu_counter
-from tensorlens.planning.tensorflow import tracing
-from tensorlens.planning.tensorflow.clone_model import StepGraph
+from tensorlens import TensorlensError
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.tensorflow import cpu_counter
+from tensorlens.planning.tensorflow import StepGraph, tracing
 from tensorlens.units import format_bytes
 from tests.tensorflow.estimate_models import (
     batch_for,

@@ -7,10 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.planning.tensorflow.graph import optimized
-from tensorlens.planning.tensorflow.run import execute
-from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest
-from tensorlens.records.events import ALLOC
+from tensorlens.planning.tensorflow import StepInput, TracedStep, TraceRequest, optimized, run
+from tensorlens.records import ALLOC
 from tests.tensorflow.estimate_requests import Requests
 
 ops = tf.raw_ops
@@ -27,7 +25,7 @@ def simulated(function):
     feeds = [StepInput(x.op.name, "x", "input", x.dtype.name, tuple(x.shape)) for x in graph.inputs]
     traced = TracedStep(function=concrete, variables=[], feeds=feeds, gradients={}, layers=None)
     requests = Requests()
-    execute(traced, optimized(traced), TraceRequest(1, device="cpu"), requests, pytest.fail)
+    run.execute(traced, optimized(traced), TraceRequest(1, device="cpu"), requests, pytest.fail)
     return sorted(requests.sizes[requests.sizes_before :])
 
 

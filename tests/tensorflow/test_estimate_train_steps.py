@@ -11,7 +11,7 @@ from keras import layers
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.tensorflow.cpu import cpu_counter
+from tensorlens.frameworks.tensorflow import cpu_counter
 
 IMAGE = (28, 28, 1)
 BATCH = 64

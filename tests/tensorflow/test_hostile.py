@@ -113,7 +113,7 @@ class Interrupts(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(7)])
 def test_an_interrupted_fit_leaves_nothing_of_the_callback(error: BaseException) -> None:
-    from tensorlens.recording.oom import region
+    from tensorlens.recording import region
 
     net = keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten()])
     net.add(keras.layers.Dense(10))

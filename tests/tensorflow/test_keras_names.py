@@ -10,8 +10,7 @@ import tensorflow as tf
 from tf_census_checks import Since
 
 import tensorlens
-from tensorlens.render.text import TextRenderer
-from tensorlens.render.view import View
+from tensorlens.render import TextRenderer, View
 
 INTERNAL = re.compile(
     r"__inference|_on_iterator|_on_data\b|__cf__|_input_dataset|_distributed_dataset|EpochIterator"

@@ -12,9 +12,8 @@ import tf_suggest_programs as programs
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.planning import processes
-from tensorlens.planning.processes import ProgramFailed
-from tensorlens.planning.tensorflow.step_facts import StepWatch
+from tensorlens.planning import ProgramFailed, processes
+from tensorlens.planning.tensorflow import StepWatch
 from tests import warm
 from tests.pasted_code import pasted, printed_code
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.leaks.report import LeakReport
-from tensorlens.loading import load
+from tensorlens import LeakReport, load
 from tests.warm import python
 
 ROOT = Path(__file__).parents[2]

@@ -9,12 +9,11 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.frameworks.advice import TENSORFLOW
-from tensorlens.frameworks.tensorflow.failures import failed_request
-from tensorlens.recording.oom import annotation as oom
-from tensorlens.recording.oom.annotation import explain
-from tensorlens.recording.oom.failure import remedies
-from tensorlens.records.oom import Request
+from tensorlens.frameworks import TENSORFLOW
+from tensorlens.frameworks.tensorflow import failed_request
+from tensorlens.recording import annotation, failure
+from tensorlens.recording import annotation as oom
+from tensorlens.records import Request
 
 HUGE = 1 << 45
 """Floats that no machine has: 2**47 bytes."""
@@ -60,7 +59,7 @@ def test_fit_names_the_layers_node_and_line_its_batch_and_what_was_resident():
     notes = error.__notes__
     assert "tensorlens: out of memory" in notes[-2]
     assert notes[-1].startswith("tensorlens: it was batch 2 of epoch 1 of fit; before it the peak")
-    found = explain(error)
+    found = annotation.explain(error)
     assert (found.request.nbytes, found.request.device) == (HUGE * 4, "cpu")
     assert found.request.source == "return x + tf.fill((count,), 1.0)[0]  # asked in fit"
     assert str(found.request.line).startswith(line_of(Wide.call, 2))
@@ -80,7 +79,7 @@ def test_remedies_are_in_words_of_tensorflow():
     gradients = tape.gradient(loss, weights)
     snapshot = tensorlens.MemReporter().snapshot()
     request = Request("cpu", 4_000_000, "no memory")
-    texts = [each.text for each in remedies(request, snapshot, words=TENSORFLOW)]
+    texts = [each.text for each in failure.remedies(request, snapshot, words=TENSORFLOW)]
     del tape, loss, gradients
     assert any("del the list of them" in text for text in texts), texts
     assert not any("torch" in text for text in texts)

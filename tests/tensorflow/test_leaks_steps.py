@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.hooks import when_stepped
+from tensorlens.frameworks.tensorflow import when_stepped
 
 X, Y = numpy.ones((8, 5), "float32"), numpy.ones((8, 3), "float32")
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 from line_checks import eager_table, tables
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.cpu import cpu_counter
-from tensorlens.lines.profiler import LineProfiler
+from tensorlens import LineProfiler
+from tensorlens.frameworks.tensorflow import cpu_counter
 
 FLOAT = 4
 SQUARE = 64 * 64 * FLOAT

@@ -7,15 +7,10 @@ import tensorflow as tf
 from interrupting import Interrupted, interrupt_once
 from line_checks import Table, tables
 
-from tensorlens.frameworks.tensorflow import traced_lines
-from tensorlens.frameworks.tensorflow.cpu import install
-from tensorlens.lines.present.layout import layouts
-from tensorlens.lines.present.overview import overview
-from tensorlens.lines.profile import Options, Profile
-from tensorlens.lines.profiler import LineProfiler
-from tensorlens.lines.report import LineReport
-from tensorlens.render.html import fragment
-from tensorlens.render.text import TextRenderer
+from tensorlens import LineProfiler, LineReport
+from tensorlens.frameworks.tensorflow import cpu, traced_lines
+from tensorlens.lines import Options, Profile, layouts, overview
+from tensorlens.render import TextRenderer, fragment
 
 FLOAT = 4
 SQUARE = 64 * 64 * FLOAT
@@ -78,7 +73,7 @@ def test_calls_after_an_interrupt_are_added_up(monkeypatch, moment):
 
     x = square()
     work(x)
-    allocator = install()
+    allocator = cpu.install()
     interrupt_once(monkeypatch, allocator if moment == "_end_begun" else allocator.library, moment)
     with pytest.raises(Interrupted):
         work(x)
@@ -91,7 +86,7 @@ def test_calls_after_an_interrupt_are_added_up(monkeypatch, moment):
 
 
 def test_the_whole_graph_agrees_with_the_allocator():
-    allocator = install()
+    allocator = cpu.install()
     profiler = LineProfiler()
 
     @tf.function

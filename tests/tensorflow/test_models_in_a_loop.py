@@ -3,7 +3,7 @@
 import keras
 import numpy
 
-from tensorlens.leaks.watch import find_leaks
+from tensorlens import find_leaks
 
 
 def test_models_made_in_each_step_are_one_leak():

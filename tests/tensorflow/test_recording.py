@@ -15,8 +15,7 @@ import tensorflow as tf
 from interrupting import Interrupted, interrupt_once
 
 import tensorlens
-from tensorlens.frameworks.tensorflow import eager_gradients
-from tensorlens.frameworks.tensorflow.cpu import install
+from tensorlens.frameworks.tensorflow import cpu, eager_gradients
 
 FLOAT = 4
 LONG = 8
@@ -153,7 +152,7 @@ def test_a_call_that_is_interrupted_is_over(monkeypatch, moment):
     value = tf.fill((8, 8), 0.5)
     squares(value)
     with tensorlens.record(names=False):
-        interrupt_once(monkeypatch, install(), moment)
+        interrupt_once(monkeypatch, cpu.install(), moment)
         with pytest.raises(Interrupted):
             squares(value)
     with tensorlens.record(names=False) as recording:

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import tensorflow as tf
 
-from tensorlens.leaks.watch import LeakWatch, find_leaks
+from tensorlens import LeakWatch, find_leaks
 from tests.tensorflow.tf_healthy_programs import HEALTHY
 from tests.tensorflow.tf_leak_programs import LEAKS
 

@@ -2,17 +2,16 @@
 
 import gc
 
-from tensorlens.frameworks.base import CensusRoot
-from tensorlens.frameworks.tensorflow.census.findings import adopt_all, take
-from tensorlens.frameworks.tensorflow.cpu import install
+from tensorlens.frameworks import CensusRoot
+from tensorlens.frameworks.tensorflow import cpu, findings
 
 
 def census(*roots, **named):
     """Take a census; what it says is allocated is what the allocator counts before and after."""
-    allocator = install()
-    adopt_all(allocator)
+    allocator = cpu.install()
+    findings.adopt_all(allocator)
     before = allocator.allocated()
-    found = take(
+    found = findings.take(
         [*map(CensusRoot, roots), *(CensusRoot(item, name) for name, item in named.items())]
     )
     assert allocator.allocated() == before

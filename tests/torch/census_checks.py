@@ -3,13 +3,13 @@
 import gc
 
 import tensorlens
-from tensorlens.frameworks.torch.native import install
+from tensorlens.frameworks.torch import native
 
 
 def balanced(snapshot, unnamed=0):
     """Assert that the sums over the rows, the ledger and the allocator's count are one."""
     ledger = snapshot.ledger["cpu"]
-    assert ledger.allocated == install()[0].allocated()
+    assert ledger.allocated == native.install()[0].allocated()
     assert (ledger.unnamed, ledger.allocated - ledger.named) == (unnamed, unnamed)
     counted = [each for each in snapshot.tensors if each.device == "cpu" and each.alias_of is None]
     ours = [each for each in counted if "not torch's allocator" not in (each.note or "")]

@@ -5,7 +5,7 @@ import importlib.util
 
 import pytest
 
-from tensorlens.recording.record import running
+from tensorlens.recording import running
 from tests.aside import set_all_aside_but, set_libraries_aside, take_libraries_back
 
 WITH_LIBRARIES = ("test_estimate", "test_fake", "test_frozen")

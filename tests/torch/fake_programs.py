@@ -10,7 +10,7 @@ import sys
 import traceback
 
 if __name__ == "__main__":
-    from tensorlens.planning.torch.device import measure_with, prepare
+    from tensorlens.planning.torch import measure_with, prepare
 
     READY = prepare()
 
@@ -202,7 +202,7 @@ def foreach_by_default():
 
 @contextlib.contextmanager
 def answers():
-    from tensorlens.planning.torch.values import value_patches
+    from tensorlens.planning.torch import value_patches
 
     with value_patches():
         yield

@@ -5,11 +5,14 @@ import gc
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorlens.planning.torch.patches import loader_patches, thread_modes
-from tensorlens.planning.torch.stacks import ProgramStacks
-from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.values import value_patches
-from tensorlens.planning.trace import Trace, caution_scope
+from tensorlens.planning import Trace, caution_scope
+from tensorlens.planning.torch import (
+    ProgramStacks,
+    Tracker,
+    loader_patches,
+    thread_modes,
+    value_patches,
+)
 
 
 class Stage:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import tensorlens
-from tensorlens.frameworks.torch import Adapter
-from tensorlens.frameworks.torch.cpu import CpuCounter
+from tensorlens.frameworks.torch import Adapter, CpuCounter
 from tests import warm
 
 ROOT = Path(__file__).parents[2]

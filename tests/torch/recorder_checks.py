@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.frameworks.torch import Adapter
-from tensorlens.frameworks.torch.cpu import CpuCounter
-from tensorlens.records.events import ALLOC, FREE, START
+from tensorlens.frameworks.torch import Adapter, CpuCounter
+from tensorlens.records import ALLOC, FREE, START
 
 
 def counting_allocator():

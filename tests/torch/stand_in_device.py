@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.leaks import loop_steps
-from tensorlens.frameworks.torch.native import COUNTER
+from tensorlens.frameworks.torch import COUNTER, cpu, loop_steps
 from tensorlens.native import build as building
 
 PART = replace(

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from tensorlens.errors import DeviceError
-from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.frameworks import UNKNOWN
 
 pytest.importorskip("torch")
-from tensorlens.frameworks.torch import backends
-from tensorlens.frameworks.torch.accelerators import Accelerators
+from tensorlens.frameworks.torch import Accelerators, backends
 
 GROUPS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "segment")
 POOLS = ("all", "small_pool", "large_pool")

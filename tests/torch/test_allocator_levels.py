@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tensorlens.frameworks.torch.native import level_reader
-from tensorlens.native.build import NativeUnavailable
+from tensorlens.frameworks.torch import level_reader
+from tensorlens.native import NativeUnavailable
 from tests.torch.stand_in_device import stand_in
 
 CUDA, XPU = 1, 12

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tensorlens
+from tensorlens import record
 from tensorlens.recording import record as live
-from tensorlens.recording.record import record
 from tests.torch.recorder_checks import Lines, allocations, charges, counting_allocator
 
 FLOAT = 4

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from tensorlens.frameworks.host import alloc_sites
-from tensorlens.frameworks.torch import Adapter
-from tensorlens.frameworks.torch.cpu import CpuCounter
-from tensorlens.native.build import NativeUnavailable
+from tensorlens.frameworks.torch import Adapter, CpuCounter
+from tensorlens.native import NativeUnavailable
 from tests import warm
 
 ROOT = Path(__file__).parents[2]
@@ -456,7 +455,7 @@ def test_none_are_noted_once_the_exit_has_begun():
 import atexit, torch
 from array import array
 from tensorlens.frameworks.torch import Adapter
-from tensorlens.native.build import NativeUnavailable
+from tensorlens.native import NativeUnavailable
 def late():
     kept = torch.empty(10)
     print(*allocator.births(array("Q", [kept.data_ptr()]))[0])

@@ -5,8 +5,7 @@ from array import array
 import pytest
 import torch
 
-from tensorlens.frameworks.torch import Adapter
-from tensorlens.frameworks.torch.cpu import CpuCounter
+from tensorlens.frameworks.torch import Adapter, CpuCounter
 
 
 @pytest.fixture

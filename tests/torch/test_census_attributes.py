@@ -5,7 +5,7 @@ import gc
 import torch
 
 import tensorlens
-from tensorlens.frameworks.torch.census import findings
+from tensorlens.frameworks.torch import findings
 
 
 def start(tensor):

@@ -8,7 +8,7 @@ import torch
 from census_models import MODELS, Mlp, Transformer
 
 import tensorlens
-from tensorlens.frameworks.torch.native import install
+from tensorlens.frameworks.torch import native
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def tidy():
 
 def check(reporter):
     """Take a snapshot, hold it against the allocator's own count, and against itself."""
-    allocator = install()[0]
+    allocator = native.install()[0]
     before = allocator.allocated()
     snapshot = reporter.snapshot()
     assert allocator.allocated() == before

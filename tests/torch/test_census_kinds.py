@@ -10,7 +10,7 @@ import torch
 from census_checks import Since
 from torch import nn
 
-from tensorlens.frameworks.torch.native import install
+from tensorlens.frameworks.torch import native
 
 numpy = pytest.importorskip("numpy")
 
@@ -387,7 +387,7 @@ def mesh():
 def let_go_of_all_but(nbytes):
     """Wait until gloo's threads have."""
     end = time.monotonic() + 10
-    while install()[0].allocated() > nbytes and time.monotonic() < end:
+    while native.install()[0].allocated() > nbytes and time.monotonic() < end:
         time.sleep(0.01)
 
 
@@ -395,11 +395,11 @@ class TestDistributed:
     def test_dtensor(self, mesh):
         from torch.distributed.tensor import Shard, distribute_tensor
 
-        before = install()[0].allocated()
+        before = native.install()[0].allocated()
         distribute_tensor(torch.zeros(8, 4), mesh, [Shard(0)])
         let_go_of_all_but(before)
         since = Since()
-        before = install()[0].allocated()
+        before = native.install()[0].allocated()
         x = distribute_tensor(torch.zeros(8, 4), mesh, [Shard(0)])
         let_go_of_all_but(before + 128)
         found = {name: each for name, each in since().items() if each.alias_of is None}

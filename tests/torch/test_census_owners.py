@@ -10,7 +10,7 @@ from census_checks import Since
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.torch.census.names.naming import FirstSeenOrder
+from tensorlens.frameworks.torch import FirstSeenOrder
 
 HELD = []
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tensorlens
-from tensorlens.frameworks.torch.census import exclusive_use
+from tensorlens.frameworks.torch import exclusive_use
 from tensorlens.interpreter import start_thread
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tensorlens
-from tensorlens.frameworks.torch.native import install
+from tensorlens.frameworks.torch import native
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def test_things_die_when_they_would(silent):
 
 
 def test_a_snapshot_leaves_nothing_allocated_and_raises_no_peak(silent):
-    allocator = install()[0]
+    allocator = native.install()[0]
     model = Mlp()
     adam = torch.optim.Adam(model.parameters())
     reporter = tensorlens.MemReporter(model, adam)
@@ -282,7 +282,7 @@ def test_settings_and_warnings(silent):
 
 @pytest.mark.parametrize("used", [False, True])
 def test_the_cache_of_autocast_does_not_grow(used, silent):
-    allocator = install()[0]
+    allocator = native.install()[0]
     model = Mlp()
     reporter = tensorlens.MemReporter(model)
     reporter.snapshot()

@@ -16,10 +16,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter
-from tensorlens.frameworks.torch import Adapter
-from tensorlens.frameworks.torch.cpu import CpuCounter, adopt_living
-from tensorlens.frameworks.torch.native import install
+from tensorlens.frameworks.host import HeapCounter, ResidentCounter
+from tensorlens.frameworks.torch import Adapter, CpuCounter, adopt_living, native
 from tests import warm
 
 ROOT = Path(__file__).parents[2]
@@ -411,7 +409,7 @@ kept = [
 ]
 kept.append(torch.zeros(5))
 from tensorlens.frameworks.torch import Adapter
-from tensorlens.frameworks.torch.cpu import adopt_living
+from tensorlens.frameworks.torch import adopt_living
 allocator = Adapter().cpu_counter().allocator
 known = allocator.allocated()
 print(adopt_living(allocator), known >= 20, allocator.allocated() - known)
@@ -575,7 +573,7 @@ def test_a_bad_source_is_one_line(monkeypatch):
 
 
 def test_installing_again_is_the_same_allocator(meter):
-    assert install() == (meter.allocator, False)
+    assert native.install() == (meter.allocator, False)
 
 
 def test_the_reader_does_not_leak(meter):

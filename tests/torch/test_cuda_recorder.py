@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import RecordOptions
+from tensorlens.frameworks import RecordOptions
 from tensorlens.frameworks.torch import recorder as recorders
-from tensorlens.records.tensors import TensorTable
+from tensorlens.records import TensorTable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "records"))
 

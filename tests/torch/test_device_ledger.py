@@ -9,13 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorlens.records.ledger import BALANCE, FIGURES
-from tensorlens.records.tensors import SourceLine, TensorTable
+from tensorlens.records import BALANCE, FIGURES, SourceLine, TensorTable
 
 torch = pytest.importorskip("torch")
-from tensorlens.frameworks.torch.accelerators import Accelerators  # noqa: E402
-from tensorlens.frameworks.torch.census.cuda_blocks import LARGEST  # noqa: E402
-from tensorlens.frameworks.torch.census.device_ledger import device_ledgers, ledgers_of  # noqa: E402
+from tensorlens.frameworks.torch import (  # noqa: E402
+    Accelerators,
+    cuda_blocks,
+    device_ledgers,
+    ledgers_of,
+)
 
 MIB, GIB = 1 << 20, 1 << 30
 SNAPSHOTS = Path(__file__).parents[3] / "shared" / "data" / "snapshots"
@@ -162,7 +164,7 @@ def check(ledger):
     for term in ledger.parts:
         assert term.nbytes is not None or ledger.missing[term.key]
         assert term.of in FIGURES and term.explanation
-    assert len(ledger.blocks) == min(ledger.block_count, LARGEST)
+    assert len(ledger.blocks) == min(ledger.block_count, cuda_blocks.LARGEST)
     assert ledger.source and ledger.precision
 
 

@@ -8,8 +8,7 @@ import torch
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.planning import processes
-from tensorlens.planning.processes import ProgramFailed
+from tensorlens.planning import ProgramFailed, processes
 from tests import warm
 
 WEIGHTS = 8_000_000 + 8_192 + 80_384 + 512

@@ -7,8 +7,7 @@ import torch
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.planning import processes
-from tensorlens.planning.processes import ProgramFailed
+from tensorlens.planning import ProgramFailed, processes
 from tests import warm
 
 LINEAR = 64 * 64 * 4 + 64 * 4

@@ -9,11 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tensorlens.frameworks.torch import Adapter
-from tensorlens.frameworks.torch.cpu import CpuCounter
-from tensorlens.planning import processes
-from tensorlens.planning.estimate.api import request
-from tensorlens.planning.processes import Runner
+from tensorlens.frameworks.torch import Adapter, CpuCounter
+from tensorlens.planning import Runner, processes
+from tensorlens.planning.estimate import api
 from tests import warm
 from tests.benchmarks import accuracy_cpu
 
@@ -266,7 +264,7 @@ def test_gradients_are_added_in_place_where_nobody_else_holds_them(program):
 def test_what_ran_before_changes_nothing():
     with Runner() as runner:
         first, _, again = (
-            request(named, device="cpu", arguments={"name": name}).ask(runner)
+            api.request(named, device="cpu", arguments={"name": name}).ask(runner)
             for name in ("tied", "residual", "tied")
         )
     assert first.peak_allocated == again.peak_allocated

@@ -15,17 +15,8 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tensorlens  # noqa: E402
-from tensorlens.planning.card import find_card  # noqa: E402
-from tensorlens.planning.torch.memory import Temporaries  # noqa: E402
-from tensorlens.planning.torch.memory.attention import (  # noqa: E402
-    CUDNN,
-    EFFICIENT,
-    FLASH,
-    MATH,
-    Attention,
-    choose,
-    fused_attention,
-)
+from tensorlens.planning import find_card  # noqa: E402
+from tensorlens.planning.torch import Temporaries, attention  # noqa: E402
 from tests import warm  # noqa: E402
 
 aten = torch.ops.aten
@@ -65,49 +56,49 @@ def choice(
     query = on_card(2, heads, length, dimension, dtype=dtype, grad=grad)
     key = on_card(2, keys, key_length, dimension, dtype=dtype)
     value = on_card(2, keys, key_length, value_dimension or dimension, dtype=dtype)
-    asked = Attention(query, key, value, mask, dropout, causal, gqa)
-    with fused_attention(find_card(card)):
-        return choose(find_card(card), asked)
+    asked = attention.Attention(query, key, value, mask, dropout, causal, gqa)
+    with attention.fused_attention(find_card(card)):
+        return attention.choose(find_card(card), asked)
 
 
 @pytest.mark.parametrize(
     ("card", "options", "expected"),
     [
-        ("a100", {}, FLASH),
-        ("a100", {"dtype": FP16, "dropout": 0.1, "grad": True}, FLASH),
-        ("a100", {"dtype": FP32}, EFFICIENT),
-        ("a100", {"dtype": torch.float64}, MATH),
-        ("a100", {"dimension": 20}, FLASH),
-        ("a100", {"dimension": 264}, EFFICIENT),
-        ("a100", {"dimension": 20, "dtype": FP32}, EFFICIENT),
-        ("a100", {"dimension": 18, "dtype": FP32}, MATH),
-        ("a100", {"dimension": 264, "value_dimension": 12}, MATH),
-        ("a100", {"causal": True}, FLASH),
-        ("a100", {"causal": True, "key_length": 80}, EFFICIENT),
-        ("a100", {"gqa": True, "key_heads": 2}, FLASH),
-        ("a100", {"gqa": True, "key_heads": 2, "dtype": FP32}, MATH),
-        ("a100", {"gqa": True, "key_heads": 3}, MATH),
+        ("a100", {}, attention.FLASH),
+        ("a100", {"dtype": FP16, "dropout": 0.1, "grad": True}, attention.FLASH),
+        ("a100", {"dtype": FP32}, attention.EFFICIENT),
+        ("a100", {"dtype": torch.float64}, attention.MATH),
+        ("a100", {"dimension": 20}, attention.FLASH),
+        ("a100", {"dimension": 264}, attention.EFFICIENT),
+        ("a100", {"dimension": 20, "dtype": FP32}, attention.EFFICIENT),
+        ("a100", {"dimension": 18, "dtype": FP32}, attention.MATH),
+        ("a100", {"dimension": 264, "value_dimension": 12}, attention.MATH),
+        ("a100", {"causal": True}, attention.FLASH),
+        ("a100", {"causal": True, "key_length": 80}, attention.EFFICIENT),
+        ("a100", {"gqa": True, "key_heads": 2}, attention.FLASH),
+        ("a100", {"gqa": True, "key_heads": 2, "dtype": FP32}, attention.MATH),
+        ("a100", {"gqa": True, "key_heads": 3}, attention.MATH),
         # head dimensions whose backward pass does not fit into the memory of these
-        ("rtx 3090", {"dimension": 200}, FLASH),
-        ("rtx 3090", {"dimension": 200, "grad": True}, EFFICIENT),
-        ("rtx 3090", {"dimension": 240, "grad": True}, FLASH),
-        ("rtx 3090", {"dimension": 240, "grad": True, "dropout": 0.1}, EFFICIENT),
-        ("a100", {"dimension": 200, "grad": True}, FLASH),
+        ("rtx 3090", {"dimension": 200}, attention.FLASH),
+        ("rtx 3090", {"dimension": 200, "grad": True}, attention.EFFICIENT),
+        ("rtx 3090", {"dimension": 240, "grad": True}, attention.FLASH),
+        ("rtx 3090", {"dimension": 240, "grad": True, "dropout": 0.1}, attention.EFFICIENT),
+        ("a100", {"dimension": 200, "grad": True}, attention.FLASH),
         # no flash attention before 8.0, and no bfloat16
-        ("v100", {"dtype": FP16}, EFFICIENT),
-        ("v100", {"dtype": FP16, "dimension": 20}, MATH),
-        ("v100", {}, MATH),
-        ("t4", {"dtype": FP32, "dimension": 18}, EFFICIENT),
+        ("v100", {"dtype": FP16}, attention.EFFICIENT),
+        ("v100", {"dtype": FP16, "dimension": 20}, attention.MATH),
+        ("v100", {}, attention.MATH),
+        ("t4", {"dtype": FP32, "dimension": 18}, attention.EFFICIENT),
         # cuDNN comes first on Hopper and Blackwell
-        ("h100", {}, CUDNN),
-        ("b200", {}, CUDNN),
-        ("rtx 5090", {}, FLASH),
-        ("h100", {"dimension": 192}, FLASH),
-        ("h100", {"dimension": 192, "value_dimension": 128}, CUDNN),
-        ("h100", {"dtype": FP32}, EFFICIENT),
-        ("h100", {"dropout": 0.1}, FLASH),
-        ("h100", {"dropout": 0.125}, CUDNN),
-        ("h100", {"gqa": True, "key_heads": 2}, CUDNN),
+        ("h100", {}, attention.CUDNN),
+        ("b200", {}, attention.CUDNN),
+        ("rtx 5090", {}, attention.FLASH),
+        ("h100", {"dimension": 192}, attention.FLASH),
+        ("h100", {"dimension": 192, "value_dimension": 128}, attention.CUDNN),
+        ("h100", {"dtype": FP32}, attention.EFFICIENT),
+        ("h100", {"dropout": 0.1}, attention.FLASH),
+        ("h100", {"dropout": 0.125}, attention.CUDNN),
+        ("h100", {"gqa": True, "key_heads": 2}, attention.CUDNN),
     ],
 )
 @pytest.mark.usefixtures("fake_tensors")
@@ -118,12 +109,12 @@ def test_the_kernel_that_the_card_would_choose(card, options, expected):
 @pytest.mark.usefixtures("fake_tensors")
 def test_masks_are_for_others_than_flash():
     mask = on_card(64, 64, dtype=torch.bool)
-    assert choice("a100", mask=mask) == EFFICIENT
-    assert choice("h100", mask=mask) == CUDNN
+    assert choice("a100", mask=mask) == attention.EFFICIENT
+    assert choice("h100", mask=mask) == attention.CUDNN
     learned = on_card(64, 64, grad=True)
-    assert choice("h100", mask=learned) == EFFICIENT
+    assert choice("h100", mask=learned) == attention.EFFICIENT
     strided = torch.empty_strided((64, 64), (128, 2), dtype=BF16, device="cuda")
-    assert choice("a100", mask=strided) == MATH
+    assert choice("a100", mask=strided) == attention.MATH
 
 
 @pytest.mark.usefixtures("fake_tensors")
@@ -131,22 +122,22 @@ def test_what_the_program_switches_off_is_off():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel(SDPBackend.MATH):
-        assert choice("a100") == MATH
+        assert choice("a100") == attention.MATH
     with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-        assert choice("a100") == EFFICIENT
+        assert choice("a100") == attention.EFFICIENT
     with (
         sdpa_kernel(SDPBackend.FLASH_ATTENTION),
         pytest.raises(RuntimeError, match="No available kernel"),
     ):
         choice("a100", dtype=FP32)
-    assert choice("a100") == FLASH
+    assert choice("a100") == attention.FLASH
 
 
 @pytest.mark.usefixtures("fake_tensors")
 def test_four_dimensions_or_none_of_the_fused_kernels():
     query = on_card(4, 64, 64)
-    asked = Attention(query, query, query, None, 0.0, False, False)
-    assert choose(A100, asked) == MATH
+    asked = attention.Attention(query, query, query, None, 0.0, False, False)
+    assert attention.choose(A100, asked) == attention.MATH
 
 
 def taken(func, *args, card=A100):
@@ -201,8 +192,8 @@ def test_other_kernels_take_about_the_same(kernel):
 
 STAGE = """
 import json, math, sys
-from tensorlens.planning.card import find_card
-from tensorlens.planning.torch.device import prepare
+from tensorlens.planning import find_card
+from tensorlens.planning.torch import prepare
 card = find_card(sys.argv[1])
 readiness = prepare(card)
 if not readiness.is_ready:
@@ -211,13 +202,13 @@ if not readiness.is_ready:
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.planning.torch.memory.attention import fused_attention
-from tensorlens.planning.trace import caution_scope
-from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
-from tensorlens.planning.torch.memory import Temporaries
-from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.records.events import ALLOC, FREE
-from tensorlens.planning.trace import Trace
+from tensorlens.planning.torch import attention
+from tensorlens.planning import caution_scope
+from tensorlens.planning.torch import ProgramStacks, node_stacks
+from tensorlens.planning.torch import Temporaries
+from tensorlens.planning.torch import Tracker
+from tensorlens.records import ALLOC, FREE
+from tensorlens.planning import Trace
 
 told, answer = [], {}
 F = torch.nn.functional
@@ -227,7 +218,7 @@ def track(program):
     stacks = ProgramStacks(trace.log.stacks)
     with (
         caution_scope(told.append),
-        fused_attention(card),
+        attention.fused_attention(card),
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         node_stacks(stacks),

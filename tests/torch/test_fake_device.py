@@ -127,7 +127,7 @@ def test_every_optimizer_keeps_its_state_on_the_device(found):
     assert all(devices == [ON_DEVICE] for devices in kept.values())
 
 
-PREPARE = "from tensorlens.planning.torch.device import prepare; print(prepare())"
+PREPARE = "from tensorlens.planning.torch import prepare; print(prepare())"
 
 
 def test_not_ready_once_torch_is_imported():
@@ -144,7 +144,7 @@ def test_not_ready_without_a_compiler(tmp_path):
 
 def test_the_process_ends_as_any_other():
     program = (
-        "from tensorlens.planning.torch.device import prepare; prepare()\n"
+        "from tensorlens.planning.torch import prepare; prepare()\n"
         "import torch\n"
         "from torch._subclasses.fake_tensor import FakeTensorMode\n"
         "with FakeTensorMode():\n"

@@ -8,8 +8,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tensorlens.planning.torch.distributed import distributed
-from tensorlens.planning.torch.patches import compiler_patches
+from tensorlens.planning.torch import compiler_patches, distributed
 from tests.torch.fake_stage import staged
 
 WORLD = 4
@@ -20,7 +19,7 @@ WEIGHTS = 512 * 512 * 4, 512 * 1024 * 4, 1024 * 8 * 4
 
 @pytest.fixture
 def stage():
-    with staged(lambda: distributed(WORLD)) as stage:
+    with staged(lambda: distributed.distributed(WORLD)) as stage:
         dist.init_process_group("nccl", init_method="env://")
         yield stage
 
@@ -47,7 +46,7 @@ def test_the_program_meets_the_others(stage):
 def test_all_is_as_before_afterwards():
     names = "init_process_group", "all_reduce", "Reducer", "new_group"
     before = [getattr(dist, name) for name in names], dict(os.environ)
-    with staged(lambda: distributed(WORLD)):
+    with staged(lambda: distributed.distributed(WORLD)):
         dist.init_process_group("gloo")
         assert dist.get_rank() == 0
     assert not dist.is_initialized()
@@ -55,7 +54,7 @@ def test_all_is_as_before_afterwards():
 
 
 def test_the_sizes_of_the_program_itself():
-    with staged(lambda: distributed(None)):
+    with staged(lambda: distributed.distributed(None)):
         dist.init_process_group("gloo", world_size=3, rank=2)
         assert (dist.get_world_size(), dist.get_rank()) == (3, 2)
 

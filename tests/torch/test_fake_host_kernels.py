@@ -6,15 +6,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from tensorlens.frameworks.torch import Adapter
-from tensorlens.planning.torch.memory import host_kernels
-from tensorlens.planning.torch.memory.host_kernels import HostKernels
+from tensorlens.planning.torch import host_kernels
 
 aten = torch.ops.aten
 
 
 @pytest.fixture
 def kernels():
-    found = HostKernels.here()
+    found = host_kernels.HostKernels.here()
     if found is None:
         pytest.skip("; ".join(Adapter().notes()))
     return found
@@ -55,7 +54,7 @@ def test_what_a_large_convolution_takes_follows_from_smaller_ones(kernels, monke
     monkeypatch.setattr(
         host_kernels._Operand, "zeros", _noting(host_kernels._Operand.zeros, ran), raising=True
     )
-    reduced = HostKernels(kernels._allocator)
+    reduced = host_kernels.HostKernels(kernels._allocator)
     assert asked(reduced, aten.convolution.default, lambda: convolution(32)) == whole
     assert [shape[0] for shape in ran if shape[1:] == (8, 32, 32)] == [8, 4]
 
@@ -83,7 +82,9 @@ def test_the_program_s_autocast_does_not_reach_it(kernels):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = asked(kernels, aten.convolution.default, lambda: convolution(4))
     assert found == asked(
-        HostKernels(kernels._allocator), aten.convolution.default, lambda: convolution(4)
+        host_kernels.HostKernels(kernels._allocator),
+        aten.convolution.default,
+        lambda: convolution(4),
     )
 
 

@@ -17,8 +17,8 @@ MIB = 1 << 20
 
 _HEAD = """
 import json, sys
-from tensorlens.planning.torch.device import prepare
-from tensorlens.planning.card import Card
+from tensorlens.planning.torch import prepare
+from tensorlens import Card
 card = Card("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 << 30)
 ready = prepare(card=card)
 if not ready.is_ready:
@@ -27,12 +27,12 @@ if not ready.is_ready:
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
-from tensorlens.planning.torch.stacks import ProgramStacks
-from tensorlens.planning.torch.memory import Temporaries
-from tensorlens.planning.torch.memory import kernel_overrides as otherwise
-from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.values import value_patches
-from tensorlens.planning.trace import Trace
+from tensorlens.planning.torch import ProgramStacks
+from tensorlens.planning.torch import Temporaries
+from tensorlens.planning.torch import kernel_overrides as otherwise
+from tensorlens.planning.torch import Tracker
+from tensorlens.planning.torch import value_patches
+from tensorlens.planning import Trace
 otherwise.install()
 temporaries = Temporaries(card)
 found = {}

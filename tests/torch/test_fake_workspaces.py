@@ -10,13 +10,9 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from tensorlens.frameworks.torch.release import parse_release  # noqa: E402
-from tensorlens.planning.card import find_card  # noqa: E402
-from tensorlens.planning.torch.memory import Temporaries  # noqa: E402
-from tensorlens.planning.torch.memory.workspaces import (  # noqa: E402
-    cublas_workspace,
-    rnn_reserve,
-)
+from tensorlens.frameworks.torch import parse_release  # noqa: E402
+from tensorlens.planning import find_card  # noqa: E402
+from tensorlens.planning.torch import Temporaries, cublas_workspace, rnn_reserve  # noqa: E402
 
 aten = torch.ops.aten
 A100, H100, V100 = (find_card(name) for name in ("a100-80gb", "h100", "v100"))

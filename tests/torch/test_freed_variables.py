@@ -5,9 +5,9 @@ import weakref
 import pytest
 import torch
 
-from tensorlens.planning.step_facts import UnusedVariable
-from tensorlens.planning.torch.options import freed_before_backward
-from tensorlens.planning.trials.jobs import CannotApply
+from tensorlens.planning import UnusedVariable
+from tensorlens.planning.torch import freed_before_backward
+from tensorlens.planning.trials import CannotApply
 
 
 def make_step(seen):

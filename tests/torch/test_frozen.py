@@ -8,7 +8,7 @@ from census_checks import Since
 from census_models import Mlp
 
 import tensorlens
-from tensorlens.leaks.watch import find_leaks
+from tensorlens import find_leaks
 
 KEPT = []
 

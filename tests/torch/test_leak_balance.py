@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from tensorlens.leaks.report import GrowthKind, LeakKind, LeakReport
-from tensorlens.leaks.watch import LeakWatch, find_leaks
+from tensorlens import LeakReport, LeakWatch, find_leaks
+from tensorlens.leaks import GrowthKind, LeakKind
 from tests import warm
 from tests.torch.test_leak_programs import check_balance
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from tensorlens import LeakWatch, find_leaks
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.torch.leaks import loop_steps as torch_steps
-from tensorlens.leaks.residue import Stretch
-from tensorlens.leaks.watch import LeakWatch, find_leaks
-from tensorlens.native.build import NativeUnavailable
+from tensorlens.frameworks.torch import loop_steps as torch_steps
+from tensorlens.leaks import Stretch
+from tensorlens.native import NativeUnavailable
 from tests.torch.healthy_programs import HEALTHY
 from tests.torch.leak_programs import LEAKS
 from tests.torch.stand_in_device import stand_in

@@ -9,7 +9,7 @@ import torch
 from census_models import Mlp, Square
 from torch.utils.checkpoint import checkpoint
 
-from tensorlens.frameworks.torch.leaks.holdings import Holdings
+from tensorlens.frameworks.torch import Holdings
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from census_models import Mlp
 
-from tensorlens.frameworks.torch.census import live_tensors, scan_python
-from tensorlens.frameworks.torch.leaks.holdings import Holdings
+from tensorlens.frameworks.torch import Holdings, live_tensors, scan_python
 from tensorlens.heap import holders
 
 RAN = []

@@ -6,10 +6,9 @@ import pytest
 import torch
 from census_models import MODELS
 
-from tensorlens.frameworks.torch.leaks.holdings import Holdings
-from tensorlens.frameworks.torch.native import install
+from tensorlens.frameworks.torch import Holdings, native
 
-ALLOCATOR = install()[0]
+ALLOCATOR = native.install()[0]
 
 
 def address(tensor):

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from tensorlens.leaks.watch import LeakWatch, find_leaks
+from tensorlens import LeakWatch, find_leaks
 from tests.torch.healthy_programs import HEALTHY
 from tests.torch.leak_programs import LEAKS
 

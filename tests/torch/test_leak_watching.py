@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from tensorlens import LeakWatch, find_leaks
 from tensorlens.errors import UsageError
-from tensorlens.leaks.watch import LeakWatch, find_leaks
 
 STEPS = 8
 

@@ -15,8 +15,7 @@ from line_figures import FLOAT, LONG, NUMBER, Decorated, Lines, SwitchedOn, hand
 
 import tensorlens
 from tensorlens.frameworks.torch import Adapter
-from tensorlens.lines.results import build_report
-from tensorlens.lines.tracing.engine import engine
+from tensorlens.lines import build_report, engine
 
 
 @pytest.fixture(params=[Decorated, SwitchedOn])

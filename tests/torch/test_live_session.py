@@ -6,8 +6,7 @@ import threading
 import torch
 
 from tensorlens.interpreter import start_thread
-from tensorlens.live.protocol import Ask
-from tensorlens.live.server import Session
+from tensorlens.live import Ask, Session
 
 
 def test_counter_that_cannot_be_had_is_the_answer(monkeypatch):

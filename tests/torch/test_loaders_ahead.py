@@ -7,11 +7,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tensorlens.planning.step_facts import PrefetchQueue
-from tensorlens.planning.torch.options.models import Stage
-from tensorlens.planning.torch.options.training import LoaderWatch, PrefetchFactor
-from tensorlens.planning.trials.jobs import CannotApply
-from tensorlens.planning.trials.loaders_ahead import held_ahead
+from tensorlens.planning import PrefetchQueue
+from tensorlens.planning.torch import LoaderWatch, PrefetchFactor, Stage
+from tensorlens.planning.trials import CannotApply, held_ahead
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="what is in a queue between processes is told by Linux"

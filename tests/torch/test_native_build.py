@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.errors import TensorlensError
+from tensorlens import TensorlensError
+from tensorlens.frameworks.torch import COUNTER
 from tensorlens.frameworks.torch import native as torch_parts
-from tensorlens.frameworks.torch.native import COUNTER
 from tensorlens.native import build
 from tests import warm
 from tests.copied_compiler import copied_compiler

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorlens import folders
-from tensorlens.frameworks.torch.native import COUNTER
+from tensorlens.frameworks.torch import COUNTER
 from tests import warm
 from tests.copied_compiler import copied_compiler
 
@@ -69,7 +69,7 @@ def test_program_runs_without_home_and_keeps_its_parts_in_tmpdir(tmp_path):
 
 
 COUNTING = """
-import tensorlens.native.build as building
+from tensorlens.native import build as building
 def compiled(*given):
     raise LookupError("an error that nobody thought of")
 building._compile = compiled
@@ -87,19 +87,18 @@ def test_failure_of_any_kind_in_the_counter_gives_coarser_figures(tmp_path):
 
 
 ENTRANCES = {
-    "counters": "tensorlens.frameworks.torch.Adapter.cpu_counter = fail",
-    "engine": "tensorlens.lines.tracing.engine.Engine.attach = fail",
-    "description": "tensorlens.lines.profiler.describe = fail",
-    "recorder": "tensorlens.frameworks.torch.Adapter.record = fail",
-    "block": "tensorlens.lines.profile.ProfiledBlock = fail",
-    "hold": "tensorlens.lines.tracing.engine.Engine.hold = fail",
+    "counters": "Adapter.cpu_counter = fail",
+    "engine": "Engine.attach = fail",
+    "description": "profiler.describe = fail",
+    "recorder": "Adapter.record = fail",
+    "block": "profile.ProfiledBlock = fail",
+    "hold": "Engine.hold = fail",
 }
 BROKEN = """
 import torch
 import tensorlens
-import tensorlens.frameworks.torch
-import tensorlens.lines.profile
-import tensorlens.recording.record
+from tensorlens.frameworks.torch import Adapter
+from tensorlens.lines import Engine, profile, profiler
 def fail(*given, **options):
     raise RuntimeError("broken")
 """
@@ -208,8 +207,8 @@ class TestCacheFolder:
 
 
 def test_doctor_without_home(tmp_path):
-    code = f"{NOBODY}\nfrom tensorlens.frameworks.diagnosis import examine\n"
-    code += "print(*examine('torch'), sep='\\n')"
+    code = f"{NOBODY}\nfrom tensorlens.frameworks import diagnosis\n"
+    code += "print(*diagnosis.examine('torch'), sep='\\n')"
     done = run(tmp_path, code, TMPDIR=str(tmp_path), PATH="/nowhere")
     assert "reinstall" not in done.stdout
     (line,) = (each for each in done.stdout.splitlines() if "native counter" in each)

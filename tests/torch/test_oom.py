@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.torch.census.graph import graphs_kept
-from tensorlens.frameworks.torch.failures import failed_request
+from tensorlens.frameworks.torch import failed_request, graphs_kept
+from tensorlens.recording import annotation
+from tensorlens.recording import annotation as oom
 from tensorlens.recording import record as backward
-from tensorlens.recording.oom import annotation as oom
-from tensorlens.recording.oom.annotation import REMARK, explain
 
 HUGE = 1 << 45
 """Floats that no machine has: 2**47 bytes."""
@@ -82,7 +81,7 @@ def test_in_backward_without_a_recording_it_is_the_line_that_ran_backward():
         out = nn.Sequential(Narrow())(torch.ones(1, requires_grad=True))
         out.backward()
 
-    found = explain(caught(region))
+    found = annotation.explain(caught(region))
     assert found is not None
     assert str(found.request.line) == line_of(region, 2)
     assert (found.request.phase, found.request.nbytes) == ("backward", HUGE * 4)
@@ -144,9 +143,9 @@ def test_names_do_not_say_that_the_error_on_its_way_keeps_them():
     error = caught(region)
     text = "\n".join(note(error))
     assert "net[0,2].weight" in text and "Adam.net[0,2].weight.exp_avg" in text
-    assert REMARK not in text
+    assert annotation.REMARK not in text
     # which the census does say, with the words that are looked for
-    assert REMARK in "\n".join(tensorlens.MemReporter().snapshot().tensors.names.texts)
+    assert annotation.REMARK in "\n".join(tensorlens.MemReporter().snapshot().tensors.names.texts)
 
 
 def test_older_graphs_that_a_list_holds():
@@ -159,7 +158,7 @@ def test_older_graphs_that_a_list_holds():
     def ask_little():
         raise MemoryError
 
-    found = explain(caught(train))
+    found = annotation.explain(caught(train))
     assert found is not None
     older = next(each for each in found.remedies if "older graphs" in each.text)
     # each keeps what the layer was given and what tanh gave, of 1 MiB both; the last of them is
@@ -270,7 +269,7 @@ def test_errors_of_another_kind(error):
 
 def test_an_accelerators_size_is_said_to_be_rounded():
     error = caught(lambda: raising(torch.OutOfMemoryError(CUDA.format("2.00 GiB"))))
-    assert str(explain(error)).startswith(
+    assert str(annotation.explain(error)).startswith(
         "tensorlens: out of memory: Tried to allocate about 2.00 GiB on cuda:3\n"
     )
 

@@ -3,7 +3,7 @@
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from tensorlens.loading import load
+from tensorlens import load
 
 
 def test_a_trace_with_memory_has_the_peak_and_its_operator(tmp_path):

@@ -9,7 +9,7 @@ import torch
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.jobs.merge import merged
+from tensorlens.jobs import merged
 from tests import warm
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")

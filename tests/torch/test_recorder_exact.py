@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensorlens.recording.record import record
+from tensorlens import record
 from tests.torch.recorder_checks import (
     Lines,
     allocations,

@@ -8,8 +8,8 @@ from itertools import accumulate
 import pytest
 import torch
 
-from tensorlens.recording.record import record
-from tensorlens.records.events import START
+from tensorlens import record
+from tensorlens.records import START
 from tests import warm
 from tests.torch.recorder_checks import counting_allocator, levels
 

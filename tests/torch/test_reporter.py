@@ -13,8 +13,8 @@ from census_models import Mlp
 from torch import nn
 
 import tensorlens
+from tensorlens import Snapshot
 from tensorlens.errors import DeviceError, UsageError
-from tensorlens.tensors.snapshot import Snapshot
 from tests import warm
 
 

@@ -11,10 +11,9 @@ import numpy
 import pytest
 import torch
 
-from tensorlens.frameworks.torch.census import scan as scans
-from tensorlens.frameworks.torch.census.scan import ODD, REQUIRES_GRAD, NativeScan, Scan, open_scan
-from tensorlens.frameworks.torch.census.scan_python import PythonScan
-from tensorlens.native.build import NativeUnavailable
+from tensorlens.frameworks.torch import ODD, REQUIRES_GRAD, NativeScan, PythonScan, Scan, open_scan
+from tensorlens.frameworks.torch import scan as scans
+from tensorlens.native import NativeUnavailable
 
 BASE = torch._C.TensorBase
 

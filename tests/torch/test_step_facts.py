@@ -2,7 +2,7 @@
 
 import torch
 
-from tensorlens.planning.torch.step_facts import StepWatch
+from tensorlens.planning.torch import StepWatch
 
 
 class WithoutSignature(torch.optim.SGD):

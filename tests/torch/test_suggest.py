@@ -11,8 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import tensorlens
-from tensorlens.planning import processes
-from tensorlens.planning.processes import ProgramFailed
+from tensorlens.planning import ProgramFailed, processes
 from tests import warm
 from tests.pasted_code import pasted, printed_code
 

@@ -13,8 +13,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import tensorlens
-from tensorlens.frameworks.queues.worker_memory import workers_of
-from tensorlens.records.queues import ObjectContainer, Queue
+from tensorlens import Queue
+from tensorlens.frameworks.queues import workers_of
+from tensorlens.records import ObjectContainer
 from tensorlens.units import format_bytes
 
 pytestmark = [

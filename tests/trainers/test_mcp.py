@@ -18,7 +18,7 @@ pytest.importorskip("mcp.server.mcpserver")
 
 import tensorlens  # noqa: E402
 from tensorlens.integrations.mcp import MOST_CHARACTERS, server, show  # noqa: E402
-from tensorlens.live.server import server as live_server  # noqa: E402
+from tensorlens.live import server as live_server  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +69,7 @@ def said():
     ):
         save_files(Path(folder))
         patch.setenv("XDG_RUNTIME_DIR", folder)
-        with contextlib.closing(live_server()) as live:
+        with contextlib.closing(live_server.server()) as live:
             live.start(follows_steps=False)
             kept = torch.zeros(1 << 18)
             job = ("job", {"pid": os.getpid(), "seconds": 0})

@@ -44,7 +44,7 @@ def test_memory_of_a_card_has_the_name_of_the_conventions(monkeypatch):
     export = pytest.importorskip("opentelemetry.sdk.metrics.export")
     sdk = pytest.importorskip("opentelemetry.sdk.metrics")
     from tensorlens.integrations import opentelemetry
-    from tensorlens.lines.region import DeviceLevel
+    from tensorlens.lines import DeviceLevel
 
     levels = [DeviceLevel("cpu", 1, 2, 3), DeviceLevel("cuda:1", 10, 20, 30)]
     monkeypatch.setattr(opentelemetry.DeviceLevels, "read", lambda self: levels)

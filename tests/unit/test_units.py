@@ -1,6 +1,7 @@
 import pytest
 
-from tensorlens.errors import TensorlensError, UsageError
+from tensorlens import TensorlensError
+from tensorlens.errors import UsageError
 from tensorlens.units import format_bytes, parse_bytes
 
 KIB, MIB, GIB, TIB, PIB = (1024**power for power in range(1, 6))

@@ -35,16 +35,6 @@ SET = {key: value for key, value in os.environb.items() if key not in GIVEN}
 """What the interpreter has set itself: LC_CTYPE, where there was no locale (PEP 538)."""
 
 
-OF_TRIALS = (
-    "pytest",
-    "tensorlens.planning.torch.job",
-    "tensorlens.planning.torch.step_facts",
-    "tensorlens.planning.trials.measurement",
-    "tensorlens.frameworks.torch.recorder",
-)
-"""What the processes of trials import besides; pytest is for programs in modules of tests."""
-
-
 class Stash(MetaPathFinder, Loader):
     """Modules that are there as soon as anything imports one of them."""
 
@@ -87,7 +77,7 @@ def imported(names: list[str], device: bool) -> None:
     before = set(sys.modules)
     if device:
         sys.path.insert(0, str(ROOT))
-        from tensorlens.planning.torch.device import load_library
+        from tensorlens.planning.torch import load_library
 
         load_library()
         sys.path.pop(0)
@@ -95,7 +85,7 @@ def imported(names: list[str], device: bool) -> None:
         importlib.import_module(name)
     for name in [each for each in sys.modules if each.startswith("tensorlens")]:
         del sys.modules[name]
-    import_tensorlens(*(OF_TRIALS if "torch._dynamo" in names else ()))
+    import_tensorlens(with_trials="torch._dynamo" in names)
     third = [each for each in sys.modules if each not in before and not is_of_python(each)]
     sys.meta_path.insert(0, Stash(third, names))
     # so no fork has reason to look at all objects, whose pages it would have to copy
@@ -104,9 +94,9 @@ def imported(names: list[str], device: bool) -> None:
         gc.freeze()
 
 
-def import_tensorlens(*more: str) -> None:
-    """Import what needs no framework, and more: nothing of it does more when it is imported than
-    to define.
+def import_tensorlens(with_trials: bool) -> None:
+    """Import what needs no framework, and what processes of trials with torch import besides:
+    nothing of it does more when it is imported than to define.
     """
     sys.path.insert(0, str(ROOT))
     tensorlens = importlib.import_module("tensorlens")
@@ -116,8 +106,13 @@ def import_tensorlens(*more: str) -> None:
     for verb in cli.VERBS:
         importlib.import_module(f"tensorlens.cli.{cli.MODULES.get(verb, verb)}")
     importlib.import_module("tensorlens.render.text")
-    for name in more:
-        importlib.import_module(name)
+    if with_trials:
+        # for programs in modules of tests
+        import pytest  # noqa: F401
+
+        from tensorlens.frameworks.torch import recorder  # noqa: F401
+        from tensorlens.planning.torch import job, step_facts  # noqa: F401
+        from tensorlens.planning.trials import measurement  # noqa: F401
     sys.path.pop(0)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.heap.attributes import MissingClass, content_of, imported
+from tensorlens.lazy import attach
 from tensorlens.records.queues import Queue
 
 _MOST_ITEMS = 100_000
@@ -170,3 +171,11 @@ def total(figures: Iterable[int | None]) -> int | None:
     """Return the sum of figures; None where one is unknown."""
     known = list(figures)
     return None if None in known else sum(each for each in known if each is not None)
+
+
+attach(
+    __name__,
+    {
+        "worker_memory": ("object_containers", "workers_of"),
+    },
+)

@@ -6,6 +6,7 @@ from tensorlens.frameworks import base
 from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.base import deferred
 from tensorlens.frameworks.compilers import compiler
+from tensorlens.lazy import attach
 
 
 class Adapter(base.Adapter):
@@ -37,3 +38,19 @@ class Adapter(base.Adapter):
         compiler.as_called = autograph.as_called
         compiler.when_run = hooks.when_run
         compiler.follow_runs = hooks.follow
+
+
+attach(
+    __name__,
+    {
+        "census.findings": (),
+        "census.named_rows": (),
+        "census.tensor_reader": (),
+        "counters": ("spelling",),
+        "cpu": ("CpuCounter", "cpu_counter"),
+        "failures": ("failed_request",),
+        "graphs.functions": ("Functions", "plain_name", "plain_names"),
+        "graphs.nodes": ("Nodes",),
+        "hooks": ("follow_calls", "not_followed", "when_stepped"),
+    },
+)

@@ -6,6 +6,7 @@ from tensorlens.frameworks import base
 from tensorlens.frameworks.advice import TORCH
 from tensorlens.frameworks.base import deferred
 from tensorlens.frameworks.compilers import compiler
+from tensorlens.lazy import attach
 
 
 class Adapter(base.Adapter):
@@ -46,3 +47,26 @@ class Adapter(base.Adapter):
         import torch
 
         compiler.is_tracing = torch.compiler.is_compiling
+
+
+attach(
+    __name__,
+    {
+        "accelerators": ("Accelerators",),
+        "census.cuda_blocks": (),
+        "census.device_ledger": ("device_ledgers", "ledgers_of"),
+        "census.exclusive_use": (),
+        "census.findings": (),
+        "census.graph": ("graphs_kept",),
+        "census.live_tensors": (),
+        "census.names.naming": ("FirstSeenOrder",),
+        "census.scan": ("NativeScan", "ODD", "REQUIRES_GRAD", "Scan", "open_scan"),
+        "census.scan_python": ("PythonScan",),
+        "cpu": ("CpuCounter", "adopt_living"),
+        "failures": ("failed_request",),
+        "leaks.holdings": ("Holdings",),
+        "leaks.loop_steps": (),
+        "native": ("COUNTER", "TorchAllocator", "level_reader"),
+        "release": ("installed_release", "parse_release"),
+    },
+)

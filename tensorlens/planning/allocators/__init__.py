@@ -1,5 +1,6 @@
 """Pure simulators of allocators: requests and frees in, addresses and segments out."""
 
+from tensorlens.lazy import attach
 from tensorlens.planning.allocators.bfc import BFCAllocator
 from tensorlens.planning.allocators.cuda import CachingAllocator
 from tensorlens.planning.allocators.settings import Settings
@@ -19,3 +20,12 @@ __all__ = [
     "Settings",
     "SimulatedAllocator",
 ]
+
+attach(
+    __name__,
+    {
+        "cuda": ("CachingAllocator",),
+        "settings": ("settings_text",),
+        "simulated": ("ALLOCATED", "Block", "FREE", "Memory"),
+    },
+)

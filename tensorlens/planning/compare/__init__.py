@@ -6,3 +6,12 @@ Options are checked (:mod:`.options`), each becomes jobs (:mod:`.api`), a job is
 ``planning/torch/options``. No module here imports a framework. ``docs/compare.md`` has the method
 and what each option does.
 """
+
+from tensorlens.lazy import attach
+
+attach(
+    __name__,
+    {
+        "result": ("Outcome", "Status"),
+    },
+)

@@ -8,8 +8,22 @@ together (:mod:`.assembly`). :mod:`.batches` and :mod:`.scaling` ask several tim
 imports torch. The method, each figure's rule and the accuracy are in ``docs/estimate.md``.
 """
 
+from tensorlens.lazy import attach
 from tensorlens.planning.estimate.api import estimate, estimate_cards
 from tensorlens.planning.estimate.batches import MaxBatch, max_batch
 from tensorlens.planning.estimate.scaling import Scaling, scaling
 
 __all__ = ["MaxBatch", "Scaling", "estimate", "estimate_cards", "max_batch", "scaling"]
+
+attach(
+    __name__,
+    {
+        "assembly": ("assemble", "context_overhead"),
+        "batches": ("largest_that_fits",),
+        "figures": ("requirement",),
+        "result": ("EstimateTerm", "EstimatedStep", "Fit", "LargestBatch", "Range"),
+        "scaling": ("OPTIMIZER", "PASS", "SETUP", "fit_curve", "peaks_by_place"),
+        "simulation": ("Simulation", "least_capacity"),
+        "target": ("framework_of", "search_path"),
+    },
+)

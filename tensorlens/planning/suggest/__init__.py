@@ -6,3 +6,15 @@ never be there, and what the highest instant of all would be then. The candidate
 :mod:`.checkpoints`, :mod:`.late_frees` and :mod:`.state`; what a recording cannot tell is simulated
 (:mod:`.verification`). No module here imports a framework.
 """
+
+from tensorlens.lazy import attach
+
+attach(
+    __name__,
+    {
+        "recorded_steps": ("RecordedSteps", "Replay"),
+        "result": ("Method", "Suggestion"),
+        "state": ("queue_change",),
+        "verification": ("verified",),
+    },
+)

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 from collections.abc import Callable
 
+from tensorlens.lazy import attach
 from tensorlens.planning.step_facts import Watch
 from tensorlens.planning.trials.jobs import Catalogue, Job, Mode, Result, Setting, choice, flag
 
@@ -62,4 +63,15 @@ _SETTINGS = (
     ),
     flag("jit_compile", "XLA for compiled models and every tf.function"),
     flag("run_eagerly", "operation by operation, or as graphs"),
+)
+
+attach(
+    __name__,
+    {
+        "clone_model": ("StepGraph",),
+        "graph": ("Graph", "GraphNode", "NodeOutput", "linked", "nodes_of", "optimized"),
+        "graph_run": ("Machine", "eager_lasts"),
+        "step_facts": ("StepWatch",),
+        "tracing": ("StepInput", "TraceRequest", "TracedStep"),
+    },
 )

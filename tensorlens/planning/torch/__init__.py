@@ -1,1 +1,23 @@
 """A training step on a card that is not there: fake tensors on a CUDA device made of numbers."""
+
+from tensorlens.lazy import attach
+
+attach(
+    __name__,
+    {
+        "device": ("load_library", "measure_with", "prepare"),
+        "memory": ("Temporaries",),
+        "memory.attention": (),
+        "memory.host_kernels": (),
+        "memory.kernel_overrides": (),
+        "memory.workspaces": ("cublas_workspace", "rnn_reserve"),
+        "options": ("freed_before_backward",),
+        "options.models": ("Stage",),
+        "options.training": ("LoaderWatch", "PrefetchFactor"),
+        "patches": ("compiler_patches", "loader_patches", "thread_modes"),
+        "stacks": ("ProgramStacks", "node_stacks"),
+        "step_facts": ("StepWatch",),
+        "tracker": ("Tracker",),
+        "values": ("value_patches",),
+    },
+)

@@ -7,12 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.errors import DeviceError
-from tensorlens.frameworks import registry
-from tensorlens.frameworks.base import Adapter, Findings, LeftBlocks, StepFigures
-from tensorlens.frameworks.survivors import GraphRoot, Retained, Survivor
-from tensorlens.records.events import EventLog
-from tensorlens.records.origin import Origin
-from tensorlens.records.tensors import SourceLine, TensorTable
+from tensorlens.frameworks import (
+    Adapter,
+    Findings,
+    GraphRoot,
+    LeftBlocks,
+    Retained,
+    StepFigures,
+    Survivor,
+    registry,
+)
+from tensorlens.records import EventLog, Origin, SourceLine, TensorTable
 from tensorlens.roles import ROLES
 
 

@@ -7,7 +7,7 @@ from importlib.machinery import SourceFileLoader
 
 import pytest
 
-from tensorlens.frameworks.registry import when_imported
+from tensorlens.frameworks import when_imported
 
 NAME = "tensorlens_test_arrival"
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tensorlens.frameworks.queues.worker_memory import object_containers
+from tensorlens.frameworks.queues import object_containers
 
 SMALL = sys.getsizeof("0" * 100)
 

@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.host import counters
-from tensorlens.frameworks.host.counters import (
+from tensorlens.frameworks import UNKNOWN
+from tensorlens.frameworks.host import (
     HeapCounter,
     ResidentCounter,
+    counters,
     forced_source,
     process_counter,
 )

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-import tensorlens.frameworks.host.ledger as hosts
-from tensorlens.frameworks.host.ledger import AllocatorFigures, balanced, host_ledger
-from tensorlens.records.ledger import Ledger, Term
-from tensorlens.tensors.present.balance import unknown
+from tensorlens.frameworks.host import AllocatorFigures, balanced, host_ledger
+from tensorlens.frameworks.host import ledger as host
+from tensorlens.records import Ledger, Term
+from tensorlens.tensors import balance
 from tests.ledger_terms import check_ledger
 
 RESIDENT = {"VmRSS": 10_000, "RssFile": 3_000, "RssShmem": 500}
@@ -16,9 +16,9 @@ RESIDENT = {"VmRSS": 10_000, "RssFile": 3_000, "RssShmem": 500}
 
 @pytest.fixture(autouse=True)
 def system(monkeypatch):
-    monkeypatch.setattr(hosts, "_resident", lambda: RESIDENT)
-    monkeypatch.setattr(hosts, "_machine", lambda: (20_000, 64_000))
-    monkeypatch.setattr(hosts, "heap_now", lambda: (5_000, 700))
+    monkeypatch.setattr(host, "_resident", lambda: RESIDENT)
+    monkeypatch.setattr(host, "_machine", lambda: (20_000, 64_000))
+    monkeypatch.setattr(host, "heap_now", lambda: (5_000, 700))
 
 
 def handed(**figures):
@@ -53,11 +53,11 @@ def test_where_nothing_counts_them_the_reason_is_told_and_they_stay_in_the_other
     assert sum(nbytes or 0 for nbytes in parts(ledger).values()) == ledger.cached
     (term,) = (term for term in ledger.parts if term.key == "kernels")
     assert "no MKL here" in term.explanation
-    assert unknown({"": ledger}) == ("n/a: in-kernel caches: no MKL here",)
+    assert balance.unknown({"": ledger}) == ("n/a: in-kernel caches: no MKL here",)
 
 
 def test_without_the_heaps_figure_the_parts_still_add_up(monkeypatch):
-    monkeypatch.setattr(hosts, "heap_now", lambda: None)
+    monkeypatch.setattr(host, "heap_now", lambda: None)
     ledger = host_ledger(handed(kernels=1_500))
     assert parts(ledger) == {"files": 3_000, "shared": 500, "kernels": 1_500, "rest": 4_000}
     assert sum(parts(ledger).values()) == ledger.cached
@@ -89,15 +89,15 @@ def test_no_term_is_negative_whatever_was_read(monkeypatch):
     for figures in random.Random(0).sample(every, 5_000):
         allocated, resident, heap, named, files, free, used, kernels = figures
         status = {"VmRSS": resident, "RssFile": files, "RssShmem": 1}
-        monkeypatch.setattr(hosts, "_resident", lambda status=status: status)
-        monkeypatch.setattr(hosts, "_machine", lambda used=used: (used, 1 << 41))
-        monkeypatch.setattr(hosts, "heap_now", lambda heap=heap, free=free: (heap, free))
+        monkeypatch.setattr(host, "_resident", lambda status=status: status)
+        monkeypatch.setattr(host, "_machine", lambda used=used: (used, 1 << 41))
+        monkeypatch.setattr(host, "heap_now", lambda heap=heap, free=free: (heap, free))
         check_ledger(host_ledger(handed(named=named, allocated=allocated, kernels=kernels)))
 
 
 def test_memory_that_was_never_touched_is_not_taken_from_what_else_is_resident(monkeypatch):
     # 9,000 of the heap are in use, 1,000 of them by tensors, and 5,500 anonymous pages resident
-    monkeypatch.setattr(hosts, "heap_now", lambda: (9_000, 700))
+    monkeypatch.setattr(host, "heap_now", lambda: (9_000, 700))
     ledger = host_ledger(handed())
     assert parts(ledger) == {"files": 3_000, "shared": 500, "kernels": None, "rest": 5_500}
     (rest,) = (term for term in ledger.parts if term.key == "rest")
@@ -108,11 +108,13 @@ def test_memory_that_was_never_touched_is_not_taken_from_what_else_is_resident(m
 def test_tensors_larger_than_the_resident_set_leave_the_remainder_unknown(monkeypatch):
     ledger = host_ledger(handed(allocated=10_001))
     assert (ledger.reserved, ledger.cached, ledger.parts) == (10_000, None, ())
-    assert unknown({"": ledger})[0].startswith("n/a: cached: more is allocated than is resident")
+    assert balance.unknown({"": ledger})[0].startswith(
+        "n/a: cached: more is allocated than is resident"
+    )
 
 
 def test_pages_of_files_are_in_use(monkeypatch):
     # a machine with nothing but this process and weights that it maps: 7,000 are not of files
-    monkeypatch.setattr(hosts, "_machine", lambda: (7_000, 64_000))
+    monkeypatch.setattr(host, "_machine", lambda: (7_000, 64_000))
     ledger = host_ledger(handed())
     assert (ledger.driver_used, ledger.reserved, ledger.other) == (10_000, 10_000, 0)

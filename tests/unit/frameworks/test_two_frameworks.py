@@ -12,15 +12,13 @@ from fake_frameworks import (
     use,
 )
 
+from tensorlens import LeakWatch, record
 from tensorlens.cli import leaks
 from tensorlens.errors import DeviceError, UsageError
-from tensorlens.frameworks import registry
-from tensorlens.frameworks.base import UNKNOWN, Adapter, StepFigures
-from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter
-from tensorlens.leaks.loop_steps import LoopSteps
-from tensorlens.leaks.watch import LeakWatch
-from tensorlens.lines.counters import Counters, CounterSlots, continues
-from tensorlens.recording.record import record
+from tensorlens.frameworks import UNKNOWN, Adapter, StepFigures, registry
+from tensorlens.frameworks.host import HeapCounter, ResidentCounter
+from tensorlens.leaks import LoopSteps
+from tensorlens.lines import Counters, CounterSlots, continues
 from tensorlens.tensors import reporter
 
 

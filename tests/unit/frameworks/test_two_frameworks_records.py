@@ -3,20 +3,35 @@ import signal
 import pytest
 from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps, table, use
 
+from tensorlens import LeakWatch
 from tensorlens.errors import UsageError
-from tensorlens.frameworks import registry
-from tensorlens.frameworks.advice import TENSORFLOW, TORCH
-from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
-from tensorlens.frameworks.survivors import Survivor
-from tensorlens.leaks.loop_steps import whole
-from tensorlens.leaks.watch import LeakWatch
-from tensorlens.recording.record import Recorders
-from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Mark
-from tensorlens.records.ledger import Ledger, Term, UnnamedBlock
-from tensorlens.records.origin import Origin
-from tensorlens.records.stacks import Frame
-from tensorlens.records.tensors import SourceLine
-from tensorlens.tensors.merged_census import census
+from tensorlens.frameworks import (
+    TENSORFLOW,
+    TORCH,
+    UNKNOWN,
+    Findings,
+    RecordOptions,
+    StepFigures,
+    Survivor,
+    registry,
+)
+from tensorlens.leaks import loop_steps
+from tensorlens.recording import Recorders
+from tensorlens.records import (
+    ALLOC,
+    FREE,
+    START,
+    Context,
+    EventLog,
+    Frame,
+    Ledger,
+    Mark,
+    Origin,
+    SourceLine,
+    Term,
+    UnnamedBlock,
+)
+from tensorlens.tensors import merged_census
 
 
 def failing_handler(number, frame):
@@ -47,7 +62,7 @@ class TestCensus:
     def found(self, first, second):
         one, two = FakeFramework("one"), FakeFramework("two")
         one.findings, two.findings = first, second
-        return census([one, two], ())
+        return merged_census.census([one, two], ())
 
     def test_tables_are_one_and_notes_are_told_once(self):
         found = self.found(
@@ -177,12 +192,12 @@ class TestCensus:
         both = first, second
         first.findings = Findings(table(("a", 16, 8)), {}, ())
         second.trouble = ValueError("odd")
-        found = census(both, ())
+        found = merged_census.census(both, ())
         assert [t.name for t in found.tensors] == ["a"]
         assert found.notes == ("two could not be looked at: ValueError: odd",)
         first.trouble = KeyError("x")
         with pytest.raises(ValueError, match="odd"):
-            census(both, ())
+            merged_census.census(both, ())
 
     def test_what_a_handler_of_the_program_raises_is_the_programs(self):
         first, second = FakeFramework("one"), FakeFramework("two")
@@ -191,7 +206,7 @@ class TestCensus:
         try:
             first.census = lambda roots: signal.raise_signal(signal.SIGUSR1)
             with pytest.raises(TimeoutError):
-                census(both, ())
+                merged_census.census(both, ())
         finally:
             signal.signal(signal.SIGUSR1, before)
 
@@ -369,12 +384,12 @@ class TestSteps:
             StepFigures({"cpu": 100, "cuda:0": 10}, {"cpu": 1000, "cuda:0": 64}, {3: (1, 60)}),
             StepFigures({"cpu": 20, "cuda:0": 5}, {"cpu": 2000, "cuda:0": 32}, {3: (1, 12)}),
         ]
-        found = whole(figures)
+        found = loop_steps.whole(figures)
         assert found.allocated == {"cpu": 120, "cuda:0": 15}
         # the resident set is the process's
         assert found.reserved == {"cpu": 1000, "cuda:0": 96}
         figures[0].allocated["cpu"] = figures[0].reserved["cpu"] = UNKNOWN
-        found = whole(figures)
+        found = loop_steps.whole(figures)
         assert found.allocated["cpu"] == UNKNOWN and found.reserved["cpu"] == 2000
 
     def test_leaks_of_each_are_told_by_its_own_lines(self, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tensorlens.heap import anchors, find_holders, frames
-from tensorlens.records.names import Names
+from tensorlens.records import Names
 
 pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
 

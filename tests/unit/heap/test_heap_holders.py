@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tensorlens.heap import anchors, find_holders, holders
-from tensorlens.heap.native import native
-from tensorlens.records.names import Names, key_text
+from tensorlens.heap import anchors, find_holders, holders, native
+from tensorlens.records import Names, key_text
 
 
 class Thing:
@@ -36,7 +35,7 @@ class Config:
 
 @pytest.fixture(autouse=True)
 def _native() -> None:
-    if native() is None:
+    if native.native() is None:
         pytest.skip("no compiler")
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tensorlens.heap import anchors, find_holders, holders, select
-from tensorlens.heap.native import native
-from tensorlens.records.names import Names
+from tensorlens.heap import anchors, find_holders, holders, native, select
+from tensorlens.records import Names
 
 ran: list[str] = []
 
@@ -70,7 +69,7 @@ class Thing:
 
 @pytest.fixture(params=["native", "python"], autouse=True)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if request.param == "native" and native() is None:
+    if request.param == "native" and native.native() is None:
         pytest.skip("no compiler")
     if request.param == "python":
         monkeypatch.setattr(holders, "native", lambda: None)

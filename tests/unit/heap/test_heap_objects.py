@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tensorlens.heap.fallback import without_tuples
-from tensorlens.heap.native import native
+from tensorlens.heap import native, without_tuples
 
 
 def natively() -> None:
-    engine = native()
+    engine = native.native()
     if engine is None:
         pytest.skip("no compiler")
     engine.objects()

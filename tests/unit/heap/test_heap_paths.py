@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tensorlens.heap import frames
-from tensorlens.heap.paths import reference_paths
-from tensorlens.records.references import Reference, ReferencePath
+from tensorlens.heap import frames, reference_paths
+from tensorlens.records import Reference, ReferencePath
 
 pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
 

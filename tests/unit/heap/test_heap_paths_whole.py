@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tensorlens.heap import frames
-from tensorlens.heap.paths import cycle, reference_paths
-from tensorlens.records.references import Reference, ReferencePath
+from tensorlens.heap import cycle, frames, reference_paths
+from tensorlens.records import Reference, ReferencePath
 
 pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
 

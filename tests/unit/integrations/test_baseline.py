@@ -3,7 +3,7 @@
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.integrations.pytest_baseline import Baseline, tolerance_of
+from tensorlens.integrations import Baseline, tolerance_of
 
 
 @pytest.mark.parametrize(

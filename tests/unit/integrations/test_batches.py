@@ -5,9 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, EpochLevel, SteadyGrowth
-from tensorlens.integrations.sampler import Follower, Trend
-from tensorlens.lines.region import DeviceLevel
+from tensorlens.integrations import (
+    EVALUATE,
+    FIT,
+    PREDICT,
+    EpochLevel,
+    Follower,
+    SteadyGrowth,
+    Trend,
+)
+from tensorlens.lines import DeviceLevel
 
 
 class Script:

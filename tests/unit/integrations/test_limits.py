@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from tensorlens.frameworks import registry
+from tensorlens.integrations import Limits
 from tensorlens.integrations import assertions as limits
-from tensorlens.integrations.pytest_limits import Limits
-from tensorlens.lines.region import DeviceLevel
+from tensorlens.lines import DeviceLevel
 
 
 def peaks_of(monkeypatch, device, missing, peak=-1):

@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tensorlens import JobReport, LeakReport, LineReport, Snapshot
 from tensorlens.errors import UsageError
-from tensorlens.jobs.merge import job_report, merged
-from tensorlens.jobs.rank_report import RankReport, rank_of
-from tensorlens.jobs.report import ItemDifference, JobReport, Spread
-from tensorlens.leaks.report import Leak, LeakReport
-from tensorlens.lines.report import FunctionLines, Line, LineMemory, LineReport
-from tensorlens.records.ledger import Ledger, Term
-from tensorlens.records.names import Names
-from tensorlens.records.tensors import SourceLine, TensorTable
-from tensorlens.tensors.snapshot import Snapshot
+from tensorlens.jobs import ItemDifference, RankReport, Spread, job_report, merged, rank_of
+from tensorlens.leaks import Leak
+from tensorlens.lines import FunctionLines, Line, LineMemory
+from tensorlens.records import Ledger, Names, SourceLine, TensorTable, Term
 
 KIB = 1024
 

@@ -1,11 +1,9 @@
 from array import array
 
-from tensorlens.frameworks.base import LeftBlocks
-from tensorlens.frameworks.survivors import Holder, Survivor
-from tensorlens.leaks.growth.groups import HeldBlock, LeftBlock, candidates, grouped
-from tensorlens.leaks.growth.growth_test import WatchedSteps
+from tensorlens.frameworks import Holder, LeftBlocks, Survivor
+from tensorlens.leaks import groups, growth_test
 
-SPAN = WatchedSteps(count=8, warmup=2)
+SPAN = growth_test.WatchedSteps(count=8, warmup=2)
 """Steps 2 to 6 are judged."""
 
 
@@ -25,7 +23,9 @@ def steps(blocks):
 
 def test_sizes_that_differ_are_one():
     blocks = [(100 + step, 8 * step, 1, step) for step in range(2, 8)]
-    assert steps(candidates(left(*blocks), SPAN)) == [(1, 8 * step, step) for step in range(2, 8)]
+    assert steps(groups.candidates(left(*blocks), SPAN)) == [
+        (1, 8 * step, step) for step in range(2, 8)
+    ]
 
 
 def survivor(step, name, tensor=None, holders=()):
@@ -35,10 +35,10 @@ def survivor(step, name, tensor=None, holders=()):
 
 def in_groups(survivors, births=None):
     blocks = [
-        LeftBlock(100 + at, 16, 1 if births is None else births[at], step)
+        groups.LeftBlock(100 + at, 16, 1 if births is None else births[at], step)
         for at, step in enumerate([*range(8)] * (len(survivors) // 8))
     ]
-    return grouped([*map(HeldBlock, blocks, survivors)], SPAN)
+    return groups.grouped([*map(groups.HeldBlock, blocks, survivors)], SPAN)
 
 
 def test_names_with_numbers_are_alike():

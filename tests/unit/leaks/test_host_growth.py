@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.host.counters import child_processes
-from tensorlens.leaks.host import (
+from tensorlens.frameworks import UNKNOWN
+from tensorlens.frameworks.host import child_processes
+from tensorlens.leaks import (
     HostGrowth,
     HostSample,
     HostSampler,

@@ -1,28 +1,15 @@
 import pytest
 
-from tensorlens.leaks.growth.growth_test import (
-    CERTAIN,
-    LIKELY,
-    NONE,
-    UNCLEAR,
-    StepResidue,
-    WatchedSteps,
-    climbs,
-    growing,
-    is_renewed,
-    judge,
-    may_climb,
-    may_enlarge,
-)
+from tensorlens.leaks import growth_test
 
 
 def left(*tensors, size=8):
-    return {step: StepResidue(n, n * size) for step, n in enumerate(tensors) if n}
+    return {step: growth_test.StepResidue(n, n * size) for step, n in enumerate(tensors) if n}
 
 
 def judged(*tensors, warmup=0):
     """Judge what is left of some steps; one more was made, and may be in use."""
-    return judge(left(*tensors), WatchedSteps(len(tensors) + 1, warmup))
+    return growth_test.judge(left(*tensors), growth_test.WatchedSteps(len(tensors) + 1, warmup))
 
 
 def certainty(*tensors):
@@ -31,12 +18,20 @@ def certainty(*tensors):
 
 def test_every_step_leaving_the_same_is_certain():
     found = judged(2, 2, 2, 2)
-    assert (found.certainty, found.tensors_per_step, found.bytes_per_step) == (CERTAIN, 2.0, 16.0)
+    assert (found.certainty, found.tensors_per_step, found.bytes_per_step) == (
+        growth_test.CERTAIN,
+        2.0,
+        16.0,
+    )
 
 
 def test_every_step_leaving_something_is_certain_with_the_mean():
     found = judged(1, 3, 2)
-    assert (found.certainty, found.tensors_per_step, found.bytes_per_step) == (CERTAIN, 2.0, 16.0)
+    assert (found.certainty, found.tensors_per_step, found.bytes_per_step) == (
+        growth_test.CERTAIN,
+        2.0,
+        16.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,57 +46,64 @@ def test_every_step_leaving_something_is_certain_with_the_mean():
     ],
 )
 def test_what_not_all_steps_leave_is_no_leak(tensors):
-    assert certainty(*tensors) == NONE
+    assert certainty(*tensors) == growth_test.NONE
 
 
 def test_every_other_step_is_likely():
     found = judged(1, 0, 1, 0, 1)
-    assert (found.certainty, found.tensors_per_step) == (LIKELY, 0.5)
-    assert certainty(0, 1, 0, 1, 0, 1) == LIKELY
+    assert (found.certainty, found.tensors_per_step) == (growth_test.LIKELY, 0.5)
+    assert certainty(0, 1, 0, 1, 0, 1) == growth_test.LIKELY
 
 
 def test_the_warm_up_is_part_of_a_pattern():
-    found = judge(left(0, 2, 0, 2, 0, 2, 0, 2), WatchedSteps(8, 2))
-    assert (found.certainty, found.tensors_per_step, found.bytes_per_step) == (LIKELY, 1.0, 8.0)
+    found = growth_test.judge(left(0, 2, 0, 2, 0, 2, 0, 2), growth_test.WatchedSteps(8, 2))
+    assert (found.certainty, found.tensors_per_step, found.bytes_per_step) == (
+        growth_test.LIKELY,
+        1.0,
+        8.0,
+    )
     assert judged(1, 0, 0, 1, 0, 0, 1, warmup=2).tensors_per_step == 1 / 3
 
 
 def test_the_last_step_confirms_a_pattern():
     # of step 7 it is not known whether it stays
-    found = judge(left(0, 3, 0, 0, 3, 0, 0, 1), WatchedSteps(8, 2))
-    assert (found.certainty, found.tensors_per_step) == (LIKELY, 1.0)
-    assert judge(left(0, 0, 0, 0, 3, 0, 0, 1), WatchedSteps(8, 2)).certainty == NONE
+    found = growth_test.judge(left(0, 3, 0, 0, 3, 0, 0, 1), growth_test.WatchedSteps(8, 2))
+    assert (found.certainty, found.tensors_per_step) == (growth_test.LIKELY, 1.0)
+    assert (
+        growth_test.judge(left(0, 0, 0, 0, 3, 0, 0, 1), growth_test.WatchedSteps(8, 2)).certainty
+        == growth_test.NONE
+    )
 
 
 def test_irregular_steps_are_unclear():
-    assert certainty(1, 0, 0, 1, 1) == UNCLEAR
+    assert certainty(1, 0, 0, 1, 1) == growth_test.UNCLEAR
 
 
 def test_too_few_steps_are_never_certain():
-    assert certainty(1, 1) == LIKELY
-    assert certainty(1) == UNCLEAR
-    assert judge({}, WatchedSteps(1, 0)).certainty == NONE
+    assert certainty(1, 1) == growth_test.LIKELY
+    assert certainty(1) == growth_test.UNCLEAR
+    assert growth_test.judge({}, growth_test.WatchedSteps(1, 0)).certainty == growth_test.NONE
 
 
 def test_steps_without_a_verdict_do_not_count():
     found = judged(9, 0, 0, 0, 1, 1, 1, warmup=4)
-    assert (found.certainty, found.bytes_per_step) == (CERTAIN, 8.0)
+    assert (found.certainty, found.bytes_per_step) == (growth_test.CERTAIN, 8.0)
 
 
 def test_what_gets_larger_each_step_grows():
-    assert growing([100, 140, 180, 220]).bytes_per_step == 40.0
-    assert growing([100, 140, 150, 220]).bytes_per_step == 40.0
-    assert growing([100, 140, 140, 220]) is None
-    assert growing([100, 140, 180]) is None
-    assert growing([]) is None
+    assert growth_test.growing([100, 140, 180, 220]).bytes_per_step == 40.0
+    assert growth_test.growing([100, 140, 150, 220]).bytes_per_step == 40.0
+    assert growth_test.growing([100, 140, 140, 220]) is None
+    assert growth_test.growing([100, 140, 180]) is None
+    assert growth_test.growing([]) is None
 
 
 def test_what_takes_the_place_of_older_ones_is_renewed():
-    assert is_renewed([20, 20, 20, 20], 3)
-    assert is_renewed([20, 19, 18, 17], 3)
-    assert not is_renewed([20, 21, 22, 23], 3)
+    assert growth_test.is_renewed([20, 20, 20, 20], 3)
+    assert growth_test.is_renewed([20, 19, 18, 17], 3)
+    assert not growth_test.is_renewed([20, 21, 22, 23], 3)
     # something else of the line was freed once
-    assert not is_renewed([20, 21, 15, 16, 17], 4)
+    assert not growth_test.is_renewed([20, 21, 15, 16, 17], 4)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_what_takes_the_place_of_older_ones_is_renewed():
     ],
 )
 def test_what_never_comes_down_again_climbs(levels):
-    assert climbs([*levels])
+    assert growth_test.climbs([*levels])
 
 
 @pytest.mark.parametrize(
@@ -134,12 +136,12 @@ def test_what_never_comes_down_again_climbs(levels):
     ],
 )
 def test_saws_jumps_and_what_is_full_do_not_climb(levels):
-    assert not climbs(levels)
-    assert not may_climb(levels)
+    assert not growth_test.climbs(levels)
+    assert not growth_test.may_climb(levels)
 
 
 def test_too_few_levels_do_not_climb():
-    assert not climbs([0, 1, 2])
+    assert not growth_test.climbs([0, 1, 2])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_too_few_levels_do_not_climb():
     ],
 )
 def test_what_rises_now_and_then_may_climb(levels):
-    assert may_climb(levels)
+    assert growth_test.may_climb(levels)
 
 
 @pytest.mark.parametrize(
@@ -182,19 +184,19 @@ def test_what_rises_now_and_then_may_climb(levels):
     ],
 )
 def test_what_comes_down_again_or_has_stopped_does_not_climb(levels):
-    assert not may_climb(levels)
+    assert not growth_test.may_climb(levels)
 
 
 def test_as_many_blocks_may_get_larger():
-    assert may_enlarge([1] * 5, [10, 10, 20, 20, 30])
+    assert growth_test.may_enlarge([1] * 5, [10, 10, 20, 20, 30])
     # after they have become as many as there are
-    assert may_enlarge([0, 1, 2, 2, 2, 2], [0, 10, 20, 30, 40, 50])
-    assert not may_enlarge([1] * 5, [10, 30, 20, 40, 50])
-    assert not may_enlarge([0, 1, 2, 3, 4, 5], [0, 10, 20, 30, 40, 50])
+    assert growth_test.may_enlarge([0, 1, 2, 2, 2, 2], [0, 10, 20, 30, 40, 50])
+    assert not growth_test.may_enlarge([1] * 5, [10, 30, 20, 40, 50])
+    assert not growth_test.may_enlarge([0, 1, 2, 3, 4, 5], [0, 10, 20, 30, 40, 50])
 
 
 def test_stretches_of_several_steps_are_told_by_the_step():
-    found = judge(left(4, 4, 4, 4, 4), WatchedSteps(6, 0, 8))
+    found = growth_test.judge(left(4, 4, 4, 4, 4), growth_test.WatchedSteps(6, 0, 8))
     assert (found.tensors_per_step, found.bytes_per_step) == (0.5, 4.0)
     assert found.reason == "each of 5 stretches of 8 steps left the same number of tensors behind"
-    assert growing([0, 80, 160, 240], 8).bytes_per_step == 10.0
+    assert growth_test.growing([0, 80, 160, 240], 8).bytes_per_step == 10.0

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensorlens.frameworks.base import Adapter
-from tensorlens.lines.counters import CounterSlots
-from tensorlens.lines.profiler import LineProfiler
-from tensorlens.lines.report import FunctionLines, Line, LineMemory
-from tensorlens.lines.tracing.engine import Engine
+from tensorlens import LineProfiler
+from tensorlens.frameworks import Adapter
+from tensorlens.lines import CounterSlots, Engine, FunctionLines, Line, LineMemory
 
 WAYS = ("decorated", "around")
 

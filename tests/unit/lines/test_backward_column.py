@@ -6,11 +6,10 @@ from collections.abc import Iterator
 import pytest
 from bench import Bench, FakeMemory
 
-from tensorlens.lines.present.layout import layouts
+from tensorlens import Recording
+from tensorlens.lines import layouts
 from tensorlens.recording import record as backward
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, Context, EventLog
-from tensorlens.records.stacks import Frame
+from tensorlens.records import ALLOC, Context, EventLog, Frame
 
 ENGINE = Frame("/env/site-packages/torch/autograd/graph.py", 9, "_engine_run_backward", False)
 
@@ -121,5 +120,5 @@ def test_nothing_is_imported_where_nothing_was_recorded(
     (function,) = bench.profiler.result().functions
     backward.add_backward(recording((1, function.lines[-1].lineno)))
     assert figures(bench) == [1]
-    monkeypatch.delitem(sys.modules, "tensorlens.recording.record")
+    monkeypatch.delitem(sys.modules, backward.__name__)
     assert figures(bench) == [None]

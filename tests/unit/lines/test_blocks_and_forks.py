@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 from bench import Bench, FakeMemory
 
-from tensorlens.lines import profile
-from tensorlens.lines.present.layout import layouts
-from tensorlens.lines.present.overview import overview
-from tensorlens.lines.report import FunctionLines, LineReport
-from tensorlens.lines.results import build_report
+from tensorlens import LineReport
+from tensorlens.lines import FunctionLines, build_report, layouts, overview, profile
 
 HERE = Path(__file__).parent
 
@@ -193,8 +190,8 @@ def test_blocks_at_module_level_interleaved_in_generators(tmp_path: Path) -> Non
         import io
         import tensorlens
         from bench import FakeMemory
-        from tensorlens.lines.results import build_report
-        from tensorlens.lines.tracing.engine import engine
+        from tensorlens.lines import build_report
+        from tensorlens.lines import engine
 
         engine.counters._find = list
         engine.counters._host = FakeMemory
@@ -307,7 +304,7 @@ def test_the_engine_of_the_process_starts_afresh_in_a_child(tmp_path: Path) -> N
         tmp_path,
         """
         import os, tensorlens
-        from tensorlens.lines.tracing.engine import engine
+        from tensorlens.lines import engine
         from bench import FakeMemory
 
         memory = FakeMemory()

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 from bench import Bench, FakeFramework, FakeMemory
 
-from tensorlens.lines.profile import ProfiledBlock
-from tensorlens.lines.tracing import activation
+from tensorlens.lines import ProfiledBlock, activation
 
 
 @pytest.mark.parametrize("error", [RuntimeError("driver lost"), MemoryError()])
@@ -37,7 +36,7 @@ def test_a_read_that_fails_costs_its_line_only(
 
 
 @pytest.mark.parametrize(
-    "refused", ["tensorlens.guards._handlers", "tensorlens.lines.tracing.activation.error_line"]
+    "refused", ["tensorlens.guards._handlers", "tensorlens.lines.activation.error_line"]
 )
 def test_where_there_is_no_memory_to_say_what_failed_the_program_goes_on(
     bench: Bench, memory: FakeMemory, monkeypatch: pytest.MonkeyPatch, refused: str

@@ -6,9 +6,7 @@ import sys
 import pytest
 from bench import WAYS, Bench, FakeFramework, FakeMemory
 
-from tensorlens.lines.present.layout import layouts
-from tensorlens.lines.present.overview import overview
-from tensorlens.lines.report import LineMemory
+from tensorlens.lines import LineMemory, layouts, overview
 
 
 def test_a_line_has_what_was_handed_out_while_it_ran(bench: Bench, memory: FakeMemory) -> None:
@@ -271,7 +269,7 @@ def test_clear_starts_afresh_in_the_middle_of_a_call(bench: Bench, memory: FakeM
 @pytest.mark.parametrize("way", WAYS)
 def test_time_of_a_line_includes_what_it_calls(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 100))
-    monkeypatch.setattr("tensorlens.lines.tracing.activation.perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr("tensorlens.lines.activation.perf_counter_ns", lambda: next(clock))
     bench = Bench(way)
 
     @bench.profile

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from bench import Bench, FakeFramework, FakeMemory
 
-from tensorlens.frameworks.compilers import NodeFigures, TracedFigures, compiler
+from tensorlens.frameworks import NodeFigures, TracedFigures, compiler
 
 
 class FakeTracedCode:

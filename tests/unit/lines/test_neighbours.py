@@ -16,8 +16,7 @@ import pytest
 from bench import WAYS, Bench, FakeMemory
 
 from tensorlens.errors import ProfileError
-from tensorlens.lines.profile import ProfiledBlock
-from tensorlens.lines.results import build_report
+from tensorlens.lines import ProfiledBlock, build_report
 
 HERE = Path(__file__).parent
 OLD = sys.version_info < (3, 12)

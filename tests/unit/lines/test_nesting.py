@@ -5,7 +5,7 @@ import sys
 import pytest
 from bench import Bench, FakeMemory
 
-from tensorlens.lines.report import LineMemory
+from tensorlens.lines import LineMemory
 
 
 def test_the_outer_line_has_the_peak_before_the_call(bench: Bench, memory: FakeMemory) -> None:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tensorlens.lines.profiler import LineProfiler
+from tensorlens import LineProfiler
 
 cloudpickle = pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
 

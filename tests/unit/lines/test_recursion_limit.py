@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tensorlens.lines.profiler import LineProfiler
+from tensorlens import LineProfiler
 
 
 def depth_reached(count):

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from tensorlens.lines.region import MeasuredRegion
-from tensorlens.lines.tracing.engine import engine
+from tensorlens.lines import MeasuredRegion, engine
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -2,8 +2,7 @@
 
 from bench import Bench, FakeFramework, FakeMemory
 
-from tensorlens.lines.region import DeviceLevel, MeasuredRegion
-from tensorlens.lines.report import LineMemory
+from tensorlens.lines import DeviceLevel, LineMemory, MeasuredRegion
 
 
 def test_a_read_has_the_peak_since_the_one_before(bench: Bench, memory: FakeMemory) -> None:

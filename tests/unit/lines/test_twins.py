@@ -17,8 +17,7 @@ from bench import WAYS, Bench
 if sys.version_info >= (3, 12):
     pytest.skip("from 3.12 on there are no twins: sys.monitoring", allow_module_level=True)
 
-from tensorlens.lines.tracing.instrumentation import hooked_code
-from tensorlens.lines.tracing.tracer import original
+from tensorlens.lines import instrumentation, tracer
 
 Outcome = tuple[list[int], Any]
 
@@ -75,7 +74,7 @@ class Lines:
 def hooked(function: FunctionType, argument: Any) -> Outcome:
     events: Any = Lines()
     twin = FunctionType(
-        hooked_code(function.__code__, events, function.__code__),
+        instrumentation.hooked_code(function.__code__, events, function.__code__),
         function.__globals__,
         function.__name__,
         function.__defaults__,
@@ -120,12 +119,12 @@ def test_functions_of_the_standard_library_assemble() -> None:
     assembled = 0
     for source in sources:
         for code in codes_in(compile(source.read_text("utf-8"), str(source), "exec")):
-            made = hooked_code(code, events, code)
+            made = instrumentation.hooked_code(code, events, code)
             for name in ("co_varnames", "co_freevars", "co_cellvars", "co_name", "co_qualname"):
                 assert getattr(made, name) == getattr(code, name)
             for name in ("co_argcount", "co_kwonlyargcount", "co_flags", "co_firstlineno"):
                 assert getattr(made, name) == getattr(code, name)
-            assert original(made) is code
+            assert tracer.original(made) is code
             assembled += 1
     assert assembled > 300
 
@@ -134,7 +133,7 @@ def test_bytecode_that_cannot_be_assembled_is_said(monkeypatch: pytest.MonkeyPat
     def refuse(*args: Any) -> CodeType:
         raise RuntimeError("cannot assemble")
 
-    monkeypatch.setattr("tensorlens.lines.tracing.instrumentation.hooked_code", refuse)
+    monkeypatch.setattr("tensorlens.lines.instrumentation.hooked_code", refuse)
     for way in WAYS:
         bench = Bench(way)
 

@@ -3,12 +3,10 @@
 import pytest
 from snapshot_builder import T, snapshot_of
 
-from tensorlens.frameworks import registry
-from tensorlens.frameworks.advice import TORCH
-from tensorlens.frameworks.base import Adapter
-from tensorlens.recording.oom import annotation as oom
-from tensorlens.recording.oom import region as regions
-from tensorlens.records.oom import Request
+from tensorlens.frameworks import TORCH, Adapter, registry
+from tensorlens.recording import annotation as oom
+from tensorlens.recording import region as regions
+from tensorlens.records import Request
 
 
 class Failed(RuntimeError):

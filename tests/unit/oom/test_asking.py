@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.recording.oom.failure import located
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, OOM, Context, EventLog
-from tensorlens.records.oom import Request
-from tensorlens.records.stacks import Frame
-from tensorlens.records.tensors import SourceLine
+from tensorlens import Recording
+from tensorlens.recording import failure
+from tensorlens.records import ALLOC, OOM, Context, EventLog, Frame, Request, SourceLine
 
 HERE = __file__
 TORCH = "/env/site-packages/torch"
@@ -35,7 +32,7 @@ def line_of(words):
 
 
 def test_the_traceback_tells():
-    found = located(Request("cpu", 8, "no room"), caught(), None)
+    found = failure.located(Request("cpu", 8, "no room"), caught(), None)
     assert found.line == SourceLine(HERE, line_of("# asked here"), "fail")
     assert found.source == 'raise MemoryError("no room")  # asked here'
     assert (found.phase, found.op, found.module) == (None, None, None)
@@ -57,14 +54,14 @@ def test_the_traceback_tells_the_phase(place, name, phase):
     def step():
         names[name]()
 
-    found = located(Request("cpu", None, ""), caught(step), None)
+    found = failure.located(Request("cpu", None, ""), caught(step), None)
     assert found.phase == phase
     assert found.line is not None
     assert (found.line.filename, found.line.function.rpartition(".")[2]) == (HERE, "step")
 
 
 def test_an_error_without_traceback():
-    found = located(Request("cpu", None, ""), MemoryError(), None)
+    found = failure.located(Request("cpu", None, ""), MemoryError(), None)
     assert (found.line, found.source, found.phase) == (None, None, None)
 
 
@@ -83,11 +80,11 @@ def recorded(nbytes, device="cpu"):
 
 
 def test_a_recording_tells_forward_line_module_op_and_the_exact_size():
-    found = located(Request("cpu", 4096, ""), caught(), recorded(4096))
+    found = failure.located(Request("cpu", 4096, ""), caught(), recorded(4096))
     assert found.line == SourceLine("/me/net.py", 3, "forward")
     assert (found.module, found.op, found.phase) == ("net.fc", "aten::mm", "backward")
     rounded = Request("cuda:0", 2 << 30, "", exact=False)
-    found = located(rounded, caught(), recorded((2 << 30) + 512, "cuda:0"))
+    found = failure.located(rounded, caught(), recorded((2 << 30) + 512, "cuda:0"))
     assert (found.nbytes, found.exact) == ((2 << 30) + 512, True)
 
 
@@ -97,6 +94,6 @@ def test_a_recording_tells_forward_line_module_op_and_the_exact_size():
     ids=["another size", "another device", "a Python object"],
 )
 def test_a_request_that_the_recording_did_not_see_fail(request_):
-    found = located(request_, caught(), recorded(4096))
+    found = failure.located(request_, caught(), recorded(4096))
     assert found.line is not None and found.line.filename == HERE
     assert found.nbytes == request_.nbytes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tensorlens
-from tensorlens.recording.oom import annotation, region
+from tensorlens.recording import annotation, region
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,12 +5,10 @@ import sys
 
 import pytest
 
+from tensorlens import record
 from tensorlens.errors import UsageError
-from tensorlens.frameworks import registry
-from tensorlens.frameworks.base import Adapter
-from tensorlens.recording.record import record
-from tensorlens.records.events import ALLOC, EventLog
-from tensorlens.records.origin import Origin
+from tensorlens.frameworks import Adapter, registry
+from tensorlens.records import ALLOC, EventLog, Origin
 
 
 class Recorder:

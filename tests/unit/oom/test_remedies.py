@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from snapshot_builder import T, ledger_of, snapshot_of
 
-from tensorlens.recording.oom import failure as module
-from tensorlens.recording.oom.failure import remarks, remedies
-from tensorlens.records.ledger import Term
-from tensorlens.records.oom import KeptGraph, Request
+from tensorlens.recording import failure
+from tensorlens.recording import failure as module
+from tensorlens.records import KeptGraph, Request, Term
 
 MIB = 1024**2
 FLOATS = MIB // 4
@@ -19,7 +18,10 @@ def asking(nbytes=8 * MIB, device="cpu", phase=None, **fields):
 
 
 def told(request, snapshot, *more):
-    return [(each.nbytes, each.text.split(":")[0]) for each in remedies(request, snapshot, *more)]
+    return [
+        (each.nbytes, each.text.split(":")[0])
+        for each in failure.remedies(request, snapshot, *more)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -94,16 +96,18 @@ def test_what_the_newest_graph_keeps_too_would_not_be_freed():
 def test_nothing_helps_a_request_that_is_more_than_there_is(monkeypatch):
     snapshot = snapshot_of(STEP)
     huge = asking(1024**3 + 1)
-    assert remedies(huge, snapshot) == ()
-    assert remarks(huge, snapshot) == ("the request alone is more than the machine has (1.00 GiB)",)
-    assert remarks(asking(1024**3), snapshot) == ()
+    assert failure.remedies(huge, snapshot) == ()
+    assert failure.remarks(huge, snapshot) == (
+        "the request alone is more than the machine has (1.00 GiB)",
+    )
+    assert failure.remarks(asking(1024**3), snapshot) == ()
     monkeypatch.setattr(module, "address_limit", lambda: 512 * MIB)
-    assert remedies(asking(512 * MIB + 1), snapshot) == ()
-    assert remarks(asking(512 * MIB + 1), snapshot) == (
+    assert failure.remedies(asking(512 * MIB + 1), snapshot) == ()
+    assert failure.remarks(asking(512 * MIB + 1), snapshot) == (
         "the process may have no more than 512.00 MiB in all (ulimit -v)",
     )
-    assert len(remedies(asking(512 * MIB), snapshot)) == 3
-    assert remarks(asking(512 * MIB), snapshot) == (
+    assert len(failure.remedies(asking(512 * MIB), snapshot)) == 3
+    assert failure.remarks(asking(512 * MIB), snapshot) == (
         "this process may have 512.00 MiB of addresses (ulimit -v)",
     )
 
@@ -121,7 +125,7 @@ def test_cached_but_in_pieces(monkeypatch):
     request = asking(200 * MIB, "cuda:0", exact=False)
     snapshot = fragmented(150 * MIB)
     assert told(request, snapshot) == [(300 * MIB, "free, but in pieces too small")]
-    assert remarks(request, snapshot) == (
+    assert failure.remarks(request, snapshot) == (
         "400.00 MiB reserved, 300.00 MiB of it free in pieces, the largest 150.00 MiB",
     )
     # a piece that fits is in another pool; what is not cached cannot be joined
@@ -133,15 +137,15 @@ def test_cached_but_in_pieces(monkeypatch):
 
 def test_other_processes():
     request = asking(200 * MIB, "cuda:0")
-    found = remedies(request, fragmented(0, 103 * MIB))
+    found = failure.remedies(request, fragmented(0, 103 * MIB))
     assert found[0].nbytes == 103 * MIB
     assert found[0].text == "other processes and the driver: nvidia-smi lists them"
     # less than a tenth of the device
-    assert len(remedies(request, fragmented(0, 102 * MIB))) == len(found) - 1
+    assert len(failure.remedies(request, fragmented(0, 102 * MIB))) == len(found) - 1
 
 
 def test_a_device_that_is_not_known():
     snapshot = snapshot_of(STEP)
     for device in (None, "cuda:3"):
-        assert remedies(asking(device=device), snapshot) == ()
-        assert remarks(asking(device=device), snapshot) == ()
+        assert failure.remedies(asking(device=device), snapshot) == ()
+        assert failure.remarks(asking(device=device), snapshot) == ()

@@ -1,6 +1,6 @@
 import mmap
 
-from tensorlens.recording.oom import region
+from tensorlens.recording import region
 
 
 def test_what_is_kept_back_is_given_up_and_taken_again(monkeypatch):

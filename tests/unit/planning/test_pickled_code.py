@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from tensorlens.planning.trials.pickling import pack, unpack
+from tensorlens.planning.trials import pickling
 
 
 def outer():
@@ -20,7 +20,7 @@ def test_functions_and_those_in_them_are_of_their_file(with_data):
     module = types.ModuleType("nowhere_to_be_found")
     function = types.FunctionType(outer.__code__, vars(module))
     function.__module__ = "__main__"
-    made = unpack(pack(function, with_data=with_data))
+    made = pickling.unpack(pickling.pack(function, with_data=with_data))
     for code, own in ((made.__code__, outer.__code__), (made().__code__, outer().__code__)):
         assert code is not own
         assert (code.co_filename, code.co_firstlineno) == (__file__, own.co_firstlineno)

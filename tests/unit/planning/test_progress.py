@@ -5,8 +5,8 @@ import io
 import pytest
 from tqdm import tqdm
 
-from tensorlens.planning.estimate.batches import largest_that_fits
-from tensorlens.planning.progress import progress
+from tensorlens.planning import progress
+from tensorlens.planning.estimate import largest_that_fits
 
 
 class Terminal(io.StringIO):
@@ -36,7 +36,7 @@ def test_a_search_inside_of_another_bar_shows_its_batch_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal = attached(monkeypatch)
-    with progress("compare", "trial", 2) as done:
+    with progress.progress("compare", "trial", 2) as done:
         done(0, "adam")
         search()
         assert "compare adam:   0%" in terminal.getvalue()
@@ -59,9 +59,9 @@ def test_long_runs_write_lines_where_there_is_no_terminal(monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.stderr", file := io.StringIO())
     seconds = iter([0.0, 29.0, 31.0, 31.0, 45.0, 62.0, 62.0])
     monkeypatch.setattr("time.monotonic", lambda: next(seconds))
-    with progress("compare", "trial", 2) as done:
+    with progress.progress("compare", "trial", 2) as done:
         done(0, "adam")
-        with progress("search", "run") as tried:
+        with progress.progress("search", "run") as tried:
             tried(0, "batch 1")
             tried(1, "batch 16")
         done(1, "sgd")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog
-from tensorlens.records.stacks import Frame
+from tensorlens import Recording
+from tensorlens.records import ALLOC, FREE, START, Context, EventLog, Frame
 
 TORCH = "/env/site-packages/torch"
 CALL = Frame(f"{TORCH}/nn/modules/module.py", 1787, "Module._call_impl", False)

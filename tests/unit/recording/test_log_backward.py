@@ -1,6 +1,6 @@
 from made_logs import ENGINE, OPTIMIZER, Made, user
 
-from tensorlens.records.events import Context, Label
+from tensorlens.records import Context, Label
 
 FIRST, SECOND = user(5, "forward"), user(6, "forward")
 BACKWARD = user(20)

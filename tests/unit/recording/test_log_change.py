@@ -1,9 +1,9 @@
 import pytest
 from made_logs import Made, user
 
+from tensorlens import Recording
 from tensorlens.errors import UsageError
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import Mark
+from tensorlens.records import Mark
 
 
 def two_epochs() -> Made:

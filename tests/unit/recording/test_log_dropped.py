@@ -3,10 +3,9 @@
 import pytest
 from made_logs import Made, user
 
+from tensorlens import Recording
 from tensorlens.errors import UsageError
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import START, Context, EventLog
-from tensorlens.records.origin import Origin
+from tensorlens.records import START, Context, EventLog, Origin
 
 MM = Context(op="aten::mm", outer="aten::linear", grad=True)
 

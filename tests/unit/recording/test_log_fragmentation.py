@@ -1,6 +1,6 @@
 from made_logs import Made
 
-from tensorlens.records.events import Segment, SegmentBlock
+from tensorlens.records import Segment, SegmentBlock
 
 
 def block(size: int, state: str, requested: int = 0) -> SegmentBlock:

@@ -1,9 +1,9 @@
 import pytest
 from made_logs import Made, user
 
+from tensorlens import Recording
 from tensorlens.errors import UsageError
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import (
+from tensorlens.records import (
     ALLOC,
     OOM,
     SEGMENT_ALLOC,
@@ -12,9 +12,9 @@ from tensorlens.records.events import (
     Context,
     EventLog,
     Label,
+    Origin,
     Segment,
 )
-from tensorlens.records.origin import Origin
 
 
 def three_blocks() -> Made:

@@ -1,9 +1,8 @@
 import pytest
 from made_logs import ENGINE, FUNCTIONAL, TORCH, Made, user
 
-from tensorlens.recording.moments import Resident
-from tensorlens.records.events import Context
-from tensorlens.records.stacks import Frame
+from tensorlens.recording import Resident
+from tensorlens.records import Context, Frame
 
 STEP, BACKWARD = user(10), user(11)
 FORWARD = user(5, "forward", "/me/model.py")

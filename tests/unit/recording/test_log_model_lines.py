@@ -1,12 +1,8 @@
 import pytest
 from made_logs import ENGINE, FUNCTIONAL, Made, user
 
-from tensorlens.records.events import Context
-from tensorlens.records.stacks import Frame
-from tensorlens.records.tensors import SourceLine
-from tensorlens.render import file_content
-from tensorlens.render.html import html_page
-from tensorlens.render.text import TextRenderer
+from tensorlens.records import Context, Frame, SourceLine
+from tensorlens.render import TextRenderer, file_content, html_page
 
 LIBRARY = "/env/site-packages/transformers"
 STEP, BACKWARD = user(10, "main"), user(11, "main")

@@ -1,9 +1,8 @@
 import pytest
 from made_logs import CALL, ENGINE, OPTIMIZER, Made, user
 
-from tensorlens.recording.analysis.places import Phases, landmark
-from tensorlens.records.events import Context
-from tensorlens.records.stacks import Frame
+from tensorlens.recording import Phases, landmark
+from tensorlens.records import Context, Frame
 
 MODULE = "layers.0"
 

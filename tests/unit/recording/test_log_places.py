@@ -4,7 +4,7 @@ import pytest
 from made_logs import Made
 
 from tensorlens.errors import UsageError
-from tensorlens.records.events import Mark
+from tensorlens.records import Mark
 
 
 class Two:

@@ -1,8 +1,7 @@
 import pytest
 from made_logs import ENGINE, Made, user
 
-from tensorlens.records.events import Context
-from tensorlens.records.stacks import Frame
+from tensorlens.records import Context, Frame
 
 FSDP = "/env/site-packages/torch/distributed/fsdp/_fully_shard"
 STEP = user(10, "main")

@@ -14,8 +14,8 @@ from made_logs import (
     user,
 )
 
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, Context
+from tensorlens import Recording
+from tensorlens.records import ALLOC, Context
 
 DEVICES = ("cpu", "cuda:0")
 

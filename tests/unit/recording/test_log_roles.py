@@ -1,7 +1,7 @@
 from made_logs import ENGINE, OPTIMIZER, Made, user
 
-from tensorlens.recording.moments import Resident
-from tensorlens.records.events import Context, Label
+from tensorlens.recording import Resident
+from tensorlens.records import Context, Label
 
 STEP = user(10)
 LINEAR = Context(op="aten::addmm", outer="aten::linear", grad=True)

@@ -1,9 +1,9 @@
 import pytest
 from made_logs import Made, slowly_level, user
 
+from tensorlens import Recording
 from tensorlens.errors import UsageError
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import SEGMENT_ALLOC, Context, Segment
+from tensorlens.records import SEGMENT_ALLOC, Context, Segment
 
 
 def saw(made: Made, teeth: int) -> None:

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from made_logs import ENGINE, Made, user
 
+from tensorlens import LineReport, Recording, load
 from tensorlens.errors import FileFormatError, UsageError
-from tensorlens.lines.report import LineReport
-from tensorlens.loading import load
 from tensorlens.recording import tlens as tables
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import (
+from tensorlens.records import (
     OOM,
     SEGMENT_ALLOC,
     START,
@@ -23,10 +21,10 @@ from tensorlens.records.events import (
     EventLog,
     Label,
     Mark,
+    Origin,
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.origin import Origin
 from tensorlens.render import save
 
 Lines = list[dict[str, Any]]

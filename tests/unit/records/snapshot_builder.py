@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tensorlens.records.ledger import Ledger
-from tensorlens.records.tensors import SourceLine, TensorTable
+from tensorlens import Snapshot
+from tensorlens.records import Ledger, SourceLine, TensorTable
 from tensorlens.roles import ROLES
-from tensorlens.tensors.snapshot import Snapshot
 
 ITEM = {"float32": 4, "float16": 2, "int64": 8, "uint8": 1}
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tensorlens.records.events import ALLOC, DeferredLog, EventLog
+from tensorlens.records import ALLOC, DeferredLog, EventLog
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 import pytest
 from snapshot_builder import T, ledger_of, snapshot_of
 
-from tensorlens.records.ledger import FIGURES
-from tensorlens.tensors.difference import Change, Changes, Difference
+from tensorlens import Difference
+from tensorlens.records import FIGURES
+from tensorlens.tensors import Change, Changes
 
 
 def moved(changes: Changes) -> list[tuple[str, int]]:

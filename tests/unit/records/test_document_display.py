@@ -2,11 +2,8 @@
 
 import pytest
 
-from tensorlens.lines.report import LineReport
-from tensorlens.planning.estimate.result import Estimate
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.documents import Document
-from tensorlens.tensors.snapshot import Snapshot
+from tensorlens import Estimate, LineReport, Recording, Snapshot
+from tensorlens.records import Document
 
 
 @pytest.mark.parametrize("kind", [LineReport, Snapshot, Recording, Estimate])

@@ -1,19 +1,12 @@
 import pytest
 from snapshot_builder import T, table_of
 
-from tensorlens.records.families import (
-    AHEAD,
-    HANDLE,
-    HANDLE_OF_DATA,
-    KEPT,
-    families,
-    holder,
-)
+from tensorlens.records import families
 
 
 def folded(*tensors: T) -> list[tuple[str, int]]:
     table = table_of(tensors)
-    return [(each.name, len(each.rows)) for each in families(table, table.counted())]
+    return [(each.name, len(each.rows)) for each in families.families(table, table.counted())]
 
 
 def listed(indices, **fields) -> list[T]:
@@ -144,7 +137,7 @@ def test_one_text_put_together_in_several_ways() -> None:
     table = table_of([T(f"a.b[{n}].c") for n in range(9)] + [T("x")])
     names = table.names
     table.name[9] = names.attribute(names.index(names.attribute(names.text("a"), "b"), 9), "c")
-    (family,) = families(table, range(10))
+    (family,) = families.families(table, range(10))
     assert family.name == "a.b[*].c"
 
 
@@ -155,43 +148,48 @@ def test_families_stand_where_their_first_stands() -> None:
 
 def test_rows_may_be_kept_apart() -> None:
     table = table_of(listed(range(4)))
-    found = families(table, range(4), {0: "x", 1: "y", 2: "x", 3: "y"})
+    found = families.families(table, range(4), {0: "x", 1: "y", 2: "x", 3: "y"})
     assert [each.rows for each in found] == [(0, 2), (1, 3)]
 
 
 def test_handles_are_one_family_whatever_their_names_and_births() -> None:
     handles = [
-        T("a.handle", storage_nbytes=200, note=HANDLE, born=("a.py", 1)),
-        T("b['x'].handle", storage_nbytes=200, note=HANDLE),
-        T("c.handle", storage_nbytes=200, note=HANDLE, role="optimizer"),
+        T("a.handle", storage_nbytes=200, note=families.HANDLE, born=("a.py", 1)),
+        T("b['x'].handle", storage_nbytes=200, note=families.HANDLE),
+        T("c.handle", storage_nbytes=200, note=families.HANDLE, role="optimizer"),
     ]
     assert folded(*handles) == [("handles of variables", 2), ("c.handle", 1)]
 
 
 def test_handles_of_datasets_are_one_family() -> None:
     handles = [
-        T("rows._variant_tensor_attr", storage_nbytes=64, note=HANDLE_OF_DATA),
-        T("it._iterator_resource", storage_nbytes=200, note=HANDLE_OF_DATA, born=("a.py", 1)),
-        T("weight.handle", storage_nbytes=200, note=HANDLE),
+        T("rows._variant_tensor_attr", storage_nbytes=64, note=families.HANDLE_OF_DATA),
+        T(
+            "it._iterator_resource",
+            storage_nbytes=200,
+            note=families.HANDLE_OF_DATA,
+            born=("a.py", 1),
+        ),
+        T("weight.handle", storage_nbytes=200, note=families.HANDLE),
     ]
     assert folded(*handles) == [("handles of datasets and iterators", 2), ("weight.handle", 1)]
 
 
 def test_small_elements_of_datasets_are_one_family() -> None:
     elements = [
-        T("batch of tf.data", storage_nbytes=8, note=AHEAD),
-        T("batch of tf.data", storage_nbytes=256, note=AHEAD, born=("a.py", 1)),
-        T("batch of tf.data", storage_nbytes=4096, note=AHEAD),
+        T("batch of tf.data", storage_nbytes=8, note=families.AHEAD),
+        T("batch of tf.data", storage_nbytes=256, note=families.AHEAD, born=("a.py", 1)),
+        T("batch of tf.data", storage_nbytes=4096, note=families.AHEAD),
     ]
     assert folded(*elements) == [("batch of tf.data", 2), ("batch of tf.data", 1)]
 
 
 def test_small_constants_of_one_graph_are_one_family() -> None:
     constants = [
-        T("constants of f", storage_nbytes=4, note=KEPT),
-        T("constants of f", storage_nbytes=1024, note=KEPT, born=("a.py", 1)),
-        T("constants of g", storage_nbytes=4, note=KEPT),
-        T("constants of f", storage_nbytes=1025, note=KEPT),
+        T("constants of f", storage_nbytes=4, note=families.KEPT),
+        T("constants of f", storage_nbytes=1024, note=families.KEPT, born=("a.py", 1)),
+        T("constants of g", storage_nbytes=4, note=families.KEPT),
+        T("constants of f", storage_nbytes=1025, note=families.KEPT),
     ]
     assert folded(*constants) == [
         ("constants of f", 2),
@@ -237,7 +235,7 @@ def test_layers_whose_holders_and_modules_differ_in_the_same_numbers() -> None:
         for i in range(3)
     ]
     table = table_of([*layers, T("layers.3: MulBackward0.self", held_by="other")])
-    first, second = families(table, table.counted())
+    first, second = families.families(table, table.counted())
     assert (first.name, len(first.rows)) == ("layers[0-2]: MulBackward0.self", 3)
-    assert holder(table, first) == "layers[0-2].fc: AddmmBackward0.mat1"
-    assert (second.name, holder(table, second)) == ("layers.3: MulBackward0.self", "other")
+    assert families.holder(table, first) == "layers[0-2].fc: AddmmBackward0.mat1"
+    assert (second.name, families.holder(table, second)) == ("layers.3: MulBackward0.self", "other")

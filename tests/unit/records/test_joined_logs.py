@@ -1,6 +1,15 @@
-from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, START, Context, EventLog, Label, Mark
-from tensorlens.records.origin import merge_logs
-from tensorlens.records.stacks import Frame
+from tensorlens.records import (
+    ALLOC,
+    FREE,
+    GRAPH_CALL,
+    START,
+    Context,
+    EventLog,
+    Frame,
+    Label,
+    Mark,
+    merge_logs,
+)
 
 
 def frame(name, lineno):

@@ -8,9 +8,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
 
 import rendered_leaks as leaks
 
+from tensorlens import LeakReport, load
 from tensorlens.errors import FileFormatError
-from tensorlens.leaks.report import LeakKind, LeakReport
-from tensorlens.loading import load, parse
+from tensorlens.leaks import LeakKind
+from tensorlens.loading import parse
 
 
 @pytest.mark.parametrize("kind", leaks.KINDS)

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from tensorlens import LineReport
 from tensorlens.errors import FileFormatError
-from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines import DeviceSource, FunctionLines, Line, LineMemory
 
 REPORT = LineReport(
     functions=(

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
+from tensorlens import load
 from tensorlens.errors import FileFormatError
-from tensorlens.jobs.rank_report import rank_of
-from tensorlens.loading import load, parse
+from tensorlens.jobs import rank_of
+from tensorlens.loading import parse
 
 
 def memory(time, address, nbytes, total, device=(1, 0)):

@@ -10,16 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens import load
-from tensorlens.lines.report import LineReport
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, EventLog
-from tensorlens.records.origin import Origin
-from tensorlens.records.run import Run, current_run
-from tensorlens.records.tensors import TensorTable
-from tensorlens.render.html import html_page
-from tensorlens.tensors.difference import difference
-from tensorlens.tensors.snapshot import Snapshot
+from tensorlens import LineReport, Recording, Snapshot, load
+from tensorlens.records import ALLOC, EventLog, Origin, Run, TensorTable, current_run
+from tensorlens.render import html_page
+from tensorlens.tensors import difference
 
 RUN = Run(
     command="python <train>.py --lr 0.1",
@@ -44,7 +38,7 @@ SNAPSHOT = Snapshot(TensorTable(), {}, run=RUN)
 RECORDS = {
     "lines.json": LineReport((), (), run=RUN),
     "snapshot.json": SNAPSHOT,
-    "difference.json": replace(difference(SNAPSHOT, SNAPSHOT), run=RUN),
+    "difference.json": replace(difference.difference(SNAPSHOT, SNAPSHOT), run=RUN),
     "recording.json": recording(),
     "recording.tlens": recording(),
 }
@@ -65,7 +59,7 @@ def test_a_file_without_it_is_of_no_known_run(tmp_path: Path, name: str) -> None
 
 
 def test_a_record_made_from_others_has_their_frameworks() -> None:
-    found = difference(SNAPSHOT, SNAPSHOT).run
+    found = difference.difference(SNAPSHOT, SNAPSHOT).run
     assert found is not None and found.command != RUN.command
     assert found.versions["torch"] == "2.13.0" and found.devices == ("NVIDIA H100",)
 
@@ -89,7 +83,7 @@ def test_a_page_ends_with_it() -> None:
 
 
 def test_of_this_process() -> None:
-    code = "from tensorlens.records.run import current_run; import json, dataclasses;"
+    code = "from tensorlens.records import current_run; import json, dataclasses;"
     code += "print(json.dumps(dataclasses.asdict(current_run())))"
     before = time.time()
     found = subprocess.run(

@@ -4,14 +4,11 @@ from typing import Any
 import pytest
 from snapshot_builder import T, ledger_of, snapshot_of
 
-from tensorlens.errors import FileFormatError, TensorlensError, UsageError
-from tensorlens.lines.report import LineReport
-from tensorlens.loading import load, parse
-from tensorlens.records.ledger import Term, UnnamedBlock
-from tensorlens.records.tensors import SourceLine, table_rows
-from tensorlens.render.view import View
-from tensorlens.tensors.difference import Difference
-from tensorlens.tensors.snapshot import Snapshot
+from tensorlens import Difference, LineReport, Snapshot, TensorlensError, load
+from tensorlens.errors import FileFormatError, UsageError
+from tensorlens.loading import parse
+from tensorlens.records import SourceLine, Term, UnnamedBlock, table_rows
+from tensorlens.render import View
 
 LEDGER = ledger_of(
     "cpu",

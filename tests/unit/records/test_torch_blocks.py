@@ -6,8 +6,7 @@ import pytest
 from caching_allocator import KIB, MIB, CachingAllocator
 from torch_recordings import from_snapshot
 
-from tensorlens.records.events import ALLOC, FREE, OOM, SEGMENT_ALLOC, SEGMENT_FREE, START
-from tensorlens.records.torch_files.sizes import Rules
+from tensorlens.records import ALLOC, FREE, OOM, SEGMENT_ALLOC, SEGMENT_FREE, START, Rules
 
 SMALL = [1, 500, 512, 513, 4 * KIB, 100 * KIB, 700 * KIB, MIB]
 LARGE = [MIB + 1, 3 * MIB // 2, 2 * MIB, 5 * MIB + 77, 9 * MIB, 10 * MIB, 31 * MIB - 512]

@@ -10,9 +10,9 @@ import zipfile
 import pytest
 from torch_recordings import read
 
+from tensorlens import load
 from tensorlens.errors import FileFormatError
-from tensorlens.loading import load
-from tensorlens.records.torch_files.snapshots import unpickle
+from tensorlens.records import unpickle
 
 GOOD = {"segments": [], "device_traces": [[]], "n": [None, True, False, -1, 2**40, 1.5, "x" * 300]}
 RAN = []

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.loading import load
-from tensorlens.records.events import ALLOC, START
+from tensorlens import load
+from tensorlens.records import ALLOC, START
 
 FOLDER = Path(__file__).parents[3].parent / "shared" / "data" / "snapshots"
 TABLE = {

@@ -7,10 +7,9 @@ import pytest
 from caching_allocator import CachingAllocator
 from torch_recordings import from_snapshot, read
 
+from tensorlens import load
 from tensorlens.errors import FileFormatError
-from tensorlens.loading import load
-from tensorlens.records.events import ALLOC, FREE, START, Context, Mark
-from tensorlens.records.tensors import SourceLine
+from tensorlens.records import ALLOC, FREE, START, Context, Mark, SourceLine
 
 MIB = 1 << 20
 PY = {"filename": "/me/train.py", "line": 7, "name": "step"}

@@ -1,6 +1,6 @@
 """What torch wrote, as recordings."""
 
-from tensorlens.recording.recordings import Recording
+from tensorlens import Recording
 from tensorlens.records import torch_files as foreign
 
 

@@ -27,17 +27,10 @@ from typing import Any
 
 from rendered_recordings import HOSTILE, MS, SOURCE, Step, empty
 
-from tensorlens.planning.card import H100
-from tensorlens.planning.estimate.result import (
-    CONTEXT,
-    Estimate,
-    EstimatedStep,
-    EstimateTerm,
-    Range,
-)
-from tensorlens.planning.trace import Caution
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import (
+from tensorlens import Estimate, Recording
+from tensorlens.planning import H100, Caution
+from tensorlens.planning.estimate import EstimatedStep, EstimateTerm, Range, result
+from tensorlens.records import (
     ALLOC,
     FREE,
     SEGMENT_ALLOC,
@@ -45,10 +38,10 @@ from tensorlens.records.events import (
     EventLog,
     Label,
     Mark,
+    Origin,
     Segment,
+    SourceLine,
 )
-from tensorlens.records.origin import Origin
-from tensorlens.records.tensors import SourceLine
 
 MIB = 1024**2
 GIB = 1024**3
@@ -58,7 +51,10 @@ PEAK = 67 * MIB // 2
 WORKSPACE = EstimateTerm("cuBLAS workspace", Range.exactly(8 * MIB), "one handle on this card")
 OUTSIDE = (
     EstimateTerm(
-        CONTEXT, Range(300 * MIB, 400 * MIB, 500 * MIB), "measured on cards like it", apart=True
+        result.CONTEXT,
+        Range(300 * MIB, 400 * MIB, 500 * MIB),
+        "measured on cards like it",
+        apart=True,
     ),
     EstimateTerm(
         "loaded kernels", Range(0, 10 * MIB, 50 * MIB), "loaded when first used", apart=True

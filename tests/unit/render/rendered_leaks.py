@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rendered_snapshots import UGLY
 
-from tensorlens.leaks.report import (
+from tensorlens import LeakReport
+from tensorlens.leaks import (
     Balance,
     BelowLine,
     Certainty,
@@ -13,10 +14,8 @@ from tensorlens.leaks.report import (
     GrowthKind,
     Leak,
     LeakKind,
-    LeakReport,
 )
-from tensorlens.records.references import Reference, ReferencePath
-from tensorlens.records.tensors import SourceLine
+from tensorlens.records import Reference, ReferencePath, SourceLine
 
 KIB = 1024
 

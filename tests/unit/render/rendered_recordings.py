@@ -21,8 +21,8 @@ import re
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import (
+from tensorlens import Recording
+from tensorlens.records import (
     ALLOC,
     FREE,
     OOM,
@@ -30,13 +30,13 @@ from tensorlens.records.events import (
     START,
     Context,
     EventLog,
+    Frame,
     Label,
     Mark,
+    Origin,
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.origin import Origin
-from tensorlens.records.stacks import Frame
 
 KIB = 1024
 MS = 1_000_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens import LineReport
+from tensorlens.lines import DeviceSource, FunctionLines, Line, LineMemory
 
 KIB = 1024
 MIB = 1024**2

@@ -6,11 +6,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from tensorlens.records.ledger import Term, UnnamedBlock
-from tensorlens.records.tensors import SourceLine
+from tensorlens import Difference, Snapshot
+from tensorlens.records import SourceLine, Term, UnnamedBlock
 from tensorlens.roles import ROLES
-from tensorlens.tensors.difference import Difference
-from tensorlens.tensors.snapshot import Snapshot
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "records"))
 

@@ -6,18 +6,9 @@ import json
 
 import pytest
 
-from tensorlens.lines.present import COLUMNS
-from tensorlens.lines.report import (
-    DeviceSource,
-    FunctionLines,
-    Line,
-    LineMemory,
-    LineReport,
-    ResidentLine,
-)
-from tensorlens.render.flat import csv_text, to_pandas
-from tensorlens.render.html import html_page
-from tensorlens.render.text import TextRenderer
+from tensorlens import LineReport
+from tensorlens.lines import DeviceSource, FunctionLines, Line, LineMemory, ResidentLine, present
+from tensorlens.render import TextRenderer, csv_text, html_page, to_pandas
 
 MIB = 1024**2
 
@@ -78,10 +69,10 @@ def test_the_parts_of_a_peak_in_backward_add_up_to_it():
 
 def test_csv_and_pandas():
     header, *rows = csv.reader(io.StringIO(csv_text(RECORDED), newline=""))
-    assert tuple(header) == (*COLUMNS[:-1], "backward", "raised")
+    assert tuple(header) == (*present.COLUMNS[:-1], "backward", "raised")
     assert [row[header.index("backward")] for row in rows] == ["", str(3 * MIB), "0", "512"]
     header, *_ = csv.reader(io.StringIO(csv_text(NOT_RECORDED), newline=""))
-    assert tuple(header) == COLUMNS
+    assert tuple(header) == present.COLUMNS
     pandas = pytest.importorskip("pandas")
     frame = to_pandas(RECORDED)
     assert frame["backward"].dtype == "Int64"

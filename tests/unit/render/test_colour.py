@@ -4,7 +4,7 @@ import re
 import pytest
 import rendered_reports as reports
 
-from tensorlens.render.text import TextRenderer
+from tensorlens.render import TextRenderer
 from tensorlens.streams import can_colour, coloured, for_stream
 
 CODE = re.compile(r"\x1b\[[\d;]*m")

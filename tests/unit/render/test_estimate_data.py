@@ -8,12 +8,9 @@ import pytest
 import rendered_estimates as estimates
 from rendered_estimates import GIB, MIB, PEAK
 
+from tensorlens import Estimate, Recording, load
 from tensorlens.errors import FileFormatError
-from tensorlens.loading import load
-from tensorlens.planning.estimate.result import Estimate
-from tensorlens.recording.recordings import Recording
-from tensorlens.render import ENDINGS, RECORDING_ENDINGS, file_content
-from tensorlens.render.flat import csv_text, to_pandas
+from tensorlens.render import ENDINGS, RECORDING_ENDINGS, csv_text, file_content, to_pandas
 
 
 def data_of(kind: str) -> dict:

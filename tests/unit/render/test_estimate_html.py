@@ -3,7 +3,7 @@ import rendered_estimates as estimates
 from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
-from tensorlens.render.html import fragment, html_page
+from tensorlens.render import fragment, html_page
 
 
 @pytest.mark.parametrize("kind", estimates.ALL)

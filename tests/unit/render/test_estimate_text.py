@@ -5,16 +5,11 @@ import pytest
 import rendered_estimates as estimates
 from rendered_estimates import MIB, PEAK
 
-from tensorlens.planning.card import find_card
-from tensorlens.planning.estimate import present
-from tensorlens.planning.estimate.figures import requirement
-from tensorlens.planning.estimate.result import LargestBatch, Range
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, EventLog
-from tensorlens.records.stacks import Frame
-from tensorlens.render.source import width
-from tensorlens.render.text import TextRenderer
-from tensorlens.render.view import View
+from tensorlens import Recording
+from tensorlens.planning import find_card
+from tensorlens.planning.estimate import LargestBatch, Range, present, requirement
+from tensorlens.records import ALLOC, EventLog, Frame
+from tensorlens.render import TextRenderer, View, width
 
 # every figure follows from the table at the head of rendered_estimates
 TRAINING_80 = """\

@@ -5,9 +5,8 @@ import json
 import pytest
 import rendered_recordings
 
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, START, EventLog
-from tensorlens.records.stacks import Frame
+from tensorlens import Recording
+from tensorlens.records import ALLOC, FREE, START, EventLog, Frame
 from tensorlens.render import file_content
 
 

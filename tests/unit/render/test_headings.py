@@ -10,7 +10,7 @@ import rendered_recordings as recordings
 import rendered_reports as reports
 import rendered_snapshots as snapshots
 
-from tensorlens.render.html import html_page
+from tensorlens.render import html_page
 
 KINDS = {
     f"{module.__name__.removeprefix('rendered_')}-{kind}": make

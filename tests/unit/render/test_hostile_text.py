@@ -12,12 +12,9 @@ import rendered_recordings
 import rendered_reports
 import rendered_snapshots
 
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, EventLog, Mark
-from tensorlens.records.origin import Origin
-from tensorlens.records.stacks import Frame
-from tensorlens.render import file_content
-from tensorlens.render.source import spreadsheet_text
+from tensorlens import Recording
+from tensorlens.records import ALLOC, EventLog, Frame, Mark, Origin
+from tensorlens.render import file_content, spreadsheet_text
 
 NAME = "=cmd|'/c calc'!A1\x1b[31m\x9b2J\x1b]0;title\x07\u202egnp\u2066.\r\n\x00py"
 

@@ -5,8 +5,8 @@ import pytest
 import rendered_reports as reports
 from rendered_reports import MIB, moved, ran
 
-from tensorlens.lines.report import LineReport
-from tensorlens.render.html import fragment, html_page
+from tensorlens import LineReport
+from tensorlens.render import fragment, html_page
 
 _VOID = {"wbr", "meta", "br"}
 _COMMA = re.compile(r",(?![^(]*\))")

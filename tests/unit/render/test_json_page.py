@@ -13,26 +13,23 @@ import rendered_reports as reports
 import rendered_snapshots as snapshots
 
 import tensorlens
-from tensorlens.jobs.merge import job_report
-from tensorlens.jobs.rank_report import RankReport
-from tensorlens.lines.report import (
-    Ending,
-    FunctionLines,
-    Line,
-    LineMemory,
-    LineReport,
-    ResidentLine,
+from tensorlens import Comparison, LineReport, Queue, Recording, Suggestions
+from tensorlens.jobs import RankReport, job_report
+from tensorlens.lines import Ending, FunctionLines, Line, LineMemory, ResidentLine
+from tensorlens.planning import Formula
+from tensorlens.planning.compare import Outcome
+from tensorlens.planning.estimate import LargestBatch
+from tensorlens.planning.suggest import Suggestion
+from tensorlens.records import (
+    ALLOC,
+    Document,
+    EventLog,
+    Frame,
+    ObjectContainer,
+    QueuePart,
+    QueueWorker,
+    SourceLine,
 )
-from tensorlens.planning.compare.result import Comparison, Outcome
-from tensorlens.planning.estimate.result import LargestBatch
-from tensorlens.planning.suggest.result import Suggestion, Suggestions
-from tensorlens.planning.trace import Formula
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.documents import Document
-from tensorlens.records.events import ALLOC, EventLog
-from tensorlens.records.queues import ObjectContainer, Queue, QueuePart, QueueWorker
-from tensorlens.records.stacks import Frame
-from tensorlens.records.tensors import SourceLine
 from tests.json_page import PAGE, Checker
 
 

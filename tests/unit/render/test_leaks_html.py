@@ -4,7 +4,7 @@ import pytest
 import rendered_leaks as leaks
 from test_html_renderer import Reader
 
-from tensorlens.render.html import fragment, html_page
+from tensorlens.render import fragment, html_page
 
 
 @pytest.mark.parametrize("kind", leaks.KINDS)

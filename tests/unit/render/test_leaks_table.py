@@ -4,8 +4,7 @@ import io
 import pytest
 import rendered_leaks as leaks
 
-from tensorlens.render.flat import csv_text, to_pandas
-from tensorlens.render.source import spreadsheet_text
+from tensorlens.render import csv_text, spreadsheet_text, to_pandas
 
 
 def rows_of(kind: str) -> list[dict[str, str]]:

@@ -3,9 +3,8 @@ from dataclasses import replace
 import pytest
 import rendered_leaks as leaks
 
-from tensorlens.leaks.report import Balance
-from tensorlens.render.source import width
-from tensorlens.render.text import TextRenderer
+from tensorlens.leaks import Balance
+from tensorlens.render import TextRenderer, width
 
 
 def text_of(kind: str, columns: int = 80, encoding: str = "utf-8") -> str:

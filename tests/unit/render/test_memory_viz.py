@@ -7,22 +7,21 @@ import pytest
 import rendered_recordings
 import rendered_reports
 
-from tensorlens import render
+from tensorlens import Recording, render
 from tensorlens.errors import FileFormatError, UsageError
-from tensorlens.recording.memory_viz import made_up_segments
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import (
+from tensorlens.recording import made_up_segments
+from tensorlens.records import (
     ALLOC,
     FREE,
     OOM,
     SEGMENT_ALLOC,
     START,
     EventLog,
+    Frame,
     Segment,
     SegmentBlock,
+    read,
 )
-from tensorlens.records.stacks import Frame
-from tensorlens.records.torch_files import read
 from tensorlens.render import file_content
 
 MIB = 1 << 20

@@ -3,12 +3,10 @@
 import pytest
 from rendered_recordings import data_of
 
-from tensorlens.recording.present.tables import module_rows
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, Context, EventLog
-from tensorlens.records.stacks import Frame
-from tensorlens.records.tensors import SourceLine
-from tensorlens.render.text import TextRenderer
+from tensorlens import Recording
+from tensorlens.recording import module_rows
+from tensorlens.records import ALLOC, FREE, Context, EventLog, Frame, SourceLine
+from tensorlens.render import TextRenderer
 
 ONE_LINE = {SourceLine("train.py", 9, "step"): 100}
 CALL = Frame("/site-packages/torch/nn/modules/module.py", 1800, "_call_impl", False)

@@ -3,11 +3,8 @@ import itertools
 import pytest
 from rendered_snapshots import T, snapshot_of
 
-from tensorlens.records.names import readable_name
-from tensorlens.render.shortening import distinct_names
-from tensorlens.render.source import width
-from tensorlens.render.text import TextRenderer
-from tensorlens.render.view import View
+from tensorlens.records import readable_name
+from tensorlens.render import TextRenderer, View, distinct_names, width
 
 _PATH = "m.base_model.model.model.layers.{}.self_attn.{}_proj.lora_{}.default.weight"
 LORA = [_PATH.format(*each) for each in itertools.product(range(4), "qv", "AB")]

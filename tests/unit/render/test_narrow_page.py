@@ -9,7 +9,8 @@ import pytest
 import rendered_estimates as estimates
 from test_recording_browser import BROWSER, FLAGS
 
-from tensorlens.planning.suggest.result import Suggestion, Suggestions
+from tensorlens import Suggestions
+from tensorlens.planning.suggest import Suggestion
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium")
 

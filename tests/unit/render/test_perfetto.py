@@ -5,10 +5,9 @@ import json
 import pytest
 import rendered_recordings
 
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, EventLog, Mark
-from tensorlens.render import file_content
-from tensorlens.render.source import printable
+from tensorlens import Recording
+from tensorlens.records import ALLOC, FREE, EventLog, Mark
+from tensorlens.render import file_content, printable
 
 
 def events(recording, kind=None):

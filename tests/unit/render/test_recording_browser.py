@@ -10,7 +10,7 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import HOSTILE
 
-from tensorlens.render.source import printable
+from tensorlens.render import printable
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium")

@@ -8,10 +8,8 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import KIB, MS
 
-from tensorlens.recording.present.data import COLUMNS, TENSORS, summary
-from tensorlens.render import file_content
-from tensorlens.render.flat import csv_text, to_pandas
-from tensorlens.render.source import spreadsheet_text
+from tensorlens.recording import data as recording_data
+from tensorlens.render import csv_text, file_content, spreadsheet_text, to_pandas
 
 
 def read_back(recording) -> list[dict[str, str]]:
@@ -24,7 +22,7 @@ def test_every_event_has_a_row(kind: str) -> None:
     rows = read_back(recording)
     assert len(rows) == len(recording.events)
     for row, event in zip(rows, recording.events, strict=True):
-        assert tuple(row) == COLUMNS
+        assert tuple(row) == recording_data.COLUMNS
         assert (row["action"], row["device"]) == (event.action, spreadsheet_text(event.device))
         assert int(row["row"]) == event.row
         assert int(row["nbytes"]) == event.nbytes
@@ -68,7 +66,7 @@ def test_pandas_has_the_rows_of_the_csv(kind: str) -> None:
     pandas = pytest.importorskip("pandas")
     recording = recordings.KINDS[kind]()
     frame = to_pandas(recording)
-    assert tuple(frame.columns) == COLUMNS
+    assert tuple(frame.columns) == recording_data.COLUMNS
     assert frame["nbytes"].tolist() == list(recording.log.size)
     assert str(frame["address"].dtype) == "UInt64"
     assert str(frame["nbytes"].dtype) == "Int64"
@@ -83,7 +81,7 @@ def test_the_summary_is_plain_and_adds_up(kind: str) -> None:
     assert data.pop("log")
     assert (data.pop("schema"), data.pop("version")) == ("tensorlens.recording_summary", 1)
     assert data.pop("contains_source") == recording.contains_source
-    assert data == json.loads(json.dumps(summary(recording)))
+    assert data == json.loads(json.dumps(recording_data.summary(recording)))
     assert list(data["devices"]) == list(recording.devices)
     for found in data["devices"].values():
         peak = found["peak"]
@@ -99,7 +97,7 @@ def test_the_summary_is_plain_and_adds_up(kind: str) -> None:
 
 
 def test_the_summary_of_a_training_step() -> None:
-    data = summary(recordings.training())
+    data = recording_data.summary(recordings.training())
     (found,) = data["devices"].values()
     line = {"filename": "train.py", "lineno": 2, "function": "step"}
     peak = found["peak"]
@@ -126,14 +124,14 @@ def test_the_summary_of_a_training_step() -> None:
 
 
 def test_the_summary_lists_the_largest_blocks_alone() -> None:
-    recording = recordings.steps(TENSORS + 500)
-    (found,) = summary(recording)["devices"].values()
+    recording = recordings.steps(recording_data.TENSORS + 500)
+    (found,) = recording_data.summary(recording)["devices"].values()
     # as many of 256 B as steps, and one of 4 KiB
-    assert len(found["peak"]["tensors"]) == TENSORS
+    assert len(found["peak"]["tensors"]) == recording_data.TENSORS
     assert found["peak"]["rest"] == {"count": 501, "nbytes": 501 * 256}
 
 
 def test_the_segments_are_in_the_summary() -> None:
-    found = summary(recordings.two_devices())["devices"]["cuda:0"]
+    found = recording_data.summary(recordings.two_devices())["devices"]["cuda:0"]
     assert found["fragmentation"]["reserved"] == 20 * KIB * KIB
     assert found["peak"]["held"] == 3 * KIB * KIB // 2

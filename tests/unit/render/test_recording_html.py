@@ -5,11 +5,9 @@ import rendered_recordings as recordings
 from rendered_recordings import HOSTILE, KIB, MS, SCRIPT, data_of
 from test_html_renderer import Reader
 
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, Context, EventLog, Label
-from tensorlens.render.html import fragment, html_page
-from tensorlens.render.source import printable
-from tensorlens.render.view import View
+from tensorlens import Recording
+from tensorlens.records import ALLOC, Context, EventLog, Label
+from tensorlens.render import View, fragment, html_page, printable
 
 
 def page_of(kind: str, **view) -> str:

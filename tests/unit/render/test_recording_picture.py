@@ -7,13 +7,10 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import MS
 
-from tensorlens.recording.present.page import heat_files, picture
-from tensorlens.recording.present.page_data import allocations, chosen_blocks, counts
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, START, EventLog
-from tensorlens.records.stacks import Frame
-from tensorlens.records.tensors import SourceLine
-from tensorlens.render.pictures import HEIGHT, WIDTH, Label
+from tensorlens import Recording
+from tensorlens.recording import heat_files, page_data, picture
+from tensorlens.records import ALLOC, FREE, START, EventLog, Frame, SourceLine
+from tensorlens.render import pictures
 
 
 def random_recording(seed: int, events: int = 400) -> Recording:
@@ -34,8 +31,8 @@ def random_recording(seed: int, events: int = 400) -> Recording:
 def test_the_largest_blocks_of_every_point_are_carried(seed: int) -> None:
     recording = random_recording(seed)
     timeline, log = recording.timeline(points=60), recording.log
-    made = allocations(log, "cpu")
-    chosen = chosen_blocks(log, timeline, made, {timeline.peak}, few=3, many=20)
+    made = page_data.allocations(log, "cpu")
+    chosen = page_data.chosen_blocks(log, timeline, made, {timeline.peak}, few=3, many=20)
     assert chosen == sorted(set(chosen))
     held = 0
     for point, row in enumerate(timeline.rows):
@@ -47,7 +44,9 @@ def test_the_largest_blocks_of_every_point_are_carried(seed: int) -> None:
         assert len(carried) >= min(wanted, len(sizes))
         held += len(carried)
     assert len(chosen) <= 3 * len(timeline.rows) + 20
-    assert counts(log, timeline, made) == [len(recording.at(row).tensors) for row in timeline.rows]
+    assert page_data.counts(log, timeline, made) == [
+        len(recording.at(row).tensors) for row in timeline.rows
+    ]
 
 
 def corners(path: str) -> list[tuple[int, int]]:
@@ -67,26 +66,33 @@ def corners(path: str) -> list[tuple[int, int]]:
 
 def drawn(recording: Recording):
     timeline = recording.timeline()
-    return picture(recording, timeline, allocations(recording.log, timeline.device))
+    return picture(recording, timeline, page_data.allocations(recording.log, timeline.device))
 
 
 def test_the_steps_of_a_training_step() -> None:
     found = drawn(recordings.training())
     # 7 ms and 1/99 of it more are the whole width, 300 KiB the whole height
     span = 7_000_000 + 70_708
-    places = [ms * 1_000_000 * WIDTH // span for ms in (0, 1, 2, 3, 4, 5, 6, 7)]
+    places = [ms * 1_000_000 * pictures.WIDTH // span for ms in (0, 1, 2, 3, 4, 5, 6, 7)]
     assert list(found.xs) == places
-    levels = [HEIGHT - kib * HEIGHT // 300 for kib in (120, 160, 168, 268, 228, 220, 250, 220)]
+    levels = [
+        pictures.HEIGHT - kib * pictures.HEIGHT // 300
+        for kib in (120, 160, 168, 268, 228, 220, 250, 220)
+    ]
     path = corners(found.areas[0].path)
-    expected = [(0, HEIGHT), (0, levels[0])]
+    expected = [(0, pictures.HEIGHT), (0, levels[0])]
     for before, x, level in zip(levels, places[1:], levels[1:], strict=False):
         expected += [(x, before), (x, level)]
-    expected += [(WIDTH, levels[-1]), (WIDTH, HEIGHT), (WIDTH, HEIGHT)]
+    expected += [
+        (pictures.WIDTH, levels[-1]),
+        (pictures.WIDTH, pictures.HEIGHT),
+        (pictures.WIDTH, pictures.HEIGHT),
+    ]
     assert path == expected
     assert [area.role for area in found.areas] == [
         *("temporary", "input", "activation", "gradient", "parameter"),
     ]
-    assert corners(found.areas[-1].path)[1] == (0, HEIGHT - 100 * HEIGHT // 300)
+    assert corners(found.areas[-1].path)[1] == (0, pictures.HEIGHT - 100 * pictures.HEIGHT // 300)
     assert [label.text for label in found.grid] == ["0 B", "100 KiB", "200 KiB", "300 KiB"]
     assert [label.text for label in found.ticks] == ["0 ns", "2 ms", "4 ms", "6 ms"]
     assert [label.text for label in found.mark_labels] == ["forward", "backward", "end"][:2]
@@ -104,10 +110,10 @@ def test_a_picture_stays_inside_its_frame(kind: str) -> None:
     recording = recordings.KINDS[kind]()
     for device in recording.devices:
         timeline = recording.timeline(device)
-        found = picture(recording, timeline, allocations(recording.log, device))
+        found = picture(recording, timeline, page_data.allocations(recording.log, device))
         for area in found.areas:
             for x, y in corners(area.path):
-                assert 0 <= x <= WIDTH and 0 <= y <= HEIGHT
+                assert 0 <= x <= pictures.WIDTH and 0 <= y <= pictures.HEIGHT
         assert list(found.xs) == sorted(found.xs)
         assert 2 <= len(found.grid) <= 6
 
@@ -115,11 +121,11 @@ def test_a_picture_stays_inside_its_frame(kind: str) -> None:
 def test_what_was_dropped_is_no_part_of_the_picture() -> None:
     found = drawn(recordings.dropped())
     # 2 ms from the first kept event to the last and 1/99 more; 512 B are the whole height
-    assert found.xs == (0, 0, 2 * MS * WIDTH // (2 * MS + 20_203))
+    assert found.xs == (0, 0, 2 * MS * pictures.WIDTH // (2 * MS + 20_203))
     assert [label.text for label in found.ticks][:2] == ["7 ms", "7.50 ms"]
     assert [label.text for label in found.grid] == ["0 B", "128 B", "256 B", "384 B", "512 B"]
     assert found.dropped == "1,234 earlier events"
-    assert found.dropped_peak == Label("510 B", "99.61%")
+    assert found.dropped_peak == pictures.Label("510 B", "99.61%")
     assert (found.peak_x, found.peak_y) == ("0.00%", "6.84%")
     whole = drawn(recordings.training())
     assert (whole.dropped, whole.dropped_peak) == ("", None)

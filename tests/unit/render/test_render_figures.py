@@ -2,8 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.render.figures import device_names, duration, size
-from tensorlens.render.source import clipped, dedented, printable, short_path, width
+from tensorlens.render import (
+    clipped,
+    dedented,
+    device_names,
+    duration,
+    printable,
+    short_path,
+    size,
+    width,
+)
 
 
 @pytest.mark.parametrize(

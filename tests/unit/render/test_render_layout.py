@@ -4,10 +4,17 @@ import pytest
 import rendered_reports as reports
 from rendered_reports import KIB, MIB, moved, ran
 
-from tensorlens.lines.present.layout import Fold, ShownLine, devices_of, layouts
-from tensorlens.lines.present.overview import overview
-from tensorlens.lines.report import DeviceSource, Line, LineMemory
-from tensorlens.render.figures import device_sources
+from tensorlens.lines import (
+    DeviceSource,
+    Fold,
+    Line,
+    LineMemory,
+    ShownLine,
+    devices_of,
+    layouts,
+    overview,
+)
+from tensorlens.render import device_sources
 
 
 def test_marks_stand_on_the_first_of_equals() -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import rendered_reports as reports
 
-from tensorlens import render
-from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.lines.report import LineReport
+from tensorlens import LineReport, TensorlensError, render
+from tensorlens.errors import UsageError
 from tensorlens.render import file_content
 
 

@@ -2,9 +2,8 @@ import pytest
 import rendered_snapshots as snapshots
 from test_html_renderer import Reader
 
-from tensorlens.render.html import fragment, html_page, markup
-from tensorlens.render.view import View
-from tensorlens.tensors.present import treemap
+from tensorlens.render import View, fragment, html_page, markup
+from tensorlens.tensors import present
 
 RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapshots.changes()}
 
@@ -74,7 +73,7 @@ def test_the_boxes_of_a_treemap_add_up(kind: str) -> None:
     for device, total in totals.items():
         if device.endswith("meta"):
             continue
-        found = treemap(snapshot, device, View())
+        found = present.treemap(snapshot, device, View())
         assert (found is None) == (total == 0)
         if found is not None:
             assert sum(group.nbytes for group in found.groups) == total
@@ -98,7 +97,7 @@ def test_equal_tensors_of_any_container_are_one_row_and_one_box() -> None:
     rows = [[" ".join(cell.split()) for cell in row] for row in Reader(fragment(snapshot)).rows]
     assert ["buf[*].state x 3,000", "other", "float32", "(256,) each", "2.93 MiB"] in rows
     assert ["made at train.py x 300", "other", "float32", "(256,) each", "300.00 KiB"] in rows
-    (group,) = treemap(snapshot, "cpu", View()).groups
+    (group,) = present.treemap(snapshot, "cpu", View()).groups
     assert (group.label, group.nbytes) == ("other", 3300 * 1024)
     assert [(box.label, box.nbytes) for box in group.boxes] == [
         ("buf[*].state x 3,000", 3000 * 1024),
@@ -108,7 +107,7 @@ def test_equal_tensors_of_any_container_are_one_row_and_one_box() -> None:
 
 def test_small_ones_share_a_box() -> None:
     snapshot = snapshots.snapshot_of(snapshots.T(f"t{n}", (n + 1,)) for n in range(160))
-    (group,) = treemap(snapshot, "cpu", View()).groups
+    (group,) = present.treemap(snapshot, "cpu", View()).groups
     # the ten smallest have 1 to 10 floats
     assert [(box.label, box.nbytes) for box in group.boxes[150:]] == [("10 smaller", 220)]
 

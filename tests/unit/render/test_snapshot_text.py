@@ -6,10 +6,8 @@ import rendered_snapshots as snapshots
 from rendered_snapshots import MIB
 from snapshot_builder import T, ledger_of, snapshot_of
 
-from tensorlens.records.ledger import Term, UnnamedBlock
-from tensorlens.render.source import shortened, width
-from tensorlens.render.text import TextRenderer
-from tensorlens.render.view import View
+from tensorlens.records import Term, UnnamedBlock
+from tensorlens.render import TextRenderer, View, shortened, width
 
 
 def text_of(record, limit: int = 80, **view) -> str:

@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 import rendered_reports as reports
 
-from tensorlens.lines.present import COLUMNS
-from tensorlens.lines.report import LineReport
-from tensorlens.render.flat import csv_text, to_pandas
-from tensorlens.render.source import spreadsheet_text
+from tensorlens import LineReport
+from tensorlens.lines import present
+from tensorlens.render import csv_text, spreadsheet_text, to_pandas
 
 
 def read_back(report: LineReport) -> list[dict[str, str]]:
     text = csv_text(report)
     header, *rows = csv.reader(io.StringIO(text, newline=""))
-    assert tuple(header) == COLUMNS
+    assert tuple(header) == present.COLUMNS
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
@@ -49,7 +48,7 @@ def as_text(value: Any) -> str:
 @pytest.mark.parametrize("kind", reports.KINDS)
 def test_csv_gives_back_every_value(kind: str) -> None:
     report = reports.KINDS[kind]()
-    wanted = [{key: as_text(row[key]) for key in COLUMNS} for row in expected_rows(report)]
+    wanted = [{key: as_text(row[key]) for key in present.COLUMNS} for row in expected_rows(report)]
     assert read_back(report) == wanted
 
 
@@ -79,8 +78,8 @@ def test_pandas_has_the_same_values(kind: str) -> None:
     pytest.importorskip("pandas")
     report = reports.KINDS[kind]()
     frame = to_pandas(report)
-    assert tuple(frame.columns) == COLUMNS
-    for name in COLUMNS:
+    assert tuple(frame.columns) == present.COLUMNS
+    for name in present.COLUMNS:
         text = name in {"function", "module", "filename", "source", "device", "raised"}
         assert str(frame[name].dtype) == ("string" if text else "Int64")
     values = frame.astype(object).where(frame.notna(), None).to_dict("records")
@@ -91,7 +90,7 @@ def test_without_pandas_the_error_says_what_to_install() -> None:
     code = """if True:
         import sys
         sys.modules["pandas"] = None
-        from tensorlens.lines.report import LineReport
+        from tensorlens import LineReport
         try:
             LineReport((), ()).to_pandas()
         except ImportError as error:

@@ -5,12 +5,9 @@ from pathlib import Path
 import pytest
 import rendered_snapshots as snapshots
 
-from tensorlens import render
-from tensorlens.loading import load
-from tensorlens.records.tensors import FIELDS
-from tensorlens.render.flat import csv_text, to_pandas
-from tensorlens.render.source import spreadsheet_text
-from tensorlens.render.view import View
+from tensorlens import load, render
+from tensorlens.records import FIELDS
+from tensorlens.render import View, csv_text, spreadsheet_text, to_pandas
 
 RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapshots.changes()}
 

@@ -9,9 +9,8 @@ import rendered_reports as reports
 import tabulate
 from rendered_reports import GIB, MIB, moved, ran
 
-from tensorlens.lines.report import LineReport
-from tensorlens.render.source import width
-from tensorlens.render.text import TextRenderer
+from tensorlens import LineReport
+from tensorlens.render import TextRenderer, width
 
 
 def text_of(report: LineReport, limit: int = 120) -> str:

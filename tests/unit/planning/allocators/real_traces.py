@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import START, Segment, SegmentBlock
-from tensorlens.records.torch_files import from_snapshot
-from tensorlens.records.torch_files.snapshots import unpickle
+from tensorlens import Recording
+from tensorlens.records import START, Segment, SegmentBlock, from_snapshot, unpickle
 
 FOLDER = Path(__file__).parents[4].parent / "shared" / "data"
 

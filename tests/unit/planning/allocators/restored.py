@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from tensorlens.planning.allocators.cuda import CachingAllocator
-from tensorlens.planning.allocators.simulated import ALLOCATED, FREE, Block, Memory
-from tensorlens.records.events import START, Segment
+from tensorlens.planning.allocators import ALLOCATED, FREE, Block, CachingAllocator, Memory
+from tensorlens.records import START, Segment
 
 SEGMENTS = 2 << 20
 """Bytes that addresses of segments are multiples of."""

@@ -4,7 +4,7 @@ import pytest
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.allocators import BFCAllocator, NoRoom
-from tensorlens.records.events import EventLog
+from tensorlens.records import EventLog
 
 KIB, MIB = 1 << 10, 1 << 20
 FIRST = 1 << 44

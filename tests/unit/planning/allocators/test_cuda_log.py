@@ -3,12 +3,10 @@
 import pytest
 from restored import restore
 
+from tensorlens import Recording
 from tensorlens.planning.allocators import CachingAllocator, Settings
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import Context, EventLog, Segment, SegmentBlock
-from tensorlens.records.stacks import Frame
-from tensorlens.render.html import html_page
-from tensorlens.render.text import TextRenderer
+from tensorlens.records import Context, EventLog, Frame, Segment, SegmentBlock
+from tensorlens.render import TextRenderer, html_page
 
 MIB = 1 << 20
 BASE = 1 << 44

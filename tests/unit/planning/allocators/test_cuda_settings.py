@@ -3,8 +3,7 @@
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.allocators import Settings
-from tensorlens.planning.allocators.settings import settings_text
+from tensorlens.planning.allocators import Settings, settings_text
 
 MIB = 1 << 20
 NOTHING = Settings()

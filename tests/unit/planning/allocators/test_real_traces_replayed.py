@@ -5,8 +5,7 @@ from real_traces import raw, read
 from restored import restore
 
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.records.events import ALLOC, START, EventLog
-from tensorlens.records.torch_files import from_snapshot
+from tensorlens.records import ALLOC, START, EventLog, from_snapshot
 
 # segments taken during the trace, blocks from memory held already, bytes reserved at the end
 TABLE = {

@@ -7,18 +7,10 @@ import pytest
 
 import tensorlens
 from tensorlens.errors import UsageError
+from tensorlens.planning import processes
+from tensorlens.planning.compare import options as compare_options
 from tensorlens.planning.compare import outcomes
-from tensorlens.planning.compare.options import checked, parsed
-from tensorlens.planning.processes import ending
-from tensorlens.planning.trials.jobs import (
-    Choice,
-    Job,
-    Measured,
-    Program,
-    Reason,
-    Trouble,
-    catalogue,
-)
+from tensorlens.planning.trials import Choice, Job, Measured, Program, Reason, Trouble, catalogue
 
 
 def make_step():
@@ -88,7 +80,7 @@ def test_what_cannot_be_pickled_is_one_line():
 
 
 def test_settings_are_applied_in_the_catalogues_order():
-    (option,) = checked(
+    (option,) = compare_options.checked(
         {"a": {"autocast": "bf16", "optimizer": "sgd", "arguments": {"width": 2}}},
         framework="torch",
         arguments={"width": 1, "depth": 3},
@@ -100,7 +92,9 @@ def test_settings_are_applied_in_the_catalogues_order():
 
 
 def test_settings_of_the_command_line():
-    found = parsed(["fused=true", "optimizer=adam", "accumulate=4", "width=8"], catalogue("torch"))
+    found = compare_options.parsed(
+        ["fused=true", "optimizer=adam", "accumulate=4", "width=8"], catalogue("torch")
+    )
     assert found == {
         "fused": True,
         "optimizer": "adam",
@@ -108,7 +102,7 @@ def test_settings_of_the_command_line():
         "arguments": {"width": 8},
     }
     with pytest.raises(UsageError, match="NAME=VALUE"):
-        parsed(["fused"], catalogue("torch"))
+        compare_options.parsed(["fused"], catalogue("torch"))
 
 
 class FakeLauncher:
@@ -173,6 +167,6 @@ def test_what_ends_it_need_not_be_memory():
 
 
 def test_how_processes_end():
-    assert ending(3) == "ended by itself (exit code 3)"
-    assert ending(-9) == "was ended by SIGKILL: the system may have run out of memory"
-    assert ending(-11) == "was ended by SIGSEGV: a crash"
+    assert processes.ending(3) == "ended by itself (exit code 3)"
+    assert processes.ending(-9) == "was ended by SIGKILL: the system may have run out of memory"
+    assert processes.ending(-11) == "was ended by SIGSEGV: a crash"

@@ -6,8 +6,8 @@ import types
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.estimate.target import framework_of, program
-from tensorlens.planning.trials.jobs import Program
+from tensorlens.planning.estimate import framework_of, target
+from tensorlens.planning.trials import Program
 
 
 def made(source, name="make_step", **given):
@@ -84,6 +84,6 @@ def test_a_text_is_of_what_its_file_imports(source, framework, tmp_path, monkeyp
     tmp_path.joinpath("a_train_file.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     for text in ("a_train_file.py:make_step", "a_train_file:make_step"):
-        assert framework_of(text, program(text)) == framework
+        assert framework_of(text, target.program(text)) == framework
     with pytest.raises(UsageError):
-        program("no_such_file:make_step")
+        target.program("no_such_file:make_step")

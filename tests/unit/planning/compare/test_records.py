@@ -5,18 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from tensorlens import Comparison
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.loading import parse
-from tensorlens.planning.compare.result import (
-    BATCH,
-    LEAST,
-    QUICK,
-    Comparison,
-    Outcome,
-    ratio,
-)
-from tensorlens.render.html import html_page
-from tensorlens.render.text import TextRenderer
+from tensorlens.planning.compare import Outcome, result
+from tensorlens.render import TextRenderer, html_page
 
 MIB = 1 << 20
 
@@ -53,7 +46,7 @@ def test_the_least_memory_and_the_least_within_a_tenth_of_the_speed():
         outcome("slow", 40 * MIB, (2.0, 2.2, 1.8), (2.0, 1.0)),
         outcome("quick", 70 * MIB, (1.05, 1.155, 0.945), (2.0, 1.0)),
     )
-    assert answers(found) == {LEAST: ("slow",), BATCH: (), QUICK: ("quick",)}
+    assert answers(found) == {result.LEAST: ("slow",), result.BATCH: (), result.QUICK: ("quick",)}
     assert found.saved("slow") == 60 * MIB
     assert found.time_ratio("slow").point == pytest.approx(2)
     assert found.time_ratio("slow").verdict == "slower"
@@ -73,13 +66,13 @@ def test_what_takes_more_memory_and_more_time_is_not_in_the_pareto_set():
 def test_no_difference_is_an_answer():
     found = comparison(BASE, outcome("same", 100 * MIB, (1.1, 0.9, 1.0), (2.0, 1.0)))
     assert found.time_ratio("same").verdict == "no difference"
-    assert answers(found)[LEAST] == ("base", "same")
+    assert answers(found)[result.LEAST] == ("base", "same")
     assert "no difference to the baseline: 100.00 MiB" in str(found)
 
 
 def test_one_repeat_says_nothing_of_noise():
-    assert ratio((2.0,), (1.0,)).verdict == "unknown"
-    assert ratio((), (1.0,)) is None
+    assert result.ratio((2.0,), (1.0,)).verdict == "unknown"
+    assert result.ratio((), (1.0,)) is None
 
 
 def test_times_of_one_run_are_no_result():
@@ -89,7 +82,7 @@ def test_times_of_one_run_are_no_result():
     text = str(found)
     assert "7.35" not in text
     assert "time: n/a, timing noise unknown after one run; use repeats=3 (--repeats 3)" in text
-    assert answers(found) == {LEAST: ("slow",), BATCH: (), QUICK: ()}
+    assert answers(found) == {result.LEAST: ("slow",), result.BATCH: (), result.QUICK: ()}
     assert found.pareto == ()
     assert "7.35" not in found.to_csv()
 
@@ -101,7 +94,7 @@ def test_a_time_that_noise_hides_is_no_result():
     assert "too noisy" in str(found)
     said = "times are lost in noise; use more steps: steps=..., --steps"
     assert said in " ".join(str(found).split())
-    assert answers(found)[QUICK] == ()
+    assert answers(found)[result.QUICK] == ()
     assert found.pareto == ()
 
 
@@ -110,16 +103,16 @@ def test_what_is_told_no_better_than_to_a_tenth_is_not_within_a_tenth():
     e = 2.718281828459045
     unsure = outcome("unsure", 40 * MIB, (e**-0.06, 1.1, 0.9 * e**0.06))
     found = comparison(BASE, unsure)
-    assert answers(found)[QUICK] == ()
+    assert answers(found)[result.QUICK] == ()
     assert found.pareto == ("unsure",)
     sure = outcome("sure", 60 * MIB, (1.01, 1.111, 0.909))
-    assert answers(comparison(BASE, unsure, sure))[QUICK] == ("sure",)
+    assert answers(comparison(BASE, unsure, sure))[result.QUICK] == ("sure",)
 
 
 def test_the_interval_is_students():
     # logarithms 0, 1 and 2: mean 1, deviation 1, t of 2 degrees of freedom 4.303
     e = 2.718281828459045
-    found = ratio((1.0, e, e * e), (1.0, 1.0, 1.0))
+    found = result.ratio((1.0, e, e * e), (1.0, 1.0, 1.0))
     assert found.point == pytest.approx(e)
     assert found.high == pytest.approx(e ** (1 + 4.303 / 3**0.5))
     assert found.verdict == "no difference"
@@ -132,7 +125,7 @@ def test_the_largest_batch():
         outcome("none", 95, missing={"largest_batch": "it takes no batch"}),
         capacity=1000,
     )
-    assert answers(found)[BATCH] == ("more",)
+    assert answers(found)[result.BATCH] == ("more",)
     text = str(found)
     assert "25, 2.50 times the baseline's" in text
     assert "26: out of memory" in text
@@ -182,7 +175,11 @@ def test_peaks_of_the_baseline_and_of_the_least_option_are_told_with_their_lines
 
 def test_nothing_ran():
     found = comparison(Outcome("a", status="failed", why="no"))
-    assert found.pareto == () and answers(found) == {LEAST: (), BATCH: (), QUICK: ()}
+    assert found.pareto == () and answers(found) == {
+        result.LEAST: (),
+        result.BATCH: (),
+        result.QUICK: (),
+    }
     assert "no option has figures" in str(found)
     html_page(found)
 

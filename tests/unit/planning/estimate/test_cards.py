@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tensorlens import Card
 from tensorlens.errors import UsageError
-from tensorlens.planning.card import DEFAULT, H100, Card, find_card
-from tensorlens.planning.estimate.assembly import KERNELS, context_overhead
-from tensorlens.planning.estimate.result import CONTEXT
-from tensorlens.planning.trace import Trace
-from tensorlens.records.events import ALLOC, Context
+from tensorlens.planning import DEFAULT, H100, Trace, find_card
+from tensorlens.planning.estimate import assembly, context_overhead, result
+from tensorlens.records import ALLOC, Context
 
 MIB = 2**20
 
@@ -108,7 +107,7 @@ def test_host_memory_has_nothing_beside_it():
 
 def test_a_context_and_kernels_are_apart():
     context, kernels = context_overhead(H100, traced())
-    assert (context.name, kernels.name) == (CONTEXT, KERNELS)
+    assert (context.name, kernels.name) == (result.CONTEXT, assembly.KERNELS)
     assert context.apart and kernels.apart
     for term in (context, kernels):
         assert 0 < term.nbytes.low < term.nbytes.point < term.nbytes.high < 2**30

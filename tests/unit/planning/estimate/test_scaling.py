@@ -1,22 +1,14 @@
-import importlib
+import sys
 
 import pytest
 
-from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.estimate.result import Estimate, Range
-from tensorlens.planning.estimate.scaling import (
-    OPTIMIZER,
-    PASS,
-    SETUP,
-    fit_curve,
-    peaks_by_place,
-    scaling,
-)
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Label, Mark
+from tensorlens import Estimate, Recording, TensorlensError, scaling
+from tensorlens.errors import UsageError
+from tensorlens.planning.estimate import OPTIMIZER, PASS, SETUP, Range, fit_curve, peaks_by_place
+from tensorlens.records import ALLOC, FREE, Context, EventLog, Label, Mark
 
 # the package has a function of the same name
-module = importlib.import_module("tensorlens.planning.estimate.scaling")
+module = sys.modules[fit_curve.__module__]
 
 KIB, MIB = 1024, 1024**2
 GPU = "cuda:0"

@@ -3,13 +3,10 @@
 import pytest
 
 from tensorlens.errors import UsageError
+from tensorlens.planning import H100, DeviceSpec, Trace
 from tensorlens.planning.allocators import Settings
-from tensorlens.planning.card import H100, DeviceSpec
-from tensorlens.planning.estimate.assembly import assemble
-from tensorlens.planning.estimate.result import Fit, Range
-from tensorlens.planning.estimate.simulation import Simulation, least_capacity
-from tensorlens.planning.trace import Trace
-from tensorlens.records.events import ALLOC, FREE, Mark
+from tensorlens.planning.estimate import Fit, Range, Simulation, assemble, least_capacity
+from tensorlens.records import ALLOC, FREE, Mark
 
 MIB = 1 << 20
 

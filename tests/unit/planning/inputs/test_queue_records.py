@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import tensorlens
+from tensorlens import Queue
 from tensorlens.errors import FileFormatError
 from tensorlens.loading import parse
-from tensorlens.records.queues import ObjectContainer, Queue, QueuePart, QueueWorker
-from tensorlens.render.text import TextRenderer
+from tensorlens.records import ObjectContainer, QueuePart, QueueWorker
+from tensorlens.render import TextRenderer
 
 
 def full():

@@ -4,15 +4,12 @@ import sys
 
 import pytest
 
+from tensorlens import Recording, suggest
 from tensorlens.errors import UsageError
-from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest import checkpoints
-from tensorlens.planning.suggest.api import suggest
-from tensorlens.planning.suggest.recorded_steps import Replay
-from tensorlens.planning.torch.step_facts import unused
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, Context, EventLog
-from tensorlens.records.origin import Origin
+from tensorlens.planning import RepeatedBlock
+from tensorlens.planning.suggest import Replay, checkpoints
+from tensorlens.planning.torch import step_facts
+from tensorlens.records import ALLOC, FREE, Context, EventLog, Origin
 
 
 def log_of(*changes):
@@ -101,7 +98,7 @@ def test_repeated_paths_are_numbered_alike_and_outermost():
 def test_variables_that_are_not_looked_at_again():
     def function(given):
         first, _second, third = 1, 2, 3
-        seen = unused(sys._getframe())
+        seen = step_facts.unused(sys._getframe())
         fourth = third
         first = 5
         return seen, fourth, first
@@ -116,7 +113,7 @@ def test_a_loop_goes_round_once_more():
         carried, made, seen = 0, 0, ()
         for each in (1, 2):
             made = carried + each
-            seen = unused(sys._getframe())
+            seen = step_facts.unused(sys._getframe())
             carried = each
         return seen, made
 
@@ -132,7 +129,7 @@ def test_what_inner_functions_see_is_left_out():
         def inner():
             return shared
 
-        return unused(sys._getframe()), inner
+        return step_facts.unused(sys._getframe()), inner
 
     assert "shared" not in function()[0]
 

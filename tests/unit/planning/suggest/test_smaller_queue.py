@@ -2,12 +2,10 @@
 
 import pytest
 
-from tensorlens.planning.step_facts import PrefetchQueue, StepFacts
-from tensorlens.planning.suggest.api import _suggestions
-from tensorlens.planning.suggest.recorded_steps import RecordedSteps
-from tensorlens.planning.suggest.state import queue_change
-from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, Context, EventLog
+from tensorlens import Recording
+from tensorlens.planning import PrefetchQueue, StepFacts
+from tensorlens.planning.suggest import RecordedSteps, api, queue_change
+from tensorlens.records import ALLOC, Context, EventLog
 
 PEAK = 1_000_000
 ONE = 4096
@@ -53,7 +51,7 @@ def test_what_is_as_small_as_it_can_be():
 
 
 def told(record):
-    return _suggestions(record, queue_change(record), 3, "")
+    return api._suggestions(record, queue_change(record), 3, "")
 
 
 def test_it_is_told_where_it_is_a_hundredth_of_what_the_host_holds():

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tensorlens import Suggestions
 from tensorlens.errors import UsageError
 from tensorlens.loading import parse
-from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
-from tensorlens.planning.suggest.verification import verified
-from tensorlens.render.html import html_page
-from tensorlens.render.text import TextRenderer
+from tensorlens.planning.suggest import Method, Suggestion, verified
+from tensorlens.render import TextRenderer, html_page
 
 MIB = 1 << 20
 CHECKPOINT = Suggestion(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tensorlens.planning.compare.result import Comparison, Outcome
-from tensorlens.planning.suggest import verification
-from tensorlens.planning.suggest.result import Suggestion, Suggestions
+from tensorlens import Comparison, Suggestions
+from tensorlens.planning.compare import Outcome
+from tensorlens.planning.suggest import Suggestion, verification
 
 MIB = 1 << 20
 BEFORE, AFTER = (21 * MIB, 23 * MIB, 21 * MIB), (15 * MIB, 15 * MIB, 17 * MIB)
