@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.planning.tensorflow import StepInput, TracedStep, TraceRequest, optimized, run
+from tensorlens.planning.tensorflow import StepInput, TracedStep, TraceRequest, execute, optimized
 from tensorlens.records import ALLOC
 from tests.tensorflow.estimate_requests import Requests
 
@@ -25,7 +25,7 @@ def simulated(function):
     feeds = [StepInput(x.op.name, "x", "input", x.dtype.name, tuple(x.shape)) for x in graph.inputs]
     traced = TracedStep(function=concrete, variables=[], feeds=feeds, gradients={}, layers=None)
     requests = Requests()
-    run.execute(traced, optimized(traced), TraceRequest(1, device="cpu"), requests, pytest.fail)
+    execute(traced, optimized(traced), TraceRequest(1, device="cpu"), requests, pytest.fail)
     return sorted(requests.sizes[requests.sizes_before :])
 
 

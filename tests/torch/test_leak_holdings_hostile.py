@@ -9,7 +9,7 @@ import pytest
 import torch
 from census_models import Mlp
 
-from tensorlens.frameworks.torch import Holdings, live_tensors, scan_python
+from tensorlens.frameworks.torch import Holdings, PythonScan, live_tensors
 from tensorlens.heap import holders
 
 RAN = []
@@ -160,7 +160,7 @@ def test_nothing_waits_for_the_collector():
 
 
 def test_without_the_compiled_readers(monkeypatch):
-    monkeypatch.setattr(live_tensors, "open_scan", scan_python.PythonScan)
+    monkeypatch.setattr(live_tensors, "open_scan", PythonScan)
     monkeypatch.setattr(holders, "native", lambda: None)
     weight = torch.ones(5, requires_grad=True)
     batch = torch.ones(5)

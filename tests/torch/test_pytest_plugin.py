@@ -245,6 +245,7 @@ def test_it():
         "tensorlens.integrations",
         "tensorlens.integrations.pytest",
         "tensorlens.integrations.pytest_limits",
+        "tensorlens.lazy",
         "tensorlens.units",
     }
 """,

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from tensorlens.frameworks.torch import ODD, REQUIRES_GRAD, NativeScan, PythonScan, Scan, open_scan
-from tensorlens.frameworks.torch import scan as scans
 from tensorlens.native import NativeUnavailable
 
 BASE = torch._C.TensorBase
@@ -450,6 +449,7 @@ def test_without_a_compiler_tensors_are_read_from_python(monkeypatch):
     def refuse():
         raise NativeUnavailable("no compiler")
 
+    scans = sys.modules[open_scan.__module__]
     monkeypatch.setattr(scans, "NativeScan", refuse)
     monkeypatch.setattr(scans, "_reason", None)
     assert read(open_scan(), torch.zeros(3))["nbytes"] == 12

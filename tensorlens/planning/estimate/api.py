@@ -254,13 +254,13 @@ class KerasRequest:
     def ask(self, runner: Runner) -> Estimate:
         """Trace the step in this process and return the answer."""
         # TensorFlow is there already, or there would be no model
-        from tensorlens.planning.tensorflow.run import run
         from tensorlens.planning.tensorflow.tracing import TraceRequest
+        from tensorlens.planning.tensorflow.train_step import train_step_trace
 
         spec = self.spec
         asked = TraceRequest(self.batch, device=spec.kind, card=spec.card, **self.options)
         try:
-            trace = run(self.model, asked)
+            trace = train_step_trace(self.model, asked)
         except TensorlensError:
             raise
         except Exception as error:

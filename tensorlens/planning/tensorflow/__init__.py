@@ -1,8 +1,8 @@
 """Planning for TensorFlow: memory options, and estimates of a Keras model's train step.
 
-Importing this imports neither. :mod:`.settings` has the options (``docs/compare.md`` tells what
-each one does), :mod:`.measurement` runs a program with them, or traces it; :mod:`.run` makes an
-estimate from a step's graph alone.
+Importing this imports neither. :mod:`.options` has the options (``docs/compare.md`` tells what
+each one does), :mod:`.measurement` runs a program with them, or traces it; :mod:`.train_step`
+traces a train step from its graph alone.
 """
 
 from __future__ import annotations
@@ -73,5 +73,6 @@ attach(
         "graph_run": ("Machine", "eager_lasts"),
         "step_facts": ("StepWatch",),
         "tracing": ("StepInput", "TraceRequest", "TracedStep"),
+        "train_step": ("execute",),
     },
 )

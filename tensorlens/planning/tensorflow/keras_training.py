@@ -147,14 +147,16 @@ def traced(
     """
     if not isinstance(error, Training):
         return None
-    from tensorlens.planning.tensorflow.run import run
     from tensorlens.planning.tensorflow.tracing import TraceRequest
+    from tensorlens.planning.tensorflow.train_step import train_step_trace
 
     model = error.model
     known: dict[str, Any] = {"batch": error.batch or SAMPLES, "eager": bool(model.run_eagerly)}
     if not model.built and error.shape is not None:
         known["input_shape"] = error.shape
-    trace = run(model, TraceRequest(**{**known, **options, "device": device, "card": card}))
+    trace = train_step_trace(
+        model, TraceRequest(**{**known, **options, "device": device, "card": card})
+    )
     if error.is_of_program:
         trace.cautions.append(Caution(_ENDED.format(model.name)))
     return trace

@@ -44,7 +44,7 @@ _RUNTIME = 16 << 10
 
 
 @paused_collector()
-def run(model: Any, asked: TraceRequest) -> Trace:
+def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
     """Return what one train step of a model asks of its device's allocator.
 
     The model, its weights and its optimizer stay as they are.
