@@ -6,8 +6,9 @@ attach(
     __name__,
     {
         "epoch_report": ("EVALUATE", "EpochLevel", "FIT", "PREDICT", "SteadyGrowth"),
-        "pytest_baseline": ("Baseline", "tolerance_of"),
-        "pytest_limits": ("Limits",),
+        "pytest.assertions": (),
+        "pytest.baseline": ("Baseline", "tolerance_of"),
+        "pytest.limits": ("Limits",),
         "sampler": ("Follower", "Trend"),
         "step_monitor": ("StepMonitor",),
     },

@@ -16,7 +16,7 @@ from tensorlens.errors import TensorlensError
 from tensorlens.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from tensorlens.integrations.assertions import Peaks
+    from tensorlens.integrations.pytest.assertions import Peaks
     from tensorlens.leaks.residue import LineResidue, Stretch
 
 _DEVICE = re.compile(r"[a-z]+(:\d+)?")
@@ -39,7 +39,7 @@ class Limits:
     def watch(self) -> Callable[[], None]:
         """Watch from now on, if a framework is there; return what ends that."""
         from tensorlens.frameworks.registry import adapters, arrivals
-        from tensorlens.integrations.assertions import Peaks
+        from tensorlens.integrations.pytest.assertions import Peaks
         from tensorlens.leaks.residue import Stretch
 
         watched = adapters()
@@ -117,7 +117,7 @@ def _refused(item: pytest.Item, mark: pytest.Mark, text: str) -> pytest.UsageErr
 
 def excess_text(remains: Sequence[LineResidue], limit: int) -> str:
     """Return what is left of a test beyond its limit, in words."""
-    from tensorlens.integrations.assertions import remains_text
+    from tensorlens.integrations.pytest.assertions import remains_text
 
     total = format_bytes(sum(each.nbytes for each in remains))
     head = f"{total} of tensors outlive the test, its limit is {format_bytes(limit)}"

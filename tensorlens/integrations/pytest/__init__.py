@@ -12,10 +12,10 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tensorlens.errors import TensorlensError
-from tensorlens.integrations.pytest_limits import Limits, excess_text, limits_of
+from tensorlens.integrations.pytest.limits import Limits, excess_text, limits_of
 
 if TYPE_CHECKING:
-    from tensorlens.integrations.assertions import TensorMemory
+    from tensorlens.integrations.pytest.assertions import TensorMemory
 
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
@@ -68,8 +68,8 @@ def _measure_all(config: pytest.Config) -> None:
         raise pytest.UsageError("--tensorlens-update needs a file: --tensorlens-baseline FILE")
     if not top and not file:
         return
-    from tensorlens.integrations.pytest_baseline import Baseline, tolerance_of
-    from tensorlens.integrations.pytest_peaks import PeakPlugin
+    from tensorlens.integrations.pytest.baseline import Baseline, tolerance_of
+    from tensorlens.integrations.pytest.peaks import PeakPlugin
 
     try:
         tolerance = tolerance_of(config.getini("tensorlens_tolerance"))
@@ -83,7 +83,7 @@ def _measure_all(config: pytest.Config) -> None:
 @pytest.fixture
 def tensor_memory() -> Iterator[TensorMemory]:
     """Bytes of tensors that the test has allocated at once: ``tensor_memory.peak("cpu")``."""
-    from tensorlens.integrations.assertions import TensorMemory
+    from tensorlens.integrations.pytest.assertions import TensorMemory
 
     memory = TensorMemory()
     yield memory

@@ -25,8 +25,8 @@ from IPython.display import display
 
 from tensorlens import errors
 from tensorlens.errors import TensorlensError
-from tensorlens.integrations.ipython_options import magic, parsed
-from tensorlens.integrations.ipython_source import ProfiledSource
+from tensorlens.integrations.ipython.options import magic, parsed
+from tensorlens.integrations.ipython.source import ProfiledSource
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import LineReport
 from tensorlens.render import file_content, save, write_whole

@@ -11,8 +11,8 @@ import pytest
 
 from tensorlens.errors import TensorlensError
 from tensorlens.guards import guarded
-from tensorlens.integrations.assertions import Peaks
-from tensorlens.integrations.pytest_baseline import Baseline
+from tensorlens.integrations.pytest.assertions import Peaks
+from tensorlens.integrations.pytest.baseline import Baseline
 from tensorlens.render.figures import size
 
 _PROPERTY = "tensorlens_peak"
