@@ -2,6 +2,8 @@
 
 import io
 import math
+import os
+import shutil
 
 import pytest
 import torch
@@ -248,6 +250,44 @@ def test_checkpoint_in_an_open_file_comes_back_and_the_file_is_as_before(tmp_pat
     assert old.read_bytes() == b"trained for a week"
     assert own.read_bytes() == b"after"
     assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "own.bin"}
+
+
+def test_checkpoint_saved_beside_and_renamed_comes_back_and_the_file_is_as_before(tmp_path):
+    old, new, beside = (tmp_path / name for name in ("old.pt", "new.pt", "beside.pt"))
+    old.write_bytes(b"trained for a week")
+    with staged():
+        net = nn.Linear(3, 4)
+        for path, rename in ((old, os.replace), (new, os.rename), (old, shutil.move)):
+            torch.save(net.state_dict(), beside)
+            rename(beside, path)
+            assert torch.load(path)["weight"].shape == (4, 3)
+            with beside.open("wb") as file:
+                torch.save(net.state_dict(), file)
+            beside.replace(path)
+            with pytest.raises(FileNotFoundError):
+                torch.load(tmp_path / "other.pt")
+        (tmp_path / "own.bin").write_bytes(b"own")
+        (tmp_path / "own.bin").rename(tmp_path / "moved.bin")
+    assert old.read_bytes() == b"trained for a week"
+    assert (tmp_path / "moved.bin").read_bytes() == b"own"
+    assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "moved.bin"}
+
+
+def test_a_file_that_is_not_opened_is_as_before(tmp_path):
+    path = tmp_path / "old.bin"
+    path.write_bytes(b"before")
+    with staged(), pytest.raises(ValueError, match="binary mode"):
+        open(path, "wb", encoding="utf-8")  # noqa: PTH123
+    assert path.read_bytes() == b"before"
+
+
+def test_a_state_in_memory_is_not_taken_for_one_that_is_gone():
+    real = io.BytesIO()
+    torch.save(torch.zeros(5), real)
+    with staged():
+        for _ in range(10):
+            torch.save(torch.zeros(3), io.BytesIO())
+            assert torch.load(io.BytesIO(real.getvalue())).shape == (5,)
 
 
 def test_a_saved_state_takes_no_memory(stage, tmp_path):

@@ -25,9 +25,9 @@ from tensorlens.planning.tensorflow.keras_training import (
     step_of,
     training_patches,
 )
-from tensorlens.planning.torch.checkpoints import copy_patches
 from tensorlens.planning.torch.device import Readiness, measure_with
 from tensorlens.planning.torch.distributed import distributed
+from tensorlens.planning.torch.fake_copies import copy_patches
 from tensorlens.planning.torch.memory import Temporaries
 from tensorlens.planning.torch.memory.attention import fused_attention
 from tensorlens.planning.torch.memory.host_kernels import HostKernels

@@ -20,7 +20,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tensorlens.planning.patches import intercepted, patched
-from tensorlens.planning.torch.checkpoints import writer_patches
+from tensorlens.planning.torch.safetensors_files import safetensors_patches
+from tensorlens.planning.torch.saved_files import saved_file_patches
 from tensorlens.planning.torch.values.const_propagation import are_known, compute, known, makers
 from tensorlens.planning.torch.values.selections import SELECTIONS
 from tensorlens.planning.trace import caution
@@ -43,7 +44,8 @@ def value_patches() -> Iterator[None]:
     answers = DataDependentValues()
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
-        stack.enter_context(writer_patches())
+        stack.enter_context(saved_file_patches())
+        stack.enter_context(safetensors_patches())
         for name, method in methods(answers.scalar).items():
             stack.enter_context(patched(FakeTensor, name, method))
         from torch.nn import functional
