@@ -70,16 +70,17 @@ def rank_report(record: Any, file: str, rank: int, world_size: int | None) -> Ra
     if reduce is None:
         kind = getattr(record, "KIND", type(record).__name__)
         raise UsageError(f"{file}: ranks are not compared by a {kind}")
-    reduced: RankReport = reduce(record)
-    if not reduced.figures:
-        raise UsageError(f"{file}: it has no bytes of any device")
+    try:
+        reduced: RankReport = reduce(record)
+    except _NoDevice:
+        raise UsageError(f"{file}: it has no bytes of any device") from None
     notes = tuple(f"rank {rank} {note}" for note in reduced.notes)
     return replace(
         reduced, rank=rank, world_size=world_size, file=file, kind=record.KIND, notes=notes
     )
 
 
-def _reduced(item: str, device: str = "", *found: Any, **others: Any) -> RankReport:
+def _reduced(item: str, device: str, *found: Any, **others: Any) -> RankReport:
     """Return what a record alone says: device, figures, items, lines."""
     return RankReport(0, None, "", "", item, device, *found, **others)
 
@@ -87,8 +88,6 @@ def _reduced(item: str, device: str = "", *found: Any, **others: Any) -> RankRep
 def _recording(recording: Recording) -> RankReport:
     peaks = {device: recording.peak(device) for device in recording.devices}
     device = _device({name: peak.bytes for name, peak in peaks.items()})
-    if device is None:
-        return _reduced("tensor")
     peak = peaks[device]
     figures = {"peak": peak.bytes}
     if peak.reserved is not None:
@@ -105,8 +104,6 @@ def _recording(recording: Recording) -> RankReport:
 def _snapshot(snapshot: Snapshot) -> RankReport:
     ledger = snapshot.ledger
     device = _device({name: each.allocated or each.named for name, each in ledger.items()})
-    if device is None:
-        return _reduced("tensor")
     found = ledger[device]
     levels = {"allocated": found.allocated, "reserved": found.reserved, "other": found.other}
     items, lines = Counter[str](), dict[str, str]()
@@ -165,8 +162,6 @@ def _lines(report: LineReport) -> RankReport:
                     took = memory.peak if memory.rise is None else memory.rise
                     items.setdefault(each, {})[name] = took
     device = _device(peaks)
-    if device is None:
-        return _reduced("line")
     return _reduced("line", device, {"peak": peaks[device]}, items[device])
 
 
@@ -177,8 +172,6 @@ def _leaks(report: LeakReport) -> RankReport:
         name = f"{line}{f', held by {leak.path}' if leak.path else ''}"
         items.setdefault(leak.device, Counter())[name] += round(leak.bytes_per_step)
     device = _device({name: sum(found.values()) + 1 for name, found in items.items()})
-    if device is None:
-        return _reduced("leak")
     return _reduced("leak", device, {"bytes per step": items[device].total()}, items[device])
 
 
@@ -190,7 +183,13 @@ _REDUCED: Sequence[tuple[type, Any]] = (
 )
 
 
-def _device(held: Mapping[str, int]) -> str | None:
+def _device(held: Mapping[str, int]) -> str:
     """Return the device that a rank works on: the accelerator that holds most, else the host."""
     used = {name: nbytes for name, nbytes in held.items() if nbytes > 0}
-    return max(used, key=lambda name: (name != "cpu", used[name]), default=None)
+    if not used:
+        raise _NoDevice
+    return max(used, key=lambda name: (name != "cpu", used[name]))
+
+
+class _NoDevice(Exception):
+    pass

@@ -130,7 +130,9 @@ class ExitReport:
         if self._reporting:  # a pool ends its workers so, which may be at their exit already
             self._fatal = number
             return
-        self._end(signal.Signals(number).name, _callers(frame))
+        # of no frame it would be our own stack
+        callers = () if frame is None else traceback.walk_stack(frame)
+        self._end(signal.Signals(number).name, callers)
         try:
             self._run()
         finally:
@@ -184,12 +186,6 @@ def _one_interrupt_later() -> Iterator[list[int]]:
         yield noted
     finally:
         signal.signal(signal.SIGINT, default)
-
-
-def _callers(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
-    while frame is not None:
-        yield frame, frame.f_lineno
-        frame = frame.f_back
 
 
 def _frames_of(error: BaseException) -> list[tuple[FrameType, int]]:

@@ -135,7 +135,7 @@ class Accelerators:
         self._check(device)
         counter = self._counters.get(device)
         if counter is None:
-            kind, index = _split(device)
+            kind, index = kind_and_index(device)
             counter = self._counters.setdefault(device, DeviceCounter(self.backends[kind], index))
         return counter
 
@@ -153,7 +153,7 @@ class Accelerators:
     def _check(self, device: str) -> None:
         if device == "cpu":
             return
-        kind, index = _split(device)
+        kind, index = kind_and_index(device)
         backend = self.backends.get(kind)
         if backend is None:
             version = getattr(self._torch, "__version__", "")
@@ -214,7 +214,8 @@ def pinned() -> int:
     return int(figures().get("active_bytes.current", UNKNOWN))
 
 
-def _split(device: str) -> tuple[str, int]:
+def kind_and_index(device: str) -> tuple[str, int]:
+    """Return the two parts of a device's name."""
     kind, _, index = device.partition(":")
     return kind, int(index or 0)
 

@@ -18,7 +18,7 @@ from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS
 from tensorlens.planning.trials.step_runner import checked_step
 from tensorlens.recording.analysis.event_index import event_index
-from tensorlens.recording.analysis.levels import chosen, device_peak
+from tensorlens.recording.analysis.levels import chosen, device_peak, level_changes
 from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
@@ -205,18 +205,10 @@ class Replay:
 
     def __init__(self, log: EventLog, device: int) -> None:
         self._log = log
-        self._changes = array("q", bytes(8 * (len(log) + 1)))
+        self._changes = array("q", [*level_changes(log, device), 0])
         self._moved: dict[int, int] = {}
         """Changes right before a row by frees and blocks that were moved."""
         self._inserted: dict[int, list[int]] = {}
-        sizes, changes = log.size, self._changes
-        for row, (kind, here, pair) in enumerate(zip(log.kind, log.device, log.pair, strict=True)):
-            if here != device:
-                continue
-            if kind < FREE:
-                changes[row] = sizes[row]
-            elif kind == FREE and pair >= 0:
-                changes[row] = -sizes[pair]
 
     def remove(self, row: int) -> None:
         """Let an allocation not be made."""

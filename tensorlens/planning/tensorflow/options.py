@@ -35,15 +35,7 @@ class Stage(stage.Stage):
         return [layer for layer in found if id(layer) not in inside and children_of(layer)]
 
 
-class Option(stage.Option[Stage]):
-    """One option, which counts how often it took effect."""
-
-    uses = 0
-    """How often the program did something that the option changes."""
-
-    def used(self) -> None:
-        """Count one use."""
-        self.uses += 1
+Option = stage.Option[Stage]
 
 
 def children_of(layer: Any) -> list[Any]:
@@ -171,14 +163,6 @@ class RecomputeBlocks(Option):
         classes = ", ".join(sorted({type(block).__name__ for block in blocks}))
         self.stage.notes.append(f"recompute: {len(blocks)} blocks ({classes})")
 
-    def finished(self) -> None:
-        """Say so where the blocks did not run: they were traced before."""
-        if not self.uses:
-            raise CannotApply(
-                "recompute=blocks changes nothing: no step calls a block that was not called"
-                " within make_step()"
-            )
-
     def _recomputed(self, block: Any) -> None:
         call = block.call
 
@@ -268,13 +252,6 @@ class RunEagerly(Option):
                 yield
         finally:
             tf.config.run_functions_eagerly(before)
-
-    def finished(self) -> None:
-        """Say so where nothing was compiled and no function called."""
-        if not self.uses:
-            raise CannotApply(
-                "run_eagerly changes nothing: no model is compiled and no tf.function called"
-            )
 
     def _counted(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         self.used()

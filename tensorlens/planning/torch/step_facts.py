@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.census.findings import look
-from tensorlens.frameworks.torch.census.graph import walk
+from tensorlens.frameworks.torch.census.graph import storage_addresses, walk
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name
 from tensorlens.planning.patches import intercepted
@@ -111,7 +111,8 @@ class StepWatch:
         graph = walk((each.grad_fn for each in roots), lambda: True)
         saved = [each.tensor for each in graph.saved]
         self._has_low_precision |= any(each.dtype in _LOWER for each in (*roots, *saved))
-        needed = {_address(each) for each in (*roots, *saved, *graph.leaves.values())}
+        kept = (*roots, *saved, *graph.leaves.values())
+        needed = {address for each in kept for address in storage_addresses(each)}
         if not self.is_last:
             return
         self._unused_variables.clear()
@@ -124,20 +125,12 @@ class StepWatch:
         code, tensor = frame.f_code, frame.f_locals.get(name)
         if not isinstance(tensor, torch.Tensor) or tensor.is_leaf:
             return
-        address = _address(tensor)
+        address = next(storage_addresses(tensor), 0)
         if address and address not in needed:
             function = code.co_qualname
             self._unused_variables[function, name] = UnusedVariable(
                 name, function, code.co_filename, frame.f_lineno, address
             )
-
-
-def _address(tensor: Any) -> int:
-    try:
-        return int(tensor.untyped_storage().data_ptr())
-    except Exception:
-        # sparse tensors and the like have none of their own
-        return 0
 
 
 def _described(optimizer: torch.optim.Optimizer) -> OptimizerFacts:

@@ -34,6 +34,11 @@ S = TypeVar("S", bound=Stage)
 class Option(Generic[S]):
     """One setting; each method is a place where it can act."""
 
+    unused = ""
+    """The refusal after the steps where it never took effect; empty: it always does."""
+    uses = 0
+    """How often the program did something that the setting changes."""
+
     def __init__(self, value: Any, stage: S) -> None:
         self.value = value
         self.stage = stage
@@ -53,8 +58,14 @@ class Option(Generic[S]):
         """Return the step to run in the place of ``step``."""
         return step
 
+    def used(self) -> None:
+        """Count one use."""
+        self.uses += 1
+
     def finished(self) -> None:
-        """Say after the steps whether it could do anything."""
+        """Refuse after the steps what never took effect."""
+        if self.unused and not self.uses:
+            raise CannotApply(self.unused)
 
 
 B = TypeVar("B")
@@ -124,7 +135,7 @@ class Optioned:
         return self._stepping(step)
 
     def finished(self) -> None:
-        """Say after the steps whether each option could do anything."""
+        """Refuse after the steps options that never took effect."""
         for option in self._options:
             option.finished()
 

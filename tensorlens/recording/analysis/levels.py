@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -37,18 +37,19 @@ def device_levels(recording: Recording, device: str) -> array[int]:
 
 
 def _device_levels(log: EventLog, device: str) -> array[int]:
-    number, sizes = log.devices.index(device), log.size
-    changes = (
-        0
-        if here != number
-        else size
-        if kind < FREE
-        else -sizes[pair]
-        if kind == FREE and pair >= 0
-        else 0
-        for kind, here, size, pair in zip(log.kind, log.device, sizes, log.pair, strict=True)
-    )
-    return array("q", accumulate(changes))
+    return array("q", accumulate(level_changes(log, log.devices.index(device))))
+
+
+def level_changes(log: EventLog, device: int) -> Iterator[int]:
+    """Yield by how many bytes each event changes what is handed out on a device."""
+    sizes = log.size
+    for kind, here, size, pair in zip(log.kind, log.device, sizes, log.pair, strict=True):
+        if here != device:
+            yield 0
+        elif kind < FREE:
+            yield size
+        else:
+            yield -sizes[pair] if kind == FREE and pair >= 0 else 0
 
 
 def device_peak(recording: Recording, device: str) -> tuple[int, int]:

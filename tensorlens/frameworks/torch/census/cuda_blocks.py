@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorlens.records.ledger import Term, UnnamedBlock
 from tensorlens.records.tensors import SourceLine
@@ -73,14 +73,14 @@ def account(
     """
     own = [segment for segment in segments if segment["device"] == index]
     ranges = _union(storages)
-    handed_out = sorted(_handed_out(own), key=lambda block: block.start)
-    covered = _overlaps(ranges, [(block.start, block.start + block.size) for block in handed_out])
-    named = sum(block.size for block, used in zip(handed_out, covered, strict=True) if used)
-    nameless = [block for block, used in zip(handed_out, covered, strict=True) if not used]
+    blocks = sorted(handed_out(own), key=lambda block: block.start)
+    covered = _overlaps(ranges, [(block.start, block.start + block.size) for block in blocks])
+    named = sum(block.size for block, used in zip(blocks, covered, strict=True) if used)
+    nameless = [block for block, used in zip(blocks, covered, strict=True) if not used]
     nameless.sort(key=lambda block: (-block.size, block.start))
     held = sorted((seg["address"], seg["address"] + seg["total_size"]) for seg in own)
     return Account(
-        allocated=sum(block.size for block in handed_out),
+        allocated=sum(block.size for block in blocks),
         reserved=sum(segment["total_size"] for segment in own),
         named=named,
         outside=sum(end - start for start, end in ranges) - sum(_overlaps(ranges, held)),
@@ -90,8 +90,10 @@ def account(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class Block(NamedTuple):
+    """A block that is handed out."""
+
+    device: int
     start: int
     size: int
     requested: int
@@ -99,15 +101,17 @@ class _Piece:
     private: bool
 
 
-def _handed_out(segments: Iterable[Segment]) -> Iterator[_Piece]:
+def handed_out(segments: Iterable[Segment]) -> Iterator[Block]:
+    """Yield the blocks of segments that are handed out."""
     for segment in segments:
-        address = segment["address"]
+        device, address = segment["device"], segment["address"]
         private = _is_private(segment)
         for block in segment["blocks"]:
             size = block["size"]
             if block["state"] == _ALLOCATED:
                 requested = block.get("requested_size", size)
-                yield _Piece(address, size, requested, block.get("frames", ()), private)
+                frames = block.get("frames", ())
+                yield Block(device, address, size, requested, frames, private)
             address += size
 
 
@@ -209,7 +213,7 @@ def _private(segments: Iterable[Segment]) -> Iterator[Term]:
         yield Term("reserved", "private_pools", "private pools", private, why)
 
 
-def _described(piece: _Piece, workspaces: Set[int]) -> UnnamedBlock:
+def _described(piece: Block, workspaces: Set[int]) -> UnnamedBlock:
     frames = [
         SourceLine(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
         for frame in piece.frames

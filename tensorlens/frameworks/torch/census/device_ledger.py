@@ -145,8 +145,7 @@ class _Device:
         segments: Callable[[str], Any],
     ) -> None:
         self._torch, self._devices, self._name = torch, devices, name
-        self._kind, _, number = name.partition(":")
-        self._index = int(number or 0)
+        self._kind, self._index = accelerators.kind_and_index(name)
         self._backend = devices.backends.get(self._kind)
         self._storages, self._segments = storages, segments
         self._no_blocks: str | None = "the allocator was not asked"

@@ -163,10 +163,10 @@ def graphs_kept() -> list[KeptGraph]:
         graph = walk((node for _, node in made), can_read)
         saved: dict[Any, set[int]] = {}
         for each in graph.saved:
-            saved.setdefault(each.node, set()).update(_addresses(each.tensor))
+            saved.setdefault(each.node, set()).update(storage_addresses(each.tensor))
         results: dict[Any, list[int]] = {}
         for tensor, node in made:
-            results.setdefault(node, []).extend(_addresses(tensor))
+            results.setdefault(node, []).extend(storage_addresses(tensor))
         kept = [
             KeptGraph(
                 max(node._sequence_nr() for node in part),
@@ -179,7 +179,8 @@ def graphs_kept() -> list[KeptGraph]:
         return sorted(kept, key=lambda graph: graph.newest)
 
 
-def _addresses(tensor: Any) -> Iterator[int]:
+def storage_addresses(tensor: Any) -> Iterator[int]:
+    """Yield the address of a tensor's memory, if it has any."""
     try:
         address = _base.untyped_storage(tensor).data_ptr()
     except Exception:

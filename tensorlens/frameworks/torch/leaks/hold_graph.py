@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensorlens.frameworks.torch.census.graph import LEAF, REENTRANT, Saved
+from tensorlens.frameworks.torch.census.graph import LEAF, REENTRANT, Saved, nodes_below
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.heap.attributes import class_name, is_subtype
@@ -77,14 +77,9 @@ class HoldGraph:
     def _add_nodes(self, found: FoundTensors) -> None:
         of_node = self._of_node
         for node, vertex in of_node.items():
-            try:
-                following = node.next_functions
-            except Exception:
-                # a custom Function whose forward is still running
-                continue
-            below = [of_node[each] for each, _ in following if each is not None]
+            below = dict.fromkeys(of_node[each] for each in nodes_below(node))
             if below:
-                self._below[vertex] = list(dict.fromkeys(below))
+                self._below[vertex] = list(below)
         leaves = list(found.graph.leaves.items())
         rows = found.scan.rows_of(array("Q", [id(leaf) for _, leaf in leaves]))
         for (node, _), row in zip(leaves, rows, strict=True):

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 import functools
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorlens.frameworks.base import LeftBlocks, StepFigures
 from tensorlens.frameworks.host.alloc_sites import AllocSites
@@ -25,9 +25,11 @@ from tensorlens.frameworks.torch.accelerators import (
     backends,
     device_counter,
     has_accelerators,
+    kind_and_index,
     used_devices,
 )
 from tensorlens.frameworks.torch.backends import KINDS
+from tensorlens.frameworks.torch.census.cuda_blocks import Block, handed_out
 from tensorlens.frameworks.torch.native import DEVICE_BLOCKS
 from tensorlens.interpreter import paused_collector
 from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
@@ -40,7 +42,6 @@ _BEFORE = -1
 """The era of blocks that were made before someone followed."""
 _FREE_SECONDS, _TIME_SHARE = 0.05, 0.05
 """Looks at all blocks may take these seconds, and besides this part of the time since the start."""
-_HANDED_OUT = "active_allocated"
 _FIRST = 1 << 24
 """The first number of a line on an accelerator; lines of the host have smaller ones."""
 
@@ -165,7 +166,7 @@ class DeviceSteps:
         self._numbers: dict[tuple[int, int], int] = {}
         self._born: dict[int, tuple[int, int]] = {}
         self._made = {device: _allocations(device) for device in used_devices()}
-        for kind in {_parts(device)[0] for device in used_devices()}:
+        for kind in {kind_and_index(device)[0] for device in used_devices()}:
             self._adopt(kind)
         self._begun = perf_counter()
         self._spent = 0.0
@@ -211,7 +212,7 @@ class DeviceSteps:
     def left(self, since: int) -> LeftBlocks:
         """Return the blocks of the era ``since`` or later that live, with their eras as steps."""
         columns = self._living(since)
-        kinds = {device: _parts(_name_of(device))[0] for device in set(columns[-1])}
+        kinds = {device: kind_and_index(_name_of(device))[0] for device in set(columns[-1])}
         requested = {kind: _handed_out(kind) for kind in set(kinds.values())}
         left = LeftBlocks()
         for address, size, birth, era, device in zip(*columns, strict=True):
@@ -220,7 +221,7 @@ class DeviceSteps:
                 # not handed out, by the allocator's own list
                 continue
             left.address.append(address)
-            left.size.append(size if known is None else known[address].asked)
+            left.size.append(size if known is None else known[address].requested)
             left.birth.append(self._number(birth, device))
             left.step.append(era)
             left.taken.append(size)
@@ -259,7 +260,7 @@ class DeviceSteps:
         return number
 
     def _note(self, device: str) -> str | None:
-        if _parts(device)[0] not in _FOLLOWED:
+        if kind_and_index(device)[0] not in _FOLLOWED:
             return f"{device} is not followed step by step: its allocator reports no blocks"
         seen = self._library.tl_devices_made(_number_of(device))
         made = _allocations(device)
@@ -281,11 +282,6 @@ def _sums(numbers: Iterable[int], sizes: Iterable[int]) -> dict[int, tuple[int, 
     return sums
 
 
-def _parts(device: str) -> tuple[str, int]:
-    kind, _, index = device.partition(":")
-    return kind, int(index or 0)
-
-
 def _name_of(device: int) -> str:
     """Return torch's name of a device with a number of the native part's."""
     kind = _KINDS.get((device >> 8) - 1)
@@ -293,36 +289,21 @@ def _name_of(device: int) -> str:
 
 
 def _number_of(name: str) -> int:
-    kind, index = _parts(name)
+    kind, index = kind_and_index(name)
     return next(((n + 1) << 8 | index for n, each in _KINDS.items() if each.name == kind), 0)
 
 
-class _Block(NamedTuple):
-    device: int
-    size: int
-    asked: int
-
-
-def _handed_out(kind: str) -> Mapping[int, _Block] | None:
+def _handed_out(kind: str) -> Mapping[int, Block] | None:
     """Return the blocks that are handed out, by address; None where the allocator has no list."""
     try:
-        return dict(block for segment in backends[kind].segments() for block in _blocks_of(segment))
+        return {block.start: block for block in handed_out(backends[kind].segments())}
     except Exception:  # an allocator without a list, a lost context
         return None
 
 
-def _blocks_of(segment: Mapping[str, Any]) -> Iterator[tuple[int, _Block]]:
-    address, device = segment["address"], segment["device"]
-    for block in segment["blocks"]:
-        size = block["size"]
-        if block["state"] == _HANDED_OUT:
-            yield address, _Block(device, size, block.get("requested_size", size))
-        address += size
-
-
 def _allocations(device: str) -> int | None:
     """Return how many blocks of a device were ever handed out; None where nobody counts."""
-    kind, index = _parts(device)
+    kind, index = kind_and_index(device)
     backend = backends.get(kind)
     if backend is None or backend.statistics is None:
         return None

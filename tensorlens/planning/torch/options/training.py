@@ -38,7 +38,6 @@ class Optimizers(Option):
 
     def __init__(self, value: Any, stage: Stage) -> None:
         super().__init__(value, stage)
-        self._made = 0
         self._kind = _kind(value.get("optimizer"), stage)
         self._extra = {name: value[name] for name in _REFUSED if name in value}
 
@@ -47,7 +46,7 @@ class Optimizers(Option):
         """Make the optimizers that are asked for in the place of others."""
         with exchanging(torch.optim.Optimizer, self._exchanged):
             yield
-        if not self._made:
+        if not self.uses:
             raise CannotApply("make_step() makes no optimizer of torch: there is none to change")
 
     def _exchanged(self, cls: type, given: dict[str, Any]) -> Any:
@@ -55,7 +54,7 @@ class Optimizers(Option):
         wanted = _accepted(kind, given, self._extra, same=kind is cls)
         made: Any = object.__new__(kind)
         _initialised(made, given, wanted)
-        self._made += 1
+        self.used()
         return made
 
 
@@ -100,9 +99,7 @@ def _initialised(made: Any, given: dict[str, Any], wanted: dict[str, Any]) -> No
 class SetToNone(Option):
     """``zero_grad()`` of optimizers and modules, with ``set_to_none`` as it is wanted."""
 
-    def __init__(self, value: Any, stage: Stage) -> None:
-        super().__init__(value, stage)
-        self._calls = 0
+    unused = "set_to_none changes nothing: the step calls no zero_grad()"
 
     def stepping(self) -> contextlib.AbstractContextManager[None]:
         """Exchange ``zero_grad`` of both classes."""
@@ -110,13 +107,8 @@ class SetToNone(Option):
         return intercepted(self._forced, *((owner, "zero_grad") for owner in owners))
 
     def _forced(self, zero_grad: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
-        self._calls += 1
+        self.used()
         return zero_grad(owner, set_to_none=self.value)
-
-    def finished(self) -> None:
-        """Say so where nothing called it."""
-        if not self._calls:
-            raise CannotApply("set_to_none changes nothing: the step calls no zero_grad()")
 
 
 class Accumulate(Option):
@@ -124,6 +116,8 @@ class Accumulate(Option):
 
     ``make_step`` is called with a part of the batch.
     """
+
+    unused = "accumulate changes nothing: the step calls no optimizer"
 
     def __init__(self, value: Any, stage: Stage) -> None:
         super().__init__(value, stage)
@@ -133,7 +127,6 @@ class Accumulate(Option):
             raise CannotApply(f"a batch of {stage.batch} is not {value} equal parts")
         self._part = 0
         self._stepped = False
-        self._optimizer_steps = 0
         stage.batch //= value
 
     def around(self, step: Step) -> Step:
@@ -163,7 +156,7 @@ class Accumulate(Option):
     def _only_last(self, step: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Let the optimizer step in the last part, with its gradients made their mean."""
         self._stepped = True
-        self._optimizer_steps += 1
+        self.used()
         if self._part < self.value - 1:
             return None
         with torch.no_grad():
@@ -172,11 +165,6 @@ class Accumulate(Option):
                     if parameter.grad is not None:
                         parameter.grad.div_(self.value)
         return step(optimizer, *args, **kwargs)
-
-    def finished(self) -> None:
-        """Say so where no optimizer stepped: nothing was accumulated."""
-        if not self._optimizer_steps:
-            raise CannotApply("accumulate changes nothing: the step calls no optimizer")
 
 
 class LoaderWatch:
@@ -233,13 +221,14 @@ def _nbytes(loaders: tuple[PrefetchQueue, ...]) -> int:
 class PrefetchFactor(Option):
     """``prefetch_factor`` of every DataLoader with workers, when an iterator over it is made."""
 
+    unused = "prefetch_factor changes nothing: no DataLoader is iterated over"
+
     def __init__(self, value: Any, stage: Stage) -> None:
         super().__init__(value, stage)
         if stage.estimated:
             raise CannotApply(
                 "what loaders hold ahead is not estimated: measure it, or ask inputs.plan()"
             )
-        self._loaders = 0
         self._with_workers = 0
 
     def building(self) -> contextlib.AbstractContextManager[Any]:
@@ -249,7 +238,7 @@ class PrefetchFactor(Option):
     stepping = building
 
     def _set(self, function: Any, loader: Any) -> Any:
-        self._loaders += 1
+        self.used()
         if not loader.num_workers:
             return function(loader)
         self._with_workers += 1
@@ -261,9 +250,8 @@ class PrefetchFactor(Option):
             loader.prefetch_factor = before
 
     def finished(self) -> None:
-        """Say so where no loader has workers."""
-        if not self._loaders:
-            raise CannotApply("prefetch_factor changes nothing: no DataLoader is iterated over")
+        """Refuse where no loader has workers."""
+        super().finished()
         if not self._with_workers:
             raise CannotApply(
                 "prefetch_factor changes nothing: no DataLoader has workers, which alone make"
