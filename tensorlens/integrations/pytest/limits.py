@@ -39,6 +39,7 @@ class Limits:
     def watch(self) -> Callable[[], None]:
         """Watch from now on, if a framework is there; return what ends that."""
         from tensorlens.frameworks.registry import adapters, arrivals
+        from tensorlens.guards import is_from_a_handler
         from tensorlens.integrations.pytest.assertions import Peaks
         from tensorlens.leaks.residue import Stretch
 
@@ -63,6 +64,8 @@ class Limits:
             try:
                 act()
             except Exception as error:
+                if is_from_a_handler(error):
+                    raise
                 self.refused.append(str(error) or type(error).__name__)
 
         safely(begin)

@@ -1,5 +1,6 @@
 """What a limit on a test's memory says where a figure of it cannot be had."""
 
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -48,3 +49,18 @@ def test_what_is_only_known_at_the_end_is_said_too(monkeypatch):
     asked = Limits(memory=1)
     asked.watch()()
     assert asked.refused == ["no peak of cuda:0 is known"]
+
+
+def test_a_signal_handler_s_exception_reaches_the_test(monkeypatch):
+    def expire(number, frame):
+        raise TimeoutError("the test took too long")
+
+    monkeypatch.setattr(registry, "_FRAMEWORKS", {"fake": ""})
+    monkeypatch.setattr(registry, "_loaded", {"fake": SimpleNamespace(name="fake")})
+    monkeypatch.setattr(limits, "Peaks", lambda device: signal.raise_signal(signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, expire)
+    try:
+        with pytest.raises(TimeoutError, match="too long"):
+            Limits(memory=1).watch()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
