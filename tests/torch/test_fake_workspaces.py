@@ -104,9 +104,10 @@ def test_nothing_is_taken_where_cublas_is_not_called():
     assert len(multiplied(workspaces, dtype=torch.bfloat16)) == 1
 
 
-def convolved(card, source, weight, groups=1):
-    result = on_card(source.size(0), weight.size(0), 6, 6)
-    args = (source, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], groups)
+def convolved(card, source, weight, groups=1, transposed=False):
+    side = 10 if transposed else 6
+    result = on_card(source.size(0), weight.size(0), side, side)
+    args = (source, weight, None, [1, 1], [0, 0], [1, 1], transposed, [0, 0], groups)
     func = aten.convolution.default
     return taken(Temporaries(card), func, *args, result=result)
 
@@ -142,6 +143,20 @@ def test_channels_last_needs_no_other_layout():
 
 def test_depthwise_convolutions_of_torch_take_nothing():
     assert convolved(A100, on_card(2, 4, 8, 8), on_card(4, 1, 3, 3), groups=4) == []
+
+
+def test_transposed_depthwise_convolutions_are_of_cudnn():
+    source, weight, result = on_card(2, 4, 8, 8), on_card(4, 1, 3, 3), on_card(2, 4, 10, 10)
+    # the input, whose four channels are one tile of four
+    likely = 4 * (2 * 4 * 64)
+    most = 4 * (2 * 32 * 64 + 4 * 32 * 9 + 2 * 32 * 100)
+    assert convolved(A100, source, weight, 4, transposed=True) == [(0, likely, most)]
+    # the gradient of the result, for either pass
+    likely = 4 * (2 * 4 * 100)
+    options = ([1, 1], [0, 0], [1, 1], True, [0, 0], 4, [True, True, False])
+    args = (result, source, weight, None, *options)
+    func = aten.convolution_backward.default
+    assert taken(Temporaries(A100), func, *args) == [(0, likely, most)]
 
 
 def test_what_is_not_contiguous_is_copied_first():

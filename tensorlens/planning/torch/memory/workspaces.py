@@ -77,32 +77,33 @@ def _recurrent(first: int) -> Rule:
 
 
 def _convolution(call: Call) -> list[Scratch]:
-    source, weight, groups = call.args[0], call.args[1], call.args[8]
+    source, weight, transposed, groups = *call.args[:2], call.args[6], call.args[8]
     copies = _contiguous(source, weight)
-    if not call.result.numel() or _is_of_torch(source, groups):
+    if not call.result.numel() or _is_native_depthwise(source, groups, transposed):
         return copies
     return [*copies, _workspace(call.card, [(source, weight, call.result)], weight)]
 
 
 def _convolution_backward(call: Call) -> list[Scratch]:
-    gradient, source, weight, groups, wanted = *call.args[:3], call.args[9], call.args[10]
+    gradient, source, weight = call.args[:3]
+    transposed, groups, wanted = call.args[7], call.args[9], call.args[10]
     copies = _contiguous(gradient, source, weight)
     passes = []
     if wanted[0]:
         passes.append((gradient, weight, source))
     if wanted[1]:
         passes.append((source, gradient, weight))
-    if not gradient.numel() or not passes or _is_of_torch(source, groups):
+    if not gradient.numel() or not passes or _is_native_depthwise(source, groups, transposed):
         return copies
     return [*copies, _workspace(call.card, passes, weight)]
 
 
-def _is_of_torch(source: Any, groups: int) -> bool:
+def _is_native_depthwise(source: Any, groups: int, transposed: bool) -> bool:
     """Whether a kernel of torch's own does it, which takes nothing: depthwise in float32.
 
-    ``use_cudnn_depthwise`` of ``aten/src/ATen/native/Convolution.cpp``.
+    ``is_depthwise`` and ``use_cudnn_depthwise`` of ``aten/src/ATen/native/Convolution.cpp``.
     """
-    depthwise = groups > 1 and groups == source.size(1)
+    depthwise = not transposed and groups > 1 and groups == source.size(1)
     return depthwise and source.dtype == torch.float32 and source.is_contiguous()
 
 
