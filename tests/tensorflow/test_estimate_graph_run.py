@@ -203,3 +203,29 @@ def test_a_slice_whose_shape_only_a_run_knows_is_where_its_rows_are():
     assert (columns.shape, columns.nbytes) == ((4, 2, 16), 4 * 2 * 16 * 4)
     assert columns.held is not whole.held
     assert requests.peak == 4 * KIB + columns.nbytes
+
+
+def test_a_list_that_is_not_modelled_is_told_and_empty():
+    def gathered(x):
+        array = tf.TensorArray(tf.float32, 4).unstack(x)
+        return tf.gradients(array.gather([0, 2]), x)
+
+    traced = tf.function(gathered).get_concrete_function(tf.TensorSpec((4, 256))).graph
+    nodes = nodes_of(traced.as_graph_def().node, traced)
+    (number,) = [each.number for each in nodes if each.op == "TensorListScatterIntoExistingList"]
+    told, requests = [], Requests()
+    machine = Machine(requests, {}, lambda *_: (), told.append)
+    whole = live_values.Value(live_values.Buffer(4 * KIB, requests.take(4 * KIB, None)), (4, 256))
+    (made,) = machine.run_graph(Graph(nodes, [0], [(number, 0)]), [live_values.keep(whole)])
+    assert [each.op for each in told] == ["TensorListScatterIntoExistingList"]
+    assert made.held.values == []
+
+
+def test_a_scalar_that_a_list_does_not_have_is_a_scalar():
+    requests = Requests()
+    machine = Machine(requests, {}, lambda *_: (), lambda node: None)
+    row = live_values.Value(live_values.Buffer(KIB, requests.take(KIB, None)), (256,))
+    items = live_values.Items([row, live_values.NOTHING])
+    node = GraphNode(0, "item", "TensorListGetItem", outputs=[NodeOutput("float32", ())])
+    (read,), _ = machine.run(node, [live_values.Value(items), live_values.Value(number=1)])
+    assert (read.shape, read.nbytes) == ((), 4)

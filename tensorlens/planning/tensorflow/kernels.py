@@ -1,8 +1,9 @@
 """Kernels whose results are no new tensors: numbers, variables, lists of tensors.
 
-Lists are those of ``core/kernels/list_kernels.cc`` of TensorFlow 2.21: what is pushed or set
-shares its buffer with the list; stacking and gathering copy; a list that nobody else refers to is
-changed in place.
+Lists are made empty, reserved or of a tensor, pushed to and popped from, read and set by place,
+added, stacked and counted, as in ``core/kernels/list_kernels.cc`` of TensorFlow 2.21: what is
+pushed or set shares its buffer with the list; stacking copies; a list that nobody else refers to is
+changed in place. Any other operation that gives a list is told as unknown.
 """
 
 from __future__ import annotations
@@ -112,6 +113,9 @@ def _of_lists(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Seq
             return [machine.new(output.shape or (len(found), *element), output.dtype)]
         case "TensorListLength":
             return [Value(None, (), len(_items(values[0])))]
+    if any(output.dtype == "variant" for output in node.outputs):
+        machine.unknown(node)
+        return [Value(Items([])) for _ in node.outputs]
     return None
 
 
@@ -120,7 +124,9 @@ def _item(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Value:
     place: int | None = values[1].number
     if place is not None and place < len(items) and items[place].held is not None:
         return items[place]
-    shape = node.outputs[0].shape or next((each.shape for each in items if each.shape), None)
+    shape = node.outputs[0].shape
+    if shape is None:
+        shape = next((each.shape for each in items if each.shape is not None), None)
     # what was never written reads as zeros
     return NOTHING if shape is None else machine.new(shape, node.outputs[0].dtype)
 
