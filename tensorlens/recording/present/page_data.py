@@ -10,7 +10,13 @@ from tensorlens.recording.analysis.event_index import PlaceTable, event_index
 from tensorlens.recording.analysis.levels import Levels, counted_at, key_levels, summed_levels
 from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.moments import Moment, Resident, Timeline
-from tensorlens.recording.present.instants import LineRow, nowhere, source_of, start_text
+from tensorlens.recording.present.instants import (
+    LineRow,
+    line_rows,
+    nowhere,
+    source_of,
+    start_text,
+)
 from tensorlens.recording.present.tables import module_families
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
@@ -143,7 +149,7 @@ def device_data(
     """
     log = recording.log
     peak = recording.peak(timeline.device)
-    rows = chosen_blocks(log, timeline, made, {timeline.peak, max(shown, 0)})
+    rows = chosen_blocks(log, timeline, made, {timeline.peak} | ({shown} if shown >= 0 else set()))
     called = "At the highest instant that was kept" if peak.dropped else "At the peak"
     return {
         "device": printable(timeline.device),
@@ -253,17 +259,25 @@ def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
         "total": peak.bytes,
         "count": len(peak.tensors),
         "roles": dict(peak.by_role),
-        "lines": [
-            [_line(recording, peak.device, line, number, -1, ()), nbytes]
-            for number, (line, nbytes) in enumerate(peak.by_line.items())
-            if number < _MOST_LINES
-        ],
+        "lines": _dropped_lines(recording, peak),
         "modules": [
             [{"path": _short(name), "count": len(paths)}, sum(peak.by_module[p] for p in paths)]
             for name, paths in module_families(peak.by_module)
         ],
         "blocks": _blocks(blocks, made),
     }
+
+
+def _dropped_lines(recording: Recording, peak: Moment) -> list[tuple[dict[str, Any], int]]:
+    """Return lines as :func:`lines_data` does, with their bytes, of an instant that is no point."""
+    rows, _ = line_rows(recording.log, peak.by_line, _MOST_LINES, peak.by_model_line)
+    found, above = [], -1
+    for number, row in enumerate(rows):
+        above = above if row.is_model else number
+        user_line = above if row.is_model else -1
+        line = _line(recording, peak.device, row.line, number, user_line, ())
+        found.append((line, row.nbytes))
+    return found
 
 
 def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
