@@ -19,7 +19,7 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.global_settings import settings
 from tensorlens.planning.trials.jobs import OPTIONS, Program
-from tensorlens.planning.trials.pickling import names_in, pack
+from tensorlens.planning.trials.pickling import pack
 
 MakeStep = Callable[..., Any] | str
 
@@ -124,7 +124,7 @@ def _modules(function: Any) -> Iterator[str]:
     function = getattr(function, "func", function)
     held = getattr(function, "__globals__", {})
     code = getattr(function, "__code__", None)
-    for name in names_in(code) if isinstance(code, CodeType) else ():
+    for name in _names_in(code) if isinstance(code, CodeType) else ():
         item = held.get(name, name)
         # a name that is no global may be imported in the function
         yield item if isinstance(item, str) else str(getattr(item, "__module__", ""))
@@ -134,6 +134,14 @@ def _modules(function: Any) -> Iterator[str]:
     for item in modules:
         inner = [each for each in vars(item).values() if isinstance(each, ModuleType)]
         yield from (each.__name__ for each in inner)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Give the globals and attributes that code names, that of functions in it too."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 def _imports(program: Program) -> Iterator[str]:

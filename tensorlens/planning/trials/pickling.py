@@ -1,4 +1,4 @@
-"""Functions on their way to another process; of tensors among what they refer to, only the shape.
+"""Pickles functions for another process; tensors that they refer to are sent as shapes.
 
 What has a place that the other process can import from goes by its name, anything else by value.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -26,7 +26,12 @@ def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
     Tensors that it refers to go with their values only ``with_data``.
     """
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    by_value = module is not None and module.__name__ != "__main__" and not _is_importable(module)
+    # the program may have registered it itself
+    by_value = (
+        module is not None
+        and module.__name__ not in ("__main__", *cloudpickle.list_registry_pickle_by_value())
+        and not _is_importable(module)
+    )
     if by_value:
         cloudpickle.register_pickle_by_value(module)
     stream = io.BytesIO()
@@ -48,14 +53,6 @@ def unpack(parcel: bytes) -> Callable[..., Any]:
     """Return the function; its tensors are fake where a mode of fake tensors is on."""
     function: Callable[..., Any] = cloudpickle.loads(parcel)
     return function
-
-
-def names_in(code: CodeType) -> Iterator[str]:
-    """Give the globals and attributes that code names, that of functions in it too."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from names_in(constant)
 
 
 def _is_importable(module: ModuleType) -> bool:
