@@ -28,6 +28,7 @@ def test_large():
 def test_none():
     pass
 """
+A = "import torch\ndef test_a(): pass\n"
 
 
 @pytest.fixture
@@ -38,12 +39,12 @@ def run(pytester, monkeypatch):
     # a file that is written anew within a second is not to be taken for the one before
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
-    def run(*arguments, plugins=(), **sources):
+    def run(*arguments, plugins=(), bare=False, **sources):
         if sources:
             pytester.makepyfile(**sources)
         named = ("tensorlens.integrations.pytest", *plugins)
         given = [option for plugin in named for option in ("-p", plugin)]
-        return pytester.run(*warm.python(), "-m", "pytest", *given, *arguments)
+        return pytester.run(*warm.python(bare=bare), "-m", "pytest", *given, *arguments)
 
     return run
 
@@ -80,13 +81,21 @@ def test_the_hungriest_are_listed_and_a_peak_above_the_baseline_fails(run, pytes
 
 def test_a_test_that_the_baseline_does_not_have_is_told(run, pytester):
     options = ("--tensorlens-baseline", "peaks.json")
-    run(*options, "--tensorlens-update", test_it="def test_a(): pass").assert_outcomes(passed=1)
-    result = run(*options, test_it="def test_a(): pass\ndef test_b(): pass")
+    run(*options, "--tensorlens-update", test_it=A).assert_outcomes(passed=1)
+    result = run(*options, test_it=f"{A}def test_b(): pass")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["tensorlens: 1 test is not in *; --tensorlens-update adds them"])
     # the update of one file keeps what another has
-    run(*options, "--tensorlens-update", "test_more.py", test_more="def test_c(): pass")
+    run(*options, "--tensorlens-update", "test_more.py", test_more="import torch\ndef test_c(): pass")
     assert list(peaks(pytester)) == ["test_it.py::test_a", "test_more.py::test_c"]
+
+
+def test_an_update_keeps_the_figure_of_a_test_that_cannot_be_measured(run, pytester):
+    options = ("--tensorlens-baseline", "peaks.json", "--tensorlens-update")
+    run(*options, test_it=A).assert_outcomes(passed=1)
+    assert peaks(pytester) == {"test_it.py::test_a": {"cpu": 0}}
+    run(*options, bare=True, test_it="def test_a(): pass").assert_outcomes(passed=1)
+    assert peaks(pytester) == {"test_it.py::test_a": {"cpu": 0}}
 
 
 def test_bad_input_gets_one_line_before_any_test_runs(run):

@@ -1,4 +1,4 @@
-"""The plugin's options for all tests: the hungriest, and a baseline that peaks must not exceed."""
+"""The plugin's options for all tests: the highest peaks, and a baseline not to be exceeded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PeakPlugin:
     """Measures every test, and judges it by a baseline.
 
     Args:
-        top: how many of the hungriest tests are listed at the end.
+        top: how many of the tests with the highest peaks are listed at the end.
         baseline: None judges nothing.
         is_worker: whether this is a worker of xdist, which writes and prints nothing.
     """
@@ -45,16 +45,16 @@ class PeakPlugin:
         finally:
             if peaks is not None:
                 _quietly(peaks.end)
-            figures = {} if peaks is None else peaks.found
-            item.user_properties.append((_PROPERTY, json.dumps(figures)))
-        text = "" if self._baseline is None else self._baseline.excess(item.nodeid, figures)
-        if text:
-            pytest.fail(text, pytrace=False)
+                item.user_properties.append((_PROPERTY, json.dumps(peaks.found)))
+        if peaks is not None and self._baseline is not None:
+            text = self._baseline.excess(item.nodeid, peaks.found)
+            if text:
+                pytest.fail(text, pytrace=False)
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take a test's figures, of whichever process ran it."""
-        # what a failed test took is no measure
+        # a failed test sets no figure of the baseline
         is_kept = report.passed or self._baseline is None or not self._baseline.update
         if report.when == "call" and is_kept:
             for name, value in report.user_properties:
@@ -62,7 +62,7 @@ class PeakPlugin:
                     self._found[report.nodeid] = json.loads(value)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """List the hungriest tests, and those that the baseline does not have."""
+        """List the tests with the highest peaks, and those that the baseline does not have."""
         rows = [
             (nbytes, device, test)
             for test, figures in self._found.items()
