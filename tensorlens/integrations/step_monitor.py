@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.recording.oom import region
 from tensorlens.recording.oom.region import may_be_out_of_memory
 from tensorlens.recording.record import LiveRecording, record
+from tensorlens.render.figures import counted
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
 
@@ -87,8 +87,8 @@ class StepMonitor:
         """Of the running step: the phases that ended, and the figures of all counters then."""
         self._steps_read: list[list[tuple[str, Sequence[int]]]] = []
         """The same of steps that are not summed up yet."""
-        self._highest = (0, 0)
-        """The peak of the run so far, and its step."""
+        self._highest = (-1, 0)
+        """The peak of the run so far, and its step; -1 is unknown."""
         self._metrics: dict[str, float] = {}
 
     @quiet
@@ -99,7 +99,7 @@ class StepMonitor:
         # a trainer that finds a batch size begins anew where memory ran out
         self._leave()
         self._roots = tuple(root for root in roots if root is not None)
-        self._steps, self._highest = 0, (0, 0)
+        self._steps, self._highest = 0, (-1, 0)
         self._region.begin()
         if self._explains_oom:
             region.reserve()
@@ -157,10 +157,11 @@ class StepMonitor:
         self._finish()
         rank = ranks.current_rank()
         if self._show and (rank is None or rank.number == 0) and self._steps:
-            size, step = format_bytes(self._highest[0]), self._highest[1]
-            text = f"tensorlens: peak {size} in step {step + 1} of {self._steps}"
+            nbytes, step = self._highest
+            place = f"{format_bytes(nbytes)} in step {step + 1} of {self._steps}"
+            text = place if nbytes >= 0 else f"n/a in {counted(self._steps, 'step')}"
             # not behind the trainer's own bar
-            tqdm.write(text, file=sys.stderr)
+            tqdm.write(f"tensorlens: peak {text}", file=sys.stderr)
 
     @quiet
     def failed(self, error: BaseException, folder: str | os.PathLike[str] | None = None) -> None:
@@ -233,8 +234,7 @@ class StepMonitor:
         host, *devices = self._region.levels(figures)
         # the accelerator that holds most; without one the host
         used = (each for each in devices if each.allocated > 0)
-        level = max(used, key=lambda each: each.allocated, default=host)
-        return replace(level, peak=level.allocated) if level.peak < level.allocated else level
+        return max(used, key=lambda each: each.allocated, default=host)
 
     def _by_role(self) -> dict[str, int]:
         totals = MemReporter(*self._roots).snapshot().tensors.role_totals()

@@ -86,7 +86,12 @@ def test_a_test_that_the_baseline_does_not_have_is_told(run, pytester):
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["tensorlens: 1 test is not in *; --tensorlens-update adds them"])
     # the update of one file keeps what another has
-    run(*options, "--tensorlens-update", "test_more.py", test_more="import torch\ndef test_c(): pass")
+    run(
+        *options,
+        "--tensorlens-update",
+        "test_more.py",
+        test_more="import torch\ndef test_c(): pass",
+    )
     assert list(peaks(pytester)) == ["test_it.py::test_a", "test_more.py::test_c"]
 
 
