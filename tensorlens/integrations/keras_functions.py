@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT
-from tensorlens.recording.oom import region
+from tensorlens.recording.oom import address_reserve
 from tensorlens.recording.oom.annotation import put
 
 _NAMES = {FIT: "train_function", EVALUATE: "test_function", PREDICT: "predict_function"}
@@ -36,7 +36,7 @@ class WatchedFunctions:
         name = _NAMES[kind]
         function = getattr(model, name, None)
         if callable(function):
-            region.reserve()
+            address_reserve.reserve()
             undo = put(model, name, _watched(function, self._failed))
             # a loop that an interrupt ended is never said to have ended
             self._undo[kind] = ending = weakref.finalize(self, _put_back, undo)
@@ -66,6 +66,6 @@ def _watched(
 
 
 def _put_back(undo: Callable[[], None]) -> None:
-    region.release()
+    address_reserve.release()
     with suppress(Exception):  # attributes of a model may be properties of the program's
         undo()

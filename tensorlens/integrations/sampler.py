@@ -24,7 +24,7 @@ from tensorlens.integrations.epoch_report import (
 )
 from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.lines.report import DeviceSource
-from tensorlens.recording.oom import region
+from tensorlens.recording.oom import address_reserve
 
 _INEXACT_LEAST = 1 << 20
 """Bytes by which a counter of more than tensors, such as the C heap, changes for no reason."""
@@ -208,7 +208,7 @@ class Follower:
         """Add to an exception for want of memory what was resident, and which batch ran."""
         report, where = self.report(), self.where()
         before = len(getattr(error, "__notes__", ()))
-        region.explain(error)
+        address_reserve.explain(error)
         if report is not None and len(getattr(error, "__notes__", ())) > before:
             peaks = report.peaks_text()
             earlier = f"; before it the peak was {peaks}" if peaks else ""

@@ -25,7 +25,7 @@ from tensorlens.frameworks.registry import (
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording.analysis.costs import backward_calls
-from tensorlens.recording.oom import region as regions
+from tensorlens.recording.oom import address_reserve
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import EventLog
 from tensorlens.records.origin import Origin, Recorded, merge_origins
@@ -86,7 +86,7 @@ class LiveRecording(Recording):
             self._started = True
             self._adapters = found
             self._recorders = self._begun(found)
-            regions.reserve()
+            address_reserve.reserve()
             _running.append(self)
         self._wait = [when_imported(name, self._take_up) for name in awaited()]
 
@@ -140,7 +140,7 @@ class LiveRecording(Recording):
         """Be none of those that are on, also after a stop that was interrupted."""
         if any(each is self for each in _running):
             _running[:] = [each for each in _running if each is not self]
-            regions.release()
+            address_reserve.release()
 
     def mark(self, name: str) -> None:
         """Give this moment a name, for :meth:`growth` and for pictures."""
@@ -189,13 +189,13 @@ class LiveRecording(Recording):
         if error is None:
             self.stop()
             return
-        with regions.released():
+        with address_reserve.released():
             # the error on its way is not to give way to another one
             with guarded("a recording is lost"):
                 self.stop()
             if self.failure is not None:
                 error.add_note(f"tensorlens: the recording was lost: {self.failure}")
-            regions.explain(error, self)
+            address_reserve.explain(error, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Recording, (self.log, self.origin)

@@ -22,7 +22,7 @@ from tensorlens.lines.counters import CounterSlots, Read
 from tensorlens.lines.tracing.accounts import WIDTH, Account
 from tensorlens.lines.tracing.activation import Activation, note_failure, raise_peaks
 from tensorlens.lines.tracing.tracer import Tracer, WatchedCode, original
-from tensorlens.recording.oom import region
+from tensorlens.recording.oom import address_reserve
 
 ADDED_FRAMES = 2
 """Of a wrapped call: the wrapper, and what hands the arguments over (see wrappers.py)."""
@@ -314,10 +314,10 @@ class Engine:
 
         In the outermost region of a thread alone: one further in may be in code that handles it.
         """
-        if error is not None and region.may_be_out_of_memory(error):
+        if error is not None and address_reserve.may_be_out_of_memory(error):
             with guarded("an error is not explained"):
                 if not self.thread().stack:
-                    region.explain(error)
+                    address_reserve.explain(error)
 
     def forked(self) -> None:
         """In a new child process: what the parent measured is the parent's to report."""

@@ -20,9 +20,9 @@ from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.registry import adapters, first_answer, when_one_arrives
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.interpreter import reentrant_lock
-from tensorlens.recording.oom import region
+from tensorlens.recording.oom import address_reserve
+from tensorlens.recording.oom.address_reserve import is_of_a_kind
 from tensorlens.recording.oom.failure import OutOfMemory, located, remarks, remedies
-from tensorlens.recording.oom.region import is_of_a_kind
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.names import Names
 from tensorlens.records.oom import Request
@@ -80,7 +80,7 @@ def annotate(error: BaseException, recording: Recording | None = None) -> None:
 
 def annotate_unhandled(error: BaseException) -> None:
     """Add an explanation to each failed allocation that the traceback of ``error`` will show."""
-    with region.released():
+    with address_reserve.released():
         _explain_all(error, None, contexts=True)
 
 
@@ -260,8 +260,8 @@ class _Hooks:
             self._shell = shell.showtraceback
             self._undo.append(put(shell, "showtraceback", self._in_shell))
         self._undo += when_one_arrives(self._watch)
-        region.reserve()
-        self._undo.append(region.release)
+        address_reserve.reserve()
+        self._undo.append(address_reserve.release)
 
     def remove(self) -> None:
         """Put back what was there; where another's hook calls ours, it only passes on."""

@@ -4,8 +4,8 @@ import pytest
 from snapshot_builder import T, snapshot_of
 
 from tensorlens.frameworks import TORCH, Adapter, registry
+from tensorlens.recording import address_reserve
 from tensorlens.recording import annotation as oom
-from tensorlens.recording import region as regions
 from tensorlens.records import Request
 
 
@@ -71,7 +71,7 @@ def test_a_failed_allocation_gets_one_note(reporter):
 def test_other_errors_are_left_alone(error, reporter):
     oom.annotate(error)
     oom.annotate_unhandled(error)
-    regions.explain(error)
+    address_reserve.explain(error)
     assert not notes(error) and reporter.asked == 0
 
 
@@ -102,7 +102,7 @@ def chained(way):
 )
 def test_what_an_error_was_raised_from(way, region, unhandled):
     outer, failed = chained(way)
-    regions.explain(outer)
+    address_reserve.explain(outer)
     assert len(notes(failed)) == region
     outer, failed = chained(way)
     oom.annotate_unhandled(outer)
@@ -150,14 +150,14 @@ def test_a_program_that_tries_again_and_again_is_not_slowed(reporter, monkeypatc
 
     monkeypatch.setattr(oom, "time", Clock)
     for _ in range(50):
-        regions.explain(Failed())
+        address_reserve.explain(Failed())
     assert reporter.asked == 3
     # one took a second or so: the next is due a hundred seconds later
     now[0] += 200
-    regions.explain(Failed())
+    address_reserve.explain(Failed())
     assert reporter.asked == 4
     last = Failed()
-    regions.explain(last)
+    address_reserve.explain(last)
     assert not notes(last)
     oom.annotate_unhandled(last)
     assert len(notes(last)) == 1
@@ -182,7 +182,7 @@ def test_a_look_that_fails_leaves_one_line(reporter, problem, reason):
 def test_a_ctrl_c_during_the_look_is_the_programs(reporter):
     reporter.problem = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        regions.explain(Failed())
+        address_reserve.explain(Failed())
 
 
 def test_an_error_that_takes_no_notes(reporter):
@@ -193,8 +193,8 @@ def test_an_error_that_takes_no_notes(reporter):
         def __str__(self):
             raise ValueError
 
-    regions.explain(Stubborn())
+    address_reserve.explain(Stubborn())
     broken = Failed()
     broken.__notes__ = "none"
-    regions.explain(broken)
+    address_reserve.explain(broken)
     assert broken.__notes__ == "none"

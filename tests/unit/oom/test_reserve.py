@@ -1,38 +1,38 @@
 import mmap
 
-from tensorlens.recording import region
+from tensorlens.recording import address_reserve
 
 
 def test_what_is_kept_back_is_given_up_and_taken_again(monkeypatch):
-    monkeypatch.setattr(region, "_wanted", 0)
-    monkeypatch.setattr(region, "_held", None)
-    region.reserve()
-    region.reserve()
-    assert isinstance(region._held, mmap.mmap)
-    with region.released():
-        assert region._held is None
-        with region.released():
+    monkeypatch.setattr(address_reserve, "_wanted", 0)
+    monkeypatch.setattr(address_reserve, "_held", None)
+    address_reserve.reserve()
+    address_reserve.reserve()
+    assert isinstance(address_reserve._held, mmap.mmap)
+    with address_reserve.released():
+        assert address_reserve._held is None
+        with address_reserve.released():
             pass
         # what is further out still needs it
-        assert region._held is None
-    assert region._held is not None
-    region.release()
-    assert region._held is not None
-    region.release()
-    assert region._held is None
-    with region.released():
+        assert address_reserve._held is None
+    assert address_reserve._held is not None
+    address_reserve.release()
+    assert address_reserve._held is not None
+    address_reserve.release()
+    assert address_reserve._held is None
+    with address_reserve.released():
         pass
-    assert region._held is None
+    assert address_reserve._held is None
 
 
 def test_there_may_be_nothing_to_keep_back(monkeypatch):
     def refuse(*given):
         raise OSError
 
-    monkeypatch.setattr(region, "_wanted", 0)
-    monkeypatch.setattr(region, "_held", None)
-    monkeypatch.setattr(region.mmap, "mmap", refuse)
-    region.reserve()
-    with region.released():
+    monkeypatch.setattr(address_reserve, "_wanted", 0)
+    monkeypatch.setattr(address_reserve, "_held", None)
+    monkeypatch.setattr(address_reserve.mmap, "mmap", refuse)
+    address_reserve.reserve()
+    with address_reserve.released():
         pass
-    region.release()
+    address_reserve.release()
