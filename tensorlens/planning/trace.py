@@ -65,7 +65,7 @@ class Trace:
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Row of an allocation to the least and the most bytes it may take, where its size depends on
     what only a real device decides; the log has the likeliest."""
-    hidden: dict[int, str] = field(default_factory=dict)
+    scratch: dict[int, str] = field(default_factory=dict)
     """Row of an allocation to what it is, where no tensor has it: ``cuBLAS workspace``."""
     handovers: list[Handover] = field(default_factory=list)
     """Blocks that are another thing from some event on, in the order of these."""

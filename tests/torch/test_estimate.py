@@ -1,5 +1,6 @@
 """Programs of users, estimated from end to end; bytes derived by hand."""
 
+import inspect
 import sys
 import textwrap
 
@@ -83,6 +84,24 @@ def make_inference():
         return layer.weight.sum()
 
     return step
+
+
+def make_resized():
+    kept = torch.empty(256, device="cuda")
+
+    def step():
+        small = torch.empty(128, device="cuda")
+        kept.untyped_storage().resize_(1 << 20)  # resized
+        return small
+
+    return step
+
+
+def test_a_storage_that_the_program_resizes_has_its_line():
+    estimate = tensorlens.estimate(make_resized, card="a100", steps=1)
+    source, first = inspect.getsourcelines(make_resized)
+    (resized,) = [first + row for row, text in enumerate(source) if "# resized" in text]
+    assert {line.lineno: nbytes for line, nbytes in estimate.by_line.items()}[resized] == 1 << 20
 
 
 def test_weights_of_a_model_that_never_trains_are_parameters():

@@ -41,7 +41,7 @@ current = []
 def hidden(func, args, kwargs, result, thread):
     taken = temporaries(func, args, kwargs, result, thread)
     for each in taken:
-        current.append([each.nbytes, each.least, each.most, each.name, each.before])
+        current.append([each.nbytes, each.least, each.most, each.name, each.is_taken_first])
     return taken
 
 trace = Trace()

@@ -45,7 +45,7 @@ def test_each_thread_takes_one_workspace_and_keeps_it():
     workspaces = Temporaries(A100, {})
     assert SMALL == 8_519_680
     (hidden,) = workspaces(aten.mm.default, (on_card(2, 3), on_card(3, 4)), {}, on_card(2, 4), 0)
-    assert (hidden.nbytes, hidden.stays, hidden.name) == (SMALL, True, "cuBLAS workspace")
+    assert (hidden.nbytes, hidden.is_kept, hidden.name) == (SMALL, True, "cuBLAS workspace")
     assert multiplied(workspaces, thread=0) == []
     assert multiplied(workspaces, thread=1) == [(SMALL, SMALL, SMALL)]
     assert multiplied(workspaces, thread=1) == []

@@ -133,7 +133,7 @@ def _highest(log: EventLog, device: str) -> int:
 def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
     """Name what is no tensor of the program and outlives the operator that took it."""
     log = simulated.log
-    for row, name in trace.hidden.items():
+    for row, name in trace.scratch.items():
         made = simulated.rows.get(row)
         if made is not None and log.pair[made] < 0:
             log.name(made, Label(name, "other"))
@@ -148,7 +148,7 @@ def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[E
     """Return what no tensor of the program is of what is resident at the peak, by name."""
     log = simulated.log
     found: dict[str, Range] = {}
-    for row, name in trace.hidden.items():
+    for row, name in trace.scratch.items():
         made = simulated.rows.get(row)
         if made is None or log.devices[log.device[made]] != device:
             continue

@@ -60,7 +60,7 @@ class TraceWriter:
         """Return the row of what an operation takes."""
         row = self._append(nbytes, *self._place(operation, name))
         if name is not None:
-            self._trace.hidden[row] = name
+            self._trace.scratch[row] = name
         elif operation is not None and operation.number in self.labels:
             label = self.labels[operation.number]
             if operation.outputs and operation.outputs[0].nbytes == nbytes:

@@ -31,6 +31,7 @@ from tensorlens.planning.torch.fake_copies import copy_patches
 from tensorlens.planning.torch.memory import Temporaries
 from tensorlens.planning.torch.memory.attention import fused_attention
 from tensorlens.planning.torch.memory.host_kernels import HostKernels
+from tensorlens.planning.torch.memory.scratch import ScratchRule
 from tensorlens.planning.torch.names import BlockNames
 from tensorlens.planning.torch.patches import (
     compiler_patches,
@@ -40,7 +41,7 @@ from tensorlens.planning.torch.patches import (
     tracer_patches,
 )
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
-from tensorlens.planning.torch.tracker import ScratchRule, Tracker
+from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.planning.torch.values import value_patches
 from tensorlens.planning.trace import Caution, Cautions, Trace, caution_scope
 from tensorlens.planning.trials.global_settings import SEED, applied
@@ -95,14 +96,14 @@ def _run(
         enter(torch.set_grad_enabled(torch.is_grad_enabled()))
         # tensors have no data: no numbers are drawn
         enter(applied(job.program.global_settings or {}, leave=(SEED,)))
-        hidden = _enter_device(job, enter)
+        scratch_rule = _enter_device(job, enter)
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(stacks)
         enter(node_stacks(stacks))
         # threads of autograd give up their references some time after the caller goes on
         enter(torch.autograd.set_multithreading_enabled(False))
         on_device = job.device != "cpu"
-        tracker = enter(Tracker(trace, stacks, hidden, backward_elsewhere=on_device))
+        tracker = enter(Tracker(trace, stacks, scratch_rule, backward_elsewhere=on_device))
         enter(setting())
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(tracker)
@@ -138,15 +139,15 @@ def _enter_device(
     job: Job, enter: Callable[[AbstractContextManager[Any]], Any]
 ) -> ScratchRule | None:
     """Put what stands in for the device and for data on stage; return the rule of scratch."""
-    hidden: ScratchRule | None = None
+    scratch_rule: ScratchRule | None = None
     if job.device == "cpu":
         host = HostKernels.here()
         if host is not None:
-            hidden = host
+            scratch_rule = host
             enter(host.rnn_workspaces())
     elif job.device == "cuda":
         card = job.card or H100
-        hidden = Temporaries(card)
+        scratch_rule = Temporaries(card)
         enter(fused_attention(card))
     patches: tuple[Setting, ...] = (
         *(value_patches, loader_patches, compiler_patches, copy_patches),
@@ -155,7 +156,7 @@ def _enter_device(
     for patch in patches:
         enter(patch())
     enter(distributed(job.world_size if job.world_size > 1 else None))
-    return hidden
+    return scratch_rule
 
 
 def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]], None]) -> Any:

@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorlens.planning.patches import intercepted
+from tensorlens.planning.torch.memory.scratch import Scratch, ScratchRule, keep_elements
 from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.step_runner import END
@@ -28,35 +29,7 @@ _AUTOGRAD = -1
 """Stands for autograd's own threads among the idents of threads."""
 _PLAIN = (FakeTensor, torch.Tensor, torch.nn.Parameter)
 _METADATA: Mapping[Any, Callable[[Any], Any]] = vars(fake_tensor).get("_DISPATCH_META_HANDLERS", {})
-"""What answers for a device or a size: two of three operators are such questions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """Memory that a kernel takes for itself, which no fake tensor shows."""
-
-    nbytes: int
-    """Bytes asked for; the likeliest, where that depends on the device."""
-    least: int
-    most: int
-    name: str
-    """Its name: ``cuDNN workspace``."""
-    before: bool = False
-    """Whether it is taken before the operator's results are."""
-    stays: bool = False
-    """Whether it outlives the operator: a library's workspace."""
-
-    @classmethod
-    def exactly(
-        cls, nbytes: int, name: str, *, before: bool = False, stays: bool = False
-    ) -> Scratch:
-        """Return memory whose size is known."""
-        return cls(nbytes, nbytes, nbytes, name, before, stays)
-
-
-ScratchRule = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[Scratch]]
-"""Gives what an operator (``torch._ops.OpOverload``) takes besides its results, by its arguments,
-its results and the number of the thread; asked once the operator has run."""
+"""Handlers of questions about metadata (device, size), which are two thirds of all operators."""
 
 
 _New = tuple[Any, Any, str]
@@ -66,15 +39,15 @@ _New = tuple[Any, Any, str]
 class Tracker(TorchDispatchMode):  # type: ignore[misc]
     """Writes requests into a trace while it is entered, on top of a ``FakeTensorMode``.
 
-    ``hidden`` gives what operators take besides their results; ``backward_elsewhere``: autograd
-    would run the backward pass on threads of its own.
+    ``scratch_rule`` gives what operators take besides their results; ``backward_elsewhere``:
+    autograd would run the backward pass on threads of its own.
     """
 
     def __init__(
         self,
         trace: Trace,
         stacks: ProgramStacks,
-        hidden: ScratchRule | None = None,
+        scratch_rule: ScratchRule | None = None,
         *,
         backward_elsewhere: bool = False,
     ) -> None:
@@ -83,7 +56,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.trace = trace
         self._log = trace.log
         self._stacks = stacks
-        self._hidden = hidden
+        self._scratch_rule = scratch_rule
         self._live: dict[int, _Storage] = {}
         """Address of a storage to what is known of it."""
         self.held_at_marks: list[dict[str, int]] = []
@@ -112,7 +85,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
 
     def _resize(self, resize_: Any, storage: Any, size: int) -> Any:
         result = resize_(storage, size)
-        self._resized(storage)
+        here = self._here
+        if here.op is not None:
+            self._resized(storage)
+        else:
+            here.frame, here.place, here.grad = sys._getframe(2), None, False
+            self._resized(storage)
+            here.frame = None
         return result
 
     def mark(self, name: str, row: int | None = None) -> None:
@@ -155,6 +134,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         """Run an operator and note what it brought into being."""
         metadata = _METADATA.get(func)
         if metadata is not None and type(args[0]) is FakeTensor:
+            # so that the next operator is not taken for one that made a node
             self._here.sequence = _sequence()
             return metadata(args)
         for kind in types:
@@ -162,23 +142,24 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                 # a tensor made of others: it comes again with its parts
                 return NotImplemented
         here = self._here
-        here.frame, here.place = sys._getframe(1), None
-        outer, here.op = here.op, func
+        here.op, here.frame, here.place = func, sys._getframe(1), None
+        # autograd numbers each node that it makes: a number that has moved since the last operator
+        # of this thread means that a node was made for this one (Context.grad)
         made = _sequence()
         here.grad = made != here.sequence
         here.sequence = made
         try:
             result = func(*args, **({} if kwargs is None else kwargs))
-            _keep_elements(func, args, result)
+            keep_elements(func, args, result)
             new = list(self._new(result))
-            hidden: Sequence[Scratch] = ()
-            if self._hidden is not None:
-                hidden = self._hidden(func, args, kwargs or {}, result, self._thread())
-            if new or hidden:
-                self._note(new, hidden)
+            scratch: Sequence[Scratch] = ()
+            if self._scratch_rule is not None:
+                scratch = self._scratch_rule(func, args, kwargs or {}, result, self._thread())
+            if new or scratch:
+                self._note(new, scratch)
             return result
         finally:
-            here.op, here.frame = outer, None
+            here.op = here.frame = None
 
     def _new(self, result: Any) -> Iterator[_New]:
         """Give the tensors whose storages were not there before."""
@@ -196,27 +177,27 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             for each in result:
                 yield from self._new(each)
 
-    def _note(self, new: Sequence[_New], hidden: Sequence[Scratch]) -> None:
+    def _note(self, new: Sequence[_New], scratch: Sequence[Scratch]) -> None:
         with self._lock:
             device = new[0][2] if new else self._here.device
-            taken = [self._take(each, device) for each in hidden if each.before]
+            taken = [self._take(each, device) for each in scratch if each.is_taken_first]
             seen = set()
             for tensor, storage, where in new:
                 if storage._cdata not in seen:
                     seen.add(storage._cdata)
                     self._begin(tensor, storage, where)
-            taken += [self._take(each, device) for each in hidden if not each.before]
+            taken += [self._take(each, device) for each in scratch if not each.is_taken_first]
             for row in taken:
                 if row is not None:
                     self._free(row)
 
-    def _take(self, hidden: Scratch, device: str) -> int | None:
-        """Note hidden memory; the row of what goes with the operator."""
-        row = self._allocate(device, hidden.nbytes, hidden.name)
-        self.trace.hidden[row] = hidden.name
-        if hidden.least != hidden.most:
-            self.trace.bounds[row] = hidden.least, hidden.most
-        return None if hidden.stays else row
+    def _take(self, scratch: Scratch, device: str) -> int | None:
+        """Note scratch; return its row, or None where it outlives the operator."""
+        row = self._allocate(device, scratch.nbytes, scratch.name)
+        self.trace.scratch[row] = scratch.name
+        if scratch.least != scratch.most:
+            self.trace.bounds[row] = scratch.least, scratch.most
+        return None if scratch.is_kept else row
 
     def _begin(self, tensor: Any, storage: Any, device: str) -> None:
         if device == "meta":
@@ -344,25 +325,3 @@ def _parts(tensor: Any) -> tuple[Any, ...]:
     if tensor.layout is torch.strided:
         return (tensor,)
     return (tensor._indices(), tensor._values()) if tensor.layout is torch.sparse_coo else ()
-
-
-_aten = torch.ops.aten
-_LOSSES = frozenset(
-    (
-        _aten.mse_loss.default,
-        _aten.smooth_l1_loss.default,
-        _aten.soft_margin_loss.default,
-        _aten.binary_cross_entropy.default,
-    )
-)
-
-
-def _keep_elements(func: Any, args: Sequence[Any], result: Any) -> None:
-    """Give a reduced loss the memory of all elements: ``mse_loss`` of an image is as large as it.
-
-    Such kernels make the result as large as that, and then say that it has one element
-    (``aten/src/ATen/native/BinaryOps.cpp`` and ``Loss.cpp``, for the CPU and CUDA).
-    """
-    if func in _LOSSES and not result.dim():
-        elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
-        result.untyped_storage().resize_(elements * result.element_size())

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory import operators, workspaces
 from tensorlens.planning.torch.memory.operators import Call, Rule
-from tensorlens.planning.torch.tracker import Scratch
+from tensorlens.planning.torch.memory.scratch import Scratch
 
 
 class Temporaries:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.torch.cpu import allocator
-from tensorlens.planning.torch.tracker import Scratch
+from tensorlens.planning.torch.memory.scratch import Scratch
 
 HOST_KERNEL = "own memory of the kernel"
 MOST_BYTES = 1 << 26

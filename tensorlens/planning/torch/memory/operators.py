@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.tracker import Scratch
+from tensorlens.planning.torch.memory.scratch import Scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _copied(*places: int) -> Rule:
     def rule(call: Call) -> Iterator[Scratch]:
         for tensor in (call.args[place] for place in places if place < len(call.args)):
             if isinstance(tensor, torch.Tensor) and not is_dense(tensor):
-                yield scratch(nbytes(tensor), "contiguous copy", before=True)
+                yield scratch(nbytes(tensor), "contiguous copy", is_taken_first=True)
 
     return rule
 
@@ -162,7 +162,7 @@ def _embedding(call: Call) -> Iterator[Scratch]:
     segments = min(count, rows)
     parts = count // 10 + segments
     for name in ("sorted indices", "original indices"):
-        yield scratch(count * index, name, before=True)
+        yield scratch(count * index, name, is_taken_first=True)
     for number in (count, 1, segments, segments, 1, parts):
         yield scratch(number * index, "places of segments")
     yield scratch(parts * width * _wide(grad.dtype), "sums of parts")
@@ -196,7 +196,7 @@ def _attention_backward(call: Call) -> Iterator[Scratch]:
     is_flash = call.name == "_scaled_dot_product_flash_attention_backward"
     for tensor in (grad, out) if is_flash else (grad,):
         if not tensor.transpose(1, 2).is_contiguous():
-            yield scratch(nbytes(tensor), "contiguous copy", before=True)
+            yield scratch(nbytes(tensor), "contiguous copy", is_taken_first=True)
     batch, heads, length, dimension = query.shape
     rows = batch * heads * ceil_div(length, 128) * 128 * 4
     sums = rows * ceil_div(dimension, _WARP) * _WARP

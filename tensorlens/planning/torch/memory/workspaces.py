@@ -38,7 +38,7 @@ from tensorlens.planning.torch.memory.operators import (
     nbytes,
     scratch,
 )
-from tensorlens.planning.torch.tracker import Scratch
+from tensorlens.planning.torch.memory.scratch import Scratch
 
 CONVOLUTION = "cuDNN workspace"
 RECURRENT = "cuDNN RNN workspace"
@@ -146,7 +146,7 @@ def _contiguous(*tensors: Any) -> list[Scratch]:
     """Return the copies of what lies neither with channels first nor with channels last."""
     last = any(is_channels_last(each) for each in tensors[-2:])
     return [
-        scratch(nbytes(each), "contiguous copy", before=True)
+        scratch(nbytes(each), "contiguous copy", is_taken_first=True)
         for each in tensors
         if not (is_channels_last(each) if last else each.is_contiguous()) and not _is_thin(each)
     ]
@@ -203,7 +203,7 @@ def cublas(card: Card, environment: Mapping[str, str]) -> Rule:
         if where.device.type != "cuda" or key in held or not _is_multiplied(call, where):
             return ()
         held.add(key)
-        return (Scratch.exactly(nbytes, CUBLAS, stays=True),)
+        return (Scratch.exactly(nbytes, CUBLAS, is_kept=True),)
 
     return rule
 

@@ -24,7 +24,7 @@ class Requests:
         if bounds:
             self.trace.bounds[row] = bounds
         if hidden:
-            self.trace.hidden[row] = hidden
+            self.trace.scratch[row] = hidden
         return row
 
     def give_back(self, row):
