@@ -303,7 +303,7 @@ class _Server:
         last = self._written.read().decode("utf-8", "replace").strip()
         if self._late:
             return Trouble(Reason.FAILED, f"not done after {job.timeout:g} s", last)
-        return Trouble(Reason.FAILED, f"the process {ending(code)}", last)
+        return Trouble(Reason.FAILED, f"the process {ending(code)}", last, _signal_name(code))
 
     def _out_of_time(self) -> None:
         self._late = self.is_over = True
@@ -323,9 +323,15 @@ def ending(code: int) -> str:
     """Return how a process ended, by its exit code as ``subprocess`` has it."""
     if code >= 0:
         return f"ended by itself (exit code {code})"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    name = _signal_name(code)
     why = {"SIGKILL": ": the system may have run out of memory", "SIGSEGV": ": a crash"}
     return f"was ended by {name}{why.get(name, '')}"
+
+
+def _signal_name(code: int) -> str:
+    if code >= 0:
+        return ""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

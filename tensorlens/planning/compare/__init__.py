@@ -12,6 +12,6 @@ from tensorlens.lazy import attach
 attach(
     __name__,
     {
-        "result": ("Outcome", "Status"),
+        "result": ("LossCheck", "Outcome", "Status"),
     },
 )

@@ -14,10 +14,10 @@ from tensorlens.planning.allocators.settings import VARIABLES
 from tensorlens.planning.card import DeviceSpec, device_spec
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.outcomes import (
-    NOT_ASKED,
+    NO_CAPACITY,
     BatchSearch,
-    Estimated,
-    Estimation,
+    EstimateOutcome,
+    EstimateRequest,
     outcome_of,
     run_estimate,
     run_search,
@@ -35,14 +35,14 @@ from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble
 from tensorlens.records.run import current_run
 
-Work = Job | BatchSearch | Estimation
+Work = Job | BatchSearch | EstimateRequest
 
 
 def run_work(work: Work) -> Any:
     """Return what a run, a search or an estimate comes to; an executor calls it anywhere."""
     if isinstance(work, BatchSearch):
         return run_search(work)
-    if isinstance(work, Estimation):
+    if isinstance(work, EstimateRequest):
         return run_estimate(work)
     with shared_runner() as processes:
         return processes.run(work)
@@ -177,9 +177,9 @@ def compare(
         works = _trials(job, known_options, repeats, spec.capacity, batches)
     else:
         repeats = 1
-        works = [_estimation(job, each, spec, batches) for each in known_options]
+        works = [_estimate_request(job, each, spec, batches) for each in known_options]
     found = _results(works, executor)
-    known = [each for each in found if isinstance(each, Measured | Estimated)]
+    known = [each for each in found if isinstance(each, Measured | EstimateOutcome)]
     return Comparison(
         outcomes=_outcomes(known_options, found, repeats),
         baseline=baseline,
@@ -187,7 +187,7 @@ def compare(
         provenance=how,
         program=asked.name,
         framework=known_framework,
-        card=next((each.card for each in known if isinstance(each, Estimated)), ""),
+        card=next((each.card for each in known if isinstance(each, EstimateOutcome)), ""),
         capacity=spec.capacity,
         batch=batch,
         steps=steps,
@@ -198,14 +198,14 @@ def compare(
     )
 
 
-def _estimation(
+def _estimate_request(
     job: Job, option: Option, spec: DeviceSpec, batches: tuple[int, int | None]
-) -> Estimation:
+) -> EstimateRequest:
     settings = option.choice.settings
     shards = settings.get("shards", 1)
     job = replace(job, name=job.program.name, choice=option.choice, steps=STEPS, world_size=shards)
     request = StepsRequest(job, spec, allocator_settings(settings.get("alloc_conf")))
-    return Estimation(option, request, *batches)
+    return EstimateRequest(option, request, *batches)
 
 
 def _trials(
@@ -233,14 +233,14 @@ def _trials(
 
 def _outcomes(options: Sequence[Option], found: Sequence[Any], repeats: int) -> tuple[Outcome, ...]:
     count = len(options)
-    searches = found[repeats * count :] or [NOT_ASKED] * count
+    searches = found[repeats * count :] or [NO_CAPACITY] * count
     return tuple(
         outcome_of(option, found[number : repeats * count : count], searches[number])
         for number, option in enumerate(options)
     )
 
 
-def _notes(known: Sequence[Measured | Estimated], executor: Executor | None) -> Iterator[str]:
+def _notes(known: Sequence[Measured | EstimateOutcome], executor: Executor | None) -> Iterator[str]:
     if executor is not None:
         yield "an executor ran the processes: where it ran several at once, times say less"
     if len({each.device for each in known}) > 1:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare.result import texts
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, Catalogue, Choice, catalogue
 from tensorlens.planning.trials.pickling import pack
@@ -127,7 +126,7 @@ def _option(
     if function is not None and not callable(function):
         raise UsageError(f"option {name!r}: function= takes a function, not {function!r}")
     parcel = None if function is None else pack(function, with_data=with_data)
-    shown = (*texts(settings), *texts(own))
+    shown = tuple(f"{name}={value}" for each in (settings, own) for name, value in each.items())
     if function is not None:
         shown += (f"{getattr(function, '__name__', type(function).__name__)}()",)
     # in the order of the catalogue, in which they are applied

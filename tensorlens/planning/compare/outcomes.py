@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.options import Option
-from tensorlens.planning.compare.result import Outcome, Status, finite
+from tensorlens.planning.compare.result import Outcome, Status
 from tensorlens.planning.estimate.api import StepsRequest
 from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
 from tensorlens.planning.estimate.target import STEPS
@@ -18,6 +19,8 @@ from tensorlens.planning.trials.jobs import Job, Measured, Reason, Result, Troub
 from tensorlens.units import format_bytes
 
 _LIMIT = "the largest that was to be tried"
+# the system's killer, and what C++ does where nobody catches bad_alloc; SIGSEGV may be any crash
+_SIGNALS_WITHOUT_MEMORY = ("SIGKILL", "SIGABRT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class BatchSearch:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class BatchSearchResult:
     """The largest batch; 0 where not even the smallest fits, None where it cannot be told."""
 
     batch: int | None
@@ -46,49 +49,49 @@ class SearchResult:
     """Result of the next larger one; or why it cannot be told."""
 
 
-def run_search(search: BatchSearch) -> SearchResult:
+def run_search(search: BatchSearch) -> BatchSearchResult:
     """Find the largest batch that runs under the capacity, when the next one does not."""
     refused: dict[int, Trouble] = {}
 
-    def needed(batch: int) -> int | None:
-        job = replace(
-            search.job,
-            batch=batch,
-            limit=search.capacity,
-            # what it took stays mapped in part, and would count as room
-            rehearsal=search.multiple,
-            warmup=0,
-            steps=STEPS,
-        )
-        result = processes.run(job)
-        if isinstance(result, Measured):
-            return min(result.peak_allocated, search.capacity)
-        assert isinstance(result, Trouble)
-        refused[batch] = result
-        return None
-
     # from a fresh process: what is mapped before a limit is to be the same
     with Runner() as processes:
+
+        def needed(batch: int) -> int | None:
+            job = replace(
+                search.job,
+                batch=batch,
+                limit=search.capacity,
+                # a larger one would leave memory mapped that then counts as room
+                rehearsal=search.multiple,
+                warmup=0,
+                steps=STEPS,
+            )
+            result = processes.run(job)
+            if isinstance(result, Measured):
+                return min(result.peak_allocated, search.capacity)
+            assert isinstance(result, Trouble)
+            refused[batch] = result
+            return None
+
         fitting, too_large = largest_that_fits(
             needed, search.capacity, search.lowest, search.highest, search.multiple
         )
     trouble = refused.get(too_large)
     if trouble is None:
-        return SearchResult(fitting, _LIMIT)
+        return BatchSearchResult(fitting, _LIMIT)
     if trouble.kind is Reason.CANNOT:
-        return SearchResult(fitting or None, trouble.text)
+        return BatchSearchResult(fitting or None, trouble.text)
     is_memory = trouble.kind is Reason.OUT_OF_MEMORY
     beyond = f"{too_large:,}: {'out of memory' if is_memory else trouble.text}"
-    # the system ends a process for want of memory
-    is_known = fitting or is_memory or trouble.text.startswith("the process was ended by")
-    return SearchResult(fitting if is_known else None, beyond)
+    is_known = fitting or is_memory or trouble.signal in _SIGNALS_WITHOUT_MEMORY
+    return BatchSearchResult(fitting if is_known else None, beyond)
 
 
-NOT_ASKED = SearchResult(None, "no capacity was given")
+NO_CAPACITY = BatchSearchResult(None, "no capacity was given")
 
 
 @dataclass(frozen=True, slots=True)
-class Estimation:
+class EstimateRequest:
     """An option to be estimated."""
 
     option: Option
@@ -104,7 +107,7 @@ class Estimation:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimated:
+class EstimateOutcome:
     """Needs of one option, and the device that they are of."""
 
     outcome: Outcome
@@ -112,7 +115,7 @@ class Estimated:
     card: str
 
 
-def run_estimate(asked: Estimation) -> Estimated | Trouble:
+def run_estimate(asked: EstimateRequest) -> EstimateOutcome | Trouble:
     """Estimate one option; whatever becomes of it, an answer says so."""
     request = asked.request
     if "alloc_conf" in request.job.choice.settings and request.spec.card is None:
@@ -128,7 +131,7 @@ def run_estimate(asked: Estimation) -> Estimated | Trouble:
         return Trouble(Reason.FAILED, str(error))
     except TensorlensError as error:
         return Trouble(Reason.CANNOT, str(error))
-    # that it has neither times nor losses is what an estimate is
+    # an estimate never has times or losses: that is not worth a reason
     missing = {"largest_batch": batch.beyond} if batch.batch is None else {}
     peak = answer.allocated.point
     outcome = Outcome(
@@ -145,15 +148,15 @@ def run_estimate(asked: Estimation) -> Estimated | Trouble:
         at_peak=dict(culprits(answer.without_source())),
         missing=missing,
     )
-    return Estimated(outcome, answer.device, "" if answer.card is None else answer.card.name)
+    return EstimateOutcome(outcome, answer.device, "" if answer.card is None else answer.card.name)
 
 
-def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
+def _largest_batch(asked: EstimateRequest, runner: Runner) -> BatchSearchResult:
     request, spec = asked.request, asked.request.spec
     if spec.capacity is None:
-        return NOT_ASKED
+        return NO_CAPACITY
     if spec.card is None:
-        return SearchResult(None, "estimated for cuda only")
+        return BatchSearchResult(None, "estimated for cuda only")
     found = largest_batch(
         lambda batch: request.with_argument("", batch).ask(runner),
         spec.capacity,
@@ -167,11 +170,11 @@ def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
         beyond = f"{largest.next_batch:,} would need {format_bytes(largest.next_needed)}"
     elif largest.is_limit:
         beyond = _LIMIT
-    return SearchResult(largest.batch, beyond)
+    return BatchSearchResult(largest.batch, beyond)
 
 
 def outcome_of(
-    option: Option, results: Sequence[Result | Estimated], found: SearchResult | Trouble
+    option: Option, results: Sequence[Result | EstimateOutcome], found: BatchSearchResult | Trouble
 ) -> Outcome:
     """Return what became of one option in all repeats; one that failed decides."""
     trouble = next((each for each in results if isinstance(each, Trouble)), None)
@@ -183,7 +186,7 @@ def outcome_of(
             why=" ".join(trouble.text.split()),
             details=trouble.details,
         )
-    if isinstance(results[0], Estimated):
+    if isinstance(results[0], EstimateOutcome):
         return results[0].outcome
     runs = [each for each in results if isinstance(each, Measured)]
     first = runs[0]
@@ -195,7 +198,7 @@ def outcome_of(
         missing["least_capacity"] = (
             "measured runs tell what was reserved; an estimate tells the least that is enough"
         )
-    batch = SearchResult(None, found.text) if isinstance(found, Trouble) else found
+    batch = BatchSearchResult(None, found.text) if isinstance(found, Trouble) else found
     if batch.batch is None:
         missing["largest_batch"] = batch.beyond
     return Outcome(
@@ -213,7 +216,7 @@ def outcome_of(
             statistics.median_high(each.step_peaks) for each in runs if each.step_peaks
         ),
         seconds=tuple(statistics.median(each.seconds) for each in runs if each.seconds),
-        losses=() if first.losses is None else finite(first.losses),
+        losses=tuple(loss if math.isfinite(loss) else None for loss in first.losses or ()),
         notes=first.notes,
         at_peak=dict(first.at_peak),
         missing=missing,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ _STUDENT = (
 _NORMAL = 1.96
 
 _LOST = 0.25
-"""From this part of a ratio on its noise hides it."""
+"""A ratio whose noise is this part of it, or more, is not known."""
 _NOTABLE = 0.01
 """A hundredth is no difference, however sure it is."""
 
@@ -97,7 +97,7 @@ def spread(times: Sequence[float]) -> float | None:
 
 
 class Status(StrEnum):
-    """Outcome of an option."""
+    """Whether an option ran, and if not why."""
 
     RAN = "ran"
     CANNOT = "cannot"
@@ -122,7 +122,7 @@ LEAST, BATCH, QUICK = "least memory", "largest batch", "least memory within 10 %
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One option."""
+    """Figures of one option, or why there are none."""
 
     name: str
     settings: tuple[str, ...] = ()
@@ -159,8 +159,8 @@ class Outcome:
     notes: tuple[str, ...] = ()
     at_peak: dict[str, str] = field(default_factory=dict)
     """When the peak is, and what has most of it: ``peak``, ``line``, ``tensor``; of a library's
-    model its ``model line``. Measured, it is that of a step more, which is recorded by itself
-    after the first repeat."""
+    model its ``model line``. Where it was measured, one more step is recorded for this, after the
+    first repeat."""
     missing: dict[str, str] = field(default_factory=dict)
     """Figure to why it is None or empty."""
 
@@ -175,8 +175,8 @@ class LossCheck:
     """An option's losses against the baseline's, as parts of those."""
 
     first: float
-    """At the first step, before any optimizer could make a difference; infinite where one loss
-    is no finite number."""
+    """At the first step, before any optimizer could make a difference; infinite where a loss is no
+    finite number, so that the difference is not known."""
     largest: float
     """Over all steps."""
 
@@ -264,8 +264,11 @@ class Comparison(Document):
         here, before = self[name].losses, self[self.baseline].losses
         if not here or not before:
             return None
-        apart = [_apart(one, other) for one, other in zip(here, before, strict=False)]
-        return LossCheck(apart[0], max(apart))
+        if name == self.baseline:
+            return LossCheck(0.0, 0.0)
+        pairs = zip(here, before, strict=False)
+        differences = [_relative_difference(one, other) for one, other in pairs]
+        return LossCheck(differences[0], max(differences))
 
     @property
     def winners(self) -> tuple[Winner, ...]:
@@ -354,19 +357,9 @@ class Comparison(Document):
         return f"<Comparison of {len(self.outcomes)} options, {self.provenance} on {self.device}>"
 
 
-def finite(losses: Iterable[float]) -> tuple[float | None, ...]:
-    """Return losses as a record has them: None for what is no finite number."""
-    return tuple(loss if math.isfinite(loss) else None for loss in losses)
-
-
-def texts(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return settings as a record has them: ``optimizer=adam``."""
-    return tuple(f"{name}={value}" for name, value in settings.items())
-
-
-def _apart(one: float | None, other: float | None) -> float:
+def _relative_difference(one: float | None, other: float | None) -> float:
     if one is None or other is None:
-        return 0.0 if one is other else math.inf
+        return math.inf
     whole = abs(other)
     return abs(one - other) / whole if whole else (0.0 if one == other else math.inf)
 

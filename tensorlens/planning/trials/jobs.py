@@ -186,6 +186,8 @@ class Trouble:
     """One line."""
     details: str = ""
     """The program's traceback, and what it wrote last."""
+    signal: str = ""
+    """Name of the signal that ended its process; empty where none did."""
 
 
 Result = Measured | Trace | Trouble

@@ -166,6 +166,18 @@ def test_what_ends_it_need_not_be_memory():
     assert found.batch is None and "IndexError" in found.beyond
 
 
+@pytest.mark.parametrize(
+    ("signal", "batch"), [("SIGKILL", 0), ("SIGABRT", 0), ("SIGSEGV", None), ("", None)]
+)
+def test_a_signal_at_the_smallest_batch_may_mean_memory(signal, batch):
+    class Ended(FakeLauncher):
+        def run(self, job):
+            return Trouble(Reason.FAILED, "it is gone", signal=signal)
+
+    found = largest(Ended(0, 1), 1000)
+    assert (found.batch, found.beyond) == (batch, "1: it is gone")
+
+
 def test_how_processes_end():
     assert processes.ending(3) == "ended by itself (exit code 3)"
     assert processes.ending(-9) == "was ended by SIGKILL: the system may have run out of memory"

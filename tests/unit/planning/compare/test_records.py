@@ -1,6 +1,7 @@
 """What a comparison says of rows made by hand."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tensorlens import Comparison
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.loading import parse
-from tensorlens.planning.compare import Outcome, result
+from tensorlens.planning.compare import LossCheck, Outcome, result
 from tensorlens.render import TextRenderer, html_page
 
 MIB = 1 << 20
@@ -146,6 +147,15 @@ def test_losses(losses, verdict):
     assert found.loss_check("other").verdict == verdict
     if verdict == "differs":
         assert "the loss differs: other" in str(found).replace("\n", " ")
+
+
+def test_losses_that_are_no_numbers_in_both_runs_are_not_the_same():
+    lost = outcome("base", 1, (1.0,) * 3, (None, None))
+    found = comparison(lost, replace(lost, name="other"))
+    assert found.loss_check("other") == LossCheck(math.inf, math.inf)
+    row = next(line for line in str(found).splitlines() if line.split()[:1] == ["other"])
+    assert "not finite" in row
+    assert found.loss_check("base").verdict == "same"
 
 
 def test_rows_without_figures():
