@@ -166,6 +166,14 @@ def test_lists_under_construction_do_no_harm():
     assert len(pairs[0]) == 2
 
 
+def test_shapes_of_more_dimensions_than_a_native_row_has():
+    shape = (*(1,) * 8, 2, 3)
+    made, weight = tf.ones(shape), tf.Variable(tf.ones(shape))
+    plain, handle, value = tensor_reader.read_tensors([made, weight.handle])
+    assert plain.shape == value.shape == shape and handle.shape == ()
+    assert plain.nbytes == value.nbytes == 24 and plain.address
+
+
 def test_without_the_native_reader_tensors_are_read_from_python():
     made = tf.random.normal((30, 20))
     weight = tf.Variable(tf.ones((5, 4)))

@@ -147,7 +147,7 @@ def test_a_call_that_another_thread_has_not_returned_from_is_none_of_these_opera
     assert made.shape == value.shape
 
 
-@pytest.mark.parametrize("moment", ["_call_begins", "_end_begun"])
+@pytest.mark.parametrize("moment", ["_call_begins", "_end_scope"])
 def test_a_call_that_is_interrupted_is_over(monkeypatch, moment):
     value = tf.fill((8, 8), 0.5)
     squares(value)

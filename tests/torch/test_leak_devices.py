@@ -356,6 +356,28 @@ class TestThreadsWithoutPython:
         (leak,) = find_leaks(step).leaks
         assert (leak.born, leak.device, leak.bytes_per_step) == (None, "cuda:0", 1024)
 
+    def test_a_pass_that_began_while_another_loop_was_followed_gives_no_line(self):
+        loss = torch.zeros(())
+        began, over = threading.Event(), threading.Event()
+
+        def begin():
+            torch.ones_like(loss)
+            began.set()
+            over.wait()
+
+        def step():
+            with self.device.on(0):
+                self.blocks.append(self.device.library.hand_out(1024))
+
+        thread = threading.Thread(target=begin)
+        find_leaks(lambda: (began.is_set() or thread.start(), began.wait()))
+        try:
+            (leak,) = find_leaks(step).leaks
+        finally:
+            over.set()
+            thread.join()
+        assert (leak.born, leak.device, leak.bytes_per_step) == (None, "cuda:0", 1024)
+
 
 def test_what_a_stretch_left(device):
     kept = []

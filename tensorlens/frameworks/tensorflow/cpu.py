@@ -89,7 +89,7 @@ class TensorflowAllocator(NativeAllocator):
             },
         )
         self._call_begins = library.tl_call_begins
-        self._end_begun = library.tl_end
+        self._end_scope = library.tl_end
 
     def adopt(self, addresses: array[int], sizes: array[int]) -> int:
         """Count in blocks from before, ``array('Q')`` and ``array('q')``; return how many.
@@ -105,9 +105,9 @@ class TensorflowAllocator(NativeAllocator):
         """
         return self._call_begins(function.encode())
 
-    def end(self, begun: object) -> int:
+    def end(self, scope: object) -> int:
         """Say that it has ended, on the thread where it began; the second time does nothing."""
-        return int(self._end_begun(begun))
+        return int(self._end_scope(scope))
 
     def birth_line(self, birth: int) -> tuple[str, int, str]:
         """As of every allocator, with the line that autograph's was made from in its place."""

@@ -2,13 +2,13 @@
 
 #pragma once
 
+#include "exported.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <tuple>
 #include <vector>
-
-#define TL_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 

@@ -7,9 +7,10 @@
 
 #pragma once
 
-#include "scope_capsule.hpp"
-#include "exports.hpp"
+#include "operator_hooks.hpp"
+#include "recorder_columns.hpp"
 #include "resident.hpp"
+#include "scope_capsule.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -77,7 +78,7 @@ void after_fork_in_child() {
 // What Python holds; it has not ended.
 template <typename Kept>
 Kept* held_as(PyObject* held) {
-  return reinterpret_cast<Kept*>(begun_of(held)->token);
+  return reinterpret_cast<Kept*>(scope_of(held)->token);
 }
 
 // To be called once, when the allocator is tapped.
@@ -143,30 +144,21 @@ TL_EXPORT void tl_module_call(PyObject* code) {
   g_module_call.store(reinterpret_cast<uintptr_t>(code), std::memory_order_relaxed);
 }
 
-struct Hooks {
-  void (*op_begins)(const char*, int64_t, uint64_t);
-  void (*op_ends)();
-  void (*node_begins)(const char*, int64_t, uint64_t);
-  void (*node_ends)();
-  void (*gradient)(const void*, const void*);
-  uint64_t (*next_node)();
-};
-
-TL_EXPORT Hooks* tl_hooks() {
-  static Hooks hooks = {
+TL_EXPORT OperatorHooks* tl_hooks() {
+  static OperatorHooks hooks = {
       &op_begins, &op_ends, &node_begins, &node_ends, &gradient_known, nullptr};
   return &hooks;
 }
 
 TL_EXPORT void tl_hooks_connected() {
-  g_next_node.store(tl_hooks()->next_node);
+  g_peek_sequence_number.store(tl_hooks()->peek_sequence_number);
 }
 
 // Gives a recording for Python to hold, see scope_capsule.hpp; a number when there is no memory for
 // it.
 TL_EXPORT PyObject* tl_record_begin(int64_t limit) {
   try {
-    return begun(reinterpret_cast<int64_t>(begin_span(limit)), [](int64_t token) {
+    return scope_capsule(reinterpret_cast<int64_t>(begin_span(limit)), [](int64_t token) {
       auto* const span = reinterpret_cast<Span*>(token);
       {
         const Holding holding(g_log.lock);
@@ -176,7 +168,7 @@ TL_EXPORT PyObject* tl_record_begin(int64_t limit) {
       return int64_t{0};
     });
   } catch (const std::bad_alloc&) {
-    return not_begun();
+    return no_scope();
   }
 }
 
@@ -188,12 +180,13 @@ TL_EXPORT int tl_is_recording() {
 // no memory for it.
 TL_EXPORT PyObject* tl_record_read(PyObject* held) {
   try {
-    return begun(reinterpret_cast<int64_t>(read_span(*held_as<Span>(held))), [](int64_t token) {
+    Readout* const read = read_span(*held_as<Span>(held));
+    return scope_capsule(reinterpret_cast<int64_t>(read), [](int64_t token) {
       delete reinterpret_cast<Readout*>(token);
       return int64_t{0};
     });
   } catch (const std::bad_alloc&) {
-    return not_begun();
+    return no_scope();
   }
 }
 
@@ -274,17 +267,17 @@ TL_EXPORT PyObject* tl_call_begins(const char* function) {
   try {
     const Captured at = g_recording.load(std::memory_order_relaxed)
         ? capture() : Captured{kNoStack, birth_here()};
-    return begun(g_calls.begin(g_op_names.number(function), at), [](int64_t token) {
+    return scope_capsule(g_calls.begin(g_op_names.number(function), at), [](int64_t token) {
       g_calls.end(token);
       return int64_t{0};
     });
   } catch (const std::bad_alloc&) {
-    return not_begun();
+    return no_scope();
   }
 }
 
 TL_EXPORT int64_t tl_end(PyObject* held) {
-  return end_begun(held);
+  return end_scope(held);
 }
 
 TL_EXPORT void tl_set_era(int32_t era) {

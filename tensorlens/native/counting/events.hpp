@@ -73,7 +73,7 @@ struct Running {
     int32_t nodes;         // how many ran when it began
     int32_t engine;        // place of the innermost that is the engine's, -1 if none is
     int32_t engine_stack;  // of the engine's: the stack on which it runs
-    int64_t next_node;
+    int64_t sequence_number;
   };
   struct Node {
     int32_t name;
@@ -97,7 +97,7 @@ constexpr Running::Node kNoNode{-1, kNoStack, -1, kNoStack, 0};
 thread_local Running t_running;
 std::atomic<int64_t> g_epoch{1};
 // at::sequence_number::peek, which libc10 does not have
-std::atomic<uint64_t (*)()> g_next_node{nullptr};
+std::atomic<uint64_t (*)()> g_peek_sequence_number{nullptr};
 
 Running& running() {
   Running& now = t_running;
@@ -124,10 +124,10 @@ bool is_after_last(const Running& now, int engine) {
 }
 
 bool made_nodes(const Running& now, int ops) {
-  const auto next = g_next_node.load(std::memory_order_relaxed);
+  const auto next = g_peek_sequence_number.load(std::memory_order_relaxed);
   for (int place = 0; place < ops && next != nullptr; ++place) {
-    if (now.op[place].next_node >= 0) {
-      return static_cast<int64_t>(next()) > now.op[place].next_node;
+    if (now.op[place].sequence_number >= 0) {
+      return static_cast<int64_t>(next()) > now.op[place].sequence_number;
     }
   }
   return false;
@@ -265,7 +265,7 @@ int32_t stack_of_nodes(const Running& now) {
 }
 
 // The name stays until the operator ends.
-void op_begins(const char* name, int64_t next_node, uint64_t thread) {
+void op_begins(const char* name, int64_t sequence_number, uint64_t thread) {
   if (!g_recording.load(std::memory_order_relaxed)) {
     return;
   }
@@ -279,7 +279,7 @@ void op_begins(const char* name, int64_t next_node, uint64_t thread) {
   op.text = name;
   op.name = -1;
   op.nodes = now.nodes;
-  op.next_node = next_node;
+  op.sequence_number = sequence_number;
   op.engine = is_engine ? place : place > 0 ? now.op[place - 1].engine : -1;
   if (op.engine < 0) {
     now.last = kNoNode;
@@ -290,8 +290,8 @@ void op_begins(const char* name, int64_t next_node, uint64_t thread) {
   if (is_engine) {
     op.engine_stack = capture().stack;
   }
-  if (next_node >= 0) {
-    g_nodes.made(thread, next_node, stack_of_nodes(now));
+  if (sequence_number >= 0) {
+    g_nodes.made(thread, sequence_number, stack_of_nodes(now));
   }
 }
 

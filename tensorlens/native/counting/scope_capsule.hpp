@@ -1,5 +1,6 @@
-// What has begun for Python, and ends once: when Python says so, at the latest when nobody refers to
-// it any more. No Python code runs then, in which what a signal's handler raises would be lost.
+// A capsule for Python that stands for something begun, such as a recording. It ends once: when
+// Python says so, or when the capsule is collected. The end runs no Python code, so that an
+// exception of a signal handler cannot be lost in it.
 
 #pragma once
 
@@ -16,55 +17,55 @@ extern "C" void PyErr_Clear();
 
 namespace {
 
-constexpr char kBegun[] = "tensorlens.begun";
+constexpr char kCapsuleName[] = "tensorlens.scope";
 
-struct Begun {
+struct Scope {
   int64_t token;
   int64_t (*end)(int64_t token);
 };
 
-int64_t end_once(Begun& begun) {
-  const auto end = std::exchange(begun.end, nullptr);
-  return end == nullptr ? 0 : end(begun.token);
+int64_t end_once(Scope& scope) {
+  const auto end = std::exchange(scope.end, nullptr);
+  return end == nullptr ? 0 : end(scope.token);
 }
 
-Begun* begun_of(PyObject* held) {
-  return static_cast<Begun*>(PyCapsule_GetPointer(held, kBegun));
+Scope* scope_of(PyObject* capsule) {
+  return static_cast<Scope*>(PyCapsule_GetPointer(capsule, kCapsuleName));
 }
 
-void end_unreferenced(PyObject* capsule) {
-  auto* const begun = begun_of(capsule);
-  end_once(*begun);
-  delete begun;
+void destroy_capsule(PyObject* capsule) {
+  auto* const scope = scope_of(capsule);
+  end_once(*scope);
+  delete scope;
 }
 
 // What never began: it has no end.
-PyObject* not_begun() {
+PyObject* no_scope() {
   return PyLong_FromLongLong(0);
 }
 
-// Gives what Python holds. Where there is no memory for it, it ends at once.
-PyObject* begun(int64_t token, int64_t (*end)(int64_t)) {
-  auto* const made = new (std::nothrow) Begun{token, end};
+// Where there is no memory for a capsule, the scope ends at once.
+PyObject* scope_capsule(int64_t token, int64_t (*end)(int64_t)) {
+  auto* const scope = new (std::nothrow) Scope{token, end};
   PyObject* const capsule =
-      made == nullptr ? nullptr : PyCapsule_New(made, kBegun, end_unreferenced);
+      scope == nullptr ? nullptr : PyCapsule_New(scope, kCapsuleName, destroy_capsule);
   if (capsule == nullptr) {
     PyErr_Clear();
-    delete made;
+    delete scope;
     end(token);
-    return not_begun();
+    return no_scope();
   }
   return capsule;
 }
 
 // Gives what its end gives; 0 if it has ended before.
-int64_t end_begun(PyObject* held) {
-  auto* const begun = begun_of(held);
-  if (begun == nullptr) {
+int64_t end_scope(PyObject* capsule) {
+  auto* const scope = scope_of(capsule);
+  if (scope == nullptr) {
     PyErr_Clear();
     return 0;
   }
-  return end_once(*begun);
+  return end_once(*scope);
 }
 
 }  // namespace

@@ -2,12 +2,11 @@
 // where a name begins. It runs no Python code, and makes no reference that outlives a call but
 // those in the lists it is given.
 
+#include "exported.hpp"
 #include "shortest_paths.h"
 
 #include <memory>
 #include <new>
-
-#define TL_EXPORT extern "C" __attribute__((visibility("default")))
 
 // What lies where; called once, before all else.
 TL_EXPORT void tl_heap_setup(

@@ -121,7 +121,7 @@ TL_EXPORT PyObject* tl_nodes_begin() {
     const Holding holding(g_node_log.lock);
     g_node_log.calls.fetch_add(1, std::memory_order_relaxed);
   }
-  return begun(0, [](int64_t) {
+  return scope_capsule(0, [](int64_t) {
     const Holding holding(g_node_log.lock);
     return g_node_log.end_call();
   });

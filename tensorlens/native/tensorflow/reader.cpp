@@ -4,6 +4,8 @@
 // tensor is read from the resource that its handle refers to. No reference is kept, and no buffer
 // is read but those of handles.
 
+#include "exported.hpp"
+
 #include <cstdint>
 
 #include <sys/types.h>
@@ -12,8 +14,6 @@
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
-
-#define TL_API extern "C" __attribute__((visibility("default")))
 
 // of Python.h, so that one binary serves every Python
 struct _object {
@@ -44,9 +44,11 @@ namespace {
 
 using tensorflow::Tensor;
 
+// Kind and Row are those of frameworks/tensorflow/census/tensor_reader.py.
 enum Kind : int64_t { PLAIN, VARIABLE, UNREAD };
 
-// one row, as Python reads it
+constexpr int kMostDimensions = 8;
+
 struct Row {
   int64_t parent;  // of a variable's value the row of its handle, else -1
   int64_t tensor;  // number of the argument
@@ -57,14 +59,14 @@ struct Row {
   int64_t buffer_nbytes;    // of the whole buffer
   uint64_t data;            // of the tensor's own first byte
   int64_t owned;            // whether an allocator gave the buffer, and not another library
-  int64_t rank;
-  int64_t dimensions[8];
+  int64_t rank;             // it may be more than there is room for
+  int64_t dimensions[kMostDimensions];
 };
 
 void fill(Row& row, const Tensor& tensor) {
   row.dtype = tensor.dtype();
   row.rank = tensor.dims();
-  for (int each = 0; each < tensor.dims() && each < 8; ++each)
+  for (int each = 0; each < tensor.dims() && each < kMostDimensions; ++each)
     row.dimensions[each] = tensor.dim_size(each);
   row.nbytes = tensor.NumElements() * tensorflow::DataTypeSize(tensorflow::BaseType(tensor.dtype()));
   auto* buffer = const_cast<tensorflow::TensorBuffer*>(tensorflow::DMAHelper::buffer(&tensor));
@@ -96,9 +98,9 @@ bool fill_value(Row& row, const Tensor& tensor) {
 
 }  // namespace
 
-// Writes one row for each of the tensors, a list's items, and one more for a variable's value; gives
-// how many. What is no EagerTensor gives a row UNREAD.
-TL_API int64_t tl_tf_read(PyObject** tensors, int64_t length, Row* rows) {
+// Writes one row for each of the tensors, a list's items, and one more for a variable's value: there
+// is room for twice as many as tensors. Gives how many. What is no EagerTensor gives a row UNREAD.
+TL_EXPORT int64_t tl_tf_read(PyObject** tensors, int64_t length, Row* rows) {
   int64_t count = 0;
   for (int64_t each = 0; each < length; ++each) {
     const Tensor* tensor = nullptr;

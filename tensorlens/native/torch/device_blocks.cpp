@@ -1,5 +1,6 @@
-// The blocks that accelerators' allocators have handed out, each with the step and the line that
-// made it.
+// The blocks that accelerators' allocators have handed out, each with the era and the line that
+// made it. An era is how many steps had begun by then, of all loops that are followed
+// (frameworks/host/loop_steps.py turns it into a loop's own step).
 //
 // torch's caching allocators tell each block that they hand out or take back to a function of
 // libc10's, for torch's own profiler (c10::reportMemoryUsageToProfiler, called in alloc_found_block
@@ -18,8 +19,9 @@
 #include "device_levels.hpp"
 #include "imports.hpp"
 
-#include <algorithm>
-#include <vector>
+#include <atomic>
+#include <cstring>
+#include <memory>
 
 #include <pthread.h>
 
@@ -75,7 +77,8 @@ void take_out(uintptr_t address) {
   g_all.blocks.take(address, &block);
 }
 
-// Threads whose last operators are those that backward begins with, and the line of them.
+// Threads that have just made the gradient which backward() starts from, and the line that called
+// it.
 struct Beginning {
   uintptr_t key;
   int32_t birth;
@@ -129,6 +132,7 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
     if (birth != kNoBirth) {
       t_thread.begin(birth);
     }
+    // aten::ones_like calls these itself
   } else if (
       t_thread.begins && std::strcmp(name, "aten::empty_like") != 0 &&
       std::strcmp(name, "aten::empty_strided") != 0 && std::strcmp(name, "aten::fill_") != 0) {
@@ -200,8 +204,8 @@ TL_EXPORT int tl_levels_read(int type, int index, int64_t* figures) {
   return read_level(device, figures) ? 1 : 0;
 }
 
-// Both are called with the GIL held, which is what keeps them apart. Gives how many libraries
-// report here; where none does, nobody is to follow.
+// tl_devices_follow and tl_devices_leave are called with the GIL held, which keeps them apart. Gives
+// how many libraries report here; where none does, nobody is to follow.
 TL_EXPORT int64_t tl_devices_follow() {
   // a fork in the middle of a change would leave the child a lock that nobody opens
   static const int prepared = pthread_atfork(&lock_all, &unlock_all, &unlock_all);
@@ -219,9 +223,14 @@ TL_EXPORT void tl_devices_leave() {
   if (--g_followers == 0) {
     g_follows.store(false);
     at::removeCallback(g_callback);
-    const Holding holding(g_all.lock);
-    g_all.blocks.release();
-    g_all.made.release();
+    {
+      const Holding holding(g_all.lock);
+      g_all.blocks.release();
+      g_all.made.release();
+    }
+    // of a thread that ran no further operator
+    const Holding holding(g_beginnings.lock);
+    g_beginnings.threads.release();
   }
 }
 

@@ -8,24 +8,16 @@
 #include <ATen/SparseTensorImpl.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include "exported.hpp"
+#include "operator_hooks.hpp"
+
 #include <cstdint>
 #include <cstring>
-
-#define TL_EXPORT extern "C" __attribute__((visibility("default")))
-
-// As in counter.cpp.
-struct Hooks {
-  void (*op_begins)(const char* name, int64_t next_node, uint64_t thread);
-  void (*op_ends)();
-  void (*node_begins)(const char* name, int64_t number, uint64_t forward_thread);
-  void (*node_ends)();
-  void (*gradient)(const void* data, const void* of);
-  uint64_t (*next_node)();
-};
+#include <memory>
 
 namespace {
 
-Hooks g_hooks;
+OperatorHooks g_hooks;
 at::CallbackHandle g_op_callback = at::INVALID_CALLBACK_HANDLE;
 at::CallbackHandle g_node_callback = at::INVALID_CALLBACK_HANDLE;
 
@@ -89,6 +81,7 @@ void end_sum() {
   look_at_sum();
   t_sum = nullptr;
 }
+
 std::unique_ptr<at::ObserverContext> begin_op(const at::RecordFunction& function) {
   look_at_sum();
   g_hooks.op_begins(function.name(), function.seqNr(), function.threadId());
@@ -112,8 +105,8 @@ void end_node(const at::RecordFunction&, at::ObserverContext*) {
 
 }  // namespace
 
-TL_EXPORT void tl_ops_connect(Hooks* hooks) {
-  hooks->next_node = &at::sequence_number::peek;
+TL_EXPORT void tl_ops_connect(OperatorHooks* hooks) {
+  hooks->peek_sequence_number = &at::sequence_number::peek;
   g_hooks = *hooks;
 }
 

@@ -12,14 +12,14 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/core/UndefinedTensorImpl.h>
 
+#include "exported.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#define TL_EXPORT extern "C" __attribute__((visibility("default")))
 
 // A few names of CPython's stable ABI, found in the running interpreter: Python.h is not needed,
 // which on many machines is a package of its own.

@@ -97,7 +97,8 @@ def read_tensors(tensors: Sequence[Any]) -> list[Fact]:
     addresses = array("Q", map(id, tensors))
     rows = array("q", bytes(2 * len(tensors) * _ROW.size))
     count = library.tl_tf_read(start(addresses), len(tensors), start(rows))
-    return list(map(_fact, _ROW.iter_unpack(memoryview(rows).cast("B")[: count * _ROW.size])))
+    read = _ROW.iter_unpack(memoryview(rows).cast("B")[: count * _ROW.size])
+    return [_fact(row, tensors[row[1]]) for row in read]
 
 
 def read_in_python(tensors: Sequence[Any]) -> list[Fact]:
@@ -111,16 +112,20 @@ def read_in_python(tensors: Sequence[Any]) -> list[Fact]:
     return facts
 
 
-def _fact(row: tuple[int, ...]) -> Fact:
+def _fact(row: tuple[int, ...], item: Any) -> Fact:
     parent, tensor, kind, dtype, nbytes, address, buffer_nbytes, data, owned, rank = row[:10]
     if nbytes == 0 and buffer_nbytes == 0:
         address = data = 0
+    shape = row[10 : 10 + rank]
+    if rank > _MOST_DIMENSIONS:
+        told = _value(tensor, item, parent) if kind == VARIABLE else read_tensor(item)
+        shape = () if told is None else told.shape
     return Fact(
         tensor=tensor,
         parent=parent,
         kind=kind,
         dtype=_dtype(dtype),
-        shape=tuple(row[10 : 10 + min(rank, _MOST_DIMENSIONS)]),
+        shape=shape,
         nbytes=nbytes,
         address=address,
         buffer_nbytes=buffer_nbytes,
