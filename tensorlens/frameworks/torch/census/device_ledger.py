@@ -17,7 +17,7 @@ import torch as _torch
 
 from tensorlens.frameworks.host.ledger import balanced, difference
 from tensorlens.frameworks.torch import accelerators
-from tensorlens.frameworks.torch.census.cuda_blocks import Range, account
+from tensorlens.frameworks.torch.census.cuda_blocks import CUBLAS_WORKSPACES, Range, account
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
 
@@ -76,8 +76,6 @@ _PARTS = {
 """Label and explanation of the parts of ``other``."""
 
 _NOT_OURS = ("cpu", "meta")
-# aten/src/ATen/cuda/CublasHandlePool.cpp: parseChosenWorkspaceSize, before and since sm_90
-_CUBLAS_WORKSPACES = frozenset({(2 * 4096 + 8 * 16) << 10, (8 * 4096) << 10})
 
 
 def device_ledgers(table: TensorTable) -> dict[str, Ledger]:
@@ -200,7 +198,7 @@ class _Device:
 
     def _read_allocator(self) -> None:
         nvidia = self._kind == "cuda" and not getattr(self._torch.version, "hip", None)
-        workspaces = _CUBLAS_WORKSPACES if nvidia else frozenset()
+        workspaces = frozenset(CUBLAS_WORKSPACES if nvidia else ())
         try:
             segments = self._segments(self._kind)
             found = account(segments, self._index, self._storages, workspaces)

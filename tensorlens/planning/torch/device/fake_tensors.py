@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
-from tensorlens.planning.torch.memory.workspaces import rnn_reserve
+from tensorlens.planning.torch.memory.cudnn import rnn_reserve
 from tensorlens.planning.trace import caution
 
 

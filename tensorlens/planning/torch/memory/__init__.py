@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory import operators, workspaces
+from tensorlens.planning.torch.memory import cublas, cudnn, operators
 from tensorlens.planning.torch.memory.operators import Call, Rule
 from tensorlens.planning.torch.memory.scratch import Scratch
 
@@ -26,8 +26,8 @@ class Temporaries:
         self._card = card
         self._rules: dict[int, Rule] = {}
         """By address of the operator, which lives as long as torch: its own hash is slow."""
-        products = dict.fromkeys(workspaces.PRODUCTS, workspaces.cublas(card, environment))
-        for name, rule in (operators.RULES | workspaces.RULES | products).items():
+        products = dict.fromkeys(cublas.PRODUCTS, cublas.product_rule(card, environment))
+        for name, rule in (operators.RULES | cudnn.RULES | products).items():
             packet = getattr(torch.ops.aten, name, None)
             for overload in () if packet is None else packet.overloads():
                 if name in products or not overload.endswith("out"):

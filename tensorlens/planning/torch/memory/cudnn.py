@@ -1,15 +1,16 @@
-"""Workspaces of cuBLAS, which stay, and of cuDNN: convolutions and recurrent networks.
+"""Workspaces of cuDNN: convolutions and recurrent networks.
 
 Convolutions: torch takes what the first plan of cuDNN's heuristics asks for, without a limit of its
 own (``run_conv_plan`` of ``aten/src/ATen/native/cudnn/Conv_v8.cpp``), and gives it back when the
-convolution is done; which plan that is only a card can tell. Known are the ways in which they work:
+convolution is done; which plan that is only a card can tell. What is known is how the kernels work:
 
 - least: nothing, an implicit matrix product that reads its operands where they lie;
 - most: operands and result in another layout, as kernels for tensor cores want channels last; four
   times that with ``torch.backends.cudnn.benchmark``, which tries others too;
-- likely: the operands alone; with channels in tiles of 32 where the filter is one pixel, and the
-  larger operand alone where it is not. Without tensor cores for the type: operands and result for a
-  filter of several pixels, else nothing. Nothing where the program has channels last.
+- likely: where the filter is one pixel both operands, with channels in tiles of 32; where it is
+  larger the operand that is not the filter (of backward for the filter the larger of the two), with
+  channels in tiles of 4. Without tensor cores for the type: operands and result for a filter of
+  several pixels, else nothing. Nothing where the program has channels last.
 
 The likely one was chosen to fit ten trainings of convolutional networks published with xMem (peaks
 of NVML on an RTX 3060 in float32, which has TF32 in cuDNN); the one without tensor cores to the
@@ -22,13 +23,11 @@ most those of all layers.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.release import Release, installed_release
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.operators import (
     Call,
@@ -42,8 +41,9 @@ from tensorlens.planning.torch.memory.scratch import Scratch
 
 CONVOLUTION = "cuDNN workspace"
 RECURRENT = "cuDNN RNN workspace"
-_TILE = 32
-"""Channels that a kernel for tensor cores takes at a time."""
+_TILE, _ALIGNED = 32, 4
+"""Channels that a kernel for tensor cores takes at a time, and those that fill 16 bytes in float32,
+to which it wants each pixel aligned."""
 _LSTM, _GRU = 2, 3
 _GATES = {_LSTM: 4, _GRU: 3}
 _SAVED = {_LSTM: 6, _GRU: 5}
@@ -109,17 +109,17 @@ def _is_native_depthwise(source: Any, groups: int, transposed: bool) -> bool:
 
 def _workspace(card: Card, passes: Sequence[tuple[Any, Any, Any]], weight: Any) -> Scratch:
     """Return the larger one of passes, each of two operands and a result."""
-    points = max(weight.shape[2:], default=1)
+    filter_size = max(weight.shape[2:], default=1)
     likely = most = 0
     for one, other, result in passes:
         most = max(most, sum(_tiled(each, _TILE) for each in (one, other, result)))
         if is_channels_last(one) or is_channels_last(other):
             continue
         cores = _has_tensor_cores(card, one.dtype)
-        if points > 1 and not cores:
-            size = sum(_tiled(each, 4) for each in (one, other, result))
-        elif points > 1:
-            size = max(_tiled(each, 4) for each in (one, other) if each is not weight)
+        if filter_size > 1 and not cores:
+            size = sum(_tiled(each, _ALIGNED) for each in (one, other, result))
+        elif filter_size > 1:
+            size = max(_tiled(each, _ALIGNED) for each in (one, other) if each is not weight)
         else:
             size = _tiled(one, _TILE) + _tiled(other, _TILE) if cores else 0
         likely = max(likely, size)
@@ -165,74 +165,3 @@ RULES: dict[str, Rule] = {
     "_cudnn_rnn": _recurrent(6),
     "_cudnn_rnn_backward": _recurrent(10),
 }
-
-
-_KIB = 1024
-_SMALL = (4096 * 2 + 16 * 8) * _KIB
-_LARGE = 4096 * 8 * _KIB
-_LARGE_SINCE: tuple[tuple[Release, frozenset[int]], ...] = (
-    ((2, 14, 0), frozenset({9, 10, 11, 12})),
-    ((2, 12, 0), frozenset({9, 10, 12})),
-    ((0, 0, 0), frozenset({9})),
-)
-"""From which release on cards of which major capabilities have the large workspace."""
-CUBLAS = "cuBLAS workspace"
-_INTEGERS = "_int_mm"
-# linear and matmul come whole where no gradients are noted at all (torch.inference_mode)
-PRODUCTS = (
-    *("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "mv", "addmv"),
-    *("addmv_", "dot", "vdot", "linear", "matmul", "_scaled_mm", _INTEGERS),
-)
-
-
-def cublas(card: Card, environment: Mapping[str, str]) -> Rule:
-    """Return the rule of products, by which workspaces of cuBLAS come.
-
-    ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13: each thread has a handle of its own,
-    and each handle gets a workspace at its first call on a stream, which stays; a step that trains
-    has two, as autograd runs the backward pass on a thread of its own. For its bytes see
-    :func:`cublas_workspace`. cuBLASLt takes the same one.
-    """
-    nbytes = cublas_workspace(card, environment, installed_release())
-    held: set[tuple[int, int, int]] = set()
-
-    def rule(call: Call) -> Sequence[Scratch]:
-        where = call.result[0] if isinstance(call.result, (tuple, list)) else call.result
-        index = where.device.index or 0
-        key = index, _stream(index), call.thread
-        if where.device.type != "cuda" or key in held or not _is_multiplied(call, where):
-            return ()
-        held.add(key)
-        return (Scratch.exactly(nbytes, CUBLAS, is_kept=True),)
-
-    return rule
-
-
-def cublas_workspace(card: Card, environment: Mapping[str, str], release: Release) -> int:
-    """Return the bytes of a handle's workspace (``parseChosenWorkspaceSize``).
-
-    What ``CUBLAS_WORKSPACE_CONFIG`` says, else 8,519,680 (``:4096:2:16:8``), or 32 MiB on some
-    cards: before torch 2.12 those of capability 9, from 2.12 on 9, 10 and 12 (pytorch pull request
-    175344), from 2.14 on 11 too (189312). Read in the ``libtorch_cuda.so`` of the published 2.11.0,
-    2.12.0, 2.13.0 and 2.14.1; 2.14.0 is taken to be as 2.14.1.
-    """
-    pieces = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
-    if pieces:
-        return sum(int(size) * int(count) for size, count in pieces) * _KIB
-    large = next(majors for since, majors in _LARGE_SINCE if release >= since)
-    return _LARGE if card.capability[0] in large else _SMALL
-
-
-def _stream(index: int) -> int:
-    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return 0 if current is None else int(current(index))
-
-
-def _is_multiplied(call: Call, result: Any) -> bool:
-    """Whether cuBLAS is called: not for whole numbers, nor where there is nothing to do."""
-    operands = [each for each in call.args if isinstance(each, torch.Tensor)]
-    if not result.numel() or not all(each.numel() for each in operands[:3]):
-        return False
-    dtype = operands[0].dtype
-    is_float: bool = dtype.is_floating_point or dtype.is_complex
-    return is_float or call.name == _INTEGERS

@@ -1,0 +1,84 @@
+"""Workspaces of cuBLAS: each thread takes one at its first product, and keeps it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.torch.census.cuda_blocks import CUBLAS_WORKSPACES
+from tensorlens.frameworks.torch.release import Release, installed_release
+from tensorlens.planning.card import Card
+from tensorlens.planning.torch.memory.operators import Call, Rule
+from tensorlens.planning.torch.memory.scratch import Scratch
+
+_SMALL, _LARGE = CUBLAS_WORKSPACES
+_LARGE_SINCE: tuple[tuple[Release, frozenset[int]], ...] = (
+    ((2, 14, 0), frozenset({9, 10, 11, 12})),
+    ((2, 12, 0), frozenset({9, 10, 12})),
+    ((0, 0, 0), frozenset({9})),
+)
+"""First release, and the major compute capabilities whose cards have the large workspace from it
+on; newest first."""
+CUBLAS = "cuBLAS workspace"
+_INTEGERS = "_int_mm"
+# linear and matmul come whole where no gradients are noted at all (torch.inference_mode)
+PRODUCTS = (
+    *("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "mv", "addmv"),
+    *("addmv_", "dot", "vdot", "linear", "matmul", "_scaled_mm", _INTEGERS),
+)
+
+
+def product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
+    """Return the rule of products, by which workspaces of cuBLAS come.
+
+    ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13: each thread has a handle of its own,
+    and each handle gets a workspace at its first call on a stream, which stays; a step that trains
+    has two, as autograd runs the backward pass on a thread of its own. For its bytes see
+    :func:`cublas_workspace`. cuBLASLt takes the same one.
+    """
+    size = cublas_workspace(card, environment, installed_release())
+    held: set[tuple[int, int, int]] = set()
+
+    def rule(call: Call) -> Sequence[Scratch]:
+        product = call.result[0] if isinstance(call.result, (tuple, list)) else call.result
+        index = product.device.index or 0
+        key = index, _stream(index), call.thread
+        if product.device.type != "cuda" or key in held or not _calls_cublas(call, product):
+            return ()
+        held.add(key)
+        return (Scratch.exactly(size, CUBLAS, is_kept=True),)
+
+    return rule
+
+
+def cublas_workspace(card: Card, environment: Mapping[str, str], release: Release) -> int:
+    """Return the bytes of a handle's workspace (``parseChosenWorkspaceSize``).
+
+    What ``CUBLAS_WORKSPACE_CONFIG`` says, else 8,519,680 (``:4096:2:16:8``), or 32 MiB on some
+    cards: before torch 2.12 those of capability 9, from 2.12 on 9, 10 and 12 (pytorch pull request
+    175344), from 2.14 on 11 too (189312). Read in the ``libtorch_cuda.so`` of the published 2.11.0,
+    2.12.0, 2.13.0 and 2.14.1; 2.14.0 is taken to be as 2.14.1.
+    """
+    pieces = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if pieces:
+        return sum(int(size) * int(count) for size, count in pieces) * 1024
+    large = next(majors for since, majors in _LARGE_SINCE if release >= since)
+    return _LARGE if card.capability[0] in large else _SMALL
+
+
+def _stream(index: int) -> int:
+    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return 0 if current is None else int(current(index))
+
+
+def _calls_cublas(call: Call, product: Any) -> bool:
+    """Tell whether cuBLAS is called: not for whole numbers, nor where there is nothing to do."""
+    operands = [each for each in call.args if isinstance(each, torch.Tensor)]
+    if not product.numel() or not all(each.numel() for each in operands[:3]):
+        return False
+    dtype = operands[0].dtype
+    is_float: bool = dtype.is_floating_point or dtype.is_complex
+    return is_float or call.name == _INTEGERS
