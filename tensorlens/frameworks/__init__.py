@@ -15,6 +15,7 @@ attach(
             "StepFigures",
             "UNKNOWN",
         ),
+        "block_names": (),
         "compilers": ("NodeFigures", "TracedFigures", "compiler"),
         "registry": ("adapters", "when_imported"),
         "survivors": ("GraphRoot", "Holder", "Retained", "Survivor"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import linecache
 import time
 import weakref
 from collections import deque
@@ -17,20 +16,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorlens.frameworks.base import CensusRoot, RecordOptions
+from tensorlens.frameworks.block_names import AddressNames, name_blocks
 from tensorlens.frameworks.host.allocator_log import Columns, LogRows, NativeRecorder
-from tensorlens.frameworks.host.event_log import (
+from tensorlens.frameworks.host.block_lifetimes import (
     AT_THE_END,
-    AddressNames,
-    Lifetimes,
-    LogMaker,
+    BlockLifetimes,
     TimeSpan,
     dropped_lifetimes,
     event_lifetimes,
-    label,
-    sources_of,
 )
+from tensorlens.frameworks.host.log_maker import LogMaker
 from tensorlens.records.events import OWN_MARK, DeferredLog, EventLog, Mark
 from tensorlens.records.origin import Origin
+from tensorlens.records.sources import sources_of
 from tensorlens.records.tensors import TensorTable
 from tensorlens.units import format_bytes
 
@@ -255,7 +253,7 @@ class LogParts:
                 log.marks.append(Mark(name, row, moment))
             elif self.taken.dropped and not name.startswith(OWN_MARK):
                 log.dropped_marks.append(name)
-        log.sources = sources_of(log, linecache.getlines)
+        log.sources = sources_of(log)
         return log
 
     def peak(self) -> EventLog:
@@ -263,10 +261,10 @@ class LogParts:
         rows = self.taken.dropped_peak
         return self._made(rows, dropped_lifetimes(rows, self.taken.rows))
 
-    def _made(self, rows: Columns, lives: Lifetimes) -> EventLog:
+    def _made(self, rows: Columns, lives: BlockLifetimes) -> EventLog:
         log = self.maker.log(rows, self.started)
-        found = ((names, lives.there(span)) for names, span in self._names)
-        label(log, rows.owner, found)
+        found = ((names, lives.rows_during(span)) for names, span in self._names)
+        name_blocks(log, rows.owner, found)
         if self.amend is not None:
             self.amend(log, Amendment(self.started, self.maker.thread))
         return log

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
+from tensorlens.frameworks.block_names import AddressNames, name_blocks
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.event_log import AddressNames, label, unfreed
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder, ModulePath, Moment
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import backends
@@ -28,7 +28,7 @@ from tensorlens.heap import UNREACHABLE
 from tensorlens.heap.attributes import class_name
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, load
-from tensorlens.records.events import START, EventLog, Mark
+from tensorlens.records.events import ALLOC, START, EventLog, Mark
 from tensorlens.records.origin import Origin, merge_origins
 from tensorlens.records.tensors import TensorTable
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
@@ -200,14 +200,14 @@ class CudaRecorder:
         log, origin = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
         # where events are missing, others may be at the addresses by the first that is left
         early = [row for row, kind in enumerate(log.kind) if kind == START and whole]
-        censuses = ((self._before, early), (self._census(), unfreed(log)))
+        censuses = ((self._before, early), (self._census(), _unfreed(log)))
         for number, device in enumerate(log.devices):
             found = [
                 (AddressNames(table, device, MIN_BLOCK), rows)
                 for table, rows in censuses
                 if table is not None
             ]
-            label(log, (), found, number)
+            name_blocks(log, (), found, number)
         begun = self._started if origin.started is None else origin.started
         for name, moment in self._marks:
             when = round((moment - begun) * 1e9)
@@ -315,3 +315,9 @@ def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
         tell("")
 
     return stop
+
+
+def _unfreed(log: EventLog) -> list[int]:
+    """Return the rows of what was still there at the end."""
+    rows = zip(log.kind, log.pair, strict=True)
+    return [row for row, (kind, pair) in enumerate(rows) if kind <= ALLOC and pair < 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import platform
 from collections.abc import Callable, Sequence
 from math import prod
@@ -11,7 +10,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tensorlens.frameworks.host.event_log import sources_of
 from tensorlens.frameworks.tensorflow.graphs.functions import Functions
 from tensorlens.interpreter import paused_collector
 from tensorlens.planning.tensorflow.graph import (
@@ -31,6 +29,7 @@ from tensorlens.planning.tensorflow.trace_writer import TraceWriter
 from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest, trace
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label
+from tensorlens.records.sources import sources_of
 from tensorlens.units import format_bytes
 
 _OVERLAP = 16
@@ -77,7 +76,7 @@ def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
     writer.mark("end")
     if on_host:
         found.spread = _band(asked, writer.peak, batch)
-    found.log.sources = sources_of(found.log, linecache.getlines)
+    found.log.sources = sources_of(found.log)
     return found
 
 

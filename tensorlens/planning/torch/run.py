@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.host.event_log import sources_of
 from tensorlens.frameworks.torch.optimizer_steps import when_stepped
 from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import (
@@ -47,6 +45,7 @@ from tensorlens.planning.trace import Caution, Cautions, Trace, caution_scope
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
 from tensorlens.planning.trials.step_runner import StepRunner, beginning
+from tensorlens.records.sources import sources_of
 
 
 def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
@@ -131,7 +130,7 @@ def _run(
         )
     trace.brought = tracker.brought
     trace.cautions = cautions.found
-    trace.log.sources = sources_of(trace.log, linecache.getlines)
+    trace.log.sources = sources_of(trace.log)
     return trace
 
 

@@ -1,0 +1,108 @@
+"""The log of a recording, made of the rows that the native part logged."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping
+from itertools import repeat
+from operator import sub
+
+from tensorlens.frameworks.host.allocator_log import Columns, NativeRecorder
+from tensorlens.records.events import Context, EventLog
+from tensorlens.records.stacks import Frame
+from tensorlens.user_code import is_foreign
+
+ModuleName = Callable[[int, str], str]
+"""Gives the path of a module by its address and the name of its type."""
+
+
+class LogMaker:
+    """Makes logs; what stacks and contexts mean is looked up once.
+
+    Args:
+        recorder: whose numbers the columns hold.
+        module_name: names a module, as it can be found now.
+        thread: the recording's own, number 0; others are numbered in the order in which they are
+            met.
+    """
+
+    def __init__(self, recorder: NativeRecorder, module_name: ModuleName, thread: int) -> None:
+        self._recorder = recorder
+        self._module_name = module_name
+        self._threads = {thread: 0}
+        self._frames: dict[int, Frame] = {}
+        self._modules: dict[int, str] = {}
+
+    def log(self, rows: Columns, started: int) -> EventLog:
+        """Return the log of these rows; times count from ``started``, monotonic nanoseconds."""
+        log = EventLog()
+        log.device_number("cpu")
+        log.kind, log.address, log.size, log.pair = rows.kind, rows.address, rows.size, rows.pair
+        log.device = array("b", bytes(len(rows.kind)))
+        log.label = array("i", [-1]) * len(rows.kind)
+        starts = log.starts
+        # 0: from before the recording
+        log.time = array("q", (max(time - started, 0) for time in rows.time[:starts]))
+        log.time.extend(array("q", map(sub, rows.time[starts:], repeat(started))))
+        contexts = {
+            number: self._recorder.context(number)
+            for number in dict.fromkeys(rows.context)
+            if number >= 0
+        }
+        wanted = set(rows.stack).union(forward for *_, forward, _ in contexts.values()) - {-1}
+        stacks = {number: self._stack(log, number) for number in wanted}
+        stacks[-1] = -1
+        log.stack = array("i", map(stacks.__getitem__, rows.stack))
+        numbers = {
+            number: log.context_number(self._context(key, stacks))
+            for number, key in contexts.items()
+        }
+        numbers[-1] = -1
+        log.context = array("i", map(numbers.__getitem__, rows.context))
+        self._add_births(log, rows, starts)
+        return log
+
+    def thread(self, number: int) -> int:
+        """Return the log's number of a thread by the recorder's."""
+        return self._threads.setdefault(number, len(self._threads))
+
+    def _stack(self, log: EventLog, number: int) -> int:
+        node = -1
+        for line, module in reversed(self._recorder.stack(number)):
+            node = log.stacks.push(node, self._frame(line), self._module(module))
+        return node
+
+    def _frame(self, line: int) -> Frame:
+        frame = self._frames.get(line)
+        if frame is None:
+            filename, lineno, function = self._recorder.allocator.birth_line(line)
+            frame = Frame(filename, lineno, function, not is_foreign(filename))
+            self._frames[line] = frame
+        return frame
+
+    def _module(self, number: int) -> str | None:
+        if number < 0:
+            return None
+        if number not in self._modules:
+            self._modules[number] = self._module_name(*self._recorder.module(number))
+        return self._modules[number]
+
+    def _context(
+        self, key: tuple[int, int, int, int, int, int], stacks: Mapping[int, int]
+    ) -> Context:
+        thread, op, outer, node, forward, grad = key
+        name = self._recorder.allocator.op_name
+        return Context(
+            thread=self.thread(thread),
+            op=name(op),
+            node=name(node),
+            forward=stacks[forward],
+            outer=name(outer) if outer != op else None,
+            grad=bool(grad),
+        )
+
+    def _add_births(self, log: EventLog, rows: Columns, starts: int) -> None:
+        """Give blocks that are older than the recording the only line known of them."""
+        for row in range(starts):
+            if log.stack[row] < 0 and rows.birth[row] >= 0:
+                log.stack[row] = log.stacks.push(-1, self._frame(rows.birth[row]))
