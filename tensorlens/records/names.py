@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 from types import FunctionType
@@ -184,6 +185,19 @@ class Names:
         if node < 0 or self.kinds[node] != INDEX:
             return None
         return self.parents[node], self.values[node]
+
+
+class DistinctTexts:
+    """Texts told apart by numbers: ``Adam``, ``Adam#2``."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def next(self, text: str) -> str:
+        """Return the text, with a number where it was there before."""
+        self._counts[text] += 1
+        count = self._counts[text]
+        return text if count == 1 else f"{text}#{count}"
 
 
 _UNIQUE = re.compile(r"(?<=\w)_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")

@@ -1,21 +1,18 @@
-"""Names of what Keras's objects hold, and of the data that it reads, the same on every backend."""
+"""Names of what Keras's objects hold, the same on every backend."""
 
 from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
-from tensorlens.heap.attributes import class_name, content_of, dict_of, items_of, text_of
-from tensorlens.heap.frames import locals_of
-from tensorlens.records.names import Names
+from tensorlens.heap.attributes import class_name, content_of, items_of, text_of
+from tensorlens.records.names import DistinctTexts, Names
 from tensorlens.roles import Role
 
 Give = Callable[[Any, int, Role], None]
@@ -36,7 +33,7 @@ class LayerNames:
 
     def __init__(self, names: Names, give: Give) -> None:
         self._names, self._give = names, give
-        self._used: dict[str, int] = {}
+        self._distinct = DistinctTexts()
         self.given: dict[int, int] = {}
         """``id()`` of a variable to its node."""
         self.paths: dict[int, str] = {}
@@ -81,8 +78,7 @@ class LayerNames:
         if prefix is not None:
             node = self._names.attribute(prefix, text)
         else:
-            count = self._used[text] = self._used.get(text, 0) + 1
-            node = self._names.text(text if count == 1 else f"{text}#{count}")
+            node = self._names.text(self._distinct.next(text))
         self.given[id(variable)] = node
         self._give(variable, node, owned.role)
 
@@ -131,12 +127,12 @@ def layer_path(layer: Any) -> str:
     return "/".join(filter(None, (parent, name))) or class_name(layer)
 
 
-_PLAIN = "optimizer"
+_MODEL_OPTIMIZER = "optimizer"
 """Keras's own name for the one of each model."""
 
 
 _WEIGHTS, _ALL = "_trainable_variables", "_variables"
-_OF_ITSELF = re.compile(r"(variable(_\d+)?)?")
+_DEFAULT_NAME = re.compile(r"(variable(_\d+)?)?")
 """Name of a variable that was given none."""
 
 
@@ -151,15 +147,15 @@ class OptimizerNames:
 
     def __init__(self, names: Names, give: Give, name_of: Callable[[Any], int | None]) -> None:
         self._names, self._give, self._name_of = names, give, name_of
-        self._used: dict[str, int] = {}
-        self._called: dict[int, str] = {}
+        self._distinct = DistinctTexts()
+        self._program_names: dict[int, str] = {}
         self.anchors: dict[int, int] = {}
         """``id()`` of an optimizer to the node of its name."""
         self.given: set[int] = set()
         """``id()`` of the variables that were named."""
 
-    def call(self, optimizers: Sequence[Any], holders: Iterable[Any]) -> None:
-        """Note how the program calls each optimizer that is not the only one of its class.
+    def note_program_names(self, optimizers: Sequence[Any], holders: Iterable[Any]) -> None:
+        """Note the names that the program has for optimizers that are not the only ones of a class.
 
         Args:
             optimizers: all there are.
@@ -168,9 +164,9 @@ class OptimizerNames:
         count = Counter(map(class_name, optimizers))
         wanted = {id(each) for each in optimizers if count[class_name(each)] > 1}
         if wanted:
-            for name, value in _names(holders):
-                if id(value) in wanted and name.strip("_") != _PLAIN:
-                    self._called.setdefault(id(value), name)
+            for name, value in _attributes_and_globals(holders):
+                if id(value) in wanted and name.strip("_") != _MODEL_OPTIMIZER:
+                    self._program_names.setdefault(id(value), name)
 
     def add_all(self, found: Sequence[Any], roots: Sequence[CensusRoot]) -> None:
         """Name what the given optimizers hold, then what the others do."""
@@ -185,9 +181,8 @@ class OptimizerNames:
     def _add(self, optimizer: Any, name: str | None) -> None:
         if id(optimizer) in self.anchors:
             return
-        text = name or self._called.get(id(optimizer)) or class_name(optimizer)
-        count = self._used[text] = self._used.get(text, 0) + 1
-        node = self._names.text(text if count == 1 else f"{text}#{count}")
+        text = name or self._program_names.get(id(optimizer)) or class_name(optimizer)
+        node = self._names.text(self._distinct.next(text))
         self.anchors[id(optimizer)] = node
         content = content_of(optimizer)
         weights = items_of(content.get(_WEIGHTS))
@@ -199,8 +194,8 @@ class OptimizerNames:
         attributes = {id(value): attribute.strip("_") for attribute, value in content.items()}
         for each in items_of(content.get(_ALL)):
             if id(each) not in self.given:
-                text = _name(each)
-                if _OF_ITSELF.fullmatch(text):
+                text = _variable_name(each)
+                if _DEFAULT_NAME.fullmatch(text):
                     text = attributes.get(id(each), text or "variable")
                 self._take(each, self._names.attribute(node, text))
         inner = content.get("inner_optimizer")
@@ -208,7 +203,7 @@ class OptimizerNames:
             self._add(inner, None if name is None else f"{name}.{class_name(inner)}")
 
     def _give_slot(self, slot: Any, weight: Any, node: int, attribute: str) -> None:
-        text = _name(slot)
+        text = _variable_name(slot)
         path = text_of(content_of(weight).get("_path"))
         prefix = path.replace("/", "_") + "_"
         # Keras names a slot after its weight, but for those whose shape is another
@@ -222,48 +217,12 @@ class OptimizerNames:
         self._give(variable, node, "optimizer")
 
 
-def _name(variable: Any) -> str:
+def _variable_name(variable: Any) -> str:
     return text_of(content_of(variable).get("_name"))
 
 
-def _names(holders: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+def _attributes_and_globals(holders: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     for holder in holders:
         yield from content_of(holder).items()
     main = getattr(sys.modules.get("__main__"), "__dict__", {})
     yield from ((name, value) for name, value in dict.copy(main).items() if type(name) is str)
-
-
-METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-"""Methods that train, test or apply a model."""
-_KERAS = "/keras/src/"
-_LOCAL, _ATTRIBUTE = "epoch_iterator", "_eval_epoch_iterator"
-"""Where these methods keep what they read (keras/src/backend/tensorflow/trainer.py, 3.15)."""
-_CLASSES = ("EpochIterator", "TFEpochIterator")
-
-
-def feeds(models: Iterable[Any]) -> dict[int, str]:
-    """Return the ``id()`` of each epoch iterator in use to the call that reads from it."""
-    found: dict[int, str] = {}
-    threads = sys._current_frames()
-    # one that refers to itself would keep all that its callers have
-    threads[threading.get_ident()] = sys._getframe(1)
-    for innermost in threads.values():
-        frame: FrameType | None = innermost
-        while frame is not None:
-            code = frame.f_code
-            if code.co_name in METHODS and _KERAS in code.co_filename.replace("\\", "/"):
-                for name, address, *_ in locals_of(frame):
-                    if name == _LOCAL:
-                        found.setdefault(address, code.co_name)
-            frame = frame.f_back
-    for model in models:
-        content = dict_of(model)
-        waiting = content.get(_ATTRIBUTE) if type(content) is dict else None
-        if waiting is not None:
-            found.setdefault(id(waiting), "evaluate")
-    return found
-
-
-def feed_of(holder: str) -> str:
-    """Return what a holder of data is called: of an epoch iterator that is over, Keras."""
-    return "Keras" if holder.startswith(_CLASSES) else holder

@@ -47,7 +47,7 @@ def failed_request(error: BaseException) -> Request | None:
     if isinstance(error, MemoryError):
         return Request("cpu", _nbytes_of_array(error), line or "no memory for a Python object")
     if isinstance(error, RuntimeError):
-        # where there was not even room for the words they end early
+        # with no memory left the message itself is cut short
         is_cut = len(text) > len("[enforce") and _ENFORCED.startswith(text)
         if is_cut or any(words in text for words in _CPU):
             return Request("cpu", nbytes, line, exact)

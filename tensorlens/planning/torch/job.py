@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorlens.folders import temporary_folder
+from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.torch.release import check_release
+from tensorlens.heap.fallback import without_tuples
 from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
 from tensorlens.planning.torch.device import Readiness, prepare
@@ -49,11 +51,12 @@ def settle(program: Program) -> bool:
 
     Returns whether another job may come: models and tensors that a module keeps are of one job.
     """
-    from tensorlens.planning.torch.names import has_tensors
+    from torch._subclasses.fake_tensor import FakeTensor
 
     forget(program)
     gc.collect()
-    if has_tensors():
+    of_tensors = (FakeTensor, kinds.variable())
+    if any(issubclass(type(each), of_tensors) for each in without_tuples()):
         return False
     gc.freeze()
     return True

@@ -8,11 +8,9 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tensorlens.frameworks.base import CensusRoot
-from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.torch.census.names.modules import outermost
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.heap.fallback import without_tuples
@@ -21,7 +19,7 @@ from tensorlens.roles import ROLES
 
 
 class BlockNames:
-    """Gives blocks their names while they are there."""
+    """Names blocks of the trace while the tensors in them live."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
@@ -29,13 +27,13 @@ class BlockNames:
         self._models: list[weakref.ref[Any]] = []
         self._optimizers: list[weakref.ref[Any]] = []
         self._parameters: list[tuple[weakref.ref[Any], str]] = []
-        self._handle = register_optimizer_step_pre_hook(self._stepping)
+        self._handle = register_optimizer_step_pre_hook(self._before_step)
 
     def close(self) -> None:
         """Look no more."""
         self._handle.remove()
 
-    def look(self) -> None:
+    def name_all(self) -> None:
         """Find models and optimizers, and name what they hold now and the gradients there are."""
         objects = without_tuples()
         found = [each for each in objects if issubclass(type(each), _KINDS)]
@@ -75,15 +73,15 @@ class BlockNames:
             if row is not None:
                 tracker.name(row, label_of(part, name, role))
 
-    def _stepping(self, optimizer: Any, *arguments: Any) -> None:
+    def _before_step(self, optimizer: Any, *arguments: Any) -> None:
         if self._steps < _STEPS:
             # by the second step of an optimizer its state is there
             self._steps += 1
-            optimizers = _living(self._optimizers)
+            optimizers = _alive(self._optimizers)
             if any(each is optimizer for each in optimizers):
-                self._name_held(_living(self._models), optimizers)
+                self._name_held(_alive(self._models), optimizers)
             else:
-                self.look()
+                self.name_all()
             return
         living = ((parameter(), name) for parameter, name in self._parameters)
         self._name(_gradients([each for each in living if each[0] is not None]))
@@ -94,13 +92,7 @@ _STEPS = 4
 """At how many steps of optimizers their state is named: two steps of two optimizers."""
 
 
-def has_tensors() -> bool:
-    """Tell whether there is a fake tensor, or a variable of Keras."""
-    wanted = (FakeTensor, kinds.variable())
-    return any(issubclass(type(each), wanted) for each in without_tuples())
-
-
-def _living(references: Sequence[weakref.ref[Any]]) -> list[Any]:
+def _alive(references: Sequence[weakref.ref[Any]]) -> list[Any]:
     return [item for reference in references if (item := reference()) is not None]
 
 

@@ -110,11 +110,11 @@ def _run(
 
         def begin() -> Any:
             step = stacks.call_program(_begun, job, trace, enter)
-            names.look()
+            names.name_all()
             return step
 
         steps.run(job.program, begin, stacks.call_program)
-        names.look()
+        names.name_all()
     if needed is not None and _keeps_off(needed, tracker.held_at_marks):
         raise UsageError(
             f"the program keeps its tensors on the CPU: no model is on {needed}; give it the"

@@ -19,11 +19,10 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.keras.epoch_iterators import data_holder_name, epoch_iterator_calls
 from tensorlens.frameworks.keras.names import (
     LayerNames,
     OptimizerNames,
-    feed_of,
-    feeds,
     variables_of,
 )
 from tensorlens.frameworks.tensorflow.census.rows import CensusRow, CensusRows, Heap, contents
@@ -73,7 +72,7 @@ class NamedRows:
         optimizers = OptimizerNames(self.names, self._rows.give, lambda item: given.get(id(item)))
         self._layers.add_roots(roots)
         self._layers.add_layers(heap.layers)
-        optimizers.call(heap.optimizers, heap.layers)
+        optimizers.note_program_names(heap.optimizers, heap.layers)
         optimizers.add_all(heap.optimizers, roots)
         self._layers.add_variables(
             each for each in heap.keras_variables if id(each) not in optimizers.given
@@ -103,7 +102,8 @@ class NamedRows:
         if not targets:
             return
         layers = {each: self.names.text(path) for each, path in self._layers.paths.items()}
-        running = {each: self.names.text(text) for each, text in feeds(self._heap.layers).items()}
+        calls = epoch_iterator_calls(self._heap.layers)
+        running = {each: self.names.text(text) for each, text in calls.items()}
         named = {**layers, **self._optimizers, **running, **self._places(roots)}
         first = len(self.names)
         held = find_holders(
@@ -175,7 +175,7 @@ class NamedRows:
         if base is None:
             return
         node, index = base
-        text = feed_of(names[node].removesuffix(f": {TEMPORARY}"))
+        text = data_holder_name(names[node].removesuffix(f": {TEMPORARY}"))
         known = self._data.setdefault(text, -1)
         if known < 0:
             known = self._data[text] = names.text(f"{text}: data")

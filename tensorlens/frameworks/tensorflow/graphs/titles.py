@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorlens.frameworks.keras.names import METHODS
+from tensorlens.frameworks.keras.epoch_iterators import METHODS
 from tensorlens.frameworks.tensorflow.graphs.functions import (
     Functions,
     bare_name,

@@ -1,4 +1,4 @@
-"""Names autograd's nodes, the tensors they saved, and the modules they belong to."""
+"""Names of what autograd's nodes saved and made, with the module that each node was made in."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ Users = Mapping[int, Sequence[tuple[Path, bool]]]
 """Address of a parameter to the paths of the modules that have it, and whether each embeds."""
 
 
-def _nodes(*names: str) -> frozenset[str]:
+def _backward_classes(*names: str) -> frozenset[str]:
     return frozenset(f"{name}Backward0" for name in names)
 
 
-_WHOLE = _nodes("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand")
-_TRANSPARENT = _WHOLE | _nodes("ToCopy")
+_WHOLE = _backward_classes("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand")
+_TRANSPARENT = _WHOLE | _backward_classes("ToCopy")
 """Nodes between a parameter and its use: a linear layer's transpose, autocast's copy."""
-_PARTING = _nodes(
+_MOST_TRANSPARENT = 3
+"""So many of them in a row are looked through."""
+_PARTING = _backward_classes(
     *("Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Select", "Slice", "AsStrided")
 )
 """Nodes whose result is a part of a tensor, in the same storage."""
-_VIEWS = _PARTING | _WHOLE | _nodes("UnsafeView", "Squeeze")
+_VIEWS = _PARTING | _WHOLE | _backward_classes("UnsafeView", "Squeeze")
 
 
 def path_of_user(users: Users, address: int, node: Any) -> Path:
@@ -98,17 +100,17 @@ class Labels:
         before: Path | None = None
         for node in order:
             mine = own.get(node)
-            last = after[node]
+            behind = after[node]
             if mine is not None:
                 before = self._paths[node] = mine
-            elif before is not None and last is not None:
-                self._paths[node] = _path_between(before, last)
+            elif before is not None and behind is not None:
+                self._paths[node] = _path_between(before, behind)
 
     def _own(self, node: Any, leaves: Mapping[Any, int], savers: Mapping[Any, Path]) -> Path | None:
         """Return the innermost module that has all parameters that the node uses, else None."""
         own = savers.get(node)
         for below, _ in node.next_functions:
-            for _ in range(3):
+            for _ in range(_MOST_TRANSPARENT):
                 if type(below).__name__ not in _TRANSPARENT:
                     break
                 below = below.next_functions[0][0]
@@ -126,7 +128,7 @@ class Labels:
         common: Path = functools.reduce(common_path, paths)
         return joined(common) or self._home or None
 
-    def base(self, several: Sequence[Saved]) -> Any:
+    def node_of_storage(self, several: Sequence[Saved]) -> Any:
         """Return the node whose result a storage is that nodes saved parts of, else None.
 
         The query, the key and the value of an attention may be parts of one projection's result.
@@ -141,7 +143,7 @@ class Labels:
         """Return the name of what a node computed, or of one of its arguments, as ``.self``."""
         return _within(self.module(node), f"{type(node).__name__}{argument}")
 
-    def of(self, saved: Saved) -> str:
+    def saved_name(self, saved: Saved) -> str:
         """Return the name of what a node saved."""
         region = saved.region
         if region is None:

@@ -18,7 +18,7 @@ from tensorlens.heap import attributes
 from tensorlens.heap.attributes import class_name
 from tensorlens.roles import ROLES
 
-MOST_PLACES = 100_000
+_MOST_PATHS = 100_000
 """Modules that contain each other many times over have more paths than anyone would read."""
 
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -106,16 +106,15 @@ class ModulePaths:
                         roles += [role] * len(held)
                 below = content.get("_modules")
                 below = below if type(below) is dict else _plain(below)
-                if below and len(self.modules) - met < MOST_PLACES:
+                if below and len(self.modules) - met < _MOST_PATHS:
                     above.append((iter([*below.items()]), node))
                     inside.append(id(module))
                     break
             else:
                 above.pop()
                 inside.pop()
-        # of several paths the first
-        new = zip(map(id, reversed(self.modules[met:])), reversed(self._nodes[met:]), strict=True)
-        self.paths = {**dict(new), **self.paths}
+        for module, node in zip(self.modules[met:], self._nodes[met:], strict=True):
+            self.paths.setdefault(id(module), node)
         names.attributes(parents, texts)
         for node, path in wrapped:
             names.become(node, path)

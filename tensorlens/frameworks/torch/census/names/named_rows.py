@@ -218,11 +218,11 @@ class NamedRows:
         return self.names[root].startswith(_OF_CHECKPOINT)
 
     def _describe(self, row: int, several: list[Saved], label: Labels) -> None:
-        texts = list(dict.fromkeys(label.of(saved) for saved in several))
+        texts = list(dict.fromkeys(label.saved_name(saved) for saved in several))
         if self.node[row] < 0 or self._is_loose(row):
             scan = self._found.scan
             is_part = scan.nbytes[row] < scan.storage_nbytes[row]
-            base = label.base(several) if is_part else None
+            base = label.node_of_storage(several) if is_part else None
             self.node[row] = self.names.text(
                 label.made_by(base, ".result") if base else texts.pop(0)
             )

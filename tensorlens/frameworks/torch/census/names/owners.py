@@ -27,7 +27,7 @@ from tensorlens.frameworks.torch.census.names.modules import (
 from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
 from tensorlens.heap.attributes import class_name
 from tensorlens.heap.frames import library_functions
-from tensorlens.records.names import ATTRIBUTE, Names
+from tensorlens.records.names import ATTRIBUTE, DistinctTexts, Names
 from tensorlens.roles import ROLES
 
 _DEEPEST = 16
@@ -79,14 +79,13 @@ class Owners:
 
     def _add_modules(self, roots: Sequence[CensusRoot]) -> None:
         alone = sum(root.name is None for root in roots) == 1
-        used: dict[str, int] = {}
+        distinct = DistinctTexts()
         nodes = []
         for root in roots:
             text = root.name if root.name is not None else "" if alone else model_name(root.item)
             if not text:
                 self.home = model_name(root.item)
-            count = used[text] = used.get(text, 0) + 1
-            nodes.append(self.naming.names.text(text + f"#{count}" * (count > 1)))
+            nodes.append(self.naming.names.text(distinct.next(text)))
         first = len(self.naming.again)
         self.modules.add([root.item for root in roots], nodes)
         if self.keras is not None:
@@ -214,7 +213,7 @@ class OptimizerNaming:
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
-        self._used: dict[str, int] = {}
+        self._distinct = DistinctTexts()
         self.anchors: dict[int, int] = {}
         """Address of an optimizer to the node of its name."""
 
@@ -271,9 +270,8 @@ class OptimizerNaming:
         return names.attribute(node, key) if is_name else names.key(node, key)
 
     def _prefix(self, optimizer: Any, name: str | None) -> int:
-        text = name or class_name(optimizer)
-        count = self._used[text] = self._used.get(text, 0) + 1
-        return self._naming.names.text(text if count == 1 else f"{text}#{count}")
+        text = self._distinct.next(name or class_name(optimizer))
+        return self._naming.names.text(text)
 
     def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
         """Name the parameters that no module has; return those names, by address."""
