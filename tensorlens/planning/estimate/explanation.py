@@ -8,9 +8,8 @@ from tensorlens.planning.estimate.figures import (
     ACTIVATION_GRADIENT,
     PeakPart,
     bytes_of,
-    highest,
-    of_kind,
     peak_parts,
+    peaks_by_kind,
     sum_rows,
 )
 from tensorlens.planning.estimate.result import Estimate, EstimateTerm
@@ -33,7 +32,7 @@ _SHARE = 0.05
 
 def explanation(estimate: Estimate) -> Sequence[Block]:
     """Return the answer in words and figures, and at the end the sum."""
-    parts, most = peak_parts(estimate), highest(estimate)
+    parts, most = peak_parts(estimate), peaks_by_kind(estimate)
     texts = [
         largest_batch(estimate),
         f"{title(estimate)}. It {verdict(estimate)}.",
@@ -69,7 +68,7 @@ def _kinds(
     estimate: Estimate, parts: Mapping[str, PeakPart], most: Mapping[str, int]
 ) -> Iterator[str]:
     for kind, label in _LABELS.items():
-        part = of_kind(parts, kind)
+        part = next((each for each in parts.values() if each.kind == kind), None)
         if part is not None:
             block = peak_block(estimate) if kind == "temporary" else None
             label += f", {block.op}" if block and block.op else ""

@@ -14,7 +14,8 @@ from tensorlens.render.source import printable
 ACTIVATION_GRADIENT = "gradient of activations"
 """The part of what backward makes that is the gradient of no parameter."""
 WORKSPACE = "workspace"
-"""The kind of the parts that no tensor of the program is."""
+"""The kind of blocks that belong to no tensor of the program: scratch of kernels, workspaces of
+libraries."""
 UNATTRIBUTED = "unattributed"
 """The part that is left where the blocks do not add up to the peak."""
 
@@ -24,7 +25,7 @@ _KINDS = (
 )
 _ORDER = {kind: place for place, kind in enumerate(_KINDS)}
 """A role that is not known comes with the others."""
-_CALLED = {
+_LABELS = {
     "parameter": "parameters",
     "buffer": "buffers",
     "gradient": "gradients",
@@ -60,14 +61,14 @@ def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
     terms = _terms(estimate)
     found: dict[str, PeakPart] = {}
     for block in peak.tensors:
-        kind, label = _kind(block, terms)
+        kind, label = _kind_and_label(block, terms)
         part = found.setdefault(label, PeakPart(kind, label))
         part.nbytes += block.nbytes
         part.blocks += 1
     held = peak.bytes if peak.held is None else peak.held
     rests = {REMAINDER: held - peak.bytes, UNATTRIBUTED: estimate.peak_allocated - held}
     for kind, nbytes in rests.items():
-        label = _CALLED.get(kind, kind)
+        label = _LABELS.get(kind, kind)
         found[label] = PeakPart(kind, label, nbytes)
     ordered = sorted(
         found.values(), key=lambda part: (_ORDER.get(part.kind, _ORDER["other"]), -part.nbytes)
@@ -80,35 +81,33 @@ def library_bytes(estimate: Estimate) -> Mapping[str, int]:
     terms = _terms(estimate)
     found: dict[str, int] = {}
     for block in estimate.peak.tensors:
-        kind, name = _kind(block, terms)
+        kind, name = _kind_and_label(block, terms)
         if kind == WORKSPACE and block.charged is None:
             found[name] = found.get(name, 0) + block.nbytes
     return found
 
 
-def highest(estimate: Estimate) -> Mapping[str, int]:
-    """Return the kinds of parts with the most bytes each ever has, at an instant of its own."""
+def peaks_by_kind(estimate: Estimate) -> Mapping[str, int]:
+    """Return for each kind the most bytes it has at any instant; the instants differ."""
     terms = _terms(estimate)
     level: dict[str, int] = {}
     most: dict[str, int] = {}
     for _, block, nbytes in resident_changes(estimate):
-        kind = _kind(block, terms)[0]
+        kind = _kind_and_label(block, terms)[0]
         level[kind] = level.get(kind, 0) + (block.nbytes if nbytes > 0 else -block.nbytes)
         most[kind] = max(most.get(kind, 0), level[kind])
     return most
 
 
 def resident_changes(estimate: Estimate) -> Iterator[tuple[int, Resident, int]]:
-    """Give what is handed out and taken back: row, block, bytes held as ``block_changes`` has."""
+    """Give each allocation and free of the device: row, block, bytes (below 0 for a free).
+
+    The bytes are those of :func:`block_changes`.
+    """
     changes = [*block_changes(estimate.recording.log, estimate.device)]
     rows = [row for row, made, _ in changes if row == made]
     blocks = dict(zip(rows, estimate.recording.blocks(rows), strict=True))
     return ((row, blocks[made], nbytes) for row, made, nbytes in changes)
-
-
-def of_kind(parts: Mapping[str, PeakPart], kind: str) -> PeakPart | None:
-    """Return the first part of a kind."""
-    return next((part for part in parts.values() if part.kind == kind), None)
 
 
 def bytes_of(parts: Mapping[str, PeakPart], kind: str) -> int:
@@ -120,20 +119,20 @@ def _terms(estimate: Estimate) -> frozenset[str]:
     return frozenset(term.name for term in estimate.terms if not term.apart)
 
 
-def _kind(block: Resident, terms: Collection[str]) -> tuple[str, str]:
+def _kind_and_label(block: Resident, terms: Collection[str]) -> tuple[str, str]:
     for name in (block.op, block.name):
         if name in terms and name is not None:
             return WORKSPACE, name
     kind = block.role
     if kind == "gradient" and not (block.known or block.name.endswith(".grad")):
         kind = ACTIVATION_GRADIENT
-    return kind, _CALLED.get(kind, kind)
+    return kind, _LABELS.get(kind, kind)
 
 
 Sign = Literal["", "+", "-", "="]
 """Of a row in a sum: empty for the first, ``=`` for the sum so far."""
 
-_CALLS = {
+_PEAK_FUNCTIONS = {
     "torch": ("torch.cuda.max_memory_allocated()", "torch.cuda.max_memory_reserved()"),
     "tensorflow": ("get_memory_info('GPU:0')['peak']", "regions of the BFC allocator"),
 }
@@ -176,7 +175,7 @@ def tool_figures(estimate: Estimate) -> tuple[Figure, ...]:
     """Return what tools will show of a run: the framework's two peaks, and the driver's figure."""
     if estimate.card is None:
         return (Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),)
-    allocated, reserved = _CALLS.get(estimate.framework, _CALLS["torch"])
+    allocated, reserved = _PEAK_FUNCTIONS.get(estimate.framework, _PEAK_FUNCTIONS["torch"])
     return (
         Figure("peak allocated", estimate.allocated, allocated),
         Figure("peak reserved", estimate.reserved, reserved),
