@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.planning.allocators import BFCAllocator, NoRoom
+from tensorlens.planning.allocators import BFCAllocator, SimulatedOutOfMemory
 from tests.warm import python
 
 HERE = Path(__file__).parent
@@ -56,7 +56,7 @@ def requests(seed, allocator, *, steps=4000, largest=64 * MIB, living=120):
             lines.append(f"m {key} {nbytes}")
             try:
                 address = addresses[key] = allocator.malloc(nbytes)
-            except NoRoom:
+            except SimulatedOutOfMemory:
                 pass
         answers.append((address, *counted(allocator)))
     return lines, answers

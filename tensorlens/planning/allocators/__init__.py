@@ -7,8 +7,8 @@ from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import (
     Figures,
     Level,
-    NoRoom,
     SimulatedAllocator,
+    SimulatedOutOfMemory,
 )
 
 __all__ = [
@@ -16,9 +16,9 @@ __all__ = [
     "CachingAllocator",
     "Figures",
     "Level",
-    "NoRoom",
     "Settings",
     "SimulatedAllocator",
+    "SimulatedOutOfMemory",
 ]
 
 attach(

@@ -9,8 +9,7 @@ the GPU's allocator of TensorFlow does.
 
 from __future__ import annotations
 
-from tensorlens.planning.allocators.settings import Settings
-from tensorlens.planning.allocators.simulated import Block, NoRoom, SimulatedAllocator
+from tensorlens.planning.allocators.simulated import Block, SimulatedAllocator, SimulatedOutOfMemory
 from tensorlens.records.events import EventLog
 from tensorlens.units import rounded_up
 
@@ -44,7 +43,7 @@ class BFCAllocator(SimulatedAllocator):
         log: EventLog | None = None,
         device: str = "cuda:0",
     ) -> None:
-        super().__init__(Settings(), capacity, log, device)
+        super().__init__(capacity, log, device)
         self._pool = self._memory.large
         first = _FIRST_REGION if capacity is None else min(capacity, _FIRST_REGION)
         self._next_region = rounded_up(first, _GRAIN)
@@ -53,7 +52,7 @@ class BFCAllocator(SimulatedAllocator):
 
     def _obtain(self, nbytes: int) -> tuple[Block, int]:
         size = rounded_up(nbytes, _GRAIN)
-        chunk = self._memory.find(self._pool, size) or self._extend(size)
+        chunk = self._memory.take_free(self._pool, size) or self._extend(size)
         if chunk.size >= 2 * size or chunk.size - size >= _MOST_SPARE:
             self._memory.split(chunk, size)
         return chunk, size
@@ -74,17 +73,17 @@ class BFCAllocator(SimulatedAllocator):
             self._next_region if available is None else min(self._next_region, available),
         )
         if chunk is None:
-            raise NoRoom(self.device, size)
+            raise SimulatedOutOfMemory(self.device, size)
         if not larger:
             self._next_region *= 2
         return chunk
 
     def _release_regions(self, size: int, available: int) -> int:
         """Give free regions back and return their bytes (``DeallocateFreeRegions``)."""
-        regions = [each for each in self._memory.free_blocks(self._pool) if not each.split]
+        regions = [each for each in self._memory.free_blocks(self._pool) if not each.is_split]
         nbytes = sum(region.size for region in regions)
         if not self._collects or size > available + nbytes:
-            raise NoRoom(self.device, size)
+            raise SimulatedOutOfMemory(self.device, size)
         for region in regions:
             self._memory.release(region)
         return nbytes

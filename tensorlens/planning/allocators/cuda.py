@@ -12,14 +12,15 @@ from bisect import bisect_left
 
 from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.planning.allocators.simulated import (
+    ADDRESSES,
     FREE,
     SHIFT,
     UNMAPPED,
     Block,
     Memory,
-    NoRoom,
     Pool,
     SimulatedAllocator,
+    SimulatedOutOfMemory,
 )
 from tensorlens.records.events import EventLog
 from tensorlens.records.torch_files.sizes import SMALL, SMALL_SEGMENT
@@ -49,9 +50,8 @@ class CachingAllocator(SimulatedAllocator):
         log: EventLog | None = None,
         device: str = "cuda:0",
     ) -> None:
-        settings = Settings() if settings is None else settings
-        super().__init__(settings, capacity, log, device)
-        self._expandable = settings.expandable_segments
+        super().__init__(capacity, log, device)
+        self.settings = Settings() if settings is None else settings
 
     def empty_cache(self) -> None:
         """Give all segments that are not in use back to the driver."""
@@ -63,28 +63,56 @@ class CachingAllocator(SimulatedAllocator):
         size = rules.rounded(nbytes)
         small = size <= SMALL
         pool = memory.small if small else memory.large
-        block = memory.find(pool, size) or self._new(pool, size)
+        block = self._take_free(pool, size) or self._new(pool, size)
         if rules.splits(size, block.size - size, small=small):
             memory.split(block, size)
         return block, size
+
+    def _take_free(self, pool: Pool, size: int) -> Block | None:
+        """Take the free block for a request out of its pool (``get_free_block``)."""
+        blocks, keys = self._memory.blocks, pool.keys
+        index = bisect_left(keys, size << SHIFT)
+        if index == len(keys):
+            return None
+        block = blocks[keys[index] & ADDRESSES]
+        # of an expandable segment the one with the least room, memory yet to be mapped included
+        while block.base is not None and index + 1 < len(keys):
+            following = blocks[keys[index + 1] & ADDRESSES]
+            if _room(following) >= _room(block):
+                break
+            index, block = index + 1, following
+        limit = self.settings.max_split_size
+        if limit is not None:
+            if size < limit <= block.size:
+                return None
+            if size >= limit and block.size >= size + LARGE_SEGMENT:
+                return None
+        del keys[index]
+        return block
 
     def _new(self, pool: Pool, size: int) -> Block:
         """Return a free block that is in no pool, from the driver."""
         memory = self._memory
         block = self._take(pool, size)
-        if block is None and _release_oversize(memory, pool, size):
+        if block is None and _release_oversize(memory, self.settings.max_split_size, pool, size):
             block = self._take(pool, size)
         if block is None:
             _release_cached(memory)
             block = self._take(pool, size)
         if block is None:
-            raise NoRoom(self.device, size)
+            raise SimulatedOutOfMemory(self.device, size)
         return block
 
     def _take(self, pool: Pool, size: int) -> Block | None:
-        if self._expandable:
+        if self.settings.expandable_segments:
             return _grow(self._memory, pool, size)
         return self._memory.take(pool, self.settings.segment_size(size))
+
+
+def _room(block: Block) -> int:
+    after = block.next
+    grows = after.size if after is not None and after.state == UNMAPPED else 0
+    return block.size + grows
 
 
 def _grow(memory: Memory, pool: Pool, size: int) -> Block | None:
@@ -125,16 +153,16 @@ def _shrink(memory: Memory, block: Block) -> None:
         memory.remove(block)
     if end < block.address + block.size:
         memory.split(block, end - begin)
-    memory.gave(begin, end - begin)
+    memory.count_returned(begin, end - begin)
     memory.merge(block, UNMAPPED)
-    if not block.split:
+    if not block.is_split:
         memory.drop(block)
 
 
 def _reserve(memory: Memory, pool: Pool, size: int) -> Block:
     """Reserve address space, all of it unmapped."""
     extent = rounded_up(max(_ADDRESS_SPACE, size), _unit(pool))
-    address = memory.address_space(extent)
+    address = memory.reserve_addresses(extent)
     block = memory.blocks[address] = Block(pool, address, extent, UNMAPPED, base=address)
     memory.insert(block)
     return block
@@ -166,19 +194,18 @@ def _map(memory: Memory, block: Block, size: int) -> bool:
     memory.remove(block)
     if mapped < block.size:
         memory.split(block, mapped)
-    memory.took(block.address, mapped)
+    memory.count_reserved(block.address, mapped)
     memory.merge(block, FREE)
     if block.prev is None and block.segment_stack < 0:
         block.segment_stack = memory.stack
     return True
 
 
-def _release_oversize(memory: Memory, pool: Pool, size: int) -> bool:
+def _release_oversize(memory: Memory, limit: int | None, pool: Pool, size: int) -> bool:
     """Give back blocks too large to be split until a request of so many bytes has room.
 
     One that is large enough, else the largest ones first; tell whether it was enough.
     """
-    limit = memory.settings.max_split_size
     if limit is None:
         return False
     wanted = max(size, limit)
@@ -207,7 +234,7 @@ def _release_cached(memory: Memory) -> None:
         for block in memory.free_blocks(pool):
             if block.base is not None:
                 expandable.append(block)
-            elif not block.split:
+            elif not block.is_split:
                 memory.release(block)
         for block in expandable:
             _shrink(memory, block)

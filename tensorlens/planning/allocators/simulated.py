@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.records import events
 from tensorlens.records.events import Context, EventLog, Segment, SegmentBlock
 from tensorlens.records.torch_files.sizes import SMALL_SEGMENT
@@ -49,7 +48,7 @@ class Figures:
     """Held from the driver: ``reserved_bytes.all``, ``pool_bytes``."""
 
 
-class NoRoom(TensorlensError):
+class SimulatedOutOfMemory(TensorlensError):
     """A request that has no room in what the allocator may take."""
 
     exit_code = 3
@@ -87,7 +86,7 @@ class Block:
     segment_stack: int = -1
 
     @property
-    def split(self) -> bool:
+    def is_split(self) -> bool:
         """Whether it is only a part of its segment."""
         return self.prev is not None or self.next is not None
 
@@ -103,14 +102,7 @@ class Block:
 class Memory:
     """Memory that the allocator holds from the driver."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        capacity: int | None,
-        log: EventLog | None,
-        device: str,
-    ) -> None:
-        self.settings = settings
+    def __init__(self, capacity: int | None, log: EventLog | None, device: str) -> None:
         self.capacity = capacity
         self.blocks: dict[int, Block] = {}
         """Every block by its address."""
@@ -149,9 +141,9 @@ class Memory:
         self.insert(rest)
 
     def merge(self, block: Block, state: int) -> None:
-        """Give a block that is in no pool a state, make it one with neighbours in the same one.
+        """Free or unmap a block: join it with neighbours in the same state.
 
-        And put it into its pool (``free_block``, ``try_merge_blocks``).
+        The result goes into its pool (``free_block``, ``try_merge_blocks``).
         """
         before, after = block.prev, block.next
         block.state, block.requested = state, 0
@@ -168,30 +160,15 @@ class Memory:
             block.follow(block.prev, after.next)
         self.insert(block)
 
-    def find(self, pool: Pool, size: int) -> Block | None:
-        """Take the smallest free block that fits out of its pool (``get_free_block``)."""
-        settings, keys = self.settings, pool.keys
-        index = bisect_left(keys, size << SHIFT)
-        if index == len(keys):
+    def take_free(self, pool: Pool, size: int) -> Block | None:
+        """Take the smallest free block that fits out of its pool."""
+        index = bisect_left(pool.keys, size << SHIFT)
+        if index == len(pool.keys):
             return None
-        block = self.blocks[keys[index] & ADDRESSES]
-        # of an expandable segment the one with the least room, memory yet to be mapped included
-        while block.base is not None and index + 1 < len(keys):
-            following = self.blocks[keys[index + 1] & ADDRESSES]
-            if _room(following) >= _room(block):
-                break
-            index, block = index + 1, following
-        limit = settings.max_split_size
-        if limit is not None:
-            if size < limit <= block.size:
-                return None
-            if size >= limit and block.size >= size + LARGE_SEGMENT:
-                return None
-        del keys[index]
-        return block
+        return self.blocks[pool.keys.pop(index) & ADDRESSES]
 
-    def address_space(self, size: int) -> int:
-        """Return an address where a segment of so many bytes has room."""
+    def reserve_addresses(self, size: int) -> int:
+        """Return an address that a segment of so many bytes has from now on."""
         address = self.next_address
         self.next_address += rounded_up(size, SMALL_SEGMENT)
         return address
@@ -204,19 +181,19 @@ class Memory:
         """Take a segment from the driver; None where it has no room."""
         if not self.has(size):
             return None
-        address = self.address_space(size)
+        address = self.reserve_addresses(size)
         block = self.blocks[address] = Block(pool, address, size, FREE)
         block.segment_stack = self.stack
-        self.took(address, size)
+        self.count_reserved(address, size)
         return block
 
-    def took(self, address: int, size: int) -> None:
+    def count_reserved(self, address: int, size: int) -> None:
         """Count memory from the driver, and note it."""
         self.reserved += size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         self._note(events.SEGMENT_ALLOC, address, size)
 
-    def gave(self, address: int, size: int) -> None:
+    def count_returned(self, address: int, size: int) -> None:
         """Count memory that went back to the driver, and note it."""
         self.reserved -= size
         self._note(events.SEGMENT_FREE, address, size)
@@ -228,7 +205,7 @@ class Memory:
     def release(self, block: Block) -> None:
         """Give a segment back that is one free block (``release_block``)."""
         self.drop(block)
-        self.gave(block.address, block.size)
+        self.count_returned(block.address, block.size)
 
 
 def _entry(block: Block) -> tuple[list[int], int]:
@@ -238,29 +215,16 @@ def _entry(block: Block) -> tuple[list[int], int]:
     return block.pool.keys, block.size << SHIFT | block.address
 
 
-def _room(block: Block) -> int:
-    after = block.next
-    grows = after.size if after is not None and after.state == UNMAPPED else 0
-    return block.size + grows
-
-
 class SimulatedAllocator:
     """Counts what is handed out on one device, and writes events into a log.
 
     What it says and does follows from the requests alone: the same ones give the same addresses.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        capacity: int | None,
-        log: EventLog | None,
-        device: str,
-    ) -> None:
-        self.settings = settings
+    def __init__(self, capacity: int | None, log: EventLog | None, device: str) -> None:
         self.device = device
         self.log = log
-        self._memory = Memory(settings, capacity, log, device)
+        self._memory = Memory(capacity, log, device)
         self._allocated = self._peak_allocated = 0
         self._requested = self._peak_requested = 0
 
@@ -273,7 +237,7 @@ class SimulatedAllocator:
             context: what else the log says of it.
 
         Raises:
-            NoRoom: there is no room, also after the allocator gave back what it may.
+            SimulatedOutOfMemory: there is no room, also after the allocator gave back what it may.
             UsageError: a negative number of bytes.
         """
         if nbytes <= 0:
@@ -337,7 +301,7 @@ class SimulatedAllocator:
 
     def segments(self) -> tuple[Segment, ...]:
         """Return what is held from the driver, by address, with every block in it."""
-        return tuple(_segment(self.device, blocks) for blocks in _stretches(self._memory))
+        return tuple(_segment(self.device, blocks) for blocks in _mapped_runs(self._memory))
 
     def write_segments(self) -> None:
         """Put the segments as they are now into the log, in place of those of the same device."""
@@ -372,8 +336,8 @@ def _segment(device: str, blocks: list[Block]) -> Segment:
     )
 
 
-def _stretches(memory: Memory) -> Iterator[list[Block]]:
-    """Give the blocks of each segment, or of each mapped stretch of an expandable one."""
+def _mapped_runs(memory: Memory) -> Iterator[list[Block]]:
+    """Give the blocks of each segment, or of each mapped run of an expandable one."""
     heads = [
         block
         for block in memory.blocks.values()

@@ -12,9 +12,9 @@ from tensorlens.planning.allocators import (
     CachingAllocator,
     Figures,
     Level,
-    NoRoom,
     Settings,
     SimulatedAllocator,
+    SimulatedOutOfMemory,
 )
 from tensorlens.planning.estimate.result import EstimatedStep
 from tensorlens.planning.trace import Handover, Trace
@@ -212,7 +212,7 @@ def least_capacity(
         )
         try:
             _replay(requests, allocator)
-        except NoRoom:
+        except SimulatedOutOfMemory:
             return None
         return allocator
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.allocators import BFCAllocator, NoRoom
+from tensorlens.planning.allocators import BFCAllocator, SimulatedOutOfMemory
 from tensorlens.records import EventLog
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -147,10 +147,10 @@ def test_the_last_region_is_what_the_capacity_leaves():
     # of 2, 4, 8 MiB the last is enough; 2 MiB and 256 of 300 bytes are left of the capacity
     made.malloc(2 * MIB + 256)
     assert reserved(made) == 10 * MIB + 256
-    with pytest.raises(NoRoom):
+    with pytest.raises(SimulatedOutOfMemory):
         made.malloc(1)
     made.free(kept)
-    with pytest.raises(NoRoom, match=r"cuda:0 has no room for 9\.00 MiB"):
+    with pytest.raises(SimulatedOutOfMemory, match=r"cuda:0 has no room for 9\.00 MiB"):
         made.malloc(9 * MIB)
 
 
@@ -159,7 +159,7 @@ def test_a_gpu_gives_free_regions_back_before_there_is_no_room():
     free, kept = made.malloc(6 * MIB), made.malloc(5 * MIB)
     assert sizes(made) == [[(8 * MIB, True)], [(8 * MIB, True)]]
     made.free(free)
-    with pytest.raises(NoRoom, match=r"no room for 9\.00 MiB"):
+    with pytest.raises(SimulatedOutOfMemory, match=r"no room for 9\.00 MiB"):
         made.malloc(9 * MIB)
     assert reserved(made) == 16 * MIB
     made.free(kept)
@@ -173,7 +173,7 @@ def test_less_than_a_first_region():
     made.malloc(4)
     assert reserved(made) == MIB
     nothing = allocator(255)
-    with pytest.raises(NoRoom):
+    with pytest.raises(SimulatedOutOfMemory):
         nothing.malloc(1)
 
 
@@ -202,7 +202,7 @@ def test_what_the_log_says():
     first = made.malloc(1500 * KIB)
     made.malloc(100 * KIB)
     made.free(first)
-    with pytest.raises(NoRoom):
+    with pytest.raises(SimulatedOutOfMemory):
         made.malloc(5 * MIB)
     made.write_segments()
     seen = [(event.action, event.address, event.nbytes) for event in log]

@@ -3,7 +3,7 @@
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.allocators import CachingAllocator, Level, NoRoom, Settings
+from tensorlens.planning.allocators import CachingAllocator, Level, Settings, SimulatedOutOfMemory
 
 KIB, MIB = 1 << 10, 1 << 20
 BASE = 1 << 44
@@ -120,7 +120,7 @@ def test_cached_segments_go_back_before_there_is_no_room():
     # 50 of 64 MiB are reserved, 40 more have no room until the 30 are back
     assert allocator.malloc(40 * MIB) == BASE + 50 * MIB
     assert allocator.figures.reserved == Level(60 * MIB, 60 * MIB)
-    with pytest.raises(NoRoom, match=r"cuda:0 has no room for 18\.00 MiB"):
+    with pytest.raises(SimulatedOutOfMemory, match=r"cuda:0 has no room for 18\.00 MiB"):
         allocator.malloc(18 * MIB)
     # the free part of the segment still serves
     assert allocator.malloc(17 * MIB) == BASE + 33 * MIB
@@ -130,7 +130,7 @@ def test_a_capacity_that_is_just_enough():
     allocator = CachingAllocator(capacity=20 * MIB)
     allocator.malloc(2 * MIB)
     assert allocator.figures.reserved.current == 20 * MIB
-    with pytest.raises(NoRoom):
+    with pytest.raises(SimulatedOutOfMemory):
         CachingAllocator(capacity=20 * MIB - 1).malloc(2 * MIB)
 
 
@@ -235,7 +235,7 @@ def test_blocks_at_the_growing_end_of_an_expandable_segment_are_spared():
 def test_expandable_segments_without_room():
     allocator = CachingAllocator(Settings(expandable_segments=True), capacity=60 * MIB)
     place = allocator.malloc(50 * MIB)
-    with pytest.raises(NoRoom):
+    with pytest.raises(SimulatedOutOfMemory):
         allocator.malloc(11 * MIB)
     allocator.free(place)
     assert allocator.malloc(60 * MIB) == place
