@@ -60,7 +60,7 @@ def environment() -> Environment:
     )
     found.filters["printable"] = printable
     found.filters["breakable"] = breakable
-    found.filters["short"] = _short
+    found.filters["short"] = short_text
     found.globals.update(
         marks=_MARKS, title_classes=_title_classes, cell_classes=_classes, style=_style
     )
@@ -146,7 +146,8 @@ def _style(cell: Cell) -> str:
     return "; ".join(found)
 
 
-def _short(text: str) -> str:
+def short_text(text: str) -> str:
+    """Return text that is no longer than a page shows of a name or a path."""
     return clipped(printable(text), _LONGEST, "…")
 
 

@@ -22,8 +22,9 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
 from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.html import short_text
 from tensorlens.render.pictures import WIDTH, Picture, role_colour
-from tensorlens.render.source import clipped, model_place, place, printable
+from tensorlens.render.source import model_place, place, printable
 
 _K = TypeVar("_K")
 _MOST_LINES = 200
@@ -36,55 +37,50 @@ AT_THE_PEAK = 2000
 def chosen_blocks(
     log: EventLog,
     timeline: Timeline,
-    made: Sequence[int],
-    whole: Collection[int],
-    *,
-    few: int = AT_A_POINT,
-    many: int = AT_THE_PEAK,
+    alloc_rows: Sequence[int],
+    detailed: Collection[int],
 ) -> list[int]:
     """Return the rows of the allocations to carry, in order.
 
-    At each point of the timeline they are its ``few`` largest blocks or more; a block that is
-    there at no point is left out.
+    At each point of the timeline they are its :data:`AT_A_POINT` largest blocks or more; a block
+    that is there at no point is left out.
 
     Args:
         log: the events.
         timeline: the points that can be shown.
-        made: the rows of the device's allocations, see :func:`allocations`.
-        whole: the points of which the ``many`` largest are carried.
-        few: how many of the other points.
-        many: how many of those points.
+        alloc_rows: the rows of the device's allocations, see :func:`allocations`.
+        detailed: the points of which the :data:`AT_THE_PEAK` largest are carried.
     """
     points, sizes, pairs = counted_at(log, timeline.rows), log.size, log.pair
-    room = [few] * len(points)
-    for point in whole:
-        room[point] = many
-    # the next point from each that has room still, found in ever fewer steps
+    capacity = [AT_A_POINT] * len(points)
+    for point in detailed:
+        capacity[point] = AT_THE_PEAK
+    # union-find with path compression: each point to the next that still has room
     following = list(range(len(points) + 1))
-    full = len(points)
+    count = len(points)
     chosen = []
-    for row in sorted(made, key=sizes.__getitem__, reverse=True):
+    for row in sorted(alloc_rows, key=sizes.__getitem__, reverse=True):
         first = bisect_left(points, row)
-        end = full if pairs[row] < 0 else bisect_left(points, pairs[row])
+        end = count if pairs[row] < 0 else bisect_left(points, pairs[row])
         point = _next(following, first)
         if point >= end:
             continue
         chosen.append(row)
         while point < end:
-            room[point] -= 1
-            if not room[point]:
+            capacity[point] -= 1
+            if not capacity[point]:
                 following[point] = point + 1
             point = _next(following, point + 1)
-        if _next(following, 0) == full:
+        if _next(following, 0) == count:
             break
     return sorted(chosen)
 
 
-def counts(log: EventLog, timeline: Timeline, made: Sequence[int]) -> list[int]:
+def counts(log: EventLog, timeline: Timeline, alloc_rows: Sequence[int]) -> list[int]:
     """Return how many of the blocks that were handed out were resident at each point."""
-    freed = sorted(pair for pair in map(log.pair.__getitem__, made) if pair >= 0)
+    freed = sorted(pair for pair in map(log.pair.__getitem__, alloc_rows) if pair >= 0)
     rows = counted_at(log, timeline.rows)
-    return [bisect_right(made, row) - bisect_right(freed, row) for row in rows]
+    return [bisect_right(alloc_rows, row) - bisect_right(freed, row) for row in rows]
 
 
 def allocations(log: EventLog, device: str) -> list[int]:
@@ -115,9 +111,6 @@ _TEXTS: dict[str, Callable[[Resident], str]] = {
     "type": lambda block: _type(block),
 }
 
-LONGEST = 200
-"""So many columns of a name or a path are shown."""
-
 _Line = tuple[SourceLine | None, bool]
 """A line, and whether it is one of a library's model."""
 _LINES: dict[str, Callable[[Resident], _Line]] = {
@@ -130,7 +123,7 @@ def device_data(
     recording: Recording,
     timeline: Timeline,
     picture: Picture,
-    made: Sequence[int],
+    alloc_rows: Sequence[int],
     shown: int,
     *,
     has_modules: bool,
@@ -143,13 +136,15 @@ def device_data(
         recording: that it is of.
         timeline: the points that can be shown.
         picture: how they are drawn.
-        made: the rows of the device's allocations.
+        alloc_rows: the rows of the device's allocations.
         shown: the point that is shown first; -1 is the highest instant, which was dropped.
         has_modules: whether the page has a table of modules.
     """
     log = recording.log
     peak = recording.peak(timeline.device)
-    rows = chosen_blocks(log, timeline, made, {timeline.peak} | ({shown} if shown >= 0 else set()))
+    rows = chosen_blocks(
+        log, timeline, alloc_rows, {timeline.peak} | ({shown} if shown >= 0 else set())
+    )
     called = "At the highest instant that was kept" if peak.dropped else "At the peak"
     return {
         "device": printable(timeline.device),
@@ -167,7 +162,7 @@ def device_data(
         "time": list(timeline.times),
         "row": list(timeline.rows),
         "total": list(timeline.totals),
-        "count": counts(log, timeline, made),
+        "count": counts(log, timeline, alloc_rows),
         "roles": {role: list(levels) for role, levels in timeline.by_role.items()},
         "colours": {role: role_colour(role) for role in (*timeline.by_role, *peak.by_role)},
         "lines": lines_data(recording, timeline),
@@ -221,7 +216,7 @@ def modules_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any
     families = dict(module_families(levels))
     wholes = {name: summed_levels([levels[p] for p in alike]) for name, alike in families.items()}
     return [
-        {"path": _short(name), "count": len(families[name]), "levels": _columns(whole)}
+        {"path": short_text(name), "count": len(families[name]), "levels": _columns(whole)}
         for name, whole in _highest(wholes)
     ]
 
@@ -235,17 +230,17 @@ def _line(
     device: str,
     line: SourceLine | None,
     number: int,
-    of: int,
+    user_line: int,
     levels: Levels,
 ) -> dict[str, Any]:
     label = "" if line else nowhere(recording, device)
-    row = LineRow(line, 0, source_of(recording.log, line), of >= 0, label)
+    row = LineRow(line, 0, source_of(recording.log, line), user_line >= 0, label)
     return {
         "number": number,
-        "of": of,
+        "of": user_line,
         "isKnown": line is not None,
-        "place": _short(row.place.strip()),
-        "source": _short(row.source),
+        "place": short_text(row.place.strip()),
+        "source": short_text(row.source),
         "levels": _columns(levels),
     }
 
@@ -253,7 +248,7 @@ def _line(
 def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
     """Return a highest instant that is no point of the timeline, with blocks of its own."""
     blocks = peak.tensors[:AT_THE_PEAK]
-    made = [peak.time_ns - (block.age_ns or 0) for block in blocks]
+    alloc_times = [peak.time_ns - (block.age_ns or 0) for block in blocks]
     return {
         "time": peak.time_ns,
         "total": peak.bytes,
@@ -261,10 +256,10 @@ def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
         "roles": dict(peak.by_role),
         "lines": _dropped_lines(recording, peak),
         "modules": [
-            [{"path": _short(name), "count": len(paths)}, sum(peak.by_module[p] for p in paths)]
+            [{"path": short_text(name), "count": len(paths)}, sum(peak.by_module[p] for p in paths)]
             for name, paths in module_families(peak.by_module)
         ],
-        "blocks": _blocks(blocks, made),
+        "blocks": _blocks(blocks, alloc_times),
     }
 
 
@@ -280,17 +275,17 @@ def _dropped_lines(recording: Recording, peak: Moment) -> list[tuple[dict[str, A
     return found
 
 
-def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
+def _blocks(blocks: Sequence[Resident], alloc_times: Sequence[int]) -> dict[str, Any]:
     """Return blocks in columns, with the times when they were made."""
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {name: [] for name in (*_TEXTS, *_LINES)}
     places: dict[_Line, int] = {}
     sizes, times = [], []
-    for block, time in zip(blocks, made, strict=True):
+    for block, time in zip(blocks, alloc_times, strict=True):
         sizes.append(block.nbytes)
         times.append(-1 if block.age_ns is None else time)
         for name, text in _TEXTS.items():
-            columns[name].append(texts.setdefault(_short(text(block)), len(texts)))
+            columns[name].append(texts.setdefault(short_text(text(block)), len(texts)))
         for name, line in _LINES.items():
             where = line(block)
             if where not in places:
@@ -307,10 +302,6 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
 
 def _place(line: SourceLine | None, is_model: bool) -> str:
     return "" if line is None else model_place(line) if is_model else place(line)
-
-
-def _short(text: str) -> str:
-    return clipped(printable(text), LONGEST, "…")
 
 
 def _type(block: Resident) -> str:
