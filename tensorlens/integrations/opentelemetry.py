@@ -18,11 +18,11 @@ from opentelemetry import metrics
 from tensorlens import ranks
 from tensorlens.guards import guarded
 from tensorlens.interpreter import reentrant_lock
-from tensorlens.lines.region import FIGURES, DeviceLevel, DeviceLevels
+from tensorlens.lines.region import METRIC_DESCRIPTIONS, DeviceLevel, LevelReader
 
 
 def instrument(provider: Any = None) -> Callable[[], None]:
-    """Register gauges of each device in use; return what unregisters their reading.
+    """Register gauges of each device in use; return a function after which they give no values.
 
     * ``tensorlens.memory.allocated``, ``.peak``, ``.reserved``, in bytes, with the attributes
       ``device`` (``cpu``, ``cuda:0``) and, in a distributed job, ``rank``;
@@ -33,22 +33,25 @@ def instrument(provider: Any = None) -> Callable[[], None]:
         provider: the meter provider; the global one by default.
     """
     meter = metrics.get_meter("tensorlens", meter_provider=provider)
-    levels = _Collection()
-    for figure, description in FIGURES.items():
+    collection = _Collection()
+    for figure, description in METRIC_DESCRIPTIONS.items():
         meter.create_observable_gauge(
-            f"tensorlens.memory.{figure}", [levels.gauge(figure)], "By", description
+            f"tensorlens.memory.{figure}", [collection.gauge(figure)], "By", description
         )
     meter.create_observable_up_down_counter(
-        "hw.gpu.memory.usage", [levels.usage], "By", "GPU memory held by this process's allocator"
+        "hw.gpu.memory.usage",
+        [collection.usage],
+        "By",
+        "GPU memory held by this process's allocator",
     )
-    return levels.close
+    return collection.close
 
 
 class _Collection:
     """One reading for all gauges of a collection: each read begins a new peak."""
 
     def __init__(self) -> None:
-        self._levels = DeviceLevels()
+        self._levels = LevelReader()
         self._taken: list[DeviceLevel] = []
         self._given: set[str] = set()
         self._lock = reentrant_lock()

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from tensorlens import ranks
 from tensorlens.guards import guarded
-from tensorlens.lines.region import FIGURES, DeviceLevel, DeviceLevels
+from tensorlens.lines.region import METRIC_DESCRIPTIONS, DeviceLevel, LevelReader
 
 
 class MemoryCollector(Collector):  # type: ignore[misc]
@@ -31,7 +31,7 @@ class MemoryCollector(Collector):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        self._levels = DeviceLevels()
+        self._levels = LevelReader()
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Give the metrics without values: a registry asks when this is registered."""
@@ -51,7 +51,7 @@ class MemoryCollector(Collector):  # type: ignore[misc]
     def _families(self, levels: list[DeviceLevel]) -> Iterator[GaugeMetricFamily]:
         rank = ranks.current_rank()
         own = "" if rank is None else str(rank.number)
-        for figure, description in FIGURES.items():
+        for figure, description in METRIC_DESCRIPTIONS.items():
             name = f"tensorlens_memory_{figure}_bytes"
             family = GaugeMetricFamily(name, description, labels=("device", "rank"))
             for level in levels:
@@ -70,7 +70,8 @@ def write_textfile(path: str | os.PathLike[str], collector: MemoryCollector | No
         path: its name ends in ``.prom``.
         collector: gives peaks since its last reading; without one the peak is what is allocated.
     """
-    registry, own = CollectorRegistry(), MemoryCollector() if collector is None else None
+    registry = CollectorRegistry()
+    own = MemoryCollector() if collector is None else None
     registry.register(collector or own)
     try:
         with guarded(f"{path} was not written"):

@@ -50,7 +50,7 @@ class MeasuredRegion:
         self._engine.attach()
         # no thread has a negative identity
         state = ThreadState(-id(self), self._engine)
-        self._activation = Activation(_NOBODYS, (), state)
+        self._activation = Activation(_EMPTY_CODE, (), state)
         self._activation.enter()
         self.thread = threading.get_ident()
         return self.read()
@@ -67,7 +67,7 @@ class MeasuredRegion:
     def figures(self) -> Sequence[int]:
         """Read every counter; give what :meth:`levels` takes, nothing where the region is not on.
 
-        Between two phases of a training step this code has left the caches: each call counts.
+        Called cold between two phases of a step: keep it to as few calls as possible.
         """
         activation = self._activation
         if activation is None:
@@ -80,8 +80,8 @@ class MeasuredRegion:
     def levels(self, figures: Sequence[int]) -> list[DeviceLevel]:
         """Return the levels of all devices that were in use, in the order of :attr:`counters`."""
         levels = []
-        for counter, at in zip(self.counters, range(0, len(figures), WIDTH), strict=False):
-            allocated, peak, reserved = figures[at : at + WIDTH]
+        for counter, offset in zip(self.counters, range(0, len(figures), WIDTH), strict=False):
+            allocated, peak, reserved = figures[offset : offset + WIDTH]
             # a peak that was read before the device's first use is below what is allocated now
             most = allocated if 0 <= peak < allocated else peak
             levels.append(DeviceLevel(counter.device, allocated, most, reserved))
@@ -99,20 +99,20 @@ class MeasuredRegion:
             activation.thread.pop(activation)
 
 
-_NOBODYS = compile("", "<tensorlens>", "exec")
+_EMPTY_CODE = compile("", "<tensorlens>", "exec")
 """No profiled line is of this code."""
 
 
-FIGURES = {
+METRIC_DESCRIPTIONS = {
     "allocated": "Bytes that the framework's allocator has handed out",
     "peak": "The most of them at any instant since the last reading",
     "reserved": "Bytes that the allocator holds; on the host the resident set",
 }
-"""Figure of a :class:`DeviceLevel` to its description, for exporters."""
+"""Figure of a :class:`DeviceLevel` to what it is in words, for exporters."""
 
 
-class DeviceLevels:
-    """Reads them, from any thread; what others measure meanwhile keeps its own peaks."""
+class LevelReader:
+    """Reads the levels of all devices, from any thread; others' measurements keep their peaks."""
 
     def __init__(self) -> None:
         self._region = MeasuredRegion()

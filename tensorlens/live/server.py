@@ -25,7 +25,7 @@ from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import reason
 from tensorlens.interpreter import start_thread
-from tensorlens.lines.region import DeviceLevels
+from tensorlens.lines.region import LevelReader
 from tensorlens.live.protocol import (
     VERSION,
     Ask,
@@ -113,7 +113,7 @@ class Session:
 
     def __init__(self, steps: StepCounter) -> None:
         self._steps = steps
-        self._levels = DeviceLevels()
+        self._levels = LevelReader()
         self._measures: tuple[MemReporter, LiveLines] | None = None
         """While a reporter lives, the lines that allocate are noted."""
 

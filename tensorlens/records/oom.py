@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class KeptGraph:
-    """A part of autograd's graph that hangs together, with what it keeps for backward."""
+    """A connected component of autograd's graph, and the storages that it saved for backward."""
 
     newest: int
     """autograd's number of its newest node: higher for what was computed later."""

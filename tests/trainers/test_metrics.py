@@ -47,7 +47,7 @@ def test_memory_of_a_card_has_the_name_of_the_conventions(monkeypatch):
     from tensorlens.lines import DeviceLevel
 
     levels = [DeviceLevel("cpu", 1, 2, 3), DeviceLevel("cuda:1", 10, 20, 30)]
-    monkeypatch.setattr(opentelemetry.DeviceLevels, "read", lambda self: levels)
+    monkeypatch.setattr(opentelemetry.LevelReader, "read", lambda self: levels)
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     reader = export.InMemoryMetricReader()

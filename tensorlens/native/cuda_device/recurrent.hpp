@@ -1,5 +1,5 @@
-// RNN, LSTM and GRU: with cuDNN they are one operator, to which ATen's CPU code finds the way
-// through these entries. The operator itself has a meta kernel.
+// RNN, LSTM and GRU: cuDNN runs each as one operator, `_cudnn_rnn`; ATen reaches it through the
+// dispatch stubs registered below. The operator itself has a meta kernel.
 
 #pragma once
 
@@ -26,7 +26,7 @@ struct Options {
 };
 
 // all weights where they lie one behind the other in one storage, else nothing
-inline at::Tensor packed(at::TensorList weights) {
+inline at::Tensor flat_weights(at::TensorList weights) {
   int64_t total = 0;
   for (const auto& weight : weights) total += weight.numel();
   for (const auto& weight : weights) {
@@ -53,7 +53,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrent(
   const int64_t projection = projected ? hx.size(2) : 0;
   const int64_t per_layer = (options.has_biases ? 4 : 2) + (projected ? 1 : 0);
   auto result = at::_cudnn_rnn(
-      input, weights, per_layer, packed(weights), hx, cx, options.mode, hidden_size,
+      input, weights, per_layer, flat_weights(weights), hx, cx, options.mode, hidden_size,
       projection, options.layers, options.batch_first, options.dropout, options.train,
       options.bidirectional, batch_sizes, /*dropout_state=*/at::Tensor());
   return {std::get<0>(result), std::get<1>(result), std::get<2>(result)};
@@ -86,7 +86,7 @@ inline void lstm_packed(
 }
 
 template <Mode MODE>
-void plain(
+void gru_or_rnn(
     at::Tensor& output, at::Tensor& hy, const at::Tensor& input, const at::Tensor& hx,
     at::TensorList weights, bool has_biases, int64_t layers, double dropout, bool train,
     bool bidirectional, bool batch_first) {
@@ -95,7 +95,7 @@ void plain(
 }
 
 template <Mode MODE>
-void plain_packed(
+void gru_or_rnn_packed(
     at::Tensor& output, at::Tensor& hy, const at::Tensor& data, const at::Tensor& batch_sizes,
     const at::Tensor& hx, at::TensorList weights, bool has_biases, int64_t layers, double dropout,
     bool train, bool bidirectional) {
@@ -108,12 +108,12 @@ inline void register_recurrent() {
   using namespace at::native;
   lstm_cudnn_stub.set_cuda_dispatch_ptr(&lstm);
   lstm_packed_cudnn_stub.set_cuda_dispatch_ptr(&lstm_packed);
-  gru_cudnn_stub.set_cuda_dispatch_ptr(&plain<GRU>);
-  gru_packed_cudnn_stub.set_cuda_dispatch_ptr(&plain_packed<GRU>);
-  rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&plain<RNN_TANH>);
-  rnn_tanh_packed_cudnn_stub.set_cuda_dispatch_ptr(&plain_packed<RNN_TANH>);
-  rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(&plain<RNN_RELU>);
-  rnn_relu_packed_cudnn_stub.set_cuda_dispatch_ptr(&plain_packed<RNN_RELU>);
+  gru_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn<GRU>);
+  gru_packed_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn_packed<GRU>);
+  rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn<RNN_TANH>);
+  rnn_tanh_packed_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn_packed<RNN_TANH>);
+  rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn<RNN_RELU>);
+  rnn_relu_packed_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn_packed<RNN_RELU>);
 }
 
 }  // namespace tensorlens
