@@ -23,6 +23,7 @@ Tone: TypeAlias = Literal["", "peak", "growth", "release", "soft", "good", "warn
 """The colour of a bar or a remark, where there are colours."""
 Medium: TypeAlias = Literal["text", "cell", "page"]
 """A terminal, a notebook's cell, a page of HTML."""
+HTML_MEDIA: tuple[Medium, ...] = ("cell", "page")
 
 
 @dataclass(frozen=True, slots=True)

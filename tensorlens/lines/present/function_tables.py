@@ -21,6 +21,7 @@ from tensorlens.lines.present.overview import (
 )
 from tensorlens.render import blocks
 from tensorlens.render.blocks import (
+    HTML_MEDIA,
     Block,
     Cell,
     Column,
@@ -90,7 +91,7 @@ def function_tables(
         section = _function(each, columns, name, drawn)
         section = replace(section, is_folded=found.is_folded(each))
         yield (
-            Only(("cell", "page"), partial(list, [section]))
+            Only(HTML_MEDIA, partial(list, [section]))
             if is_short and section.is_folded
             else section
         )

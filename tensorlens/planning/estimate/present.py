@@ -35,6 +35,7 @@ from tensorlens.recording.present.data import by_line_data, by_module_data, line
 from tensorlens.recording.present.tables import line_table, module_rows, module_table
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
+    HTML_MEDIA,
     Bar,
     Bars,
     Block,
@@ -49,10 +50,10 @@ from tensorlens.render.blocks import (
     Tone,
     named,
 )
+from tensorlens.render.cells import share_table, size_cell
 from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.render.pictures import role_colour
 from tensorlens.render.view import View
-from tensorlens.tensors.present.tables import share_table, size_cell
 
 TITLE = "memory estimate"
 _FEW = 5
@@ -72,7 +73,7 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
     shown: list[Block] = [Heading(largest)] if largest else []
     shown += [
         Section(tuple(_answer(estimate))),
-        Only(("cell", "page"), lambda: _bars(estimate)),
+        Only(HTML_MEDIA, lambda: _bars(estimate)),
         *_figures(estimate),
         _peak(estimate),
         # a page has those of its recording

@@ -55,12 +55,11 @@ from tensorlens.render.blocks import (
     Table,
     named,
 )
+from tensorlens.render.cells import LeftOut, more_rows, share_table, size_cell
 from tensorlens.render.figures import counted, size
 from tensorlens.render.html import from_template
 from tensorlens.render.pictures import role_colour
 from tensorlens.render.view import View
-from tensorlens.tensors.present.inventory import LeftOut
-from tensorlens.tensors.present.tables import more_rows, share_table, size_cell
 
 TITLE = "memory over time"
 

@@ -17,11 +17,11 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Mark
 from tensorlens.records.names import common_name, readable_name, without_indices
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.cells import LeftOut
 from tensorlens.render.figures import counted, duration, exact_size
 from tensorlens.render.source import model_place, place, printable
 from tensorlens.render.view import SHOW_ALL, View
 from tensorlens.roles import BLOCK_ROLES
-from tensorlens.tensors.present.inventory import LeftOut
 
 _LOOKED_AT = 20_000
 """So many blocks are put together into rows, unless all are to be shown."""

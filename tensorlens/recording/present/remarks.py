@@ -14,10 +14,10 @@ from tensorlens.recording.present.instants import (
 )
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, OOM
+from tensorlens.render.cells import share
 from tensorlens.render.figures import counted, device_sources, duration, exact_size, size
 from tensorlens.render.source import place, printable
 from tensorlens.render.view import View
-from tensorlens.tensors.present.tables import share
 
 
 def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:

@@ -10,12 +10,11 @@ from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import BlockRow, Instant, LineRow
 from tensorlens.records.names import common_name
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render.blocks import Cell, Column, Medium, Row, Table
+from tensorlens.render.blocks import HTML_MEDIA, Cell, Column, Medium, Row, Table
+from tensorlens.render.cells import LeftOut, more_rows, share, size_cell
 from tensorlens.render.figures import duration, size
 from tensorlens.render.source import place, printable
 from tensorlens.render.view import View
-from tensorlens.tensors.present.inventory import LeftOut
-from tensorlens.tensors.present.tables import more_rows, share, size_cell
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _NUMBER_ABOVE = re.compile(r"(?<![^.])\d+(?=\.)")
@@ -127,8 +126,6 @@ def _shares(
     return Table((Column("Size", tip=tip), Column("Share"), *columns), tuple(rows), rest=rest)
 
 
-_ON_PAGES: tuple[Medium, ...] = ("cell", "page")
-
 _NAMES = "fc1: saved by Addmm (mat2) is a tensor that autograd saved in fc1, mat2 of that operator"
 
 
@@ -138,15 +135,15 @@ def resident_table(instant: Instant, view: View, medium: Medium) -> Table:
     is_live = medium == "page"
     is_verbose = view.verbose and medium == "text"
     has_lines = any(row.first.charged for row in rows)
-    where_lines_are = () if has_lines else _ON_PAGES
+    where_lines_are = () if has_lines else HTML_MEDIA
     columns = (
         Column("Name", "name", key="name", in_full=is_verbose, tip=_NAMES),
         Column("Role", "text", key="role"),
         Column("Size", key="size", tip="Bytes"),
         Column("Age", rank=0, key="age", tip="How long it had been there"),
         Column("Line", "line", key="line", tip="The line it is counted for", only=where_lines_are),
-        Column("Module", "name", key="module", only=_ON_PAGES),
-        Column("Made by", "name", key="op", only=_ON_PAGES),
+        Column("Module", "name", key="module", only=HTML_MEDIA),
+        Column("Made by", "name", key="op", only=HTML_MEDIA),
     )
     largest = max((row.nbytes for row in rows), default=0)
     hidden = tuple(text for each in instant.hidden for text in more_rows(each, "block"))

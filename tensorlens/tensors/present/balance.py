@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from tensorlens.records.ledger import FIGURES, Ledger, UnnamedBlock
 from tensorlens.render.blocks import NO_BREAK, Cell, Column, Note, Row, Section, Table
+from tensorlens.render.cells import size_cell
 from tensorlens.render.figures import counted, size
 from tensorlens.render.source import place, printable
 from tensorlens.render.view import View
 from tensorlens.tensors.difference import LedgerChange
-from tensorlens.tensors.present.tables import size_cell
 
 _TREE = (
     ("driver_total", 0, "driver total"),

@@ -19,7 +19,7 @@ from tensorlens.tensors.present.inventory import (
     devices_changed,
     is_memory,
 )
-from tensorlens.tensors.present.tables import field, role_changes, tensor_table
+from tensorlens.tensors.present.tables import field, role_change_table, tensor_table
 
 _ACTIVATION = ROLES.index("activation")
 _MOST_HOLDERS = 2
@@ -89,7 +89,7 @@ def _change(difference: Difference, device: str) -> str:
 def _device(difference: Difference, device: str, view: View) -> Iterator[Block]:
     roles = [role for role in difference.roles if role.device == device]
     if roles:
-        yield role_changes(roles)
+        yield role_change_table(roles)
     for kind, changes in difference.kinds():
         (count, nbytes), rows, hidden = changed_rows(kind, changes, device, view)
         if count:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tensorlens.records.families import Family, families, holder, module
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorRecord, TensorTable
+from tensorlens.render.cells import LeftOut
 from tensorlens.render.figures import counted, size
 from tensorlens.render.view import SHOW_ALL, View
 from tensorlens.roles import ROLES
@@ -45,16 +46,6 @@ class TensorRow:
     def is_whole(self) -> bool:
         """Whether it shows as many bytes as its storage has."""
         return self.nbytes == self.after
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Tensors that the view leaves out."""
-
-    count: int
-    nbytes: int
-    """Bytes of their storages; in a difference, by how many they changed."""
-    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,62 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine, TensorRecord
 from tensorlens.render.blocks import (
+    HTML_MEDIA,
     Cell,
     Column,
-    Medium,
     Row,
     Table,
     Tone,
 )
+from tensorlens.render.cells import LeftOut, bar, more_rows, share
 from tensorlens.render.figures import counted, size
 from tensorlens.render.pictures import role_colour
 from tensorlens.render.source import model_place, place, printable
 from tensorlens.render.view import View
 from tensorlens.tensors.difference import RoleChange
-from tensorlens.tensors.present.inventory import DeviceInventory, LeftOut, TensorRow
+from tensorlens.tensors.present.inventory import DeviceInventory, TensorRow
 
 _OPENING = 20
 """So many tensors a page begins with."""
 _NAMELESS = "(no name)"
 _SHAPE_ROOM = 28
 _BORN_ROOM = 32
-_PAGES: tuple[Medium, ...] = ("cell", "page")
-
-
-def share(part: int, whole: int) -> str:
-    """Return a part of a whole in percent; empty where there is nothing."""
-    return f"{100 * part / whole:.1f} %" if whole else ""
-
-
-def size_cell(nbytes: int | None, whole: int) -> Cell:
-    """Return bytes with a bar that is as long as their part of ``whole``."""
-    return Cell(size(nbytes), bar=_bar(nbytes or 0, whole))
-
-
-def _bar(nbytes: int, whole: int) -> tuple[float, float]:
-    return (0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0)
-
-
-def more_rows(hidden: LeftOut | None, what: str, *, signed: bool = False) -> tuple[str, ...]:
-    """Return how many rows of a kind are not shown; nothing where all are."""
-    if hidden is None:
-        return ()
-    why = f" ({hidden.why})" if hidden.why else ""
-    return (f"{counted(hidden.count, f'more {what}')}, {size(hidden.nbytes, signed=signed)}{why}",)
-
-
-def share_table(title: str, parts: Iterable[tuple[str, int, str]], whole: int) -> Table:
-    """Return what each part, with the colour of its kind, has of ``whole`` bytes."""
-    rows = (
-        Row((Cell(label, swatch=colour), size_cell(nbytes, whole), share(nbytes, whole)))
-        for label, nbytes, colour in parts
-    )
-    return Table((Column(title, "text"), Column("Size"), Column("Share")), tuple(rows))
 
 
 def field(tensor: TensorRecord, name: str) -> str | int | None:
@@ -77,14 +46,14 @@ def role_table(device: DeviceInventory) -> Table:
             Cell(role, swatch=role_colour(role)),
             f"{count:,}",
             size(nbytes),
-            Cell(share(nbytes, whole), bar=_bar(nbytes, whole)),
+            Cell(share(nbytes, whole), bar=bar(nbytes, whole)),
         )
         for role, count, nbytes in device.roles
     )
     return Table(columns, tuple(map(Row, rows)))
 
 
-def role_changes(roles: Sequence[RoleChange]) -> Table:
+def role_change_table(roles: Sequence[RoleChange]) -> Table:
     """Return how much each role takes before and after."""
     columns = (Column("Role", "text"), Column("Before"), Column("After"), Column("Change"))
     rows = (
@@ -118,8 +87,8 @@ def tensor_table(
         # a verbose report has them below the row
         columns += [
             Column("Born", "line", rank=2, most=_BORN_ROOM, only=("text",)),
-            Column("Born", "line", rank=1, only=_PAGES, tip="The line that allocated it"),
-            Column("Line of the model", "line", rank=1, only=_PAGES),
+            Column("Born", "line", rank=1, only=HTML_MEDIA, tip="The line that allocated it"),
+            Column("Line of the model", "line", rank=1, only=HTML_MEDIA),
         ]
     largest = max((abs(row.change) for row in rows), default=0)
     cells = (
@@ -148,7 +117,7 @@ def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
     text = size(row.change, signed=bool(kind))
     if kind:
         tone = "release" if row.change < 0 else "growth"
-    yield Cell(text, bar=_bar(abs(row.change), largest), tone=tone)
+    yield Cell(text, bar=bar(abs(row.change), largest), tone=tone)
 
 
 def _births(row: TensorRow) -> tuple[str, str, str]:
