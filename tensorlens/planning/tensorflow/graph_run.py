@@ -11,15 +11,18 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import tensorflow as tf
+
 from tensorlens.planning.tensorflow.graph import (
     BRANCHES,
     LOOPS,
     Graph,
     GraphNode,
+    NodeOutput,
     Shape,
     item_size,
 )
-from tensorlens.planning.tensorflow.kernels import inferred, number_of, special_outputs
+from tensorlens.planning.tensorflow.kernels import folded_number, special_outputs
 from tensorlens.planning.tensorflow.live_values import (
     ALIASES,
     FORWARDS,
@@ -144,11 +147,11 @@ class Machine:
         key = id(node), *((value.shape, str(value.number)) for value in values)
         known = self._shaped.get(key)
         if known is None:
-            known = self._shaped[key] = replace(node, outputs=inferred(node, values))
+            known = self._shaped[key] = replace(node, outputs=_inferred_outputs(node, values))
         return known
 
     def _computed(self, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-        number = number_of(node.op, values)
+        number = folded_number(node.op, values)
         made: list[Value] = []
         for slot, output in enumerate(node.outputs):
             shape = output.shape
@@ -257,6 +260,26 @@ class Machine:
     def _drop(self, values: Sequence[Value]) -> None:
         for value in values:
             drop(value, self.free)
+
+
+def _inferred_outputs(node: GraphNode, values: Sequence[Value]) -> Sequence[NodeOutput]:
+    """Return an operation's results with the shapes that TensorFlow infers from its inputs."""
+    with tf.Graph().as_default() as graph:
+        inputs = [
+            tf.compat.v1.placeholder(dtype, value.shape)
+            if value.number is None
+            else tf.constant(value.number, dtype)
+            for dtype, value in zip(node.dtypes, values, strict=True)
+        ]
+        attrs = dict(node.definition.attr)
+        try:
+            made = graph.create_op(node.op, inputs, attrs=attrs).outputs
+        except Exception:  # its shapes do not fit, where one before it was not known
+            return node.outputs
+    return [
+        NodeOutput(each.dtype, tuple(one.shape) if one.shape.is_fully_defined() else each.shape)
+        for each, one in zip(node.outputs, made, strict=True)
+    ]
 
 
 def eager_lasts(

@@ -12,15 +12,13 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
-
-from tensorlens.planning.tensorflow.graph import GraphNode, NodeOutput
+from tensorlens.planning.tensorflow.graph import GraphNode
 from tensorlens.planning.tensorflow.live_values import NOTHING, Buffer, Items, Value, drop, keep
 
 if TYPE_CHECKING:
     from tensorlens.planning.tensorflow.graph_run import Machine
 
-_TWO: Mapping[str, Callable[[Any, Any], Any]] = {
+_BINARY_OPS: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("Add", "AddV2"), operator.add),
     "Sub": operator.sub,
     "Mul": operator.mul,
@@ -37,7 +35,7 @@ _TWO: Mapping[str, Callable[[Any, Any], Any]] = {
     "LogicalAnd": lambda one, other: one and other,
     "LogicalOr": lambda one, other: one or other,
 }
-_SAME = frozenset(("Cast", "Reshape"))
+_IDENTITY_OPS = frozenset(("Cast", "Reshape"))
 
 
 def special_outputs(
@@ -72,10 +70,12 @@ def special_outputs(
         case "AddN" if any(isinstance(each.held, Items) for each in values):
             together = zip(*map(_items, values), strict=False)
             return [Value(Items([_sum(machine, each) for each in together]))]
-    return _of_lists(machine, node, values) if "TensorList" in node.op else None
+    return _list_outputs(machine, node, values) if "TensorList" in node.op else None
 
 
-def _of_lists(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Sequence[Value] | None:
+def _list_outputs(
+    machine: Machine, node: GraphNode, values: Sequence[Value]
+) -> Sequence[Value] | None:
     match node.op:
         case "EmptyTensorList":
             return [Value(Items([]))]
@@ -83,17 +83,17 @@ def _of_lists(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Seq
             number = values[1].number if len(values) > 1 else node.value
             return [Value(Items([NOTHING] * int(number or 0)))]
         case "TensorListPushBack":
-            items = _own(values[0])
+            items = _writable_list(values[0])
             items.values.append(keep(values[1]))
             return [Value(items)]
         case "TensorListPopBack":
-            items = _own(values[0])
+            items = _writable_list(values[0])
             popped = items.values.pop() if items.values else NOTHING
             if popped.held is not None:
                 popped.held.refs -= 1
             return [Value(items), popped]
         case "TensorListSetItem":
-            items, place = _own(values[0]), values[1].number
+            items, place = _writable_list(values[0]), values[1].number
             if place is None:
                 machine.unknown(node)
                 return [Value(items)]
@@ -131,7 +131,7 @@ def _item(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Value:
     return NOTHING if shape is None else machine.new(shape, node.outputs[0].dtype)
 
 
-def _own(value: Value) -> Items:
+def _writable_list(value: Value) -> Items:
     """Return the list to write into: the one itself where nobody else refers to it."""
     items = value.held
     if not isinstance(items, Items):
@@ -150,46 +150,27 @@ def _copied(machine: Machine, value: Value) -> Value:
 
 
 def _sum(machine: Machine, values: Sequence[Value]) -> Value:
-    there = [value for value in values if value.held is not None]
-    return _copied(machine, there[0]) if len(there) > 1 else (there or [NOTHING])[0]
+    known = [value for value in values if value.held is not None]
+    return _copied(machine, known[0]) if len(known) > 1 else (known or [NOTHING])[0]
 
 
 def _shapes(values: Sequence[Value]) -> Sequence[Value]:
     return [Value(None, None, None if each.shape is None else list(each.shape)) for each in values]
 
 
-def number_of(op: str, values: Sequence[Value]) -> Any:
+def folded_number(op: str, values: Sequence[Value]) -> Any:
     """Return the number that an operation makes of numbers; None where it is not known."""
     numbers = [value.number for value in values]
     if not numbers or numbers[0] is None:
         return None
-    if op in _SAME:
+    if op in _IDENTITY_OPS:
         return numbers[0]
     if op == "LogicalNot":
         return not numbers[0]
-    if op not in _TWO or len(numbers) != 2 or not all(isinstance(each, int) for each in numbers):
+    are_two = len(numbers) == 2 and all(isinstance(each, int) for each in numbers)
+    if op not in _BINARY_OPS or not are_two:
         return None
     try:
-        return _TWO[op](*numbers)
+        return _BINARY_OPS[op](*numbers)
     except ArithmeticError:
         return None
-
-
-def inferred(node: GraphNode, values: Sequence[Value]) -> Sequence[NodeOutput]:
-    """Return an operation's results with the shapes that TensorFlow infers from its inputs."""
-    with tf.Graph().as_default() as graph:
-        inputs = [
-            tf.compat.v1.placeholder(dtype, value.shape)
-            if value.number is None
-            else tf.constant(value.number, dtype)
-            for dtype, value in zip(node.dtypes, values, strict=True)
-        ]
-        attrs = dict(node.definition.attr)
-        try:
-            made = graph.create_op(node.op, inputs, attrs=attrs).outputs
-        except Exception:  # its shapes do not fit, where one before it was not known
-            return node.outputs
-    return [
-        NodeOutput(each.dtype, tuple(one.shape) if one.shape.is_fully_defined() else each.shape)
-        for each, one in zip(node.outputs, made, strict=True)
-    ]

@@ -1,7 +1,7 @@
-"""The way out of a profiled or recorded region: cheap to import, and safe where memory ran out.
+"""Address space kept back, so that something is left to explain a failed allocation with.
 
-Address space is kept back, so that something is left to explain with. Nothing is ever written
-there, so that it takes no memory; only a limit of addresses counts it.
+Cheap to import, and safe where memory ran out. Nothing is ever written there, so that it takes no
+memory; only a limit of addresses counts it.
 """
 
 from __future__ import annotations
