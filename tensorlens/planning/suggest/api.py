@@ -14,13 +14,14 @@ from tensorlens.planning.compare.api import compare
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.target import MakeStep, framework_of, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
-from tensorlens.planning.suggest.checkpoints import block_checkpoints, block_recomputation
+from tensorlens.planning.suggest.checkpoints import block_checkpoints
 from tensorlens.planning.suggest.late_frees import (
     acts,
     backward_leftovers,
     step_leftovers,
     zero_grad_change,
 )
+from tensorlens.planning.suggest.recomputation import block_recomputation
 from tensorlens.planning.suggest.recorded_steps import (
     TENSORFLOW,
     TORCH,

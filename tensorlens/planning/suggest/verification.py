@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from tensorlens.planning.compare.options import Given
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
-from tensorlens.planning.suggest.checkpoints import recompute_suggestion
 from tensorlens.planning.suggest.late_frees import Act
+from tensorlens.planning.suggest.recomputation import recompute_suggestion
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, RecordedSteps
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.state import has_momentum, plain_sgd, slot_bytes

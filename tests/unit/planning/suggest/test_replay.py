@@ -7,7 +7,14 @@ import pytest
 from tensorlens import Recording, suggest
 from tensorlens.errors import UsageError
 from tensorlens.planning import RepeatedBlock
-from tensorlens.planning.suggest import Replay, checkpoints
+from tensorlens.planning.suggest import (
+    Call,
+    RecordedSteps,
+    Replay,
+    checkpoints,
+    keep_inputs,
+    repeated_paths,
+)
 from tensorlens.planning.torch import step_facts
 from tensorlens.records import ALLOC, FREE, Context, EventLog, Origin
 
@@ -82,6 +89,15 @@ def test_other_devices_do_not_count():
     assert Replay(log, 1).peak() == 1000
 
 
+def test_an_input_of_two_calls_stays_until_backward_is_through_with_both():
+    log = log_of(100, 50, -1, 40, -3, 20, -5, 10, -7)
+    record = RecordedSteps(Recording(log))
+    record.phase = lambda row: "forward"
+    calls = [Call(0, range(1, 3), range(7, 9)), Call(1, range(3, 5), range(5, 7))]
+    # both begin with row 0; backward comes to the second one first
+    assert keep_inputs(record, record.replay(), calls) == {0: 9}
+
+
 def test_repeated_paths_are_numbered_alike_and_outermost():
     paths = [
         *("net", "net.embedding", "net.layers"),
@@ -90,9 +106,9 @@ def test_repeated_paths_are_numbered_alike_and_outermost():
         *(f"net.layers.{n}.heads.0.{part}" for n in range(2) for part in ("a", "b")),
         *("net.tail.0", "net.tail.1", "net.tail.1.x"),
     ]
-    assert checkpoints.repeated_paths(paths) == ["net.layers.0", "net.layers.1"]
-    assert checkpoints.repeated_paths(["a.10.x", "a.9.x"]) == ["a.9", "a.10"]
-    assert checkpoints.repeated_paths([]) == []
+    assert repeated_paths(paths) == ["net.layers.0", "net.layers.1"]
+    assert repeated_paths(["a.10.x", "a.9.x"]) == ["a.9", "a.10"]
+    assert repeated_paths([]) == []
 
 
 def test_variables_that_are_not_looked_at_again():
