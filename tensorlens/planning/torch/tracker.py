@@ -89,6 +89,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         if here.op is not None:
             self._resized(storage)
         else:
+            # of the program's own; between it and this frame is that of intercepted()
             here.frame, here.place, here.grad = sys._getframe(2), None, False
             self._resized(storage)
             here.frame = None
