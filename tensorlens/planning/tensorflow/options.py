@@ -144,6 +144,11 @@ class RecomputeBlocks(Option):
     What a block draws at random, or counts, is drawn and counted once more in backward.
     """
 
+    unused = (
+        "recompute=blocks changes nothing: no step calls a block that was not called within"
+        " make_step()"
+    )
+
     def __init__(self, value: Any, program: Stage) -> None:
         super().__init__(value, program)
         keras("recompute")
@@ -234,6 +239,8 @@ class JitCompile(Option):
 
 class RunEagerly(Option):
     """``run_eagerly`` of every model that is compiled, and of ``tf.function`` as a whole."""
+
+    unused = "run_eagerly changes nothing: no model is compiled and no tf.function called"
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
