@@ -29,6 +29,7 @@ import tensorlens
 from tensorlens.cli.program import Script, find, plain
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.heap import instances
+from tensorlens.interpreter import module_spec
 from tensorlens.lines.profile import DecoratorProfiler
 from tensorlens.user_code import FRAMEWORKS, is_foreign
 
@@ -109,15 +110,15 @@ def _of_path(typed: str, path: Path, program: Script) -> Target:
 
 
 def _of_module(typed: str, spec: ModuleSpec, rest: str) -> Target:
-    if spec.loader is not None and spec.submodule_search_locations and not spec.has_location:
-        path = Path(next(iter(spec.submodule_search_locations)))  # a namespace package
+    if spec.loader is None and spec.submodule_search_locations:
+        path = Path(next(iter(spec.submodule_search_locations)))  # a folder without __init__.py
     elif spec.origin is not None and spec.origin.endswith(".py"):
         path = Path(spec.origin)
     else:
         raise TensorlensError(f"{spec.name} has no Python source (it is built in)")
     is_package = spec.submodule_search_locations is not None and path.name == "__init__.py"
     target = _of_name(typed, path.parent if is_package and not rest else path, rest)
-    if spec.name in sys.modules and not target.path.is_relative_to(_OURS):
+    if spec.loader and spec.name in sys.modules and not target.path.is_relative_to(_OURS):
         raise TensorlensError(
             "tensorlens itself uses it and has imported it; profile the function that calls it"
         )
@@ -260,15 +261,12 @@ class Instrument(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Return what the finders behind this one find, loaded by us where a target says so."""
         finders = [*sys.meta_path]
-        for finder in finders[finders.index(self) + 1 :] if self in finders else ():
-            spec = finder.find_spec(fullname, path, target)
-            if spec is None:
-                continue
-            if type(spec.loader) is SourceFileLoader and spec.origin:
-                if any(each.covers(spec.origin) for each in self.targets):
-                    spec.loader = _Loader(self, fullname, spec.origin)
-            return spec
-        return None
+        behind = finders[finders.index(self) + 1 :] if self in finders else []
+        spec = module_spec(behind, fullname, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader and spec.origin:
+            if any(each.covers(spec.origin) for each in self.targets):
+                spec.loader = _Loader(self, fullname, spec.origin)
+        return spec
 
 
 class _Loader(SourceFileLoader):

@@ -20,6 +20,7 @@ from typing import Any
 import tensorlens
 from tensorlens.cli.output import DocumentStream, Output
 from tensorlens.errors import TensorlensError, error_chain
+from tensorlens.interpreter import module_spec
 from tensorlens.lines import exit_report as exits
 from tensorlens.lines import wrappers
 from tensorlens.user_code import is_foreign
@@ -179,16 +180,18 @@ def _has_code(spec: ModuleSpec) -> bool:
 
 
 def find(name: str) -> ModuleSpec | None:
-    """Return where a module would come from, importing neither it nor its packages."""
+    """Return where a module would come from, importing nothing that has code."""
     path: Any = None
     spec: ModuleSpec | None = None
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         full_name = ".".join(parts[:end])
-        specs = (finder.find_spec(full_name, path) for finder in sys.meta_path)
-        spec = next((each for each in specs if each is not None), None)
+        spec = module_spec(sys.meta_path, full_name, path)
         if spec is None:
             return None
+        if spec.loader is None and end < len(parts):
+            # a folder without __init__.py, whose own folders are looked for in sys.modules
+            import_module(full_name)
         path = spec.submodule_search_locations
         if path is None and end < len(parts):
             return None
@@ -225,9 +228,9 @@ class Invocation:
 
     def to_keep(self, what: str, *options: str) -> str:
         """Return what to type to have a file of what was printed."""
-        return (
-            f"to keep {what}: {self.again(*options, '-o', f'{Path(self.program.name).stem}.json')}"
-        )
+        program = self.program
+        name = program.name.rpartition(".")[2] if program.spec else Path(program.name).stem
+        return f"to keep {what}: {self.again(*options, '-o', f'{name}.json')}"
 
     def not_written(self) -> str:
         """Return what it means for the file that there is nothing to write."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from tensorlens.errors import DeviceError, TensorlensError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.guards import is_from_a_handler, reason
+from tensorlens.interpreter import module_spec
 
 _T = TypeVar("_T")
 
@@ -214,14 +215,10 @@ class _Finder(MetaPathFinder):
         finders = [*sys.meta_path]
         if fullname != self._name or self not in finders:
             return None
-        for finder in finders[finders.index(self) + 1 :]:
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self)
-                return spec
-        return None
+        spec = module_spec(finders[finders.index(self) + 1 :], fullname, path, target)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, self)
+        return spec
 
     def arrived(self) -> None:
         """The module has been imported."""

@@ -194,9 +194,11 @@ def _headline(
     count = watched.span.steps
     if leaks:
         tensors = sum(leak.tensors_per_step for leak in leaks)
-        likely = "" if any(leak.certainty == CERTAIN for leak in leaks) else "likely a "
         kinds = {leak.kind for leak in leaks}
         kind = kinds.pop() if len(kinds) == 1 else LeakKind.LEAK
+        likely = "" if any(leak.certainty == CERTAIN for leak in leaks) else "likely "
+        if likely and kind is not LeakKind.GARBAGE:
+            likely += "a "
         number, nbytes = counted_about(tensors), _sum_of(leaks)
         graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
         if graphs:
@@ -233,7 +235,7 @@ def _headline(
     if any(rest):
         return (
             f"no tensor is known to stay behind in {_any(count)}, but memory is "
-            f"{format_bytes(sum(rest))} more at their end"
+            f"{format_bytes(sum(rest))} more at the end"
         )
     return f"no leak: nothing stays behind in {_any(count)}"
 

@@ -245,32 +245,36 @@ class WatchingSwitch(Switch):
 
     def add(self, account: Account, function: FunctionType | None) -> None:
         """Watch ``account`` whenever the switch is on, in ``function`` by whomever it is called."""
-        if self.count:
-            self._engine.watch(account, function)
-        self._functions.append((account, function))
+        with self._engine.lock:
+            if self.count:
+                self._engine.watch(account, function)
+            self._functions.append((account, function))
 
     def remove(self, account: Account) -> bool:
         """Leave the watching to others; return whether it was ours."""
-        mine = [each for each in self._functions if each[0] is account]
-        for each in mine:
-            self._functions.remove(each)
-            if self.count:
-                self._engine.unwatch(*each)
+        with self._engine.lock:
+            mine = [each for each in self._functions if each[0] is account]
+            for each in mine:
+                self._functions.remove(each)
+                if self.count:
+                    self._engine.unwatch(*each)
         return bool(mine)
 
     def on(self) -> None:
         """Switch on; calls nest."""
-        if not self.count:
-            for account, function in self._functions:
-                self._engine.watch(account, function)
-        self.count += 1
+        with self._engine.lock:
+            if not self.count:
+                for account, function in self._functions:
+                    self._engine.watch(account, function)
+            self.count += 1
 
     def off(self) -> None:
         """Undo one :meth:`on`."""
-        self.count -= 1
-        if not self.count:
-            for account, function in self._functions:
-                self._engine.unwatch(account, function)
+        with self._engine.lock:
+            self.count -= 1
+            if not self.count:
+                for account, function in self._functions:
+                    self._engine.unwatch(account, function)
 
 
 def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:

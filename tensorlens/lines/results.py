@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tensorlens.recording.record import BackwardLines
 
 
-_MOST_CALLERS = 4
-"""Calls inside each other that are followed outwards."""
+_MOST_NESTED_CALLS = 5
+"""How many calls a bound is followed outwards."""
 _RECORDINGS = "tensorlens.recording.record"
 NEVER_CALLED = "never called"
 CLEARED = "not called since the figures were cleared"
@@ -164,7 +164,8 @@ class _Tables:
         each other in that step.
         """
         cell, is_cut = stats.cells[slot], self.is_cut
-        counts = not is_cut or (stats.hits == 1 and any(e.hits > 1 for e in account.lines.values()))
+        others = [*account.lines.values()]
+        counts = not is_cut or (stats.hits == 1 and any(each.hits > 1 for each in others))
         grown = max(0, min(cell.net, cell.survived + (max(0, cell.last_net) if counts else 0)))
         bound = self._bound(account, slot, seen)
         if bound is not None:
@@ -176,10 +177,11 @@ class _Tables:
 
         None where that is not known: a line called it that was not profiled, or still runs.
         """
-        if not account.callers or account in seen or len(seen) > _MOST_CALLERS:
+        if not account.callers or account in seen or len(seen) >= _MOST_NESTED_CALLS:
             return None
         total = 0
-        for caller in account.callers:
+        # of a thread that runs, callers are added meanwhile
+        for caller in [*account.callers]:
             stats = None if caller is None else caller[0].lines.get(caller[1])
             if caller is not None and stats is not None and slot < len(stats.cells):
                 total += self._growth(caller[0], stats, slot, (*seen, account))

@@ -1,4 +1,4 @@
-"""The other end: finds the socket of a process, or has it open one, and asks."""
+"""Client of a process that serves: finds its socket, or has it open one, and asks."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ class Job:
             self._channel.send({"ask": ask, **options})
             reply = self._channel.receive()
         except TimeoutError:
+            # the reply may come late: nobody is to take it for that to the next request
+            self._channel.close()
+            self._channel = _channel(self.pid)
             raise TensorlensError(
                 f"process {self.pid} does not answer: it may be stopped, or busy outside of Python"
             ) from None
@@ -110,7 +113,7 @@ def _with_rank(pid: int) -> str:
 def _channel(pid: int) -> Channel:
     require_unix()
     process = _process(pid)
-    uid = os.geteuid() if process is None else process.uids().effective
+    uid = os.geteuid() if process is None else _owner(process)
     environment = {} if process is None else _environment(process)
 
     def found() -> list[Path]:
@@ -120,8 +123,7 @@ def _channel(pid: int) -> Channel:
     can_be_entered = hasattr(sys, "remote_exec") and uid == os.geteuid() and not is_prepared
     connection = _connection(pid, found())
     if connection is None and process is not None and can_be_entered:
-        inject(pid, found)
-        connection = _connection(pid, found())
+        connection = inject(pid, lambda: _connection(pid, found()))
     if connection is None:
         raise TensorlensError(_reason(process, pid, found(), environment))
     connection.settimeout(_REPLY_SECONDS)
@@ -136,6 +138,14 @@ def _process(pid: int) -> psutil.Process | None:
         return None if is_gone else process
     except (psutil.Error, ValueError, OverflowError):
         return None
+
+
+def _owner(process: psutil.Process) -> int:
+    """Return the user of a process; this one where that cannot be read."""
+    try:
+        return int(process.uids().effective)
+    except psutil.Error:
+        return os.geteuid()
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:
@@ -165,7 +175,7 @@ def _reason(
         return f"process {pid} has ended, and left {left[0]} behind"
     if process is None:
         return f"there is no process {pid}"
-    if process.uids().effective != os.geteuid():
+    if _owner(process) != os.geteuid():
         return f"process {pid} is another user's"
     if is_wanted(environment.get(VARIABLE)):
         return (
@@ -195,8 +205,12 @@ _START_SECONDS = 10.0
 _PAUSE = 0.05
 
 
-def inject(pid: int, has_begun: Callable[[], Any]) -> None:
-    """Have a process serve.
+def inject(pid: int, connect: Callable[[], socket.socket | None]) -> socket.socket:
+    """Have a process serve; return a connection to it.
+
+    Args:
+        pid: the process.
+        connect: tries to connect; what an earlier process left behind refuses that.
 
     Raises:
         TensorlensError: it may not, cannot, or did not in time; the text says why.
@@ -210,7 +224,7 @@ def inject(pid: int, has_begun: Callable[[], Any]) -> None:
         except (OSError, RuntimeError, ValueError) as error:
             raise TensorlensError(f"process {pid} cannot be entered: {reason(error)}") from None
         deadline = time.monotonic() + _START_SECONDS
-        while not has_begun():
+        while (connection := connect()) is None:
             if answer.exists():
                 text = answer.read_text(encoding="utf-8", errors="replace")
                 raise TensorlensError(f"process {pid} cannot be watched: {text}")
@@ -220,3 +234,4 @@ def inject(pid: int, has_begun: Callable[[], Any]) -> None:
                     " error may tell more, and its main thread may be busy outside of Python"
                 )
             time.sleep(_PAUSE)
+        return connection

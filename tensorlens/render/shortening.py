@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from tensorlens.render.source import shortened, width
+from tensorlens.render.source import leading, shortened, width
 
 _PART_OF_NAME = re.compile(
     r"(?:: | )?saved by \w+(?: \(\w+\))?"
@@ -108,7 +108,7 @@ class _Names:
             pairs = enumerate(zip(text, other, strict=False))
             first = next((place for place, (a, b) in pairs if a != b), min(len(text), len(other)))
             begin = max(first - least // 2, 0)
-            yield f"{dots}{text[begin : begin + least]}{dots}"
+            yield f"{dots}{leading(text[begin:], least)}{dots}"
 
 
 def _cut(text: str, room: int, ellipsis: str) -> str:

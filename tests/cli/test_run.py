@@ -128,6 +128,24 @@ def test_p_and_m_go_together(folder):
     assert calls(folder, "-p", "nets", "-m", "nets") == GROW
 
 
+@pytest.mark.parametrize("named", ["src", "src/", "src.models", "src.models.net"])
+def test_folders_without_an_init_are_found_as_python_finds_them(folder, named):
+    (folder / "src" / "models").mkdir(parents=True)
+    (folder / "src" / "models" / "net.py").write_text("def grow():\n    pass\n")
+    (folder / "src" / "models" / "train.py").write_text("from src.models import net\nnet.grow()\n")
+    assert calls(folder, "-p", named, "-m", "src.models.train") == {"grow": 1}
+    done = tensorlens(folder, "run", "-p", named, "-m", "src.models.train")
+    assert done.stderr.endswith(f"run -p {named} -o train.json -m src.models.train\n")
+
+
+def test_p_passes_over_finders_that_python_no_longer_asks(folder):
+    (folder / "old.py").write_text(
+        "import sys\nclass Old:\n    def find_module(self, name, path=None):\n        pass\n"
+        "sys.meta_path.insert(1, Old())\nfrom nets.core import grow\ngrow(1)\n"
+    )
+    assert calls(folder, "-p", "nets.core.grow", "old.py") == GROW
+
+
 def test_p_finds_what_is_imported_late_and_by_other_modules(folder):
     (folder / "late.py").write_text(
         "def go():\n    from nets.core import grow as g\n    g(1)\ngo()\n"

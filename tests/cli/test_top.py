@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from commands import ROOT, environment
 
-from tensorlens import load
+from tensorlens import TensorlensError, load
 from tensorlens.cli import main
 from tensorlens.lines import DeviceLevel
-from tensorlens.live import SCRIPT, Ask, Job, JobEnded, JobView, protocol, serving
+from tensorlens.live import SCRIPT, Ask, Job, JobEnded, JobView, client, protocol, serving
 from tensorlens.render import TextRenderer
 from tests import warm
 from tests.json_page import Checker
@@ -290,6 +290,33 @@ def test_refusals_say_what_to_do(capsys, folder):
         " tensorlens, and torch or tensorflow; if it did, its standard error tells more",
     )
     waiting.end()
+
+
+def test_late_reply_is_not_taken_for_the_next_one(folder, monkeypatch):
+    monkeypatch.setattr(client, "_REPLY_SECONDS", 0.05)
+    listening, _ = protocol.listener()
+    with listening, contextlib.closing(Job(os.getpid())) as job:
+        with pytest.raises(TensorlensError, match="does not answer"):
+            job.ask(Ask.LEVELS)
+        late, _ = listening.accept()
+        served, _ = listening.accept()
+        with late, served:
+            for connection, number in ((late, 1), (served, 2)):
+                with contextlib.suppress(BrokenPipeError):
+                    protocol.Channel(connection).send({"version": protocol.VERSION, "n": number})
+            assert job.ask(Ask.LEVELS) == {"n": 2}
+
+
+def test_socket_of_an_earlier_process_is_not_the_entered_one_s(folder, monkeypatch):
+    earlier, path = protocol.listener()
+    earlier.close()
+    assert path.exists()
+    begun = []
+    monkeypatch.setattr(sys, "remote_exec", lambda pid, script: None, raising=False)
+    monkeypatch.setattr(client.time, "sleep", lambda seconds: begun.append(protocol.listener()))
+    with contextlib.closing(Job(os.getpid())):
+        ((listening, _),) = begun
+        listening.close()
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="there it is entered")

@@ -69,6 +69,16 @@ def module_global():
     return step
 
 
+@leak("history (closure) -> list[", 1, 64)
+def list_that_began_with_two_places():
+    history = [None, None]
+
+    def step():
+        history.append(torch.zeros(16))  # LEAK
+
+    return step
+
+
 @leak("BY_STEP (global) -> dict[", 1, 40)
 def dict_keyed_by_step():
     def step(number):

@@ -292,6 +292,12 @@ def test_cycles_are_a_leak_where_nobody_collects_them(make, no_collector):
     check_balance(report)
 
 
+def test_cycles_after_two_steps_are_likely(no_collector):
+    step, _ = CYCLES[0]()
+    report = find_leaks(step, steps=3, warmup=1)
+    assert report.verdict.startswith("likely garbage, the collector is off: ")
+
+
 @pytest.mark.parametrize("make", CYCLES)
 def test_cycles_wait_where_the_collector_runs(make):
     step, nbytes = make()

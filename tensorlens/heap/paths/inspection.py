@@ -64,21 +64,27 @@ def limit(node: PathNode) -> int | None:
     return _MAXLEN(node.object) if is_of(node, collections.deque) else None
 
 
-def spare(node: PathNode) -> int | None:
+def spare(node: PathNode, child: PathNode) -> int | None:
     """Return how many places at one end of a list or dict hold the same object, None for none.
 
     That is what is left of ``[None] * 100`` which is being filled. None are spare where the same
-    stands as often in between: then it is put there, too.
+    stands as often in between: then it is put there, too. Those at the beginning are spare where
+    the latest item, ``child``, is nearer to them than to the end: a list that is appended to may
+    have begun with some.
     """
     places: Any = ()
     if is_of(node, list):
         places = list.__iter__(node.object)
     elif is_of(node, dict):
         places = iter([*dict.values(node.object)])
-    runs = [(place, sum(1 for _ in several)) for place, several in groupby(map(id, places))]
-    if len(runs) < 2:
+    items = [*map(id, places)]
+    runs = [(item, sum(1 for _ in several)) for item, several in groupby(items)]
+    if len(runs) < 2 or child.address not in items:
         return None
-    best, length = max((runs[-1], runs[0]), key=lambda run: run[1])
+    place = items.index(child.address)
+    is_near_start = place - runs[0][1] < len(items) - 1 - place
+    ends = [runs[-1], runs[0]] if is_near_start else [runs[-1]]
+    best, length = max(ends, key=lambda run: run[1])
     inside = [run[1] for run in runs if run[0] == best]
     is_filler = length > 1 or best == id(None)
     is_longest = max(inside) == length and inside.count(length) == 1

@@ -69,7 +69,7 @@ def _of_items(nodes: Sequence[PathNode]) -> PathStep | None:
     length, limit, spare = (
         inspection.length(holder),
         inspection.limit(holder),
-        inspection.spare(holder),
+        inspection.spare(holder, child),
     )
     return PathStep(Reference("item", text, "", length, limit, spare))
 
@@ -79,7 +79,7 @@ def _of_dict(nodes: Sequence[PathNode]) -> PathStep | None:
     key = inspection.key_of(holder, child)
     name, length = inspection.kind_name(holder), inspection.length(holder)
     if inspection.has_key(key):
-        spare = inspection.spare(holder)
+        spare = inspection.spare(holder, child)
         return PathStep(Reference("item", f"{name}[{key_text(key)}]", "", length, None, spare))
     if type(holder.object) is dict or not inspection.is_dict_of(holder, child):
         return PathStep(Reference("key", f"{name}{{key}}", "", length))

@@ -20,6 +20,7 @@ from tensorlens.leaks.growth.samples import LoopSamples, frees_as_much, steps_of
 from tensorlens.leaks.report import Example
 from tensorlens.records.references import Reference, ReferencePath
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.figures import counted
 
 
 def has_end(reference: Reference) -> bool:
@@ -43,8 +44,9 @@ def filling(path: ReferencePath, others: Sequence[ReferencePath]) -> Reference |
 def end_of(container: Reference) -> str:
     """Return where a container ends."""
     if container.limit is not None:
-        return f"it ends at {container.limit} items"
-    return f"{container.spare} of its {container.length} places are still free"
+        return f"it ends at {counted(container.limit, 'item')}"
+    are = "is" if container.spare == 1 else "are"
+    return f"{container.spare} of its {container.length} places {are} still free"
 
 
 def _common(mine: Sequence[Reference], other: Sequence[Reference]) -> int:
@@ -343,7 +345,7 @@ def _of_root(
     latest = group.latest
     root = holdings.root(latest.item)
     several = len({id(each.item) for each in group.held}) > 1
-    counted = [each for each in group.held if not several or each.item is latest.item]
+    judged = [each for each in group.held if not several or each.item is latest.item]
     age = (watched.count - latest.block.step) * watched.stride
     birth = next(iter(group.births))
     rows = [row for row, address in enumerate(left.address) if address and address == root.address]
@@ -361,7 +363,7 @@ def _of_root(
         storage_nbytes=root.storage_nbytes,
         grad_fn=root.grad_fn,
         age=age,
-        below=sum(each.block.size for each in counted),
-        below_tensors=len(counted),
+        below=sum(each.block.size for each in judged),
+        below_tensors=len(judged),
     )
     return example, birth

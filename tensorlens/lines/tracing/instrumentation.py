@@ -159,7 +159,7 @@ class Instrumentation(EventSource):
         while frame is not None:
             running.add(id(original(frame.f_code)))
             frame = frame.f_back
-        for function, _count in self._installed.values():
+        for function, _count in [*self._installed.values()]:
             if codes is not None and id(function.__code__) not in codes:
                 continue
             code = original(function.__code__)

@@ -46,7 +46,10 @@ class RunningFrames:
         # an ExitStack begins in one frame and ends in another
         if id(frame) == activation.frame:
             frame.f_trace = None
+        # a call with none of our frames left ends the tracing
         current = sys.gettrace()
+        if activation.thread is not self._thread():
+            return "the block went on in another thread: on Python 3.11 its lines there are missing"
         if current is None:
             return "something removed the trace function: lines that ran after it are missing"
         if current != self._on_call:

@@ -24,6 +24,11 @@ def test_a_list_with_places_left():
     assert retained.end_of(latest) == "93 of its 100 places are still free"
 
 
+def test_one_place_and_one_item():
+    assert retained.end_of(item("list[2]", 4, None, 1)) == "1 of its 4 places is still free"
+    assert retained.end_of(item("deque[0]", 1, 1)) == "it ends at 1 item"
+
+
 def test_a_list_kept_in_a_bounded_container_is_not_bounded():
     slot = item("deque[0]", 1, 3)
     found = retained.filling(way(slot, item("list[6]", 7)), [way(slot, item("list[2]", 7))])

@@ -1,6 +1,7 @@
 """What fails inside tensorlens never reaches the program, and is said in the function's note."""
 
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -188,4 +189,20 @@ def test_a_trace_function_that_was_taken_away_is_said(memory: FakeMemory) -> Non
         "something removed the trace function: lines that ran after it are missing"
     )
     assert bench.is_idle()
+    bench.close()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 and later have no trace function")
+def test_a_block_that_ends_in_another_thread_says_so(memory: FakeMemory) -> None:
+    bench = Bench("around")
+    frame = sys._getframe()
+    block = ProfiledBlock(bench.engine, frame)
+    thread = threading.Thread(target=lambda: block.close(frame, None))
+    thread.start()
+    thread.join()
+    sys.settrace(None)
+    frame.f_trace = None
+    assert block.function.account.failure == (
+        "the block went on in another thread: on Python 3.11 its lines there are missing"
+    )
     bench.close()

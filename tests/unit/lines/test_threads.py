@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from bench import Bench, FakeMemory
@@ -274,3 +275,32 @@ def test_thread_that_began_in_a_profiled_call_is_followed_beyond_its_end(
     assert bench.nets("B") == [10]
     assert bench.function("work").note is None
     assert not bench.engine.busy
+
+
+def test_threads_that_begin_at_once_watch_a_function_once(
+    memory: FakeMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench("around")
+
+    def step() -> None:
+        memory.allocate(8)
+
+    bench.profiler.add_function(step)
+    watch, watched, others = bench.engine.watch, [], []
+
+    def watch_beside_another(*given: Any) -> None:
+        watched.append(given)
+        if len(watched) == 1:
+            others.append(threading.Thread(target=bench.profiler.enable_by_count))
+            others[0].start()
+            others[0].join(0.2)
+        watch(*given)
+
+    monkeypatch.setattr(bench.engine, "watch", watch_beside_another)
+    bench.profiler.enable_by_count()
+    others[0].join()
+    assert len(watched) == 1
+    for _ in range(2):
+        bench.profiler.disable_by_count()
+    assert bench.engine.watched.all() == []
+    bench.close()

@@ -27,6 +27,13 @@ def test_different_names_never_look_alike(texts, room, ellipsis) -> None:
     assert max(map(width, shown)) <= room
 
 
+def test_wide_names_stay_within_their_room() -> None:
+    texts = [f"{first}层注意力权重矩阵输出投影偏置参数" for first in "甲乙"]
+    shown = distinct_names(texts, [10, 10], "…")
+    assert len({*shown}) == 2
+    assert max(map(width, shown)) <= 10
+
+
 def test_what_most_share_goes_first() -> None:
     shown = distinct_names(LORA[:4], [44] * 4, "…")
     assert shown == [
