@@ -19,14 +19,15 @@ from tensorlens.records.references import Reference
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """A reference, or None for what adds nothing to read, and how many objects it leads on."""
+    """A reference, or None for what adds nothing to read."""
 
     reference: Reference | None
-    taken: int = 1
-    begins: bool = False
-    """Whether it says where it is, so that the name of what holds it adds nothing."""
-    begins_at: int = 0
-    """Which of the objects is what it begins with."""
+    nodes: int = 1
+    """How many nodes of the path it covers."""
+    is_root: bool = False
+    """Whether it names its own place, so that what was written before is dropped."""
+    root_index: int = 0
+    """Which of those nodes the path is said to begin with."""
 
 
 _BUILTIN_NAME = BuiltinFunctionType.__dict__["__name__"].__get__

@@ -42,7 +42,7 @@ MOST_HOLDERS = 200
 """How many holders of one object are known at most."""
 
 PLAIN = (list, dict, set, frozenset, CellType)
-"""Holder without a name of its own, such as a tuple."""
+"""Types of containers without a name of their own; tuples are known by ``items``."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +60,7 @@ class PathNode:
     is_crowded: bool = False
     """Whether too many objects refer to it to look at all."""
     asked: bool = False
+    """Whether the collector was asked who refers to it."""
     own: bool = False
     """Whether the profiler refers to it."""
 
@@ -79,7 +80,7 @@ class PathNode:
         return self.items is not None or any(type(self.object) is plain for plain in PLAIN)
 
 
-_LAST = {HELD: 1, UNKNOWN: 1, CUT: 2}
+_KIND_ORDER = {HELD: 1, UNKNOWN: 1, CUT: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +91,18 @@ class NodePath:
     nodes: tuple[PathNode, ...]
 
     @property
-    def last(self) -> int:
+    def holder_address(self) -> int:
         """The address of what holds the target."""
         return self.nodes[-2].address if len(self.nodes) > 1 else 0
 
     @property
     def rank(self) -> tuple[int, int]:
         """Order of paths: known beginnings first, then the shortest."""
-        return _LAST.get(self.root.kind, 0), len(self.nodes)
+        return _KIND_ORDER.get(self.root.kind, 0), len(self.nodes)
 
 
 class RootTable:
-    """Where names begin, by address."""
+    """Where paths begin, by address."""
 
     def __init__(self) -> None:
         self.roots: dict[int, list[PathRoot]] = {}

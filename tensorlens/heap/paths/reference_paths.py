@@ -96,7 +96,7 @@ def _choose(target: PathNode, most: int) -> list[ReferencePath]:
         if doubt > 1 and chosen:
             break
         text, beginning = write(path)
-        keys: set[tuple[str | int, int] | str] = {(beginning, path.last), str(text)}
+        keys: set[tuple[str | int, int] | str] = {(beginning, path.holder_address), str(text)}
         if met.isdisjoint(keys):
             chosen.append(text)
         met |= keys
@@ -210,15 +210,15 @@ class _Writer:
         while self.place < len(self.nodes) - 1:
             before = self.references[-1] if self.references else None
             step = next_step(self.nodes[self.place :], before)
-            if step.begins and self.is_bare:
+            if step.is_root and self.is_bare:
                 self.references.clear()
-                self.beginning = self.nodes[self.place + step.begins_at].address
-            elif not step.begins and step.reference is not None:
+                self.beginning = self.nodes[self.place + step.root_index].address
+            elif not step.is_root and step.reference is not None:
                 self.is_bare = False
             self._take(step)
 
     def _take(self, step: PathStep) -> None:
-        self.place += step.taken
+        self.place += step.nodes
         if step.reference is None:
             return
         child = self.nodes[self.place]

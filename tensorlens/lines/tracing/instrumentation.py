@@ -37,7 +37,7 @@ _ROOM = 8
 """Values that the call of a hook puts on the stack, those of the handler among them."""
 
 
-COMPILED = (
+READ_BY_A_COMPILER = (
     "torch.compile reads it or what is beside it: calls from then on are not in these figures; "
     "a function with @profile is measured beside a compiler too"
 )
@@ -55,7 +55,7 @@ class Instrumentation(EventSource):
         self._compiled: set[int] | None = None
         """Code that what is compiled begins with, by identity; None where that has to be asked."""
         self._exchanged: dict[int, tuple[CodeType, CodeType]] = {}
-        """The same of code that was exchanged before it ran."""
+        """By the identity of the code: code exchanged before it ran, and the same with hooks."""
         self._watches: dict[Adapter, CompilerWatch | None] = {}
         """Watch for a compiler that comes to read functions, while any are installed."""
         self._running = RunningFrames(tracer.thread)
@@ -77,7 +77,7 @@ class Instrumentation(EventSource):
             if self._compiled is None or not self._installed:
                 self._compiled = {each for one in adapters() for each in one.compiled_codes()}
             if id(code) in self._compiled:
-                raise ProfileError(COMPILED)
+                raise ProfileError(READ_BY_A_COMPILER)
             for adapter in adapters():
                 adapter.skip_code(hooked, deep=False)
                 if (watch := self._watches.get(adapter)) is not None:
@@ -166,7 +166,7 @@ class Instrumentation(EventSource):
             if code is not function.__code__ and id(code) not in running:
                 function.__code__ = code
                 for account in self._tracer.watched.knows(id(code)) or ():
-                    account.failure = COMPILED
+                    account.failure = READ_BY_A_COMPILER
 
     def _hooked_code(self, code: CodeType) -> CodeType:
         if id(code) not in self._hooked:
