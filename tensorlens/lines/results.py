@@ -1,4 +1,4 @@
-"""From running accounts to records."""
+"""Makes a LineReport of the accounts."""
 
 from __future__ import annotations
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _ENVELOPE = ("schema", "version", "contains_source")
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""Raised by what reads plain data of another form."""
 
 
 def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
@@ -39,20 +41,23 @@ def restored(kind: type[_T], data: Any, **ready: Any) -> _T:
 
     Fields are plain values, members of a ``StrEnum``, dataclasses, tuples of one of these, dicts
     of one of these, or one of these or None. Those that have a default may be missing. Fields in
-    ``ready`` are what they are to be, of any type. What no field is called is passed over: a newer
-    tensorlens may have added it.
+    ``ready`` are what they are to be, of any type. Keys that are no field are ignored: a newer
+    tensorlens may have added them.
 
     Raises:
-        KeyError: a field is missing.
-        TypeError, ValueError: something is of another form.
+        TypeError, ValueError: a field is missing, or something is of another form.
     """
     if not isinstance(data, dict):
         raise TypeError(f"{type(data).__name__} in place of a dict")
     makers: dict[str, tuple[Callable[[Any], Any], bool]] = _makers(kind)  # type: ignore[arg-type]
     values = dict(ready)
     for name, (make, is_needed) in makers.items():
-        if name not in ready and (name in data or is_needed):
+        if name in ready:
+            continue
+        if name in data:
             values[name] = make(data[name])
+        elif is_needed:
+            raise ValueError(f"the field {name} is missing")
     return kind(**values)
 
 
@@ -175,13 +180,11 @@ class Document(Shown):
         """
         check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
         given = {key: value for key, value in data.items() if key not in _ENVELOPE}
-        # a file of before it was kept is of no run that is known, not of this one
+        # files written before ``run`` existed have no known run; the default would be this one's
         given.setdefault("run", None)
         try:
             return restored(cls, given, **cls._ready(given))
-        except (
-            *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
-        ) as error:
+        except _DAMAGE as error:
             raise FileFormatError(f"damaged {cls.KIND}: {error}") from None
 
     @classmethod

@@ -73,7 +73,7 @@ def test_damage_is_one_line(change, complaint: str) -> None:
 def test_a_missing_field_is_damage() -> None:
     data = leaks.KINDS["leak"]().to_dict()
     del data["verdict"]
-    with pytest.raises(FileFormatError, match="damaged leak report: 'verdict'"):
+    with pytest.raises(FileFormatError, match="damaged leak report: the field verdict is missing"):
         parse(json.dumps(data))
 
 
