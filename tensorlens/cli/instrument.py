@@ -26,7 +26,7 @@ from typing import Any
 from line_profiler.autoprofile.ast_profile_transformer import AstProfileTransformer
 
 import tensorlens
-from tensorlens.cli.program import Script, find, plain
+from tensorlens.cli.program import Program, find, plain_code
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.heap import instances
 from tensorlens.interpreter import module_spec
@@ -64,7 +64,7 @@ class Target:
         return _INSTALLED.isdisjoint(path.relative_to(self.path).parts)
 
 
-def resolve(typed: str, program: Script, option: str = "-p") -> Target:
+def resolve(typed: str, program: Program, option: str = "-p") -> Target:
     """Return the target that an argument of ``option`` names, given the program's ``sys.path``.
 
     Raises:
@@ -81,7 +81,7 @@ def resolve(typed: str, program: Script, option: str = "-p") -> Target:
     return target
 
 
-def _found(typed: str, program: Script, option: str) -> Target:
+def _found(typed: str, program: Program, option: str) -> Target:
     path = Path(typed)
     if os.sep in typed or typed.endswith(".py"):
         if not path.exists():
@@ -102,7 +102,7 @@ def _found(typed: str, program: Script, option: str) -> Target:
     raise TensorlensError(f"no file, module or function by that name{hint}")
 
 
-def _of_path(typed: str, path: Path, program: Script) -> Target:
+def _of_path(typed: str, path: Path, program: Program) -> Target:
     is_program = program.filename is not None and path.resolve() == Path(program.filename).resolve()
     if path.is_file() and path.suffix != ".py" and not is_program:
         raise TensorlensError("not a Python source file (.py)")
@@ -188,10 +188,10 @@ def _is_library(name: str) -> bool:
 Decorate = Callable[[Any, bool], Any]
 """``decorate(function, named)``; ``named`` tells that the user asked for just this function."""
 
-_NAMED = "__tensorlens_named__"
-_AMONG = "__tensorlens_among__"
+_NAMED_DECORATOR = "__tensorlens_named__"
+_UNNAMED_DECORATOR = "__tensorlens_among__"
 _TOP_LEVEL = "__tensorlens_top_level__"
-_LEFT_ALONE = {
+_CODE_READERS = {
     *("jit", "njit", "script", "script_method", "kernel"),
     *("cfunc", "vectorize", "guvectorize", "stencil", "overload"),
 }
@@ -199,7 +199,7 @@ _LEFT_ALONE = {
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_LOOPS = (ast.For, ast.While, ast.With)
+_COMPOUND_STATEMENTS = (ast.For, ast.While, ast.With)
 _EXITS = {"exit", "SystemExit"}
 
 
@@ -224,8 +224,8 @@ class Instrument(MetaPathFinder):
     def install(self) -> None:
         """Take part in every import from now on."""
         # in builtins, so that no module gains a name
-        vars(builtins)[_NAMED] = lambda function: self._decorate(function, True)
-        vars(builtins)[_AMONG] = lambda function: self._decorate(function, False)
+        vars(builtins)[_NAMED_DECORATOR] = lambda function: self._decorate(function, True)
+        vars(builtins)[_UNNAMED_DECORATOR] = lambda function: self._decorate(function, False)
         if (profiler := self._top_level) is not None:
             vars(builtins)[_TOP_LEVEL] = lambda: profiler.adopt(sys._getframe(1))
         sys.meta_path.insert(0, self)
@@ -240,7 +240,7 @@ class Instrument(MetaPathFinder):
         """Compile a file, decorated where a target says so."""
         chosen = [target for target in self.targets if target.covers(filename)]
         if not chosen:
-            return plain(source, filename)
+            return plain_code(source, filename)
         self.seen.add(filename)
         tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
         assert isinstance(tree, ast.Module)
@@ -283,19 +283,19 @@ class _Decorating(AstProfileTransformer):  # type: ignore[misc]
     """Adds the innermost decorator to the functions that are named, or to all."""
 
     def __init__(self, qualnames: Sequence[str | None]) -> None:
-        super().__init__(profiler_name=_AMONG)
+        super().__init__(profiler_name=_UNNAMED_DECORATOR)
         self._everything = None in qualnames
         self._named = {name for name in qualnames if name is not None}
         self._scope: list[str] = []
 
     def _visit_func_def(self, node: Any) -> Any:
         self._scope.append(node.name)
-        words = {word for decorator in node.decorator_list for word in _words(decorator)}
+        words = {word for decorator in node.decorator_list for word in _last_names(decorator)}
         prefixes = (".".join(self._scope[:end]) for end in range(1, len(self._scope) + 1))
         is_chosen = self._everything or any(prefix in self._named for prefix in prefixes)
-        if is_chosen and not words & _LEFT_ALONE:
+        if is_chosen and not words & _CODE_READERS:
             named = ".".join(self._scope) in self._named
-            self._profiler_name = _NAMED if named else _AMONG
+            self._profiler_name = _NAMED_DECORATOR if named else _UNNAMED_DECORATOR
             node = super()._visit_func_def(node)
         else:
             self.generic_visit(node)
@@ -311,21 +311,21 @@ class _Decorating(AstProfileTransformer):  # type: ignore[misc]
         return node
 
 
-def _words(decorator: ast.expr) -> set[str]:
+def _last_names(expression: ast.expr) -> set[str]:
     """Return the last name of ``a.b.name`` and of ``a.b.name(...)``."""
-    if isinstance(decorator, ast.Call):
-        decorator = decorator.func
-    if isinstance(decorator, ast.Attribute):
-        return {decorator.attr}
-    return {decorator.id} if isinstance(decorator, ast.Name) else set()
+    if isinstance(expression, ast.Call):
+        expression = expression.func
+    if isinstance(expression, ast.Attribute):
+        return {expression.attr}
+    return {expression.id} if isinstance(expression, ast.Name) else set()
 
 
 def does_work(tree: ast.Module) -> bool:
     """Tell whether a file does more than define, import and call a function of its own."""
     own = {node.name for node in ast.walk(tree) if isinstance(node, _DEFINITIONS)}
     return any(
-        isinstance(node, _LOOPS)
-        or (isinstance(node, ast.Call) and not _words(node) & (own | _EXITS))
+        isinstance(node, _COMPOUND_STATEMENTS)
+        or (isinstance(node, ast.Call) and not _last_names(node) & (own | _EXITS))
         for node in _outside_definitions(tree)
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 from tensorlens.cli.instrument import Instrument, Target, resolve
 from tensorlens.cli.options import add_output, add_program, words_of
 from tensorlens.cli.output import Output, complain, say
-from tensorlens.cli.program import Invocation, Script, plain
+from tensorlens.cli.program import Invocation, Program, plain_code
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     return session.run(fails=args.fail)
 
 
-def _target(typed: str, program: Script) -> Target:
+def _target(typed: str, program: Program) -> Target:
     """Return the function that makes one step."""
     try:
         target = resolve(f"__main__.{typed}", program)
@@ -154,7 +154,7 @@ class WatchedRun:
             BaseException: what the program raises.
         """
         try:
-            self._called.program.execute(self._instrument.compile if self._target else plain)
+            self._called.program.execute(self._instrument.compile if self._target else plain_code)
         except SystemExit as ending:
             if ending.code not in (None, 0) or not (fails and self._judge.finish()):
                 raise

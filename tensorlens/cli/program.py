@@ -25,22 +25,22 @@ from tensorlens.lines import exit_report as exits
 from tensorlens.lines import wrappers
 from tensorlens.user_code import is_foreign
 
-Compile = Callable[[bytes, str], types.CodeType]
+Compiler = Callable[[bytes, str], types.CodeType]
 """Turns the source of a file into code."""
 
 _PACKAGE = str(Path(tensorlens.__file__).parent) + os.sep
-_STARTING = str(Path(__file__).parent) + os.sep
-_BETWEEN = (wrappers.__file__, exits.__file__, "<tensorlens call>")
-"""Frames of ours that stand between the program and a function that it calls."""
+_CLI_FOLDER = str(Path(__file__).parent) + os.sep
+_CALL_FILES = (wrappers.__file__, exits.__file__, "<tensorlens call>")
+"""Code of ours that runs between the program and a function that it calls, by file."""
 
 
-def plain(source: bytes, filename: str) -> types.CodeType:
+def plain_code(source: bytes, filename: str) -> types.CodeType:
     """Compile as ``python`` does."""
     return compile(source, filename, "exec", dont_inherit=True)
 
 
 @dataclass
-class Script:
+class Program:
     """A script, or a module as ``python -m`` runs it."""
 
     argv: list[str]
@@ -72,7 +72,7 @@ class Script:
         if not sys.flags.safe_path:
             sys.path[0] = self.first_path
 
-    def execute(self, compile_source: Compile = plain) -> None:
+    def execute(self, compile_source: Compiler = plain_code) -> None:
         """Run it; whatever it raises passes through, with a traceback of its own frames only."""
         main = types.ModuleType("__main__")
         # kept: the frames that called us live in the namespace of the module this replaces
@@ -94,14 +94,14 @@ class Script:
             sys.excepthook = functools.partial(_excepthook, sys.excepthook, error, own)
             raise
 
-    def _load(self, compile_source: Compile) -> types.CodeType:
+    def _load(self, compile_source: Compiler) -> types.CodeType:
         if self.spec is None:
             assert self.source is not None and self.filename is not None
             return compile_source(self.source, self.filename)
         if self.spec.parent:
             import_module(self.spec.parent)
         loader: Any = self.spec.loader
-        if compile_source is plain or not isinstance(loader, SourceFileLoader):
+        if compile_source is plain_code or not isinstance(loader, SourceFileLoader):
             code = loader.get_code(self.spec.name)
             assert isinstance(code, types.CodeType)
             return code
@@ -125,7 +125,7 @@ class Script:
         }
 
 
-def program_of(words: list[str]) -> Script:
+def program_of(words: list[str]) -> Program:
     """Return the program that ``SCRIPT ARGS`` or ``-m MODULE ARGS`` name.
 
     Raises:
@@ -136,7 +136,7 @@ def program_of(words: list[str]) -> Script:
     return _script(words[0], words[1:])
 
 
-def _script(name: str, args: list[str]) -> Script:
+def _script(name: str, args: list[str]) -> Program:
     """Return the program in a file."""
     path = Path(name)
     if not path.exists():
@@ -148,10 +148,10 @@ def _script(name: str, args: list[str]) -> Script:
     except OSError as error:
         raise TensorlensError(f"cannot read {name}: {error.strerror}") from None
     absolute = os.path.abspath(name)  # noqa: PTH100 (as python does: links are kept)
-    return Script([name, *args], str(path.resolve().parent), absolute, name, source=source)
+    return Program([name, *args], str(path.resolve().parent), absolute, name, source=source)
 
 
-def _module(name: str, args: list[str]) -> Script:
+def _module(name: str, args: list[str]) -> Program:
     """Return the program that ``python -m name`` runs; nothing is imported yet."""
     folder = str(Path.cwd())
     search = sys.path if sys.flags.safe_path else [folder, *sys.path[1:]]
@@ -169,7 +169,7 @@ def _module(name: str, args: list[str]) -> Script:
         raise TensorlensError(f"there is no module {name}{hint}")
     if not _has_code(spec):
         raise TensorlensError(f"the module {name} cannot be run: it has no Python code")
-    return Script([spec.origin or name, *args], folder, spec.origin, name, spec)
+    return Program([spec.origin or name, *args], folder, spec.origin, name, spec)
 
 
 def _has_code(spec: ModuleSpec) -> bool:
@@ -202,7 +202,7 @@ def find(name: str) -> ModuleSpec | None:
 class Invocation:
     """How a verb was called that runs a program, and where its answer goes."""
 
-    program: Script
+    program: Program
     words: list[str]
     """What names the program, and what is given to it."""
     command: list[str]
@@ -259,7 +259,7 @@ def _hide_our_frames(error: BaseException) -> None:
         for entry in reversed([*_entries(each.__traceback__)]):
             filename = entry.tb_frame.f_code.co_filename
             # Python hides its own importing frames, unless they called ours
-            importing = filename.startswith(_STARTING) or (
+            importing = filename.startswith(_CLI_FOLDER) or (
                 importing and filename.startswith("<frozen importlib")
             )
             if importing or _is_ours(filename, each):
@@ -269,7 +269,7 @@ def _hide_our_frames(error: BaseException) -> None:
 
 
 def _is_ours(filename: str, error: BaseException) -> bool:
-    if filename in _BETWEEN:
+    if filename in _CALL_FILES:
         return True
     return isinstance(error, TensorlensError) and filename.startswith(_PACKAGE)
 

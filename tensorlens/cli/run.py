@@ -14,7 +14,7 @@ from tensorlens import config
 from tensorlens.cli.instrument import Instrument, Target, library_model_module, resolve
 from tensorlens.cli.options import add_output, add_program, words_of
 from tensorlens.cli.output import Output, complain, say
-from tensorlens.cli.program import Invocation, plain
+from tensorlens.cli.program import Invocation, plain_code
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, supported, when_one_arrives
 from tensorlens.guards import reason
@@ -247,7 +247,7 @@ class ProfiledRun:
 
     def execute(self) -> None:
         """Run the program; whatever it raises passes through."""
-        compiled = self.instrument.compile_program if self.instrument.targets else plain
+        compiled = self.instrument.compile_program if self.instrument.targets else plain_code
         try:
             self._called.program.execute(compiled)
         except BaseException as error:

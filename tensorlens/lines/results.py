@@ -32,6 +32,7 @@ _MOST_NESTED_CALLS = 5
 _RECORDINGS = "tensorlens.recording.record"
 NEVER_CALLED = "never called"
 CLEARED = "not called since the figures were cleared"
+COMPILED_WHOLE = "compiled by {}: its lines do not run"
 COMPILED_INTO = "compiled into a larger graph by torch.compile: its lines were compiled away"
 
 
@@ -157,11 +158,11 @@ class _Tables:
     def _growth(
         self, account: Account, stats: LineStats, slot: int, seen: tuple[Account, ...] = ()
     ) -> int:
-        """Return the most that a line can have left for good: no more than its callers' lines have.
+        """Return how much a line can have leaked: at most what the lines that call it have.
 
-        Where the program was cut short the last hit does not count, but for a line that ran once
-        beside a loop that came round. Nor does a loop of layers in a step then, whose hits survive
-        each other in that step.
+        In a program that was cut short the last hit is left out, unless the line ran once beside a
+        loop. Where its callers are not known, a line that ran several times in each call, of
+        several, counts as nothing then: layers in a step, whose hits survive each other.
         """
         cell, is_cut = stats.cells[slot], self.is_cut
         others = [*account.lines.values()]
@@ -246,9 +247,6 @@ def _known(figure: int) -> int | None:
     return figure if figure >= 0 else None
 
 
-COMPILED = "compiled by {}: its lines do not run"
-
-
 def graph_table(function: ProfiledFunction, figures: TracedFigures) -> FunctionLines:
     """Return the table of the graphs that have nodes of a function's lines."""
     source = dict(enumerate(function.source, function.first_line))
@@ -257,7 +255,7 @@ def graph_table(function: ProfiledFunction, figures: TracedFigures) -> FunctionL
     if figures.compiler is not None:
         first = function.first_line
         lines = [Line(first, signature(function), figures.whole.hits, memory=whole)]
-        notes.insert(0, COMPILED.format(figures.compiler))
+        notes.insert(0, COMPILED_WHOLE.format(figures.compiler))
     else:
         numbers = sorted({*source, *figures.lines, *figures.backward})
         lines = [_node_line(number, source.get(number, ""), figures) for number in numbers]
