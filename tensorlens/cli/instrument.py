@@ -12,178 +12,19 @@ from __future__ import annotations
 
 import ast
 import builtins
-import os
 import sys
 import types
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from pathlib import Path
 from typing import Any
 
 from line_profiler.autoprofile.ast_profile_transformer import AstProfileTransformer
 
-import tensorlens
-from tensorlens.cli.program import Program, find, plain_code
-from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.heap import instances
+from tensorlens.cli.program import plain_code
+from tensorlens.cli.targets import DEFINITIONS, Target
 from tensorlens.interpreter import module_spec
 from tensorlens.lines.profile import DecoratorProfiler
-from tensorlens.user_code import FRAMEWORKS, is_foreign
-
-_INSTALLED = {"site-packages", "dist-packages"}
-_OURS = Path(tensorlens.__file__).resolve().parent
-_LAYERS = {
-    ("torch.nn", "Module"): ("_parameters", "_modules"),
-    ("keras", "Layer"): ("_trainable_variables", "_layers"),
-}
-"""The class of a framework's layers, and the attributes that hold a layer's weights and layers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Code to be profiled although nothing in it says so."""
-
-    typed: str
-    """Text that the user gave to ``-p``."""
-    path: Path
-    """A source file, or a folder that stands for all source files below it."""
-    qualname: str | None = None
-    """A function, method or class in the file; None for all of it."""
-
-    def covers(self, filename: str | os.PathLike[str]) -> bool:
-        """Return whether the file holds code of the target."""
-        path = Path(filename).resolve()
-        if path == self.path:
-            return True
-        if not path.is_relative_to(self.path) or path.is_relative_to(_OURS):
-            return False
-        # a virtual environment below a project's folder is not the project
-        return _INSTALLED.isdisjoint(path.relative_to(self.path).parts)
-
-
-def resolve(typed: str, program: Program, option: str = "-p") -> Target:
-    """Return the target that an argument of ``option`` names, given the program's ``sys.path``.
-
-    Raises:
-        TensorlensError: nothing is found by that name, or it has no Python source.
-    """
-    if not typed.strip():
-        raise UsageError(f"{option}: give a file, folder, module or module.function")
-    try:
-        target = _found(typed, program, option)
-        if target.path == _OURS or target.path.is_relative_to(_OURS):
-            raise TensorlensError("tensorlens cannot profile itself")
-    except TensorlensError as error:
-        raise TensorlensError(f"{option} {typed}: {error}") from None
-    return target
-
-
-def _found(typed: str, program: Program, option: str) -> Target:
-    path = Path(typed)
-    if os.sep in typed or typed.endswith(".py"):
-        if not path.exists():
-            raise TensorlensError("there is no such file")
-        return _of_path(typed, path, program)
-    if typed.split(".")[0] == "__main__" and program.filename:
-        return _of_name(typed, Path(program.filename), typed.partition(".")[2])
-    parts = typed.split(".")
-    for end in range(len(parts), 0, -1):
-        spec = find(".".join(parts[:end])) if all(parts[:end]) else None
-        if spec is not None:
-            return _of_module(typed, spec, ".".join(parts[end:]))
-    if path.exists():
-        return _of_path(typed, path, program)
-    hint = ""
-    if program.filename and _defines(Path(program.filename), typed):
-        hint = f"; for the one in {program.name}: {option} __main__.{typed}"
-    raise TensorlensError(f"no file, module or function by that name{hint}")
-
-
-def _of_path(typed: str, path: Path, program: Program) -> Target:
-    is_program = program.filename is not None and path.resolve() == Path(program.filename).resolve()
-    if path.is_file() and path.suffix != ".py" and not is_program:
-        raise TensorlensError("not a Python source file (.py)")
-    return Target(typed, path.resolve())
-
-
-def _of_module(typed: str, spec: ModuleSpec, rest: str) -> Target:
-    if spec.loader is None and spec.submodule_search_locations:
-        path = Path(next(iter(spec.submodule_search_locations)))  # a folder without __init__.py
-    elif spec.origin is not None and spec.origin.endswith(".py"):
-        path = Path(spec.origin)
-    else:
-        raise TensorlensError(f"{spec.name} has no Python source (it is built in)")
-    is_package = spec.submodule_search_locations is not None and path.name == "__init__.py"
-    target = _of_name(typed, path.parent if is_package and not rest else path, rest)
-    if spec.loader and spec.name in sys.modules and not target.path.is_relative_to(_OURS):
-        raise TensorlensError(
-            "tensorlens itself uses it and has imported it; profile the function that calls it"
-        )
-    return target
-
-
-def _of_name(typed: str, path: Path, qualname: str) -> Target:
-    """Return the target of a name in a file, which has to define it; without one all of it."""
-    if qualname and path.is_dir():
-        raise TensorlensError(f"{path.name} has no module or function {qualname}")
-    if qualname and not _defines(path, qualname):
-        raise TensorlensError(f"{path} defines no function or class {qualname}")
-    return Target(typed, path.resolve(), qualname or None)
-
-
-def _defines(path: Path, qualname: str) -> bool:
-    try:
-        scope: list[ast.AST] = [ast.parse(path.read_bytes(), str(path))]
-    except (OSError, SyntaxError, ValueError):  # the program will meet it, and say so better
-        return False
-    for name in qualname.split("."):
-        scope = [node for each in scope for node in _definitions(each) if node.name == name]
-    return bool(scope)
-
-
-def _definitions(
-    node: ast.AST,
-) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, _DEFINITIONS):
-            yield child
-        else:
-            yield from _definitions(child)
-
-
-def library_model_module() -> str | None:
-    """Return the library module that most layers of the program are defined in, or None.
-
-    Counted are live layers that hold weights or layers; where none is left, the model classes
-    that the program's main module has imported. The frameworks' own layers do not count, nor do the
-    program's: for a model of transformers it is ``transformers.models.bert.modeling_bert``.
-    """
-    live: Counter[str] = Counter()
-    named: Counter[str] = Counter()
-    for (module, name), contents in _LAYERS.items():
-        base = getattr(sys.modules.get(module), name, None)
-        if not isinstance(base, type):
-            continue
-        for layer in instances(base):
-            if any(getattr(layer, "__dict__", {}).get(each) for each in contents):
-                live[type(layer).__module__] += 1
-        for item in list(vars(sys.modules["__main__"]).values()):
-            if isinstance(item, type) and issubclass(item, base):
-                named[item.__module__] += 1
-    for count in (live, named):
-        for name, _ in count.most_common():
-            if _is_library(name):
-                return name
-    return None
-
-
-def _is_library(name: str) -> bool:
-    filename = getattr(sys.modules.get(name), "__file__", None)
-    return bool(filename) and name.partition(".")[0] not in FRAMEWORKS and is_foreign(str(filename))
-
 
 Decorate = Callable[[Any, bool], Any]
 """``decorate(function, named)``; ``named`` tells that the user asked for just this function."""
@@ -198,7 +39,6 @@ _CODE_READERS = {
 """Decorators (numba, triton, TorchScript) that read the function's code and never run it."""
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _COMPOUND_STATEMENTS = (ast.For, ast.While, ast.With)
 _EXITS = {"exit", "SystemExit"}
 
@@ -322,7 +162,7 @@ def _last_names(expression: ast.expr) -> set[str]:
 
 def does_work(tree: ast.Module) -> bool:
     """Tell whether a file does more than define, import and call a function of its own."""
-    own = {node.name for node in ast.walk(tree) if isinstance(node, _DEFINITIONS)}
+    own = {node.name for node in ast.walk(tree) if isinstance(node, DEFINITIONS)}
     return any(
         isinstance(node, _COMPOUND_STATEMENTS)
         or (isinstance(node, ast.Call) and not _last_names(node) & (own | _EXITS))
@@ -332,7 +172,7 @@ def does_work(tree: ast.Module) -> bool:
 
 def _outside_definitions(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, _DEFINITIONS):
+        if not isinstance(child, DEFINITIONS):
             yield child
             yield from _outside_definitions(child)
 
@@ -341,7 +181,7 @@ def _with_calls_after_imports(body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Begin to measure after each run of imports outside of functions and classes."""
     changed: list[ast.stmt] = []
     for at, statement in enumerate(body):
-        if not isinstance(statement, _DEFINITIONS):
+        if not isinstance(statement, DEFINITIONS):
             for block in _statement_blocks(statement):
                 block[:] = _with_calls_after_imports(block)
         changed.append(statement)

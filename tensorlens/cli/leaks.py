@@ -12,10 +12,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.cli.instrument import Instrument, Target, resolve
+from tensorlens.cli.instrument import Instrument
+from tensorlens.cli.invocation import Invocation
 from tensorlens.cli.options import add_output, add_program, words_of
 from tensorlens.cli.output import Output, complain, say
-from tensorlens.cli.program import Invocation, Program, plain_code
+from tensorlens.cli.program import Program, plain_code
+from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler
