@@ -17,9 +17,9 @@ from typing import Any
 from tensorlens.cli.options import add_json
 from tensorlens.cli.output import say, show
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.live.client import Job, JobEnded, only_one
+from tensorlens.live.client import ProcessEnded, ServedProcess, only_one
 from tensorlens.live.protocol import Ask
-from tensorlens.live.view import JobView
+from tensorlens.live.view import ProcessView
 from tensorlens.render.text import TextRenderer
 from tensorlens.streams import for_stream
 
@@ -78,7 +78,7 @@ def add_top(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the job until it ends or the user has seen enough; return 0.
+    """Show the process until it ends or the user has seen enough; return 0.
 
     Raises:
         TensorlensError: it cannot be watched.
@@ -87,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--interval {args.interval:g}: give seconds, {_SHORTEST} to {_LONGEST:g}")
     pid = only_one() if args.pid is None else args.pid
     screen = None if args.once or args.json or not _is_screen() else _Screen()
-    job = Job(pid)
-    view = JobView(job)
+    process = ServedProcess(pid)
+    view = ProcessView(process)
     try:
         view.look(census=screen is not None)
         if screen is None:
@@ -98,15 +98,15 @@ def run(args: argparse.Namespace) -> int:
             document = f"{json.dumps(view.to_dict())}\n"
             show(document if args.json else view.text(TextRenderer(), None))
         else:
-            _watch(job, view, screen, args.interval)
-    except JobEnded as ended:
+            _watch(process, view, screen, args.interval)
+    except ProcessEnded as ended:
         if screen is None:
             raise
         # the screen is gone, and what it showed last
         show(view.text(TextRenderer(), None))
         say(f"{ended}{view.recorded()}")
     finally:
-        job.close()
+        process.close()
     return 0
 
 
@@ -115,9 +115,9 @@ def _is_screen() -> bool:
     return is_terminal and os.environ.get("TERM") != "dumb"
 
 
-def _watch(job: Job, view: JobView, screen: _Screen, interval: float) -> None:
-    """Show the job until it ends or ``q`` or Ctrl-C is pressed."""
-    keys = _Keys(job, view)
+def _watch(process: ServedProcess, view: ProcessView, screen: _Screen, interval: float) -> None:
+    """Show the process until it ends or ``q`` or Ctrl-C is pressed."""
+    keys = _Keys(process, view)
     with _pressed() as pressed, screen, contextlib.suppress(KeyboardInterrupt):
         while True:
             screen.draw(view)
@@ -133,7 +133,7 @@ def _watch(job: Job, view: JobView, screen: _Screen, interval: float) -> None:
 
 
 class _Screen:
-    """The terminal, as long as the job is shown.
+    """The terminal, as long as the process is shown.
 
     Raises:
         TensorlensError: what draws on it is not installed.
@@ -151,7 +151,7 @@ class _Screen:
         self._read = Text.from_ansi
         self._live = Live(console=Console(), screen=True, auto_refresh=False)
 
-    def draw(self, view: JobView) -> None:
+    def draw(self, view: ProcessView) -> None:
         """Show what was seen last."""
         width, height = shutil.get_terminal_size()
         text = view.text(TextRenderer(width), height, _KEYS)
@@ -168,8 +168,8 @@ class _Screen:
 class _Keys:
     """Does what keys ask for; the answer is the view's message."""
 
-    def __init__(self, job: Job, view: JobView) -> None:
-        self._job, self._view = job, view
+    def __init__(self, process: ServedProcess, view: ProcessView) -> None:
+        self._process, self._view = process, view
         self._typed = ""
         """The number before ``r``."""
 
@@ -183,16 +183,16 @@ class _Keys:
             elif key == " ":
                 self._view.take_census()
             elif key == "t":
-                file = _free_name(f"snapshot-{self._job.pid}", "json")
-                self._view.message = self._job.ask(Ask.SNAPSHOT, file=file)["text"]
+                file = _free_name(f"snapshot-{self._process.pid}", "json")
+                self._view.message = self._process.ask(Ask.SNAPSHOT, file=file)["text"]
             elif key == "r":
                 steps = 0 if self._view.is_recording else int(self._typed or _STEPS)
-                file = _free_name(f"recording-{self._job.pid}", "tlens")
-                self._job.ask(Ask.RECORD, steps=steps, file=file)
+                file = _free_name(f"recording-{self._process.pid}", "tlens")
+                self._process.ask(Ask.RECORD, steps=steps, file=file)
                 # where it ends, its file is that of the first press
                 self._view.recording_file = file if steps else self._view.recording_file
                 self._view.message = ""
-        except JobEnded:
+        except ProcessEnded:
             raise
         except TensorlensError as error:
             self._view.message = str(error)

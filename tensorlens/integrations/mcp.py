@@ -17,8 +17,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from tensorlens import __version__
 from tensorlens.errors import TensorlensError
 from tensorlens.jobs.merge import merged
-from tensorlens.live.client import Job, only_one
-from tensorlens.live.view import JobView
+from tensorlens.live.client import ServedProcess, only_one
+from tensorlens.live.view import ProcessView
 from tensorlens.loading import load
 from tensorlens.render.shown import Shown
 from tensorlens.render.text import TextRenderer
@@ -113,9 +113,9 @@ def job(pid: int = 0, seconds: float = 1.0) -> str:
         pid: the process; 0 is the only one that can be watched.
         seconds: how long lines are followed, at most ten.
     """
-    running = Job(pid or only_one())
+    running = ServedProcess(pid or only_one())
     try:
-        view = JobView(running)
+        view = ProcessView(running)
         view.look()
         time.sleep(min(max(seconds, 0.0), _LONGEST_LOOK))
         view.look(census=False)

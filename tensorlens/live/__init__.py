@@ -1,6 +1,6 @@
-"""A running job, seen from another process: ``TENSORLENS_LIVE=1`` there, ``tensorlens top`` here.
+"""A running process as another sees it: ``TENSORLENS_LIVE=1`` there, ``tensorlens top`` here.
 
-The job listens on a Unix socket that its user alone can open, and on nothing else. It measures as
+It listens on a Unix socket that its user alone can open, and on nothing else. It measures as
 long as somebody watches.
 """
 
@@ -16,7 +16,7 @@ VARIABLE = "TENSORLENS_LIVE"
 
 
 def is_wanted(value: str | None) -> bool:
-    """Tell whether a value of :data:`VARIABLE` asks for a job that can be watched."""
+    """Tell whether a value of :data:`VARIABLE` asks for a process that can be watched."""
     return bool(value and value.strip()) and config.is_on(value)
 
 
@@ -50,9 +50,9 @@ def serve(*, follows_steps: bool = False) -> None:
 attach(
     __name__,
     {
-        "client": ("Job", "JobEnded", "SCRIPT", "serving"),
+        "client": ("ServedProcess", "ProcessEnded", "SCRIPT", "serving"),
         "protocol": ("Ask",),
         "server": ("Session",),
-        "view": ("JobView",),
+        "view": ("ProcessView",),
     },
 )

@@ -25,11 +25,11 @@ _ENDING = 1.0
 """Seconds that a process may take to end."""
 
 
-class JobEnded(TensorlensError):
+class ProcessEnded(TensorlensError):
     """The process that was watched is there no more."""
 
 
-class Job:
+class ServedProcess:
     """A process that serves.
 
     Raises:
@@ -44,7 +44,7 @@ class Job:
         """Return the reply to a request.
 
         Raises:
-            JobEnded: the process has ended.
+            ProcessEnded: the process has ended.
             TensorlensError: it refuses, does not answer, or runs another tensorlens.
         """
         try:
@@ -76,7 +76,7 @@ class Job:
             if time.monotonic() > deadline:
                 return TensorlensError(f"process {self.pid} has closed the connection: call again")
             time.sleep(_ENDING / 20)
-        return JobEnded(f"process {self.pid} has ended")
+        return ProcessEnded(f"process {self.pid} has ended")
 
     def close(self) -> None:
         """Leave it alone."""

@@ -1,4 +1,4 @@
-"""How a job is asked: by lines of JSON over a Unix socket that its user alone can open."""
+"""How a process is asked: by lines of JSON over a Unix socket that its user alone can open."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobLevels:
-    """Levels of a job now."""
+    """Levels of a process now."""
 
     command: str
     rank: str

@@ -137,7 +137,7 @@ class Session:
         reporter, lines = self._measures
         match ask:
             case Ask.LEVELS:
-                return asdict(self._job_levels())
+                return asdict(self._levels_now())
             case Ask.LINES:
                 return asdict(lines.totals(Sort(request["sort"])))
             case Ask.TENSORS:
@@ -149,7 +149,7 @@ class Session:
                 self._steps.record(int(request["steps"]), _checked(request["file"]))
                 return {"text": self._steps.state()}
 
-    def _job_levels(self) -> JobLevels:
+    def _levels_now(self) -> JobLevels:
         recording = self._steps.recording
         return JobLevels(
             command=printable(shlex.join([Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]])),

@@ -1,4 +1,4 @@
-"""The steps of a job's optimizer, and a recording of the next few of them."""
+"""The steps of a process's optimizer, and a recording of the next few of them."""
 
 from __future__ import annotations
 

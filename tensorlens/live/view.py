@@ -1,4 +1,4 @@
-"""A job as it is shown: levels over time, roles, the hottest lines and the largest tensors."""
+"""A process as it is shown: levels over time, roles, the hottest lines and the largest tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.frameworks import base
-from tensorlens.live.client import Job
+from tensorlens.live.client import ServedProcess
 from tensorlens.live.protocol import Ask, JobLevels, LineTotals, Sort, TensorTotals
 from tensorlens.records.documents import restored
 from tensorlens.records.names import readable_name
@@ -48,15 +48,15 @@ _LEAST_GROWTH, _GROWTH_SHARE = 1 << 24, 0.01
 _UNKNOWN_LINE = "(allocated before it was watched)"
 
 
-class JobView:
-    """Looks at a job again and again, and shows what was seen."""
+class ProcessView:
+    """Looks at a process again and again, and shows what was seen."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, process: ServedProcess) -> None:
         self.message = ""
         """Answer to the last key."""
         self.recording_file = ""
         """Where the last recording goes that was asked for here."""
-        self._job = job
+        self._process = process
         self._sort = Sort.NOW
         self._levels = JobLevels("", "", None, (), (), "", False)
         self._lines = LineTotals(0.0, (), ())
@@ -73,19 +73,19 @@ class JobView:
         return self._levels.is_recording
 
     def recorded(self) -> str:
-        """Return what became of that, for the end of a line; the job has ended."""
+        """Return what became of that, for the end of a line; the process has ended."""
         if not self.recording_file:
             return ""
         found = "the recording is in" if Path(self.recording_file).exists() else "it did not write"
         return f"; {found} {self.recording_file}"
 
     def look(self, *, census: bool = True) -> None:
-        """Ask the job, for its tensors only now and then: a census stops it.
+        """Ask the process, for its tensors only now and then: a census stops it.
 
         Raises:
             TensorlensError: it has ended, or does not answer.
         """
-        self._levels = levels = restored(JobLevels, self._job.ask(Ask.LEVELS))
+        self._levels = levels = restored(JobLevels, self._process.ask(Ask.LEVELS))
         for each in levels.devices:
             most = max(each.peak, each.allocated)
             self._peaks.setdefault(each.device, deque(maxlen=_SERIES)).append(most)
@@ -93,17 +93,17 @@ class JobView:
             if each.device == "cpu" and min(each.allocated, each.reserved) >= 0:
                 now = time.monotonic(), each.reserved - each.allocated
                 self._without_tensors.append(now)
-        self._lines = restored(LineTotals, self._job.ask(Ask.LINES, sort=self._sort))
+        self._lines = restored(LineTotals, self._process.ask(Ask.LINES, sort=self._sort))
         if census and time.monotonic() >= self._next_census:
             self.take_census()
 
     def take_census(self) -> None:
         """Ask for the tensors now."""
-        # the first one has to import what it needs, which is no growth of the job's
+        # the first one has to import what it needs, which is no growth of the process
         is_first = not self._next_census
         if len(self._without_tensors) < _LEAST_LOOKS:
             self._without_tensors.clear()
-        self._tensors = found = restored(TensorTotals, self._job.ask(Ask.TENSORS))
+        self._tensors = found = restored(TensorTotals, self._process.ask(Ask.TENSORS))
         self._census_at = time.monotonic()
         pause = 0.0 if is_first else found.seconds / _CENSUS_SHARE
         self._next_census = self._census_at + max(pause, _CENSUS_LEAST)
@@ -111,7 +111,7 @@ class JobView:
     def sort_on(self) -> None:
         """Take the next order of the lines."""
         self._sort = _SORTS[(_SORTS.index(self._sort) + 1) % len(_SORTS)]
-        self._lines = restored(LineTotals, self._job.ask(Ask.LINES, sort=self._sort))
+        self._lines = restored(LineTotals, self._process.ask(Ask.LINES, sort=self._sort))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was seen as plain data; figures that are not known are None."""
@@ -124,7 +124,7 @@ class JobView:
             "schema": "tensorlens.live",
             "version": 1,
             "contains_source": False,
-            "pid": self._job.pid,
+            "pid": self._process.pid,
             "levels": levels,
             "lines": asdict(self._lines),
             "tensors": asdict(self._tensors),
@@ -165,7 +165,7 @@ class JobView:
 
     def _title(self, levels: JobLevels) -> str:
         steps = "" if levels.steps is None else counted(levels.steps, "step")
-        facts = [each for each in (f"Process {self._job.pid}", levels.rank, steps) if each]
+        facts = [each for each in (f"Process {self._process.pid}", levels.rank, steps) if each]
         return f"{', '.join(facts)}: {levels.command}"
 
     def _devices(self, levels: JobLevels, tensors: TensorTotals) -> KeyValues:

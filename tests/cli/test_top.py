@@ -22,7 +22,16 @@ from commands import ROOT, environment
 from tensorlens import TensorlensError, load
 from tensorlens.cli import main
 from tensorlens.lines import DeviceLevel
-from tensorlens.live import SCRIPT, Ask, Job, JobEnded, JobView, client, protocol, serving
+from tensorlens.live import (
+    SCRIPT,
+    Ask,
+    ProcessEnded,
+    ProcessView,
+    ServedProcess,
+    client,
+    protocol,
+    serving,
+)
 from tensorlens.render import TextRenderer
 from tests import warm
 from tests.json_page import Checker
@@ -169,7 +178,7 @@ def address(folder, pid):
 
 @contextlib.contextmanager
 def watched(program):
-    job = Job(program.pid)
+    job = ServedProcess(program.pid)
     yield job
     job.close()
 
@@ -208,8 +217,8 @@ def test_forked_child_does_not_serve_and_leaves_the_parents_socket(bare, folder)
 def test_client_that_is_killed_leaves_nothing_on(bare, folder):
     client = f"""
 import os, signal
-from tensorlens.live import Job
-job = Job({bare.pid})
+from tensorlens.live import ServedProcess
+job = ServedProcess({bare.pid})
 job.ask("levels")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -256,7 +265,7 @@ def test_socket_of_a_killed_job_is_named_and_removed_by_the_next(bare, folder, c
     with watched(bare) as job:
         bare.process.kill()
         bare.process.wait()
-        with pytest.raises(JobEnded, match=f"process {bare.pid} has ended"):
+        with pytest.raises(ProcessEnded, match=f"process {bare.pid} has ended"):
             job.ask(Ask.LEVELS)
     assert refused(capsys, bare.pid) == (1, f"process {bare.pid} has ended, and left {left} behind")
     assert serving() == []
@@ -295,7 +304,7 @@ def test_refusals_say_what_to_do(capsys, folder):
 def test_late_reply_is_not_taken_for_the_next_one(folder, monkeypatch):
     monkeypatch.setattr(client, "_REPLY_SECONDS", 0.05)
     listening, _ = protocol.listener()
-    with listening, contextlib.closing(Job(os.getpid())) as job:
+    with listening, contextlib.closing(ServedProcess(os.getpid())) as job:
         with pytest.raises(TensorlensError, match="does not answer"):
             job.ask(Ask.LEVELS)
         late, _ = listening.accept()
@@ -314,7 +323,7 @@ def test_socket_of_an_earlier_process_is_not_the_entered_one_s(folder, monkeypat
     begun = []
     monkeypatch.setattr(sys, "remote_exec", lambda pid, script: None, raising=False)
     monkeypatch.setattr(client.time, "sleep", lambda seconds: begun.append(protocol.listener()))
-    with contextlib.closing(Job(os.getpid())):
+    with contextlib.closing(ServedProcess(os.getpid())):
         ((listening, _),) = begun
         listening.close()
 
@@ -575,7 +584,7 @@ def test_end_of_a_job_that_records_is_told_with_the_file(folder, tmp_path, is_ki
     assert file.exists() != is_killed
 
 
-class GrowingJob:
+class GrowingProcess:
     """A job of which a look is asked for: the resident set, and the tensors on the host."""
 
     pid = 1
@@ -605,7 +614,7 @@ class GrowingJob:
     ],
 )
 def test_host_memory_that_grows_without_tensors_is_told(levels, grown):
-    view = JobView(GrowingJob(*levels))
+    view = ProcessView(GrowingProcess(*levels))
     for _ in levels:
         view.look(census=False)
     note = f"note: host memory without tensors grew by {grown} in 0 s: tensorlens leaks tells"
