@@ -28,7 +28,8 @@ from tensorlens.recording.analysis.costs import backward_calls
 from tensorlens.recording.oom import address_reserve
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import EventLog
-from tensorlens.records.origin import Origin, Recorded, merge_origins
+from tensorlens.records.merging import merge_recordings
+from tensorlens.records.origin import Origin, Recorded
 from tensorlens.tensors.reporter import MemReporter
 
 _LINE_TABLES = "tensorlens.lines.results"
@@ -255,7 +256,7 @@ class Recorders:
                     _end(waiting if end else ())
                     raise
                 notes.append(f"{name}: its events were lost: {reason(error)}")
-        log, origin = merge_origins(found, same_marks=True)
+        log, origin = merge_recordings(found, same_marks=True)
         return log, replace(origin, notes=(*origin.notes, *notes))
 
 

@@ -29,7 +29,8 @@ from tensorlens.heap.attributes import class_name
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, load
 from tensorlens.records.events import ALLOC, START, EventLog, Mark
-from tensorlens.records.origin import Origin, merge_origins
+from tensorlens.records.merging import merge_recordings
+from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.records.torch_files.snapshots import from_snapshot
@@ -80,7 +81,7 @@ class _Recorders:
             accelerator = self._accelerator.read(end)
         finally:
             host = self._host.read(end) if self._host is not None else None
-        log, origin = merge_origins([each for each in (host, accelerator) if each is not None])
+        log, origin = merge_recordings([each for each in (host, accelerator) if each is not None])
         return log, replace(origin, notes=(*origin.notes, *filter(None, (self._note,))))
 
 

@@ -49,7 +49,7 @@ def test_rows_are_in_the_order_of_time_with_what_was_there_first():
 
 
 def test_what_rows_refer_to_is_renumbered():
-    whole = merge_logs([device(), host()])
+    whole = merge_logs([device(), host()], [0, 0])
     (free,) = [event for event in whole if event.action == "free"]
     assert whole[free.pair].nbytes == 30 and whole[free.pair].pair == free.row
     assert whole[free.pair].module == "net.fc"
@@ -60,7 +60,7 @@ def test_what_rows_refer_to_is_renumbered():
 
 
 def test_a_mark_stays_behind_the_event_it_stood_behind():
-    whole = merge_logs([host(), device()])
+    whole = merge_logs([host(), device()], [0, 0])
     rows = {mark.name: mark.row for mark in whole.marks}
     assert whole[rows["begun"] - 1].nbytes == 100
     assert whole[rows["end"] - 1].action == "free"
@@ -71,7 +71,7 @@ def test_marks_of_one_log_alone_do_not_shift_those_of_the_program():
     call = Mark(GRAPH_CALL, 2, 6)
     one.marks.insert(1, call)
     other.marks = [Mark("begun", 1, 1), Mark("end", 2, 30)]
-    whole = merge_logs([one, other], same_marks=True)
+    whole = merge_logs([one, other], [0, 0], same_marks=True)
     # cpu start, cuda:0 start, cuda:0 alloc, cpu alloc, cpu free
     assert [(mark.name, mark.row) for mark in whole.marks] == [
         ("begun", 2),
@@ -81,5 +81,5 @@ def test_marks_of_one_log_alone_do_not_shift_those_of_the_program():
 
 
 def test_nothing_joined_is_empty():
-    assert len(merge_logs([])) == 0
-    assert len(merge_logs([EventLog()])) == 0
+    assert len(merge_logs([], [])) == 0
+    assert len(merge_logs([EventLog()], [0])) == 0

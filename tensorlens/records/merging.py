@@ -1,0 +1,163 @@
+"""Several logs as one, in the order of time."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from heapq import merge
+from itertools import chain
+
+from tensorlens.records.events import OWN_MARK, START, EventLog, Mark
+from tensorlens.records.origin import Origin, Recorded
+
+
+def merge_recordings(found: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:
+    """Return one log, its events by time, and where it is from.
+
+    Threads other than the recording's own are numbered by each recorder for itself, and stay
+    apart.
+
+    Args:
+        found: what each recorder gave; the first tells what is known only once.
+        same_marks: each mark was made in all of them.
+    """
+    if len(found) < 2:
+        return found[0] if found else (EventLog(), Origin())
+    starts = _starts([origin for _, origin in found])
+    begun = min(range(len(found)), key=starts.__getitem__)
+    delays = [start - starts[begun] for start in starts]
+    origins = [origin for _, origin in found]
+    notes = [note for origin in origins for note in origin.notes]
+    return merge_logs([log for log, _ in found], delays, same_marks=same_marks), replace(
+        origins[0],
+        source=_sources(origins),
+        started=origins[begun].started,
+        started_ns=origins[begun].started_ns,
+        dropped=sum(origin.dropped for origin in origins),
+        dropped_peaks=_dropped_peaks(found),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _starts(origins: Sequence[Origin]) -> list[int]:
+    """Return when each began, in nanoseconds, by the clock they have in common."""
+    exact = [origin.started_ns for origin in origins if origin.started_ns is not None]
+    if len(exact) == len(origins):
+        return exact
+    return [round((origin.started or 0.0) * 1e9) for origin in origins]
+
+
+def _sources(origins: Sequence[Origin]) -> Mapping[str, str]:
+    texts: dict[str, list[str]] = {}
+    for origin in origins:
+        for device, text in origin.source.items():
+            texts.setdefault(device, []).append(text)
+    return {device: " and ".join(dict.fromkeys(each)) for device, each in texts.items()}
+
+
+def _dropped_peaks(found: Sequence[Recorded]) -> Mapping[str, EventLog]:
+    """Return the highest instants among the dropped; those of several recorders are not one."""
+    devices = [device for log, _ in found for device in log.devices]
+    return {
+        device: log
+        for _, origin in found
+        for device, log in origin.dropped_peaks.items()
+        if devices.count(device) < 2
+    }
+
+
+def merge_logs(
+    logs: Sequence[EventLog], delays: Sequence[int], *, same_marks: bool = False
+) -> EventLog:
+    """Return one log: blocks that were there before first, then all events by time.
+
+    Events of the same time keep their order; what a row's numbers refer to is renumbered.
+
+    Args:
+        logs: those that are joined.
+        delays: how much later than the earliest each began, in nanoseconds.
+        same_marks: each mark of the program was made in all of them, and is one moment: behind
+            what stood before it in any.
+    """
+    whole, threads = EventLog(), 0
+    rows = []
+    for log, delay in zip(logs, delays, strict=True):
+        rows.append(_renumbered(whole, log, delay, threads))
+        threads += max((context.thread for context in log.contexts), default=0)
+    keys = (
+        _keys(log, delay, number)
+        for number, (log, delay) in enumerate(zip(logs, delays, strict=True))
+    )
+    order = [*merge(*keys)]
+    places = [array("i", bytes(4 * len(log))) for log in logs]
+    for place, (_, _, number, row) in enumerate(order):
+        places[number][row] = place
+    for column, code in EventLog.COLUMNS.items():
+        values = [rows[number][column][row] for _, _, number, row in order]
+        setattr(whole, column, array(code, values))
+    pairs = [(number, logs[number].pair[row]) for _, _, number, row in order]
+    whole.pair = array("i", [-1 if row < 0 else places[number][row] for number, row in pairs])
+    marks: list[list[Mark]] = []
+    for log, delay, own in zip(logs, delays, places, strict=True):
+        whole.held.update({own[row]: size for row, size in log.held.items()})
+        marks.append([_moved(mark, delay, own) for mark in log.marks])
+    dropped = [log.dropped_marks for log in logs]
+    if same_marks:
+        whole.marks = _same(marks)
+        whole.dropped_marks = [*min(dropped, key=len, default=[])]
+    else:
+        whole.marks = sorted(chain.from_iterable(marks), key=lambda mark: mark.row)
+        whole.dropped_marks = [*chain.from_iterable(dropped)]
+    return whole
+
+
+def _same(columns: Sequence[Sequence[Mark]]) -> list[Mark]:
+    """Return marks of which each column has the last ones: it may have dropped the first.
+
+    Marks that no program made are of one column alone.
+    """
+    own = [mark for mark in chain.from_iterable(columns) if mark.name.startswith(OWN_MARK)]
+    given = [[mark for mark in column if not mark.name.startswith(OWN_MARK)] for column in columns]
+    found = []
+    for place in range(max(map(len, given), default=0), 0, -1):
+        one, *others = (column[-place] for column in given if len(column) >= place)
+        found.append(replace(one, row=max([one.row, *(each.row for each in others)])))
+    return sorted([*found, *own], key=lambda mark: mark.row)
+
+
+def _keys(log: EventLog, delay: int, number: int) -> list[tuple[bool, int, int, int]]:
+    return [
+        (kind != START, time + delay, number, row)
+        for row, (kind, time) in enumerate(zip(log.kind, log.time, strict=True))
+    ]
+
+
+def _renumbered(
+    whole: EventLog, log: EventLog, delay: int, threads: int
+) -> dict[str, Sequence[int]]:
+    """Take over what rows refer to, and return the columns with their new numbers."""
+    adopted = whole.adopted(log, threads=threads)
+    nodes = [*whole.stacks.adopted(log.stacks), -1]
+    devices = [whole.device_number(name) for name in log.devices]
+    whole.segments += [
+        replace(
+            each,
+            stack=nodes[each.stack],
+            blocks=tuple(replace(block, stack=nodes[block.stack]) for block in each.blocks),
+        )
+        for each in log.segments
+    ]
+    whole.segments_known = whole.segments_known or log.segments_known
+    whole.sources.update(log.sources)
+    return {
+        **{column: getattr(adopted, column) for column in EventLog.COLUMNS},
+        "device": [devices[number] for number in log.device],
+        "time": [0 if log.was_before(row) else time + delay for row, time in enumerate(log.time)],
+    }
+
+
+def _moved(mark: Mark, delay: int, places: Sequence[int]) -> Mark:
+    """Return the mark behind the event that it stood behind."""
+    row = 0 if mark.row <= 0 or not places else places[mark.row - 1] + 1
+    return replace(mark, row=row, time_ns=mark.time_ns + delay)
