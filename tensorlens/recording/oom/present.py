@@ -24,15 +24,14 @@ from tensorlens.tensors.present import device_section
 from tensorlens.tensors.present.inventory import DeviceInventory, headline, inventories
 
 _FEW = 10
-"""The largest so many tensors are shown."""
+"""How many of the largest tensors are shown."""
 
 
 def blocks(failure: OutOfMemory, view: View) -> Sequence[Block]:
     """Return the request, what could be freed, what was resident on the request's device."""
-    if not view.devices:
-        device = failure.request.device
-        devices = tuple(each for each in failure.snapshot.ledger if each == device)
-        view = replace(view, devices=devices, top=_FEW)
+    device = failure.request.device
+    devices = tuple(each for each in failure.snapshot.ledger if each == device)
+    view = replace(view, devices=devices, top=_FEW)
     heading = Heading(f"tensorlens: out of memory: {_asked(failure.request)}")
     facts = (*_facts(failure.request), *labelled("note", failure.remarks))
     shown: list[Block] = [Section((heading, KeyValues(facts)))]

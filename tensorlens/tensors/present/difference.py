@@ -24,15 +24,16 @@ from tensorlens.tensors.present.tables import field, role_change_table, tensor_t
 _ACTIVATION = ROLES.index("activation")
 _MOST_HOLDERS = 2
 """More containers than these are not named: the table has them."""
-_OF_THE_TENSOR = ("name", "role", "device", "dtype")
-_MORE_OF_IT = ("born", "model_line", "held_by", "names", "module", "note")
+_IDENTITY_COLUMNS = ("name", "role", "device", "dtype")
+_DETAIL_COLUMNS = ("born", "model_line", "held_by", "names", "module", "note")
 _BYTES = ("bytes_before", "bytes_after", "bytes_change")
 _COLUMNS = (
-    *("change", *_OF_THE_TENSOR, "shape_before", "shape_after"),
-    *(*_BYTES, *_MORE_OF_IT),
+    *("change", *_IDENTITY_COLUMNS, "shape_before", "shape_after"),
+    *_BYTES,
+    *_DETAIL_COLUMNS,
 )
-"""The columns of a difference: ``change`` is ``appeared``, ``gone`` or ``grown``, bytes are of
-the storage, and everything else is of the later tensor where there is one."""
+"""The columns of a difference: ``change`` is ``appeared``, ``gone`` or ``grown`` (larger or
+smaller), bytes are of the storage, and all else is of the later tensor where there is one."""
 
 _TEXT = tuple(name for name in _COLUMNS if name not in _BYTES)
 
@@ -71,13 +72,13 @@ def _rows(difference: Difference) -> Iterator[tuple[str | int | None, ...]]:
             before, after, tensor = change.before, change.after, change.tensor
             yield (
                 kind,
-                *(field(tensor, name) for name in _OF_THE_TENSOR),
+                *(field(tensor, name) for name in _IDENTITY_COLUMNS),
                 None if before is None else str(before.shape),
                 None if after is None else str(after.shape),
                 0 if before is None else before.storage_nbytes,
                 0 if after is None else after.storage_nbytes,
                 change.nbytes,
-                *(field(tensor, name) for name in _MORE_OF_IT),
+                *(field(tensor, name) for name in _DETAIL_COLUMNS),
             )
 
 
