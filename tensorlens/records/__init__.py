@@ -22,7 +22,7 @@ attach(
             "Segment",
             "SegmentBlock",
         ),
-        "ledger": ("BALANCE", "FIGURES", "Ledger", "Term", "UnnamedBlock"),
+        "ledger": ("BALANCE", "FIGURES", "Ledger", "Part", "UnnamedBlock"),
         "merging": ("merge_logs",),
         "names": ("Names", "key_text", "readable_name"),
         "oom": ("KeptGraph", "Request"),

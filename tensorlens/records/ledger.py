@@ -19,7 +19,7 @@ BALANCE = (
     ("reserved", ("allocated", "cached")),
     ("allocated", ("named", "unnamed")),
 )
-"""Each total and the terms that add up to it, from the outside in."""
+"""Each total and the figures that add up to it, from the outside in."""
 
 FIGURES = (
     *("allocated", "named", "unnamed", "reserved", "cached"),
@@ -29,8 +29,11 @@ FIGURES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """A part of one of the ledger's figures: the largest free block, mapped files."""
+class Part:
+    """A part of one of the ledger's figures: the largest free block, mapped files.
+
+    Not all parts of a figure are known: they need not add up to it.
+    """
 
     of: str
     """The figure it is a part of: ``cached``, ``reserved``, ``other``, ``named``."""
@@ -79,7 +82,7 @@ class Ledger:
     """In use on the whole device, as the driver tells; on the CPU the machine's."""
     driver_total: int | None = None
     """Memory of the device."""
-    parts: tuple[Term, ...] = ()
+    parts: tuple[Part, ...] = ()
     explanations: Mapping[str, str] = field(default_factory=dict)
     """Field to one line that says what it is on this device."""
     missing: Mapping[str, str] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from tensorlens.frameworks.base import Adapter, CensusRoot, Findings
 from tensorlens.frameworks.host.ledger import REASONS, balanced, difference, fitted
 from tensorlens.frameworks.registry import ask, left_out
-from tensorlens.records.ledger import Ledger, Term
+from tensorlens.records.ledger import Ledger, Part
 from tensorlens.records.tensors import TensorTable, merge_tables
 
 Owned = tuple[str, Ledger]
@@ -150,13 +150,13 @@ def _known(ledgers: Iterable[Ledger], field: str) -> int | None:
     return next((value for value in values if value is not None), None)
 
 
-def _host_parts(ledgers: Sequence[Ledger], cached: int | None) -> list[Term]:
+def _host_parts(ledgers: Sequence[Ledger], cached: int | None) -> list[Part]:
     """Return what is resident besides tensors: the first ledger's, whose heap has the others'."""
-    parts = [term for each in ledgers for term in each.parts if term.of != "cached"]
+    parts = [part for each in ledgers for part in each.parts if part.of != "cached"]
     if cached is None:
         return parts
     others = sum(each.allocated or 0 for each in ledgers[1:])
-    own = {term.key: term for term in ledgers[0].parts if term.of == "cached"}
+    own = {part.key: part for part in ledgers[0].parts if part.of == "cached"}
     rest = own.get("heap") or own.get("rest")
     if rest is not None and rest.nbytes is not None:
         own[rest.key] = replace(rest, nbytes=rest.nbytes - others)

@@ -16,7 +16,7 @@ import psutil
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.host.counters import heap_now, status_sizes
-from tensorlens.records.ledger import BALANCE, Ledger, Term, UnnamedBlock
+from tensorlens.records.ledger import BALANCE, Ledger, Part, UnnamedBlock
 from tensorlens.records.tensors import TensorTable
 
 _ACCELERATOR_REASONS = {
@@ -130,7 +130,7 @@ def host_ledger(handed: AllocatorFigures) -> Ledger:
     return balanced(ledger, REASONS)
 
 
-def fitted(parts: Sequence[Term], cached: int | None) -> tuple[Term, ...]:
+def fitted(parts: Sequence[Part], cached: int | None) -> tuple[Part, ...]:
     """Return the parts so that those of ``cached`` add up to it and none of them is negative.
 
     The C heap counts what was asked of it, touched or not, and goes on while the rest is read.
@@ -145,7 +145,7 @@ def fitted(parts: Sequence[Term], cached: int | None) -> tuple[Term, ...]:
     rest = difference(cached, sum(part.nbytes or 0 for part in fixed))
     if rest is None:
         return tuple(others)
-    return (*fixed, Term("cached", "rest", "heap and Python", rest, _TOGETHER), *others)
+    return (*fixed, Part("cached", "rest", "heap and Python", rest, _TOGETHER), *others)
 
 
 def _resident() -> Mapping[str, int]:
@@ -169,7 +169,7 @@ def _machine() -> tuple[int, int] | None:
 
 def _split(
     cached: int, handed: AllocatorFigures, resident: Mapping[str, int], heap: tuple[int, int] | None
-) -> Sequence[Term]:
+) -> Sequence[Part]:
     """Split what is resident besides tensors; the parts add up to ``cached``.
 
     The heap's and the last may be negative: see :func:`fitted`.
@@ -177,20 +177,20 @@ def _split(
     parts = []
     if "RssFile" in resident:
         text = "pages of files: the code of libraries, weights loaded with mmap"
-        parts.append(Term("cached", "files", "code and mapped files", resident["RssFile"], text))
+        parts.append(Part("cached", "files", "code and mapped files", resident["RssFile"], text))
     if "RssShmem" in resident:
         text = "shared with other processes: tensors of data loader workers, share_memory_()"
-        parts.append(Term("cached", "shared", "shared memory", resident["RssShmem"], text))
-    parts.append(Term("cached", "kernels", "in-kernel caches", handed.kernels, _kernels(handed)))
+        parts.append(Part("cached", "shared", "shared memory", resident["RssShmem"], text))
+    parts.append(Part("cached", "kernels", "in-kernel caches", handed.kernels, _kernels(handed)))
     if heap is not None:
         text = "in use besides: NumPy, large Python objects, what oneDNN keeps"
         other = heap[0] - (handed.allocated or 0) - (handed.kernels or 0)
-        parts.append(Term("cached", "heap", "other heap", other, text))
+        parts.append(Part("cached", "heap", "other heap", other, text))
         text = "free in the C heap: kept by malloc for the next request"
-        parts.append(Term("cached", "free", "free heap", heap[1], text))
+        parts.append(Part("cached", "free", "free heap", heap[1], text))
     known = sum(part.nbytes or 0 for part in parts)
     text = "Python objects, stacks; less what was allocated and never touched"
-    parts.append(Term("cached", "rest", "Python and the rest", cached - known, text))
+    parts.append(Part("cached", "rest", "Python and the rest", cached - known, text))
     return parts
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tensorlens.frameworks.queues import batch_bytes, bounded_queue, total
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, class_name, content_of, imported
-from tensorlens.records.ledger import Ledger, Term
+from tensorlens.records.ledger import Ledger, Part
 from tensorlens.records.queues import Queue, QueuePart
 from tensorlens.units import format_bytes
 
@@ -238,6 +238,6 @@ def _buffers(ledger: Ledger) -> Ledger:
 def _with(ledger: Ledger, figure: str, nbytes: int | None, text: str, reason: str) -> Ledger:
     if getattr(ledger, figure) is None:
         return ledger
-    term = Term(figure, KEY, LABEL, nbytes, text)
+    term = Part(figure, KEY, LABEL, nbytes, text)
     missing = ledger.missing if nbytes is not None else {**ledger.missing, KEY: reason}
     return replace(ledger, parts=(*ledger.parts, term), missing=missing)

@@ -43,11 +43,11 @@ def ledger_table(ledger: Ledger, view: View) -> Section:
     for figure, depth, label in _TREE:
         if figure == "free" and figures[figure] is None:
             continue
-        terms = [term for term in ledger.parts if term.of == figure]
-        explained = [f"{each.label}: {each.explanation}" for each in terms if each.explanation]
+        parts = [part for part in ledger.parts if part.of == figure]
+        explained = [f"{each.label}: {each.explanation}" for each in parts if each.explanation]
         # no part is torn from its size
-        parts = [
-            f"{printable(each.label)} {size(each.nbytes)}".replace(" ", NO_BREAK) for each in terms
+        texts = [
+            f"{printable(each.label)} {size(each.nbytes)}".replace(" ", NO_BREAK) for each in parts
         ]
         explanation = explanations.get(figure, "")
         details = [*filter(None, (explanation, *explained))] if view.explain else []
@@ -56,7 +56,7 @@ def ledger_table(ledger: Ledger, view: View) -> Section:
         cells = (
             Cell(label, depth=depth, tip=explanation),
             size_cell(figures[figure], whole),
-            Cell(", ".join(filter(None, (*parts, remarks.get(figure)))), tip="; ".join(explained)),
+            Cell(", ".join(filter(None, (*texts, remarks.get(figure)))), tip="; ".join(explained)),
         )
         rows.append(Row(cells, tuple(details)))
     columns = (Column("Ledger", "text"), Column("Size"), Column("", "prose"))
@@ -103,10 +103,10 @@ def unknown(ledgers: Mapping[str, Ledger | None]) -> tuple[str, ...]:
             if getattr(ledger, field) is None:
                 reason = printable(ledger.missing.get(field, "no reason was given"))
                 reasons.setdefault(reason, []).append(labels[field])
-        for term in ledger.parts:
-            if term.nbytes is None:
-                reason = ledger.missing.get(term.key) or term.explanation or "no reason was given"
-                reasons.setdefault(printable(reason), []).append(printable(term.label))
+        for part in ledger.parts:
+            if part.nbytes is None:
+                reason = ledger.missing.get(part.key) or part.explanation or "no reason was given"
+                reasons.setdefault(printable(reason), []).append(printable(part.label))
         found += [f"n/a: {when}{', '.join(names)}: {why}" for why, names in reasons.items()]
     return tuple(found)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tensorlens.frameworks.host import AllocatorFigures, balanced, host_ledger
 from tensorlens.frameworks.host import ledger as host
-from tensorlens.records import Ledger, Term
+from tensorlens.records import Ledger, Part
 from tensorlens.tensors import balance
 from tests.ledger_terms import check_ledger
 
@@ -79,7 +79,7 @@ def test_no_remainder_is_negative_on_any_device(named):
         names = ("allocated", "reserved", "driver_used", "driver_total")
         known = dict(zip(names, figures, strict=True))
         missing = {name: "not told" for name, nbytes in known.items() if nbytes is None}
-        parts = (Term("other", "context", "context", (known["driver_used"] or 0) - 900, ""),)
+        parts = (Part("other", "context", "context", (known["driver_used"] or 0) - 900, ""),)
         given = {"named": named, **known, "missing": missing, "parts": parts}
         check_ledger(balanced(Ledger("cuda:0", "an allocator", "exact bytes", **given)))
 

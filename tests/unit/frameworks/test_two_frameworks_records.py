@@ -27,8 +27,8 @@ from tensorlens.records import (
     Ledger,
     Mark,
     Origin,
+    Part,
     SourceLine,
-    Term,
     UnnamedBlock,
 )
 from tensorlens.tensors import merged_census
@@ -100,10 +100,10 @@ class TestCensus:
 
     def test_the_ledger_of_the_host_has_the_process_once(self):
         parts = (
-            Term("cached", "files", "files", 300, ""),
-            Term("cached", "kernels", "kernels", 50, "MKL"),
-            Term("cached", "heap", "heap", 400, ""),
-            Term("cached", "rest", "rest", 150, ""),
+            Part("cached", "files", "files", 300, ""),
+            Part("cached", "kernels", "kernels", 50, "MKL"),
+            Part("cached", "heap", "heap", 400, ""),
+            Part("cached", "rest", "rest", 150, ""),
         )
         found = self.found(
             Findings(
@@ -174,7 +174,7 @@ class TestCensus:
                 other=1000 - reserved,
                 driver_used=1000,
                 driver_total=4000,
-                parts=(Term("cached", "largest_free", "largest free block", 9, ""),),
+                parts=(Part("cached", "largest_free", "largest free block", 9, ""),),
             )
 
         found = self.found(

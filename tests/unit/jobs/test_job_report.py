@@ -11,7 +11,7 @@ from tensorlens.errors import UsageError
 from tensorlens.jobs import ItemDifference, RankReport, Spread, job_report, merged, rank_of
 from tensorlens.leaks import Leak
 from tensorlens.lines import FunctionLines, Line, LineMemory
-from tensorlens.records import Ledger, Names, SourceLine, TensorTable, Term
+from tensorlens.records import Ledger, Names, Part, SourceLine, TensorTable
 
 KIB = 1024
 
@@ -117,7 +117,7 @@ def test_snapshots_are_compared_by_what_is_allocated():
 
 
 def test_a_rank_with_a_context_on_the_device_of_another_is_named():
-    parts = [Term("other", "context", "context of this process", 400 << 20, "")]
+    parts = [Part("other", "context", "context of this process", 400 << 20, "")]
     first, second = snapshot(0, KIB), snapshot(1, KIB)
     second.ledger["cuda:0"] = Ledger(
         "cuda:0", "s", "exact", 0, 0, 0, 2 << 20, 2 << 20, 400 << 20, 402 << 20, 1 << 34, parts
@@ -136,7 +136,7 @@ def test_a_rank_with_a_context_on_the_device_of_another_is_named():
 
 
 def test_a_context_on_a_device_where_nothing_was_ever_allocated_is_named():
-    parts = [Term("other", "context", "context of this process", 400 << 20, "")]
+    parts = [Part("other", "context", "context of this process", 400 << 20, "")]
     first, second = snapshot(0, KIB), snapshot(1, KIB)
     second.ledger["cuda:0"] = Ledger(
         "cuda:0", "s", "exact", 0, 0, 0, 0, 0, 400 << 20, 400 << 20, 1 << 34, parts

@@ -7,7 +7,7 @@ from snapshot_builder import T, ledger_of, snapshot_of
 
 from tensorlens.recording import failure
 from tensorlens.recording import failure as module
-from tensorlens.records import KeptGraph, Request, Term
+from tensorlens.records import KeptGraph, Part, Request
 
 MIB = 1024**2
 FLOATS = MIB // 4
@@ -114,8 +114,8 @@ def test_nothing_helps_a_request_that_is_more_than_there_is(monkeypatch):
 
 def fragmented(largest, others=0):
     parts = (
-        Term("cached", "largest_free", "largest free block", largest, ""),
-        Term("other", "other_processes", "other processes and the driver", others, ""),
+        Part("cached", "largest_free", "largest free block", largest, ""),
+        Part("other", "other_processes", "other processes and the driver", others, ""),
     )
     ledger = ledger_of("cuda:0", 100 * MIB, reserved=400 * MIB, parts=parts)
     return snapshot_of([T("w", (100, FLOATS), "parameter", "cuda:0")], {"cuda:0": ledger})

@@ -7,7 +7,7 @@ from snapshot_builder import T, ledger_of, snapshot_of
 from tensorlens import Difference, LineReport, Snapshot, TensorlensError, load
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.loading import parse
-from tensorlens.records import SourceLine, Term, UnnamedBlock, table_rows
+from tensorlens.records import Part, SourceLine, UnnamedBlock, table_rows
 from tensorlens.render import View
 
 LEDGER = ledger_of(
@@ -15,7 +15,7 @@ LEDGER = ledger_of(
     16,
     allocated=24,
     driver_total=None,
-    parts=(Term("cached", "free", "largest free", None, "why"),),
+    parts=(Part("cached", "free", "largest free", None, "why"),),
     explanations={"cached": "what"},
     missing={"driver_total": "because"},
     blocks=(

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tensorlens import Difference, Snapshot
-from tensorlens.records import SourceLine, Term, UnnamedBlock
+from tensorlens.records import Part, SourceLine, UnnamedBlock
 from tensorlens.roles import ROLES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "records"))
@@ -48,9 +48,9 @@ def two_devices() -> Snapshot:
         reserved=20 * MIB,
         driver_used=100 * MIB,
         parts=(
-            Term("cached", "free", "largest free block", 6 * MIB, "The largest to be had."),
-            Term("other", "context", "context", 50 * MIB, "What CUDA itself takes."),
-            Term("other", "others", "other processes", 30 * MIB, "What they take."),
+            Part("cached", "free", "largest free block", 6 * MIB, "The largest to be had."),
+            Part("other", "context", "context", 50 * MIB, "What CUDA itself takes."),
+            Part("other", "others", "other processes", 30 * MIB, "What they take."),
         ),
         explanations={"cached": "Reserved, but not handed out."},
         blocks=(
@@ -119,7 +119,7 @@ def hostile() -> Snapshot:
         missing={},
         blocks=(UnnamedBlock(1, 8, SourceLine(UGLY, 3, UGLY), (SourceLine(UGLY, 4, UGLY),), UGLY),),
         block_count=1,
-        parts=(Term("cached", "x", UGLY, None, UGLY),),
+        parts=(Part("cached", "x", UGLY, None, UGLY),),
         explanations={"cached": UGLY},
     )
     return snapshot_of(tensors, {UGLY: ledger}, process=UGLY, provenance=UGLY, notes=(UGLY,))

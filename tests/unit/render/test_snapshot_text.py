@@ -6,7 +6,7 @@ import rendered_snapshots as snapshots
 from rendered_snapshots import MIB
 from snapshot_builder import T, ledger_of, snapshot_of
 
-from tensorlens.records import Term, UnnamedBlock
+from tensorlens.records import Part, UnnamedBlock
 from tensorlens.render import TextRenderer, View, shortened, width
 
 
@@ -125,7 +125,7 @@ def test_a_ledger_adds_up() -> None:
 
 
 def test_a_part_of_a_figure_is_never_torn_from_its_size() -> None:
-    parts = tuple(Term("cached", str(n), f"part {n}", 0, "") for n in range(12))
+    parts = tuple(Part("cached", str(n), f"part {n}", 0, "") for n in range(12))
     ledger = ledger_of("cpu", 0, parts=parts)
     text = text_of(snapshot_of([], {"cpu": ledger}), 80)
     lines = text.split("cached")[1].split("allocated")[0].splitlines()

@@ -40,7 +40,7 @@ from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import Title, title
 from tensorlens.heap import no_locals
 from tensorlens.interpreter import frozen_objects, paused_collector
-from tensorlens.records.ledger import Ledger, Term, UnnamedBlock
+from tensorlens.records.ledger import Ledger, Part, UnnamedBlock
 from tensorlens.records.tensors import TensorTable
 from tensorlens.units import rounded_up
 
@@ -70,7 +70,7 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
     missing = dict.fromkeys(("reserved", "driver_used", "driver_total"), counters.RESERVED)
     if allocated is None:
         missing["allocated"] = "TensorFlow keeps no figures of this device"
-    rounding = Term("named", "rounding", "rounding of chunks", named - exact, _ROUNDING)
+    rounding = Part("named", "rounding", "rounding of chunks", named - exact, _ROUNDING)
     ledger = Ledger(
         device,
         counters.DeviceCounter.source,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tensorlens.records.ledger import Term, UnnamedBlock
+from tensorlens.records.ledger import Part, UnnamedBlock
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
@@ -52,7 +52,7 @@ class Account:
     """Sum of the blocks handed out that a storage lies in, each once."""
     outside: int
     """Bytes of storages that lie in no segment."""
-    parts: tuple[Term, ...]
+    parts: tuple[Part, ...]
     blocks: tuple[UnnamedBlock, ...]
     """The largest :data:`LARGEST` of the blocks handed out that no storage lies in."""
     block_count: int
@@ -150,8 +150,8 @@ def _overlaps(ranges: Sequence[Range], places: Sequence[Range]) -> list[int]:
     return found
 
 
-def _rounding(nbytes: int) -> Term:
-    return Term(
+def _rounding(nbytes: int) -> Part:
+    return Part(
         "named",
         "rounding",
         "rounding",
@@ -161,7 +161,7 @@ def _rounding(nbytes: int) -> Term:
     )
 
 
-def _cached(segments: Sequence[Segment]) -> Iterator[Term]:
+def _cached(segments: Sequence[Segment]) -> Iterator[Part]:
     """Give the parts of what is not handed out; all but ``largest_free`` add up to it."""
     waiting = split = releasable = private = largest = 0
     for segment in segments:
@@ -187,14 +187,14 @@ def _cached(segments: Sequence[Segment]) -> Iterator[Term]:
     yield from _cached_terms(largest, releasable, split, pages)
     if private:
         why = "free within private pools: only their CUDA graphs or torch.cuda.MemPool can use it"
-        yield Term("cached", "private_free", "free in private pools", private, why)
+        yield Part("cached", "private_free", "free in private pools", private, why)
     if waiting:
         why = "freed by the program, but a stream that record_stream named may still use it"
-        yield Term("cached", "waiting", "waiting for a stream", waiting, why)
+        yield Part("cached", "waiting", "waiting for a stream", waiting, why)
 
 
-def _cached_terms(largest: int, releasable: int, split: int, pages: bool) -> Iterator[Term]:
-    yield Term(
+def _cached_terms(largest: int, releasable: int, split: int, pages: bool) -> Iterator[Part]:
+    yield Part(
         "cached",
         "largest_free",
         "largest free block",
@@ -203,18 +203,18 @@ def _cached_terms(largest: int, releasable: int, split: int, pages: bool) -> Ite
         "here, not in addition to them",
     )
     why = "segments of which nothing is in use: empty_cache() gives them back to the driver"
-    yield Term("cached", "releasable", "releasable", releasable, why)
+    yield Part("cached", "releasable", "releasable", releasable, why)
     why = "free blocks of segments that are partly in use: they cannot go back to the driver"
     if pages:
         why += ", but for whole pages (2 or 20 MiB) of expandable segments"
-    yield Term("cached", "inactive_split", "in split segments", split, why)
+    yield Part("cached", "inactive_split", "in split segments", split, why)
 
 
-def _private(segments: Iterable[Segment]) -> Iterator[Term]:
+def _private(segments: Iterable[Segment]) -> Iterator[Part]:
     private = sum(segment["total_size"] for segment in segments if _is_private(segment))
     if private:
         why = "segments that CUDA graphs or torch.cuda.MemPool have to themselves, used or free"
-        yield Term("reserved", "private_pools", "private pools", private, why)
+        yield Part("reserved", "private_pools", "private pools", private, why)
 
 
 def _described(piece: Block, workspaces: Set[int]) -> UnnamedBlock:

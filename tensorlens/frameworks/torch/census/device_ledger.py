@@ -18,7 +18,7 @@ import torch as _torch
 from tensorlens.frameworks.host.ledger import balanced, difference
 from tensorlens.frameworks.torch import accelerators
 from tensorlens.frameworks.torch.census.cuda_blocks import CUBLAS_WORKSPACES, Range, account
-from tensorlens.records.ledger import Ledger, Term
+from tensorlens.records.ledger import Ledger, Part
 from tensorlens.records.tensors import TensorTable
 
 _BY_BLOCK = {
@@ -149,7 +149,7 @@ class _Device:
         self._no_blocks: str | None = "the allocator was not asked"
         self._figures: dict[str, Any] = {"named": _total(storages), "allocated": None}
         """Fields of the ledger."""
-        self._parts: list[Term] = []
+        self._parts: list[Part] = []
         self._missing: dict[str, str] = {}
 
     def ledger(self) -> Ledger:
@@ -262,7 +262,7 @@ class _Device:
 
     def _add_part(self, key: str, nbytes: int | None) -> None:
         label, explanation = _PARTS[key]
-        self._parts.append(Term("other", key, label, nbytes, explanation))
+        self._parts.append(Part("other", key, label, nbytes, explanation))
 
 
 def _driver_figures(torch: Any, kind: str, index: int) -> tuple[int, int]:
