@@ -30,10 +30,7 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of one of the ledger's figures: the largest free block, mapped files.
-
-    Not all parts of a figure are known: they need not add up to it.
-    """
+    """A part of one of the ledger's figures: the largest free block, mapped files."""
 
     of: str
     """The figure it is a part of: ``cached``, ``reserved``, ``other``, ``named``."""
