@@ -33,9 +33,9 @@ TIMEOUT = 120.0
 """Seconds after which a compiler is taken to hang; it needs 2 to 15."""
 
 SOURCES = Path(__file__).parent
-"""The folders of C++ sources, one for each part and one of shared headers."""
+"""The folders of C++ sources: of the parts, and of shared headers."""
 
-SHARED = SOURCES / "counting"
+SHARED = SOURCES / "counting", SOURCES / "recording"
 """Headers that native parts of several frameworks include."""
 
 PREBUILT = SOURCES / "prebuilt"
@@ -170,8 +170,8 @@ def _contents(part: NativePart) -> list[bytes]:
 
 
 def _sources(part: NativePart) -> list[Path]:
-    """Return the source, and the headers beside it and in the folder that parts share."""
-    folders = (part.source.parent, SHARED)
+    """Return the source, and the headers beside it and in the folders that parts share."""
+    folders = (part.source.parent, *SHARED)
     headers = (path for folder in folders for path in folder.glob("*.h*"))
     return [part.source, *sorted(headers)]
 
@@ -275,7 +275,8 @@ def command(
     mac = sys.platform == "darwin"
     return [
         *compiler,
-        *("-O2", "-fPIC", "-fvisibility=hidden", "-w", "-shared", f"-I{SHARED}"),
+        *("-O2", "-fPIC", "-fvisibility=hidden", "-w", "-shared"),
+        *(f"-I{folder}" for folder in SHARED),
         *(("-undefined", "dynamic_lookup") if mac else ()),
         *(*part.options, str(part.source), "-o", str(output)),
         *arguments,
