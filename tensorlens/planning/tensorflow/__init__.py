@@ -69,8 +69,9 @@ attach(
     __name__,
     {
         "clone_model": ("StepGraph",),
-        "graph": ("Graph", "GraphNode", "NodeOutput", "linked", "nodes_of", "optimized"),
-        "graph_run": ("Machine", "eager_lasts"),
+        "graphs.graph": ("Graph", "GraphNode", "NodeOutput", "linked", "nodes_of", "optimized"),
+        "graphs.graph_run": ("Machine", "eager_lasts"),
+        "graphs.live_values": (),
         "step_facts": ("StepWatch",),
         "tracing": ("StepInput", "TraceRequest", "TracedStep"),
         "train_step": ("execute",),

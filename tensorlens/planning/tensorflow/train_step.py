@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.graphs.functions import Functions
 from tensorlens.interpreter import paused_collector
-from tensorlens.planning.tensorflow.graph import (
+from tensorlens.planning.tensorflow.graphs.graph import (
     BRANCHES,
     LOOPS,
     Graph,
@@ -21,11 +21,16 @@ from tensorlens.planning.tensorflow.graph import (
     item_size,
     optimized,
 )
-from tensorlens.planning.tensorflow.graph_run import Machine, eager_lasts
+from tensorlens.planning.tensorflow.graphs.graph_run import Machine, eager_lasts
+from tensorlens.planning.tensorflow.graphs.live_values import NOTHING, Buffer, Value, drop, keep
+from tensorlens.planning.tensorflow.graphs.scratch import (
+    LOWER,
+    add_positions,
+    host_scratch,
+    scratch_of,
+)
+from tensorlens.planning.tensorflow.graphs.trace_writer import TraceWriter
 from tensorlens.planning.tensorflow.keras_training import TYPES_ARE_GUESSED, tells_types
-from tensorlens.planning.tensorflow.live_values import NOTHING, Buffer, Value, drop, keep
-from tensorlens.planning.tensorflow.scratch import LOWER, add_positions, host_scratch, scratch_of
-from tensorlens.planning.tensorflow.trace_writer import TraceWriter
 from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest, trace
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.planning.tensorflow.graph import (
+from tensorlens.planning.tensorflow.graphs.graph import (
     BRANCHES,
     LOOPS,
     Graph,
@@ -22,8 +22,8 @@ from tensorlens.planning.tensorflow.graph import (
     Shape,
     item_size,
 )
-from tensorlens.planning.tensorflow.kernels import folded_number, special_outputs
-from tensorlens.planning.tensorflow.live_values import (
+from tensorlens.planning.tensorflow.graphs.kernels import folded_number, special_outputs
+from tensorlens.planning.tensorflow.graphs.live_values import (
     ALIASES,
     FORWARDS,
     NOTHING,
@@ -33,8 +33,8 @@ from tensorlens.planning.tensorflow.live_values import (
     keep,
     rows_of,
 )
-from tensorlens.planning.tensorflow.scratch import Scratch, ScratchOf
-from tensorlens.planning.tensorflow.trace_writer import TraceWriter
+from tensorlens.planning.tensorflow.graphs.scratch import Scratch, ScratchOf
+from tensorlens.planning.tensorflow.graphs.trace_writer import TraceWriter
 
 _MOST = 100_000
 """Iterations after which a loop ends whose condition never gets false."""

@@ -12,11 +12,18 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensorlens.planning.tensorflow.graph import GraphNode
-from tensorlens.planning.tensorflow.live_values import NOTHING, Buffer, Items, Value, drop, keep
+from tensorlens.planning.tensorflow.graphs.graph import GraphNode
+from tensorlens.planning.tensorflow.graphs.live_values import (
+    NOTHING,
+    Buffer,
+    Items,
+    Value,
+    drop,
+    keep,
+)
 
 if TYPE_CHECKING:
-    from tensorlens.planning.tensorflow.graph_run import Machine
+    from tensorlens.planning.tensorflow.graphs.graph_run import Machine
 
 _BINARY_OPS: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("Add", "AddV2"), operator.add),

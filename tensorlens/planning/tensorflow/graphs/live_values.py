@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from tensorlens.planning.tensorflow.graph import GraphNode, Shape, item_size
+from tensorlens.planning.tensorflow.graphs.graph import GraphNode, Shape, item_size
 
 
 @dataclass(slots=True, eq=False)
