@@ -235,7 +235,7 @@ class _Server:
         result: Result | None = None
         timer = threading.Timer(job.timeout or 0, self._out_of_time)
         timer.daemon = True
-        if job.timeout is not None:
+        if job.timeout is not None and job.timeout < threading.TIMEOUT_MAX:
             timer.start()
         try:
             self._ask(request)

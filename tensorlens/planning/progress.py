@@ -31,7 +31,7 @@ def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
         yield lambda count, now: outer(None, now) if now else None
         return
     with contextlib.ExitStack() as stack:
-        if sys.stderr.isatty():
+        if _is_terminal():
             # any bar, disabled ones too, lets a thread of tqdm run until the process ends
             bar = stack.enter_context(tqdm(total=total, desc=name, unit=unit, leave=False))
             done = _on_bar(bar, name)
@@ -42,6 +42,13 @@ def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
             yield done
         finally:
             _shown.reset(token)
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
 
 
 def _on_bar(bar: Any, name: str) -> Done:
@@ -71,7 +78,8 @@ def _in_lines(name: str, unit: str, total: int | None) -> Done:
         place = f"{unit} {number:,}" if total is None else f"{unit} {min(number, total)} of {total}"
         parts = [place, outer, "" if count is not None else _short(now)]
         text = ", ".join(filter(None, parts))
-        with contextlib.suppress(OSError, ValueError):
+        # the program's own stream may be anything, or nothing
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(f"tensorlens: {name}: {text}, after {last - begin:.0f} s\n")
             sys.stderr.flush()
 

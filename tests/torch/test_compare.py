@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import importlib.util
+import math
 import os
 import pickle
 import signal
@@ -20,6 +21,7 @@ import pytest
 import torch
 
 import tensorlens
+from tensorlens.errors import UsageError
 from tensorlens.planning import processes
 from tensorlens.units import format_bytes
 from tests import warm
@@ -462,3 +464,56 @@ def test_ctrl_c_leaves_no_process(tmp_path):
         process.send_signal(signal.SIGINT)
         process.wait(60)
     assert_ended(pids)
+
+
+def make_with_closure(batch=8):
+    net = torch.nn.Linear(64, 64, bias=False)
+    # 1.001 is 1 in bfloat16, whose steps are 1/128 there
+    torch.nn.init.constant_(net.weight, 1.001)
+    optimizer = torch.optim.SGD(net.parameters())
+    x = torch.ones(batch, 64)
+
+    def step():
+        def closure():
+            optimizer.zero_grad()
+            loss = net(x).mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    return step
+
+
+def test_closures_of_optimizers_run_under_the_option():
+    found = tensorlens.compare(
+        make_with_closure,
+        {"plain": {}, "bf16": {"autocast": "bf16"}, "parts": {"accumulate": 2}},
+        batch=8,
+        steps=1,
+        repeats=1,
+        warmup=0,
+    )
+    assert found["bf16"].losses == (64.0,)
+    assert found["plain"].losses[0] == pytest.approx(64.064, abs=1e-3)
+    assert found["parts"].status == "cannot"
+    assert "closure" in found["parts"].why
+
+
+def test_a_batch_that_no_multiple_allows_is_no_largest_batch():
+    found = tensorlens.compare(
+        programs.make_step,
+        {"parts": {"accumulate": 4}},
+        how="estimated",
+        batch=4,
+        capacity="4 GiB",
+        lowest=1,
+        highest=2,
+    )
+    assert found["parts"].largest_batch is None
+
+
+def test_a_timeout_is_a_number_of_seconds():
+    for timeout in (True, "1", 0, math.nan):
+        with pytest.raises(UsageError, match="timeout="):
+            tensorlens.compare(programs.make_step, {"a": {}}, timeout=timeout)

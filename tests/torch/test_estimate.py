@@ -489,3 +489,112 @@ def test_rows_are_added_with_a_factor():
     setup, first = tensorlens.estimate(make_scaled_rows, card="a100", steps=1).steps
     assert setup.allocated == 25_600 + 2_560 + 512
     assert first.peak_allocated == setup.allocated + 25_600
+
+
+def test_a_program_treats_its_streams_and_cuda_as_it_may(tmp_path):
+    program = tmp_path / "streams.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import faulthandler, sys, torch
+            sys.stdout.reconfigure(line_buffering=True)
+            sys.stdout.buffer.write(b"x")
+            faulthandler.enable()
+
+            def make_step():
+                x, pool = torch.zeros(256, device="cuda"), torch.cuda.graph_pool_handle()
+                torch.cuda.reset_accumulated_memory_stats()
+                torch.cuda.reset_peak_host_memory_stats()
+                assert torch.cuda.host_memory_stats() == {}
+
+                def step():
+                    with torch.cuda.graph(torch.cuda.CUDAGraph(), pool=pool):
+                        x.add_(1)
+
+                return step
+            """
+        )
+    )
+    found = tensorlens.estimate(f"{program}:make_step")
+    assert found.peak_allocated == 1024
+    assert any("CUDA graph was not captured" in str(each) for each in found.warnings)
+
+
+def test_what_a_failed_program_wrote_is_told(tmp_path):
+    program = tmp_path / "failing.py"
+    program.write_text("def make_step():\n    print('almost')\n    raise ValueError(1)\n")
+    with pytest.raises(ProgramFailed) as raised:
+        tensorlens.estimate(f"{program}:make_step")
+    assert "it wrote last:\nalmost" in raised.value.trouble.details
+
+
+SCRIPT = """
+import torch
+net = torch.nn.Linear(10, 10).cuda()
+optimizer = torch.optim.SGD(net.parameters())
+for _ in range(2):
+    net(torch.zeros(4, 10).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_takes_no_batch_and_no_arguments(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    for ask in (
+        lambda: tensorlens.max_batch(str(script), "4 GiB", highest=2),
+        lambda: tensorlens.scaling(str(script)),
+        lambda: tensorlens.estimate(str(script), arguments={"hidden": 4}),
+    ):
+        with pytest.raises(UsageError, match=r"is a script, which takes no (batch|hidden)"):
+            ask()
+    found = tensorlens.compare(
+        str(script), {"a": {}}, how="estimated", capacity="4 GiB", highest=1000
+    )
+    assert found["a"].largest_batch is None
+    assert found["a"].missing["largest_batch"] == "a script takes no batch"
+    with pytest.raises(UsageError, match=r"batch=4: .* is a script, which takes none"):
+        tensorlens.compare(str(script), {"a": {}}, how="estimated", batch=4)
+
+
+def test_files_that_the_program_opened_and_did_not_come_to_write_are_as_before(tmp_path):
+    results = tmp_path / "results.pkl"
+    results.write_bytes(b"of a week")
+    script = tmp_path / "script.py"
+    script.write_text(f"results = open({str(results)!r}, 'wb')\n" + SCRIPT.replace("(2)", "(9)"))
+    tensorlens.estimate(str(script))
+    assert results.read_bytes() == b"of a week"
+    assert {each.name for each in tmp_path.iterdir()} <= {"results.pkl", "script.py", "__pycache__"}
+
+
+def test_a_batch_that_surely_does_not_fit_needs_more_than_there_is():
+    found = tensorlens.max_batch(make, "700 MiB", surely=True, highest=64)
+    assert found == 0
+    assert found.estimate.largest.next_needed == found.estimate.needed.high > found.capacity
+
+
+def test_what_no_call_runs_is_refused():
+    async def step():
+        pass
+
+    async def make_async():
+        return make()
+
+    with pytest.raises(UsageError, match="returned a coroutine function"):
+        tensorlens.estimate(lambda: step)
+    with pytest.raises(UsageError, match="make_step is a coroutine function"):
+        tensorlens.estimate(make_async)
+
+
+def test_values_and_words_are_checked():
+    with pytest.raises(UsageError, match="values=8: give three whole numbers"):
+        tensorlens.scaling(make, values=8)
+    with pytest.raises(UsageError, match="script_args='--lr 1': give a list of words"):
+        tensorlens.estimate("train.py", script_args="--lr 1")
+
+
+def test_values_may_be_of_numpy():
+    numpy = pytest.importorskip("numpy")
+    found = tensorlens.scaling(make, "batch", numpy.array([8, 32, 128]))
+    assert {8, 32, 128} <= {*found.estimates}
+    assert all(type(each) is int for each in found.estimates)

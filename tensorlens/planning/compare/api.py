@@ -14,8 +14,10 @@ from tensorlens.planning.allocators.settings import VARIABLES
 from tensorlens.planning.card import DeviceSpec, device_spec
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.outcomes import (
+    NO_BATCH,
     NO_CAPACITY,
     BatchSearch,
+    BatchSearchResult,
     EstimateOutcome,
     EstimateRequest,
     outcome_of,
@@ -158,7 +160,7 @@ def compare(
     _check_numbers(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
-    if timeout is not None and not isinstance(timeout, int | float):
+    if timeout is not None and (type(timeout) not in (int, float) or not timeout > 0):
         raise UsageError(f"timeout={timeout!r}: it is a number of seconds")
     spec = device_spec("cuda" if device is None else device, card, capacity)
     asked = program(make_step, with_data=measured)
@@ -167,21 +169,28 @@ def compare(
     own = checked_arguments(arguments)
     known_options = checked(options, framework=known_framework, arguments=own, with_data=measured)
     baseline = _baseline(known_options, baseline)
-    if batch is None and spec.capacity is not None:
+    # of a script TensorFlow's traced fit() alone can be given another batch
+    takes_batch = not asked.is_script or (not measured and known_framework == "tensorflow")
+    if not takes_batch and batch is not None:
+        raise UsageError(f"batch={batch}: {asked.name} is a script, which takes none")
+    if batch is None and spec.capacity is not None and takes_batch:
         batch = lowest
     job = Job("", asked, Choice(), known_framework, search_path(), device=device, batch=batch)
     job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
     batches = lowest, highest
     works: Sequence[Work]
     if measured:
-        works = _trials(job, known_options, repeats, spec.capacity, batches)
+        capacity_of_search = spec.capacity if takes_batch else None
+        works = _trials(job, known_options, repeats, capacity_of_search, batches)
     else:
         repeats = 1
         works = [_estimate_request(job, each, spec, batches) for each in known_options]
     found = _results(works, executor)
     known = [each for each in found if isinstance(each, Measured | EstimateOutcome)]
     return Comparison(
-        outcomes=_outcomes(known_options, found, repeats),
+        outcomes=_outcomes(
+            known_options, found, repeats, NO_CAPACITY if spec.capacity is None else NO_BATCH
+        ),
         baseline=baseline,
         device=known[0].device if known else device or ("cpu" if measured else "cuda"),
         provenance=how,
@@ -231,9 +240,11 @@ def _trials(
     return works
 
 
-def _outcomes(options: Sequence[Option], found: Sequence[Any], repeats: int) -> tuple[Outcome, ...]:
+def _outcomes(
+    options: Sequence[Option], found: Sequence[Any], repeats: int, unsearched: BatchSearchResult
+) -> tuple[Outcome, ...]:
     count = len(options)
-    searches = found[repeats * count :] or [NO_CAPACITY] * count
+    searches = found[repeats * count :] or [unsearched] * count
     return tuple(
         outcome_of(option, found[number : repeats * count : count], searches[number])
         for number, option in enumerate(options)

@@ -88,6 +88,7 @@ def run_search(search: BatchSearch) -> BatchSearchResult:
 
 
 NO_CAPACITY = BatchSearchResult(None, "no capacity was given")
+NO_BATCH = BatchSearchResult(None, "a script takes no batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,8 @@ def _largest_batch(asked: EstimateRequest, runner: Runner) -> BatchSearchResult:
         return NO_CAPACITY
     if spec.card is None:
         return BatchSearchResult(None, "estimated for cuda only")
+    if request.job.batch is None:
+        return NO_BATCH
     found = largest_batch(
         lambda batch: request.with_argument("", batch).ask(runner),
         spec.capacity,

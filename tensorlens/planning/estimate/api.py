@@ -171,6 +171,8 @@ class StepsRequest:
     def ask(self, runner: Runner) -> Estimate:
         """Run it and return the answer."""
         job, spec = self.job, self.spec
+        if job.program.is_script and job.choice.arguments:
+            raise UsageError(_of_script(job.name, *job.choice.arguments))
         given = job.of_keras if job.batch is None else {**job.of_keras, "batch_size": job.batch}
         of_keras = {_ASKED.get(name, name): each for name, each in given.items()}
         mode = Mode.FAKE if job.framework == "torch" else Mode.TRACED
@@ -182,6 +184,8 @@ class StepsRequest:
                 raise UsageError(trace.text)
             raise ProgramFailed(trace)
         assert isinstance(trace, Trace)
+        if trace.batch is None and job.batch is not None and job.program.is_script:
+            raise UsageError(_of_script(job.name, "batch"))
         if trace.batch is None and job.of_keras:
             raise UsageError(
                 f"{', '.join(job.of_keras)}: these are arguments of Keras models, and"
@@ -196,6 +200,10 @@ class StepsRequest:
         choice = self.job.choice
         changed = replace(choice, arguments={**choice.arguments, name: value})
         return replace(self, job=replace(self.job, choice=changed))
+
+
+def _of_script(name: str, *arguments: str) -> str:
+    return f"{name} is a script, which takes no {', '.join(arguments)}: give a function"
 
 
 _OF_KERAS = (

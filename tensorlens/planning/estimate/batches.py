@@ -38,8 +38,13 @@ def largest_that_fits(
     """Return the largest batch that fits, 0 where not even the lowest does, and the next larger.
 
     ``needed`` gives the bytes that a batch takes; None where it did not run.
+
+    Raises:
+        UsageError: no batch that is a multiple lies between ``lowest`` and ``highest``.
     """
     lowest, highest = -(-lowest // multiple), (highest or MOST) // multiple
+    if lowest > highest:
+        raise UsageError(f"no multiple of {multiple} lies within the batches to try")
     tried: dict[int, int | None] = {}
     with progress("search", "run") as done:
 
@@ -92,34 +97,52 @@ class MaxBatch(int):
     """Every batch that was tried."""
     reaches_end: bool
     """Whether the largest batch that was allowed fits."""
+    surely: bool
+    """Whether upper bounds were compared with the capacity."""
 
     def __new__(
-        cls, batch: int, capacity: int, estimates: Mapping[int, Estimate], reaches_end: bool
+        cls,
+        batch: int,
+        capacity: int,
+        estimates: Mapping[int, Estimate],
+        reaches_end: bool,
+        surely: bool = False,
     ) -> MaxBatch:
         """Return the batch with what led to it."""
         self = super().__new__(cls, batch)
         self.capacity, self.estimates, self.reaches_end = capacity, estimates, reaches_end
+        self.surely = surely
         return self
 
     @property
     def estimate(self) -> Estimate:
         """The estimate of the largest batch, or of the smallest tried where none fits."""
         beyond = min((each for each in self.estimates if each > self), default=None)
-        needs = [each.needed.point for _, each in sorted(self.estimates.items())]
+        compared = "high" if self.surely else "point"
+        needs = {
+            batch: int(getattr(each.needed, compared))
+            for batch, each in sorted(self.estimates.items())
+        }
         return replace(
             self.estimates[int(self) or min(self.estimates)],
             largest=LargestBatch(
                 batch=int(self),
                 capacity=self.capacity,
                 next_batch=beyond,
-                next_needed=None if beyond is None else self.estimates[beyond].needed.point,
+                next_needed=None if beyond is None else needs[beyond],
                 is_limit=self.reaches_end,
-                is_uneven=any(more < less for less, more in pairwise(needs)),
+                is_uneven=any(more < less for less, more in pairwise(needs.values())),
             ),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MaxBatch, (int(self), self.capacity, self.estimates, self.reaches_end)
+        return MaxBatch, (
+            int(self),
+            self.capacity,
+            self.estimates,
+            self.reaches_end,
+            self.surely,
+        )
 
 
 def max_batch(
@@ -207,4 +230,4 @@ def largest_batch(
 
     batch, beyond = largest_that_fits(needed, capacity, lowest, highest, multiple)
     is_limit = bool(batch) and beyond not in tried
-    return MaxBatch(batch, capacity, dict(sorted(tried.items())), is_limit)
+    return MaxBatch(batch, capacity, dict(sorted(tried.items())), is_limit, surely)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -226,7 +227,10 @@ def scaling(
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error for one of the values.
     """
-    points = sorted(set(values))
+    try:
+        points = sorted({operator.index(value) for value in values})
+    except TypeError:
+        raise UsageError(f"values={values!r}: give three whole numbers") from None
     if len(points) != 3:
         raise UsageError(f"values={tuple(values)}: a formula is fitted from three different values")
     if points[0] < 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.global_settings import settings
 from tensorlens.planning.trials.jobs import OPTIONS, Program
 from tensorlens.planning.trials.pickling import pack
+from tensorlens.planning.trials.step_runner import not_run_by_a_call
 
 MakeStep = Callable[..., Any] | str
 
@@ -34,6 +34,8 @@ def program(
 
     Tensors that a function refers to go with their values only ``with_data``.
     """
+    if isinstance(arguments, str):
+        raise UsageError(f"script_args={arguments!r}: give a list of words")
     given = Program("", arguments=tuple(arguments), global_settings=settings())
     if not isinstance(make_step, str):
         if not callable(make_step):
@@ -42,8 +44,9 @@ def program(
                 'optimizer and data and returns step(), or "module:function"'
             )
         is_model = isinstance(make_step, kinds.model()) or hasattr(make_step, "parameters")
-        if is_model or inspect.isgeneratorfunction(make_step):
-            what = "a model" if is_model else "a generator function"
+        kind = not_run_by_a_call(make_step)
+        if is_model or kind:
+            what = "a model" if is_model else f"a {kind}"
             raise UsageError(
                 f"make_step is {what}: give a function that builds model, optimizer and data and "
                 "returns step()"
@@ -70,8 +73,11 @@ def program(
 
 
 def search_path() -> tuple[str, ...]:
-    """Return where modules are found, in order, with the folder that one is in now."""
-    here = str(Path.cwd())
+    """Return where modules are found, in order, with the folder that one is in now, if it is."""
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:
+        return tuple(filter(None, sys.path))
     found = [here if each == "" else each for each in sys.path]
     return tuple(found if here in found else [here, *found])
 

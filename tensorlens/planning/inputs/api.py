@@ -108,7 +108,7 @@ def plan(
     prefetch: int | None = None,
     *,
     loader: str = "torch",
-    resolutions: Iterable[int] | None = None,
+    resolutions: int | Iterable[int] | None = None,
 ) -> Plan:
     """Return what batches of an input take, by batch size and resolution, and with a queue.
 
@@ -124,7 +124,7 @@ def plan(
         prefetch: ``prefetch_factor`` (2 unless given), ``max_queue_size`` (10) or the argument of
             ``prefetch()`` (1).
         loader: ``"torch"`` (DataLoader), ``"keras"`` (PyDataset) or ``"tf.data"``.
-        resolutions: for the ``None`` of ``shape``; 32 to 1024 unless given.
+        resolutions: for the ``None`` of ``shape``, one or several; 32 to 1024 unless given.
 
     Raises:
         UsageError: no such loader or dtype, or a number that is none.
@@ -180,7 +180,7 @@ def _batches(batch: int | Iterable[int] | None) -> tuple[tuple[int, ...], int | 
 
 
 def _shapes(
-    shape: Sequence[int | None], resolutions: Iterable[int] | None
+    shape: Sequence[int | None], resolutions: int | Iterable[int] | None
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...] | None]:
     if isinstance(shape, str) or not isinstance(shape, Iterable):
         raise UsageError(
@@ -188,7 +188,8 @@ def _shapes(
         )
     extents = [None if each is None else _number("shape", each, least=0) for each in shape]
     if None in extents or resolutions is not None:
-        sides = _SIDES if resolutions is None else tuple(resolutions)
+        given = _SIDES if resolutions is None else resolutions
+        sides = tuple(given) if isinstance(given, Iterable) else (given,)
         places = [at for at, each in enumerate(extents) if each is None] or _spatial(extents)
         if not sides:
             raise UsageError("resolutions: give at least one")
@@ -228,6 +229,9 @@ def _number(name: str, value: Any, *, least: int) -> int:
 
 
 def _dtype(dtype: Any) -> tuple[str, int]:
+    if isinstance(dtype, type):
+        # Python's own types, as NumPy takes them; torch calls float32 float
+        dtype = {float: "float64", int: "int64", complex: "complex128"}.get(dtype, dtype)
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
     if not isinstance(name, str):
         name = dtype.__name__ if isinstance(dtype, type) else str(dtype)

@@ -68,6 +68,7 @@ def compiler_patches() -> Iterator[None]:
         mock.patch.multiple(torch.jit, **scripted),
         patched(torch.cuda, "CUDAGraph", Silent),
         patched(torch.cuda, "graph", graph),
+        patched(torch.cuda, "graph_pool_handle", lambda: (0, 0)),
         patched(torch.cuda, "make_graphed_callables", as_written(GRAPHED)),
     ):
         yield

@@ -138,11 +138,17 @@ class _SavedFiles:
             self._saved[_place(dst)] = saved
 
     def close(self) -> None:
-        """Forget the content of files that the program wrote itself, and files without any."""
-        new = (path for path in map(Path, self._new) if path.is_file() and not path.stat().st_size)
-        for path in (*map(Path, self._aside.values()), *new):
+        """Give files that the program opened and left empty what they had; forget new ones."""
+        for place in {*self._aside, *self._new}:
+            path, aside = Path(place), self._aside.get(place)
             with contextlib.suppress(OSError):
-                path.unlink()
+                is_written = path.is_file() and path.stat().st_size > 0
+                if aside is not None and not is_written:
+                    _replace(aside, place)
+                elif aside is not None:
+                    Path(aside).unlink()
+                elif not is_written:
+                    path.unlink()
 
 
 def _emptied(leaf: Any) -> Any:

@@ -80,6 +80,11 @@ class Program:
     global_settings: GlobalSettings | None = None
     """Of the process that asks; None: nothing of it matters."""
 
+    @property
+    def is_script(self) -> bool:
+        """Whether there is no function to call with arguments."""
+        return self.function is None and self.parcel is None
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

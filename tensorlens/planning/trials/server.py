@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from tensorlens.config import is_on
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.folders import scratch_file
 from tensorlens.guards import one_line
 from tensorlens.planning.trials.jobs import (
     OPTIONS,
@@ -167,7 +168,9 @@ def _run_alone(job: Job, source: BinaryIO, send: Send) -> None:
 
 
 def _result(job: Job, send: Send) -> Result:
-    output = io.StringIO()
+    # a file: programs ask for its descriptor, its buffer, or reconfigure it
+    written = scratch_file()
+    output = io.TextIOWrapper(written, "utf-8", "backslashreplace", write_through=True)
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             if job.mode is Mode.FAKE:
@@ -177,7 +180,12 @@ def _result(job: Job, send: Send) -> Result:
                 result = importlib.import_module(OPTIONS[job.framework]).run(job)
         return result
     except BaseException as error:
-        return _trouble(error, output.getvalue(), is_fake=job.mode is Mode.FAKE)
+        text = ""
+        # the program may have closed it
+        with contextlib.suppress(OSError, ValueError):
+            written.seek(0)
+            text = written.read().decode("utf-8", "replace")
+        return _trouble(error, text, is_fake=job.mode is Mode.FAKE)
 
 
 def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:

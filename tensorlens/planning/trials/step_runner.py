@@ -31,7 +31,7 @@ def beginning(job: Job) -> Any:
     program, options = job.program, job.choice.arguments
     batch, keyword = job.batch, job.batch_argument
     sys.argv = [program.file or program.name, *program.arguments]
-    if program.function is None and program.parcel is None:
+    if program.is_script:
         assert program.file is not None
         sys.path.insert(0, str(Path(program.file).resolve().parent))
         runpy.run_path(program.file, run_name="__main__")
@@ -45,6 +45,8 @@ def beginning(job: Job) -> Any:
         return function(*positional, **named)
     made = function(**options)
     if not isinstance(made, kinds.model()):
+        if not keyword and _takes(function, batch):
+            raise UsageError(f"{program.name}: the batch is among its arguments as well")
         raise UsageError(
             f"{program.name} takes no {keyword or 'batch'}: give it that argument, or let it"
             " return a compiled Keras model"
@@ -131,16 +133,26 @@ def checked_step(step: Any, name: str) -> Callable[[], Any] | None:
 
     Raises:
         UsageError: it is no step. A model can be called too, but not without its input; and a
-            generator function runs nothing when it is called.
+            generator or coroutine function runs nothing when it is called.
     """
-    yields = inspect.isgeneratorfunction(step)
-    if step is None or (callable(step) and not yields and not hasattr(step, "named_parameters")):
+    kind = "" if step is None else not_run_by_a_call(step)
+    if not kind and callable(step) and not hasattr(step, "named_parameters"):
         return step  # type: ignore[no-any-return]
-    kind = "generator function" if yields else type(step).__name__
+    if step is None:
+        return None
+    kind = kind or type(step).__name__
     raise UsageError(
         f"{name} returned a {kind}: return a function that runs one step, or nothing if it is the"
         " whole program"
     )
+
+
+def not_run_by_a_call(function: Any) -> str:
+    """Return which kind of function it is if a call runs nothing of it; else an empty text."""
+    if inspect.iscoroutinefunction(function):
+        return "coroutine function"
+    is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return "generator function" if is_generator else ""
 
 
 class StepRunner:

@@ -5,6 +5,7 @@ import io
 import pytest
 from tqdm import tqdm
 
+from tensorlens.errors import UsageError
 from tensorlens.planning import progress
 from tensorlens.planning.estimate import largest_that_fits
 
@@ -30,6 +31,25 @@ def test_a_search_shows_the_batch_that_it_tries(monkeypatch: pytest.MonkeyPatch)
     search()
     assert "search batch 1: 0run" in terminal.getvalue()
     assert "search batch 5: " in terminal.getvalue()
+
+
+class Logger:
+    def write(self, text: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("stream", [None, Logger()])
+def test_a_stream_of_any_kind_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, stream: Logger | None
+) -> None:
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(progress, "_PAUSE", 0)
+    search()
+
+
+def test_no_multiple_within_the_batches() -> None:
+    with pytest.raises(UsageError, match="no multiple of 4"):
+        largest_that_fits(lambda batch: batch, 5, 1, 2, multiple=4)
 
 
 def test_a_search_inside_of_another_bar_shows_its_batch_there(

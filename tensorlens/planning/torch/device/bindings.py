@@ -42,7 +42,8 @@ _UNKNOWN = ("allocation", "segment", "active", "inactive_split", "inactive_split
 _WITHOUT_EFFECT = (
     *("_cuda_init", "_cuda_synchronize", "_cuda_ipc_collect", "_cuda_set_sync_debug_mode"),
     *("_cuda_set_cudnn_benchmark_limit", "_cuda_record_memory_history"),
-    "_cuda_cudaCachingAllocator_set_allocator_settings",
+    *("_cuda_cudaCachingAllocator_set_allocator_settings", "_cuda_resetAccumulatedMemoryStats"),
+    *("_cuda_resetPeakHostMemoryStats", "_cuda_resetAccumulatedHostMemoryStats"),
 )
 _ZEROS = (
     *("num_alloc_retries", "num_ooms", "num_sync_all_streams"),
@@ -85,6 +86,8 @@ class Bindings:
             "_cuda_memoryStats": self._statistics,
             "_cuda_resetPeakMemoryStats": self._reset_peak,
             "_cuda_memorySnapshot": _no_snapshot,
+            "_cuda_hostMemoryStats": dict,
+            "_cuda_canDeviceAccessPeer": lambda device, peer: False,
             "_cuda_setMemoryFraction": self._set_memory_fraction,
             "_cuda_getMemoryFraction": lambda device: self.memory_fraction,
             "_cuda_getAllocatorBackend": lambda: "native",

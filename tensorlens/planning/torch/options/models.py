@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -129,9 +130,24 @@ class Autocast(Option):
             return function(*args, **kwargs)
         self._leave()
         try:
-            return function(*args, **kwargs)
+            inside = {name: self._inside(each) for name, each in kwargs.items()}
+            return function(*map(self._inside, args), **inside)
         finally:
             self._enter()
+
+    def _inside(self, given: Any) -> Any:
+        """Return a closure for an optimizer so that it runs as the step does."""
+        if not isinstance(given, types.FunctionType | types.MethodType | functools.partial):
+            return given
+
+        def closure() -> Any:
+            self._enter()
+            try:
+                return given()
+            finally:
+                self._leave()
+
+        return closure
 
 
 class Checkpoint(Option):

@@ -155,6 +155,10 @@ class Accumulate(Option):
 
     def _only_last(self, step: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Let the optimizer step in the last part, with its gradients made their mean."""
+        if any(map(callable, (*args, *kwargs.values()))):
+            raise CannotApply(
+                "accumulate: the optimizer is given a closure, which runs forward itself"
+            )
         self._stepped = True
         self.used()
         if self._part < self.value - 1:

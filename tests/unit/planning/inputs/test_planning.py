@@ -100,3 +100,9 @@ def test_a_plan_prints_itself_and_reads_back():
     asked = next(row for row in rows if (row["batch"], row["shape"]) == ("256", "256x256x3"))
     assert (int(asked["nbytes"]), int(asked["held"])) == (192 * MIB, 960 * MIB)
     assert plan.to_pandas()["nbytes"].sum() == sum(int(row["nbytes"]) for row in rows)
+
+
+@pytest.mark.parametrize(("kind", "itemsize"), [(float, 8), (int, 8), (complex, 16), (bool, 1)])
+def test_types_of_python_are_those_of_numpy(kind, itemsize):
+    assert np.dtype(kind).itemsize == itemsize
+    assert tensorlens.inputs.plan((10,), kind).itemsize == itemsize
