@@ -63,7 +63,7 @@ def items_of(value: Any) -> list[Any]:
     """Return the items of a list or tuple, of lists that Keras or TensorFlow tracks too."""
     kind = type(value)
     wrapped = imported("tensorflow.python.trackable.data_structures", "ListWrapper")
-    if issubclass(kind, wrapped):
+    if is_subtype(kind, wrapped):
         # it keeps its items in another list
         inner: Any = content_of(value).get("_storage")
         if issubclass(type(inner), list):

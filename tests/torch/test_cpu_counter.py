@@ -417,6 +417,24 @@ print(adopt_living(allocator), known >= 20, allocator.allocated() - known)
     assert run(code) == ["0 True 0"]
 
 
+def test_adopting_asks_no_metaclass():
+    code = """
+import torch
+
+class Unhashable(type):
+    __hash__ = None
+
+class Odd(metaclass=Unhashable):
+    pass
+
+odd, kept = Odd(), torch.zeros(5)
+from tensorlens.frameworks.torch import Adapter, CpuCounter
+counter = Adapter().cpu_counter()
+print(type(counter) is CpuCounter, *Adapter().notes())
+"""
+    assert run(code) == ["True"]
+
+
 def test_adopting_twice_takes_nothing(meter):
     kept = torch.empty(10)
     assert adopt_living(meter.allocator) == 0

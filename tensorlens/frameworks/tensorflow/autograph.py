@@ -20,6 +20,7 @@ from tensorflow.python.util import tf_stack
 from tensorlens.frameworks.compilers import wrapped
 from tensorlens.frameworks.keras import kinds
 from tensorlens.heap import live_objects, select
+from tensorlens.heap.attributes import is_subtype
 
 _GRAPH = "tf.function"
 _XLA = "tf.function(jit_compile=True)"
@@ -28,9 +29,9 @@ _XLA = "tf.function(jit_compile=True)"
 def compiled_by(function: Any) -> str | None:
     """Return what compiles ``function`` away, looking at what it wraps as well; else None."""
     for each in wrapped(function):
-        if issubclass(type(each), polymorphic_function.Function):
+        if is_subtype(type(each), polymorphic_function.Function):
             return _XLA if getattr(each, "_jit_compile", None) else _GRAPH
-        if issubclass(type(each), tensorflow.types.experimental.ConcreteFunction):
+        if is_subtype(type(each), tensorflow.types.experimental.ConcreteFunction):
             return _GRAPH
     return None
 
@@ -40,7 +41,7 @@ def forward_of(item: Any) -> str | None:
 
     Of a ``tf.function`` it is the Python function inside, which it traces.
     """
-    if issubclass(type(item), polymorphic_function.Function):
+    if is_subtype(type(item), polymorphic_function.Function):
         return "_python_function"
     if issubclass(type(item), kinds.layer()):
         return "call"

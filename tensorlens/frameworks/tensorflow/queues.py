@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorlens.frameworks.queues import batch_bytes, bounded_queue, merge_queues, total
 from tensorlens.heap import instances
-from tensorlens.heap.attributes import class_name, content_of, imported
+from tensorlens.heap.attributes import class_name, content_of, imported, is_subtype
 from tensorlens.records.queues import Queue, QueuePart
 
 AUTOTUNE = -1
@@ -79,9 +79,9 @@ _NO_SIZE = "no batch has been made so far, and its shape is not fixed"
 
 def look_at(item: Any, example: Any) -> Queue | None:
     """Return what a dataset's iterators, or one iterator, hold; None for what is neither."""
-    if issubclass(type(item), imported("tensorflow.python.data.ops.dataset_ops", "DatasetV2")):
+    if is_subtype(type(item), imported("tensorflow.python.data.ops.dataset_ops", "DatasetV2")):
         return look_at_dataset(item, example)
-    if issubclass(type(item), imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")):
+    if is_subtype(type(item), imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")):
         return look_at_iterator(item, example)
     return None
 

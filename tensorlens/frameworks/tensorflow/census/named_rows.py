@@ -29,7 +29,7 @@ from tensorlens.frameworks.tensorflow.census.rows import CensusRow, CensusRows, 
 from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIABLE
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
-from tensorlens.heap.attributes import class_name, content_of, dict_of, items_of
+from tensorlens.heap.attributes import class_name, content_of, dict_of, is_subtype, items_of
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
@@ -259,7 +259,7 @@ def _of_graph(graph: Any, attribute: str) -> Any:
 def _own_name(item: Any) -> str:
     """Return what a variable was called by the program, of anything else its class."""
     name = None
-    if issubclass(type(item), BaseResourceVariable):
+    if is_subtype(type(item), BaseResourceVariable):
         name = content_of(item).get("_handle_name")
     if type(name) is not str:
         return class_name(item)

@@ -41,9 +41,10 @@ def reducer_buckets(objects: Sequence[Any]) -> Iterator[tuple[Any, int, Any]]:
 
 def _wrappers(objects: Sequence[Any]) -> list[Any]:
     wrapper = torch.nn.parallel.DistributedDataParallel
-    # there may be all objects of the heap; the hash of a type may be code of its metaclass
+    # there may be all objects of the heap; the hash of a type may be code of its metaclass, and
+    # issubclass() of an abstract class asks for it
     kinds = {id(kind): kind for kind in map(type, objects)}
-    wanted = {number for number, kind in kinds.items() if issubclass(kind, wrapper)}
+    wanted = {number for number, kind in kinds.items() if attributes.is_subtype(kind, wrapper)}
     return [each for each in objects if id(type(each)) in wanted] if wanted else []
 
 
