@@ -171,7 +171,10 @@ def _leaks(report: LeakReport) -> RankReport:
         line = place(leak.born, function=True) if leak.born else "an unknown line"
         name = f"{line}{f', held by {leak.path}' if leak.path else ''}"
         items.setdefault(leak.device, Counter())[name] += round(leak.bytes_per_step)
-    device = _device({name: sum(found.values()) + 1 for name, found in items.items()})
+    if not items:
+        raise _NoDevice
+    # the host may leak beside an accelerator
+    device = max(items, key=lambda name: (items[name].total(), name != "cpu"))
     return _reduced("leak", device, {"bytes per step": items[device].total()}, items[device])
 
 

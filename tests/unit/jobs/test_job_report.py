@@ -200,6 +200,15 @@ def test_leak_reports_are_compared_by_what_stays_behind_each_step():
     assert report.odd.items == (ItemDifference("train.py:7 in step, held by kept", KIB, 0),)
 
 
+def test_a_leak_on_the_host_of_a_rank_with_an_accelerator_is_compared():
+    devices = {"cpu": (), "cuda:0": ()}
+    reports = [replace(leaks(*([1 << 20] * rank)), allocated=devices) for rank in (0, 1)]
+    job = merged({f"leaks.rank{rank}.json": each for rank, each in enumerate(reports)})
+    assert (job.odd.rank, job.odd.difference) == (1, 1 << 20)
+    # a rank that leaks nothing is told by its accelerator
+    assert [each.device for each in job.ranks] == ["cuda:0", "cpu"]
+
+
 def test_records_that_cannot_be_compared_are_refused():
     with pytest.raises(UsageError, match="both of rank 1"):
         job_report([a_rank(1, 5), a_rank(1, 6)])
