@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import tensorlens
+from tensorlens.frameworks.queues import batch_bytes
 from tensorlens.frameworks.torch import loaders as queues
 
 pytestmark = [
@@ -476,3 +477,28 @@ def test_what_has_no_queue_is_refused():
     for given in (3, "text", object(), DataLoader, None):
         with pytest.raises(tensorlens.TensorlensError):
             tensorlens.inputs(given)
+
+
+def test_sparse_tensors_count_with_their_indices():
+    # 1000 entries of two int64 and 16 float32, at the diagonal
+    diagonal = torch.arange(1000).repeat(2, 1)
+    hybrid = torch.sparse_coo_tensor(diagonal, torch.ones(1000, 16), (1000, 1000, 16))
+    assert batch_bytes(hybrid) == 1000 * 16 * 4 + 2 * 1000 * 8
+
+
+def test_numbers_of_a_batch_do_not_count_as_items_that_are_looked_at():
+    assert batch_bytes((np.zeros(1000), list(range(1000, 101_001)))) == 8000
+    assert batch_bytes((np.zeros(1000), [None, True, 0.5, 1j] * 50_000)) == 8000
+
+
+class Uncomparable(type):
+    def __eq__(cls, other):
+        raise TypeError
+
+    __hash__ = None
+
+
+def test_a_batch_with_an_odd_class_runs_no_code_of_it():
+    odd = Uncomparable("Odd", (), {})()
+    odd.rows = np.zeros(1000)
+    assert batch_bytes((odd, np.zeros(10))) == 8080

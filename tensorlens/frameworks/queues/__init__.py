@@ -15,6 +15,8 @@ from tensorlens.records.queues import Queue
 
 _MOST_ITEMS = 100_000
 _DEEPEST = 12
+_NUMBERS = {*map(id, (int, float, bool, complex, type(None)))}
+"""``id()`` of types of which a batch may have any number."""
 _NO_BATCH = (type, types.ModuleType, types.FunctionType, types.MethodType)
 
 
@@ -50,7 +52,8 @@ def _memories(batches: Sequence[Any]) -> dict[object, int]:
             key, nbytes = memory
             seen[key] = max(nbytes, seen.get(key, 0))
         elif depth < _DEEPEST:
-            waiting.extend((inner, depth + 1) for inner in _inside(item))
+            inside = (each for each in _inside(item) if id(type(each)) not in _NUMBERS)
+            waiting.extend((inner, depth + 1) for inner in inside)
     return seen
 
 
@@ -70,7 +73,7 @@ def _inside(item: Any) -> Iterator[Any]:
 def _memory(item: Any) -> tuple[object, int] | None:
     """Return what is one memory, with its bytes; None for what holds none itself."""
     kind = type(item)
-    if kind in (bytes, bytearray, str):
+    if kind is bytes or kind is bytearray or kind is str:
         return id(item), len(item)
     with contextlib.suppress(Exception):
         if issubclass(kind, imported("torch", "Tensor")):
@@ -92,6 +95,8 @@ def _of_torch(tensor: Any) -> tuple[object, int]:
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
             return ("torch", storage.data_ptr()), int(storage.nbytes())
+        if tensor.layout is torch.sparse_coo:
+            return id(tensor), int(tensor._indices().nbytes + tensor._values().nbytes)
         return id(tensor), int(tensor.element_size() * tensor._nnz())
 
 
