@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from importlib.util import find_spec
@@ -91,16 +92,25 @@ def _framework(name: str) -> list[Finding]:
         return [Finding(name, False, f"not installed; pip install 'tensorlens[{name}]'")]
     program = [sys.executable, "-m", "tensorlens.frameworks.diagnosis", name]
     try:
-        done = subprocess.run(program, capture_output=True, text=True, timeout=_PATIENCE)
+        done = subprocess.run(
+            program, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
+        )
     except subprocess.TimeoutExpired:
         return [unusable(name, f"its import took more than {_PATIENCE:g} s")]
     except OSError as error:
         return [unusable(name, reason(error))]
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return [unusable(name, last)]
-    return [Finding(**each) for each in json.loads(lines[-1])]
+    found = [] if done.returncode else _findings(done.stdout)
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return found or [unusable(name, last)]
+
+
+def _findings(printed: str) -> list[Finding]:
+    """Return the last that were printed: a framework may print before them, and at its end."""
+    for line in reversed(printed.splitlines()):
+        with suppress(ValueError, TypeError):
+            if found := [Finding(**each) for each in json.loads(line)]:
+                return found
+    return []
 
 
 def _process() -> Finding:

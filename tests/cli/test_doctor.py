@@ -134,6 +134,29 @@ def test_it_fails_when_nothing_can_be_measured(monkeypatch, capsys, tmp_path):
     assert "installed but unusable: refused: nonsense; reinstall tensorflow" in said
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a script stands for Python")
+@pytest.mark.parametrize("last", ["[freed 3 buffers]", "[1, 2]", "{}", "\\377"])
+def test_what_a_framework_prints_at_its_end_is_no_finding(monkeypatch, tmp_path, last):
+    found = '[{"name": "torch 2", "ok": true, "detail": "works"}]'
+    stand_in = tmp_path / "python"
+    stand_in.write_text(f"#!/bin/sh\nprintf '%s\\n' '{found}'\nprintf '{last}\\n'\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    monkeypatch.setattr(doctor, "find_spec", having(doctor.find_spec, "torch"))
+    assert [each for each in doctor.examine() if each.name == "torch 2" and each.ok]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a script stands for Python")
+def test_a_framework_that_tells_nothing_is_a_finding(monkeypatch, tmp_path):
+    stand_in = tmp_path / "python"
+    stand_in.write_text("#!/bin/sh\necho good-bye\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    monkeypatch.setattr(doctor, "find_spec", having(doctor.find_spec, "torch"))
+    (found,) = (each for each in doctor.examine() if each.name == "torch")
+    assert not found.ok and found.detail.startswith("installed but unusable")
+
+
 def having(find, package):
     return lambda name: object() if name == package else find(name)
 
