@@ -145,6 +145,7 @@ def test_warm_up_and_steps_can_be_chosen(folder: Path) -> None:
         ("loop.py", "", 3),
         ("loop.py", "sys.exit(0)", 3),
         ("loop.py", "sys.exit(7)", 7),
+        ("loop.py", "import numpy; sys.exit(numpy.array([1, 2]))", 1),
         ("loop.py", "raise ValueError('mine')", 1),
         ("healthy.py", "", 0),
     ],
