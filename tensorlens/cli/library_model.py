@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 
 from tensorlens.heap import instances
+from tensorlens.heap.attributes import is_subtype
 from tensorlens.user_code import FRAMEWORKS, is_foreign
 
 _LAYERS = {
@@ -32,7 +33,7 @@ def library_model_module() -> str | None:
             if any(getattr(layer, "__dict__", {}).get(each) for each in contents):
                 live[type(layer).__module__] += 1
         for item in list(vars(sys.modules["__main__"]).values()):
-            if isinstance(item, type) and issubclass(item, base):
+            if is_subtype(type(item), type) and issubclass(item, base):
                 named[item.__module__] += 1
     for count in (live, named):
         for name, _ in count.most_common():

@@ -48,8 +48,13 @@ def library(tmp_path):
         ("from zoo.model import Block", "Block()", True),
         ("", "LIVE", True),
         ("", "torch.nn.Linear(4, 4)", False),
+        (
+            "import weakref\ndead = weakref.proxy({1})\nfrom zoo.model import Block",
+            "Block()",
+            True,
+        ),
     ],
-    ids=["class in the main module", "live model", "only the framework's layers"],
+    ids=["class in the main module", "live model", "only the framework's layers", "dead proxy"],
 )
 def test_lines_of_a_library_model_are_pointed_to(library, tmp_path, imports, model, pointed):
     if model == "LIVE":
