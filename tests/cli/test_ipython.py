@@ -139,6 +139,13 @@ def test_a_name_that_the_cell_only_assigns_is_refused_in_one_line(shell):
     assert "ran" not in text.split()
 
 
+def test_a_cell_that_is_refused_leaves_no_name_behind(shell):
+    before = set(shell.user_ns)
+    text, _ = run(shell, "%%tlrun -f nosuch\n1")
+    assert "-f nosuch: NameError" in text
+    assert {each for each in set(shell.user_ns) - before if each.startswith("__")} == set()
+
+
 def test_quotes_and_dashes_in_a_statement_are_its_own(shell):
     run(shell, """%tlrun -q -f grow z = grow(-1) - len("a -f b  c")""")
     assert shell.user_ns["z"] == 0 - 9

@@ -52,7 +52,7 @@ class ProfiledSource:
             tree.body = tree.body[len(imports) :]
             self._exec(self._shell.compile(ast.Module(imports, []), filename, "exec"))
         if is_cell:
-            self._show_the_last(tree)
+            _show_the_last(tree)
         with _syntax_in_one_line():
             code: types.CodeType = self._shell.compile(tree, filename, "exec")
         if functions:
@@ -64,6 +64,8 @@ class ProfiledSource:
     def run(self, code: types.CodeType) -> None:
         """Run what was compiled."""
         __tracebackhide__ = True
+        if _SHOW in code.co_names:
+            self._namespace[_SHOW] = self._shell.displayhook
         try:
             self._exec(self._profiler.exchange(code))
         finally:
@@ -72,13 +74,6 @@ class ProfiledSource:
     def _exec(self, code: types.CodeType) -> None:
         __tracebackhide__ = True
         exec(code, self._shell.user_global_ns, self._namespace)
-
-    def _show_the_last(self, tree: ast.Module) -> None:
-        """Have the value of a cell's last expression shown, as that of any cell is."""
-        if tree.body and isinstance(last := tree.body[-1], ast.Expr):
-            self._namespace[_SHOW] = self._shell.displayhook
-            show = ast.copy_location(ast.Name(_SHOW, ast.Load()), last.value)
-            last.value = ast.copy_location(ast.Call(show, [last.value], []), last.value)
 
     def _add_functions(self, texts: Sequence[str], code: types.CodeType) -> None:
         """Add what the code itself defines by that name, else what the namespace has."""
@@ -95,6 +90,13 @@ class ProfiledSource:
                 if not isinstance(error, TensorlensError):
                     reason = f"-f {text}: {type(error).__name__}: {error}"
                 raise UsageError(reason) from None
+
+
+def _show_the_last(tree: ast.Module) -> None:
+    """Have the value of a cell's last expression shown, as that of any cell is."""
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+        show = ast.copy_location(ast.Name(_SHOW, ast.Load()), last.value)
+        last.value = ast.copy_location(ast.Call(show, [last.value], []), last.value)
 
 
 def _add_cell(profiler: LineProfiler, cell: types.CodeType, lines: list[str]) -> None:
