@@ -279,7 +279,7 @@ def _suggest(args: argparse.Namespace) -> int:
 
 def _recording_or_program(typed: str) -> Any:
     """Return the recording in a file, where it is one; else the program as it was typed."""
-    if typed.endswith(".py") or ":" in typed or not Path(typed).is_file():
+    if typed.endswith(".py") or not Path(typed).is_file():
         return typed
     from tensorlens.loading import load
     from tensorlens.recording.recordings import Recording

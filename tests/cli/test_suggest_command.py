@@ -114,6 +114,12 @@ def test_a_program_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("train.py" in line for line in details)
 
 
+def test_a_file_with_a_colon_in_its_name_is_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run-12:30.tlens").write_bytes(b"nothing")
+    assert main(["suggest", "run-12:30.tlens"]) == 1
+    assert "module" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
