@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorlens.cli.output import DocumentStream, Output
+from tensorlens.cli.output import DocumentStream, Output, say
 from tensorlens.cli.program import Program, program_of
 
 
@@ -31,6 +32,7 @@ class Invocation:
             TensorlensError: the program cannot be found or read.
         """
         program = program_of(words)
+        _note_options(args.parser, program)
         program.prepare()
         document = DocumentStream() if args.json else None
         return cls(program, words, shlex.split(args.parser.prog), output, document)
@@ -48,3 +50,16 @@ class Invocation:
     def not_written(self) -> str:
         """Return what it means for the file that there is nothing to write."""
         return "" if self.output is None else f", so {self.output.typed} was not written"
+
+
+def _note_options(parser: argparse.ArgumentParser, program: Program) -> None:
+    """Say which options of ours stand where they go to a program that does not name them."""
+    name, words, source = program.name, program.argv[1:], program.content
+    ours = {each for each in parser._option_string_actions if each not in ("-m", "-h", "--help")}
+    given = dict.fromkeys(option for each in words if (option := each.partition("=")[0]) in ours)
+    if source is None:
+        return
+    unnamed = [each for each in given if not re.search(f"""["']{each}["']""".encode(), source)]
+    if unnamed:
+        options = " ".join(unnamed)
+        say(f"note: {options} after {name} goes to {name}; for tensorlens, put it before {name}")

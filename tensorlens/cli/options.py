@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from tensorlens import config
-from tensorlens.cli.output import say
 from tensorlens.errors import UsageError
 from tensorlens.render import ENDINGS, RECORDING_ENDINGS, either
 from tensorlens.render.view import View
@@ -143,27 +140,11 @@ def add_program(parser: argparse.ArgumentParser) -> None:
 def words_of(args: argparse.Namespace) -> list[str]:
     """Return the words that name the program; without any it is a usage error."""
     if args.module:
-        _note_options(args.parser, args.module)
         return ["-m", *args.module]
     rest: list[str] = args.script[1:] if args.script[:1] == ["--"] else args.script
     if not rest:
         args.parser.error("give a SCRIPT, or -m MODULE")
-    _note_options(args.parser, rest)
     return rest
-
-
-def _note_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Say which options of ours stand where they go to a program that does not name them."""
-    name, *rest = words
-    ours = {each for each in parser._option_string_actions if each not in ("-m", "-h", "--help")}
-    given = dict.fromkeys(option for each in rest if (option := each.partition("=")[0]) in ours)
-    source = ""
-    with suppress(OSError):
-        source = Path(name).read_text(errors="replace") if given else ""
-    unnamed = [each for each in given if f'"{each}"' not in source and f"'{each}'" not in source]
-    if unnamed:
-        options = " ".join(unnamed)
-        say(f"note: {options} after {name} goes to {name}; for tensorlens, put it before {name}")
 
 
 def add_step_options(

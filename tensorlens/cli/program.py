@@ -53,15 +53,20 @@ class Program:
     _host: Any = field(default=None, repr=False)
 
     @property
+    def content(self) -> bytes | None:
+        """The content of its source file; None where there is none that can be read."""
+        if self.source is None and self.filename is not None:
+            with suppress(OSError):
+                return Path(self.filename).read_bytes()
+        return self.source
+
+    @property
     def is_unmarked(self) -> bool:
         """Whether it is the user's own code, and nothing in it names tensorlens."""
         if self.filename is None or is_foreign(self.filename):
             return False
-        source = self.source
-        if source is None:
-            with suppress(OSError):
-                source = Path(self.filename).read_bytes()
-        return source is not None and b"tensorlens" not in source
+        content = self.content
+        return content is not None and b"tensorlens" not in content
 
     def prepare(self) -> None:
         """Give the process the program's ``sys.argv`` and ``sys.path``."""

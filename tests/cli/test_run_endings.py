@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from commands import environment, own_lines, program_lines
+from commands import ROOT, environment, own_lines, program_lines
 
 from tensorlens import load
 from tensorlens.cli import main
@@ -171,6 +173,29 @@ def test_option_after_a_program_that_does_not_name_it_is_noted(
         "tensorlens: note: -o after program.py goes to program.py; for tensorlens, put it before "
         "program.py"
     )
+    assert own_lines(done.stderr).count(note) == notes
+
+
+@pytest.mark.parametrize(
+    ("source", "notes"), [("own = ['-o']", 0), ("own = []", 1), (None, 0)], ids=str
+)
+@pytest.mark.parametrize("name", ["pk.train", "pk"])
+def test_option_after_a_module_is_looked_for_in_its_file(
+    tmp_path: Path, name: str, source: str | None, notes: int
+) -> None:
+    file = "pk/train.py" if name == "pk.train" else "pk/__main__.py"
+    if source is None:
+        # of what lies in an archive there is no file
+        with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
+            archive.writestr(file, "")
+            archive.writestr("pk/__init__.py", "")
+    else:
+        (tmp_path / "pk").mkdir()
+        (tmp_path / file).write_text(source)
+    words = ("-m", "tensorlens", "run", "-m", name, "-o", "out.json")
+    done = python(tmp_path, *words, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path / 'lib.zip'}")
+    assert done.returncode == 0, done.stderr
+    note = f"tensorlens: note: -o after {name} goes to {name}; for tensorlens, put it before {name}"
     assert own_lines(done.stderr).count(note) == notes
 
 
