@@ -62,8 +62,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any
     ) -> None:
         """The trainer logs: the figures go with it."""
-        if logs is None or any(name.startswith("eval_") for name in logs):
-            # of an evaluation: the figures are of training steps
+        if logs is None or any(map(_is_of_an_evaluation, logs)):
+            # the figures are of training steps
             return
         figures = self.monitor.metrics()
         logs.update(figures)
@@ -73,6 +73,12 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The training has ended."""
         self.monitor.end()
+
+
+def _is_of_an_evaluation(name: str) -> bool:
+    """Tell whether a name is of an evaluation's log; of another prefix it has the speed alone."""
+    is_speed = name.endswith(("_runtime", "_samples_per_second"))
+    return name.startswith("eval_") or (is_speed and not name.startswith("train_"))
 
 
 def _begins(trainer: Trainer) -> None:

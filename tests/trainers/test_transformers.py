@@ -3,6 +3,7 @@
 import gc
 import inspect
 import json
+import types
 import weakref
 
 import pytest
@@ -245,6 +246,26 @@ def test_an_evaluation_does_not_take_the_figures_of_training(tmp_path):
     for logs in run.state.log_history:
         has_figures = any(name.startswith("memory/") for name in logs)
         assert has_figures == ("loss" in logs)
+
+
+@pytest.mark.parametrize(
+    ("logs", "is_of_training"),
+    [
+        ({"test_loss": 1.0, "test_runtime": 2.0, "test_samples_per_second": 3.0}, False),
+        ({"eval_loss": 1.0}, False),
+        ({"loss": 1.0, "epoch": 1.0}, True),
+        ({"train_runtime": 2.0, "train_samples_per_second": 3.0, "train_loss": 1.0}, True),
+    ],
+)
+def test_a_log_of_an_evaluation_is_left_alone(monkeypatch, logs, is_of_training):
+    callback = MemoryCallback()
+    monkeypatch.setattr(callback.monitor, "metrics", lambda: {"memory/peak": 1})
+    state = types.SimpleNamespace(log_history=[dict(logs)])
+    callback.on_log(None, state, None, logs)
+    assert [("memory/peak" in each) for each in (logs, state.log_history[-1])] == [
+        is_of_training,
+        is_of_training,
+    ]
 
 
 class Own(transformers.Trainer):
