@@ -109,6 +109,13 @@ def test_bad_input_gets_one_line_before_any_test_runs(run):
     result.stderr.fnmatch_lines(["ERROR: tensorlens: there is no file *; --tensorlens-update *"])
 
 
+def test_a_word_after_the_option_that_is_no_number_is_told_what_to_write(run):
+    result = run("--tensorlens", "test_it.py", test_it="def test_a(): pass")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    text = "'test_it.py' is no number: write --tensorlens=10, or put it after the tests"
+    result.stderr.fnmatch_lines([f"*--tensorlens: {text}"])
+
+
 def test_the_fixture_tells_a_test_what_it_took(run):
     source = """
 import pytest

@@ -5,6 +5,7 @@ It imports no framework, and does nothing for a test without one of its markers 
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--tensorlens",
         nargs="?",
-        type=int,
+        type=_number,
         const=10,
         default=0,
         metavar="N",
@@ -44,6 +45,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini("tensorlens_baseline", "file of the peaks that tests must not exceed")
     parser.addini("tensorlens_tolerance", "by how much they may: 5%", default="5%")
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        hint = "write --tensorlens=10, or put it after the tests"
+        raise argparse.ArgumentTypeError(f"{text!r} is no number: {hint}") from None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -38,8 +38,8 @@ class Peaks:
         if not adapters():
             raise UsageError("no framework was imported")
         self._device = None if device is None else device_name(device)
-        self.unknown = ""
-        """Why a device is left out, the host's memory first; empty where none is."""
+        self.unknown: dict[str, str] = {}
+        """Device that is left out to the reason."""
         self.found: dict[str, int] = {}
         """Device to bytes, as of the last :meth:`read`."""
         self._recording: LiveRecording | None = record() if names else None
@@ -62,9 +62,7 @@ class Peaks:
             before = self._before.get(name, 0)
             if level.peak < 0:
                 reason = counter.missing.get("peak", "")
-                self.unknown = self.unknown or f"no peak of {name} is known" + (
-                    f": {reason}" if reason else ""
-                )
+                self.unknown[name] = f"no peak of {name} is known{reason and f': {reason}'}"
             elif before >= 0:
                 self.found[name] = max(level.peak - before, self.found.get(name, 0))
         return self.found
@@ -126,8 +124,8 @@ class TensorMemory:
         name = device_name(device)
         found = peaks.read().get(name)
         if found is None:
-            if peaks.unknown and name in peaks.unknown:
-                raise UsageError(peaks.unknown)
+            if name in peaks.unknown:
+                raise UsageError(peaks.unknown[name])
             return 0
         return found
 

@@ -43,7 +43,8 @@ class Baseline:
                 lines.append(
                     f"{device}: {format_bytes(now)} at the highest instant of the test,"
                     f" {format_bytes(before)} in {self._path}"
-                    f" (tolerance {self._tolerance:.0%}; --tensorlens-update takes the new figure)"
+                    f" (tolerance {100 * self._tolerance:g}%; --tensorlens-update takes the new"
+                    " figure)"
                 )
         return "\n".join(lines)
 

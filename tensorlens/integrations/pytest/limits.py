@@ -55,7 +55,7 @@ class Limits:
             self.refused += (f"the test itself imported {name}" for name in arrivals(watched))
             if self.peaks is not None:
                 self.peaks.end()
-                self.refused += filter(None, [self.peaks.unknown])
+                self.refused += self.peaks.unknown.values()
             if self.stretch is not None:
                 self.stretch.end()
 

@@ -17,6 +17,14 @@ def test_what_is_no_baseline_is_not_taken_for_one(content, tmp_path):
             Baseline(path, 0.05, update)
 
 
+@pytest.mark.parametrize(("tolerance", "text"), [(0.05, "5%"), (0.005, "0.5%"), (0.0, "0%")])
+def test_an_excess_tells_its_tolerance(tolerance, text, tmp_path):
+    path = tmp_path / "peaks.json"
+    path.write_text('{"version": 1, "tests": {"a": {"cpu": 1000}}}', "utf-8")
+    said = Baseline(path, tolerance, False).excess("a", {"cpu": 2000})
+    assert f"(tolerance {text}; " in said
+
+
 def test_tolerances():
     assert [tolerance_of(text) for text in ("5%", "0.05", "0")] == [0.05, 0.05, 0]
     for text in ("lots", "-1%", "nan", ""):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tensorlens.errors import UsageError
 from tensorlens.frameworks import registry
 from tensorlens.integrations import Limits
 from tensorlens.integrations import assertions as limits
@@ -25,25 +26,36 @@ def peaks_of(monkeypatch, device, missing, peak=-1):
     return limits.Peaks(device, names=False, region=region)
 
 
-@pytest.mark.parametrize(("device", "said"), [(None, "cpu"), ("cpu", "cpu"), ("cuda:0", "cuda:0")])
+@pytest.mark.parametrize(
+    ("device", "said"), [(None, ("cpu", "cuda:0")), ("cpu", ("cpu",)), ("cuda:0", ("cuda:0",))]
+)
 def test_what_has_no_peak_is_left_out_and_said(monkeypatch, device, said):
     peaks = peaks_of(monkeypatch, device, {"peak": "none is kept"})
     peaks.end()
-    assert peaks.unknown == f"no peak of {said} is known: none is kept"
+    assert peaks.unknown == {each: f"no peak of {each} is known: none is kept" for each in said}
     assert peaks.found == {}
+
+
+def test_every_device_without_a_peak_is_refused(monkeypatch):
+    peaks = peaks_of(monkeypatch, None, {"peak": "none is kept"})
+    monkeypatch.setattr(limits, "Peaks", lambda *_, **__: peaks)
+    memory = limits.TensorMemory()
+    for device in ("cpu", "cuda:0"):
+        with pytest.raises(UsageError, match=f"no peak of {device} is known: none is kept"):
+            memory.peak(device)
 
 
 def test_host_memory_with_a_peak_is_checked(monkeypatch):
     peaks = peaks_of(monkeypatch, None, {}, peak=160)
     peaks.end()
-    assert (peaks.unknown, peaks.found) == ("", {"cpu": 60, "cuda:0": 60})
+    assert (peaks.unknown, peaks.found) == ({}, {"cpu": 60, "cuda:0": 60})
 
 
 def test_what_is_only_known_at_the_end_is_said_too(monkeypatch):
     def end():
-        peaks.unknown = "no peak of cuda:0 is known"
+        peaks.unknown["cuda:0"] = "no peak of cuda:0 is known"
 
-    peaks = SimpleNamespace(unknown="", end=end)
+    peaks = SimpleNamespace(unknown={}, end=end)
     monkeypatch.setattr(limits, "Peaks", lambda device: peaks)
     monkeypatch.setattr(registry, "adapters", lambda: ["one"])
     asked = Limits(memory=1)
