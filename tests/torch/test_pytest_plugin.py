@@ -283,3 +283,31 @@ def test_next():
         "-x",
     )
     found.assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "outcomes"),
+    [((), {"passed": 2, "warnings": 1}), (("-W", "error"), {"passed": 1, "failed": 1})],
+)
+def test_a_limit_that_cannot_be_judged_is_a_warning(results, options, outcomes) -> None:
+    found = results(
+        """
+from tensorlens.leaks import Stretch
+
+def fail(self):
+    raise RuntimeError("inner")
+
+Stretch.remains = fail
+
+@pytest.mark.limit_tensor_leaks("0 B")
+def test_first():
+    pass
+
+def test_next():
+    pass
+""",
+        *options,
+    )
+    found.assert_outcomes(**outcomes)
+    found.stdout.fnmatch_lines(["*a limit on tensors was not checked: inner"])
+    found.stdout.no_fnmatch_line("*INTERNALERROR*")

@@ -17,6 +17,7 @@ from tensorlens.integrations.pytest.limits import Limits, excess_text, limits_of
 
 if TYPE_CHECKING:
     from tensorlens.integrations.pytest.assertions import TensorMemory
+    from tensorlens.leaks.residue import LineResidue, Stretch
 
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
@@ -142,8 +143,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     finally:
         stop()
         peaks, limits.peaks = limits.peaks, None
-    for reason in limits.refused:
-        item.warn(pytest.PytestWarning(f"a limit on tensors was not checked: {reason}"))
+    _warn_of_refusals(item, limits)
     text = "" if peaks is None or limits.memory is None else peaks.over(limits.memory)
     if text:
         pytest.fail(text, pytrace=False)
@@ -153,22 +153,33 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def _judge_leaks(item: pytest.Item, limits: Limits, reports: Sequence[pytest.TestReport]) -> None:
     """Let the test fail if it has left too much behind."""
     stretch, limits.stretch = limits.stretch, None
-    if stretch is None or limits.leaks is None:
+    if stretch is None:
+        return
+    call = next((each for each in reports if each.when == "call"), None)
+    if call is None or not all(each.passed for each in reports) or hasattr(call, "wasxfail"):
+        limits.safely(stretch.close)
         return
     try:
-        call = next((each for each in reports if each.when == "call"), None)
-        if call is None or not all(each.passed for each in reports) or hasattr(call, "wasxfail"):
-            return
-        remains = stretch.remains()
-    finally:
-        stretch.close()
-    if sum(each.nbytes for each in remains) > limits.leaks:
+        _check_leaks(item, limits, stretch)
+    except (pytest.fail.Exception, pytest.PytestWarning):
         call.outcome = "failed"
-        call.longrepr = _failure(item, excess_text(remains, limits.leaks))
+        call.longrepr = item.repr_failure(pytest.ExceptionInfo.from_current())
 
 
-def _failure(item: pytest.Item, text: str) -> Any:
+def _check_leaks(item: pytest.Item, limits: Limits, stretch: Stretch) -> None:
+    """Raise what lets the test fail: also a warning, where warnings are errors."""
+    remains: list[LineResidue] = []
     try:
-        pytest.fail(text, pytrace=False)
-    except pytest.fail.Exception:
-        return item.repr_failure(pytest.ExceptionInfo.from_current())
+        limits.safely(lambda: remains.extend(stretch.remains()))
+    finally:
+        limits.safely(stretch.close)
+    _warn_of_refusals(item, limits)
+    limit = limits.leaks or 0
+    if sum(each.nbytes for each in remains) > limit:
+        pytest.fail(excess_text(remains, limit), pytrace=False)
+
+
+def _warn_of_refusals(item: pytest.Item, limits: Limits) -> None:
+    refused, limits.refused = limits.refused, []
+    for reason in refused:
+        item.warn(pytest.PytestWarning(f"a limit on tensors was not checked: {reason}"))

@@ -39,7 +39,6 @@ class Limits:
     def watch(self) -> Callable[[], None]:
         """Watch from now on, if a framework is there; return what ends that."""
         from tensorlens.frameworks.registry import adapters, arrivals
-        from tensorlens.guards import is_from_a_handler
         from tensorlens.integrations.pytest.assertions import Peaks
         from tensorlens.leaks.residue import Stretch
 
@@ -59,17 +58,19 @@ class Limits:
             if self.stretch is not None:
                 self.stretch.end()
 
-        def safely(act: Callable[[], None]) -> None:
-            # the test's own exception is not to give way to ours
-            try:
-                act()
-            except Exception as error:
-                if is_from_a_handler(error):
-                    raise
-                self.refused.append(str(error) or type(error).__name__)
+        self.safely(begin)
+        return lambda: self.safely(stop)
 
-        safely(begin)
-        return lambda: safely(stop)
+    def safely(self, act: Callable[[], None]) -> None:
+        """Let no failure of ours out: the test's own exception is not to give way to it."""
+        from tensorlens.guards import is_from_a_handler
+
+        try:
+            act()
+        except Exception as error:
+            if is_from_a_handler(error):
+                raise
+            self.refused.append(str(error) or type(error).__name__)
 
 
 def limits_of(item: pytest.Item, leaks: pytest.Mark | None, memory: pytest.Mark | None) -> Limits:
