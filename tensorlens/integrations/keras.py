@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -86,6 +87,8 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.file = file
         self._devices = {devices} if isinstance(devices, str) else devices and {*devices}
         self._follower: Follower | None = None
+        self._is_in_fit = False
+        """Whether the loop that began last is Keras's own ``fit``, or inside one."""
         self._last: LoopReport | None = None
         self.is_on = True
         self._functions = WatchedFunctions(self._failed)
@@ -145,6 +148,10 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             self._follower = Follower(notes=_notes())
             # where an exception ended the loop, nobody says so
             weakref.finalize(self, self._follower.close).atexit = False
+        before, self._is_in_fit = self._is_in_fit, _fit_runs()
+        if kind == EVALUATE and before and not self._is_in_fit:
+            # the fit has ended, by an exception or not: this is no validation
+            self._leave()
         self._follower.begin(kind)
         if self.explain_oom:
             self._functions.watch(self.model, kind)
@@ -188,6 +195,17 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._functions.release()
         if self._follower is not None:
             self._follower.close()
+
+
+def _fit_runs() -> bool:
+    """Tell whether this thread is inside of Keras's own ``fit``."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if frame.f_code.co_name == FIT and module.startswith("keras."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _notes() -> list[str]:

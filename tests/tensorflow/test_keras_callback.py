@@ -116,6 +116,37 @@ def test_evaluate_and_predict() -> None:
     assert (memory.report.kind, memory.report.epochs[0].batches) == ("predict", 3)
 
 
+class Boom(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise RuntimeError("boom")
+
+
+def test_evaluate_after_a_fit_that_another_callback_ended() -> None:
+    net, memory = model(), quiet()
+    with pytest.raises(RuntimeError, match="boom"):
+        net.fit(X, Y, batch_size=4, epochs=2, verbose=0, callbacks=[memory, Boom()])
+    net.evaluate(X, Y, batch_size=4, verbose=0, callbacks=[memory])
+    assert (memory.report.kind, memory.report.epochs[0].batches) == ("evaluate", 6)
+    # a fit that runs is still one
+    net.fit(X, Y, batch_size=4, verbose=0, validation_data=(X, Y), callbacks=[memory])
+    assert memory.report.kind == "fit" and memory.report.epochs[0].validation
+
+
+def test_evaluate_inside_a_loop_that_is_not_of_keras_is_its_validation() -> None:
+    net, memory = model(), quiet()
+    memory.set_model(net)
+
+    def begin() -> None:
+        memory.on_train_begin()
+        memory.on_epoch_begin(0)
+
+    begin()
+    net.evaluate(X, Y, batch_size=4, verbose=0, callbacks=[memory])
+    memory.on_epoch_end(0, {})
+    memory.on_train_end()
+    assert memory.report.kind == "fit" and memory.report.epochs[0].validation
+
+
 def test_an_end_of_data_is_no_failure() -> None:
     net, memory = model(), quiet()
     data = tf.data.Dataset.from_generator(
