@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -22,14 +21,13 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler
 from tensorlens.frameworks.registry import adapters, ask, supported, when_one_arrives
-from tensorlens.leaks.watch import LoopJudge
+from tensorlens.leaks.watch import LoopJudge, suspends
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
 from tensorlens.render import ENDINGS, either
 from tensorlens.streams import for_stream, write
 
 _LEAK_FOUND = 3
-_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _EPILOG = """\
 examples:
@@ -184,7 +182,7 @@ class WatchedRun:
     def _decorate(self, function: Any, named: bool) -> Any:
         if not named:
             return function
-        if getattr(getattr(function, "__code__", None), "co_flags", 0) & _SUSPENDS:
+        if suspends(function):
             self._state = "is a generator or coroutine: name the function that runs it"
             return function
         self._state = "was never called"

@@ -46,6 +46,8 @@ class Inspection:
     unseen: list[float]
     """Bytes a step of groups that grew besides, the smallest, which nobody has looked at."""
     notes: list[str]
+    is_blind: bool
+    """Whether no framework tells of single blocks."""
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ def inspect(loop: WatchedLoop) -> Inspection:
             groups, more = _populations(look, gone)
             growth += more
         found += (_without_garbage(each, gone) for each in groups)
-    return Inspection(found, growth, unseen, notes)
+    return Inspection(found, growth, unseen, notes, is_blind=not looks)
 
 
 def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from tensorlens.frameworks.base import UNKNOWN, Adapter, StepFigures, Steps
 from tensorlens.frameworks.registry import ask, left_out
 
+NO_BLOCKS = "the counter of host memory that is in use does not know blocks"
+
 
 class LoopSteps:
     """Follows a loop's steps from now on, in all frameworks that can.

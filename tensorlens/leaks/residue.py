@@ -11,7 +11,7 @@ from tensorlens.frameworks.base import LeftBlocks, Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.survivors import Survivor
 from tensorlens.leaks.growth.retained import paths_of
-from tensorlens.leaks.loop_steps import LoopSteps
+from tensorlens.leaks.loop_steps import NO_BLOCKS, LoopSteps
 from tensorlens.leaks.report import source_of
 from tensorlens.records.tensors import SourceLine
 
@@ -53,7 +53,7 @@ class Stretch:
         self._steps.begin()
         if all(part.left(0) is None for part in self._steps.parts.values()):
             self._steps.close()
-            raise UsageError("the counter of host memory that is in use does not know blocks")
+            raise UsageError(NO_BLOCKS)
         self._allocated = self._steps.allocated()
 
     def end(self) -> None:

@@ -14,6 +14,7 @@ from tensorlens.leaks.growth.samples import WatchedLoop, balance
 from tensorlens.leaks.host import HostSample, growing_arrays, host_growth
 from tensorlens.leaks.inspection import Inspection, inspect
 from tensorlens.leaks.leak_records import leak_of, with_models_as_one
+from tensorlens.leaks.loop_steps import NO_BLOCKS
 from tensorlens.leaks.report import (
     Balance,
     Growth,
@@ -63,6 +64,8 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     text = _headline(watched, listed, grown, sums)
     if seen.notes and not listed:
         text = f"not clear: {seen.notes[0]}"
+    elif seen.is_blind:
+        text = f"not clear: {NO_BLOCKS} (see tensorlens doctor)"
     notes = (*_left_out(seen), *_hidden(listed), *seen.notes)
     return _report(watched, tuple(listed), tuple(grown), text, notes, sums)
 

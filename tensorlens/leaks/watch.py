@@ -128,10 +128,17 @@ class LeakWatch:
         steps = self._on("stop()")
         try:
             self._report = self.result()
+        except Exception as failure:
+            self._report = self._without_verdict(f"not clear: {reason(failure)}")
+            raise
         finally:
             self._steps = None
             steps.close()
         return self._report
+
+    def _without_verdict(self, why: str) -> LeakReport:
+        made, warmup = self._made, min(self._warmup, self._made)
+        return LeakReport((), (), made - warmup, warmup, {}, why, stride=self._stride)
 
     @property
     def count(self) -> int:
@@ -228,11 +235,17 @@ def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> Lea
         warmup: how many calls come before, which do not count.
 
     Raises:
-        UsageError: ``step`` cannot be called, or there are too few steps to tell.
+        UsageError: ``step`` cannot be called, its call runs nothing, or there are too few steps to
+            tell.
         Exception: whatever ``step`` raises.
     """
     if not callable(step):
         raise UsageError("find_leaks() takes a function that does one step")
+    if suspends(step):
+        raise UsageError(
+            "find_leaks() takes a function that does one step: a call of a generator or coroutine "
+            "function runs nothing; give lambda: asyncio.run(step()), or use LeakWatch in the loop"
+        )
     if steps < 2:
         raise UsageError(f"steps={steps}: at least 2 are needed to tell growth from a first step")
     numbered = _takes_a_number(step)
@@ -246,6 +259,12 @@ def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> Lea
                 step()
             watch.step()
     return watch.report
+
+
+def suspends(function: Any) -> bool:
+    """Tell whether a call of a function runs nothing of it: of a generator's or a coroutine's."""
+    kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(is_one(function) for is_one in kinds)
 
 
 def _takes_a_number(step: Callable[..., Any]) -> bool:

@@ -150,3 +150,11 @@ def test_growth_of_recorded_steps_and_the_difference_of_snapshots():
 
 def kept_of(snapshot):
     return [each for each in snapshot.tensors if each.shape == (100,)]
+
+
+def test_tensors_that_nobody_counts_are_no_leak_and_no_none(monkeypatch):
+    monkeypatch.setenv("TENSORLENS_COUNTER", "heap")
+    kept = []
+    report = tensorlens.find_leaks(lambda: kept.append(tf.fill((8,), 2.5)))
+    assert report.verdict.startswith("not clear: the counter of host memory that is in use does n")
+    assert report.notes == ("tensors on cpu are not followed: TENSORLENS_COUNTER asks for heap",)

@@ -316,6 +316,13 @@ def test_without_a_compiler(device, monkeypatch):
     )
 
 
+def test_a_host_that_nobody_counts_is_a_note(device, monkeypatch):
+    monkeypatch.setenv("TENSORLENS_COUNTER", "heap")
+    report = find_leaks(lambda: None)
+    assert report.verdict == "no leak: nothing stays behind in any of 5 steps"
+    assert report.notes == ("tensors on cpu are not followed: TENSORLENS_COUNTER asks for heap",)
+
+
 class TestThreadsWithoutPython:
     """Autograd runs a pass over an accelerator's tensors on threads of its own."""
 

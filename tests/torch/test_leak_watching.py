@@ -1,6 +1,7 @@
 """Watching changes nothing, and survives what loops do to it."""
 
 import contextlib
+import functools
 import gc
 import threading
 import weakref
@@ -11,6 +12,7 @@ from torch import nn
 
 from tensorlens import LeakWatch, find_leaks
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.torch import loop_steps
 
 STEPS = 8
 
@@ -66,6 +68,59 @@ def test_errors_of_a_step_come_through(kind):
     assert len(kept) == 6
     # the watch is off: the next one is told nothing of it
     assert find_leaks(leaking([])).leaks[0].tensors_per_step == 1
+
+
+@pytest.mark.parametrize("source", ["heap", "resident"])
+@pytest.mark.parametrize("numel", [1_000_000, 4])
+def test_tensors_that_nobody_counts_are_no_leak_and_no_none(monkeypatch, source, numel):
+    monkeypatch.setenv("TENSORLENS_COUNTER", source)
+    kept = []
+    report = find_leaks(lambda: kept.append(torch.ones(numel)))
+    assert report.verdict == (
+        "not clear: the counter of host memory that is in use does not know blocks "
+        "(see tensorlens doctor)"
+    )
+    assert report.notes == (
+        f"tensors on cpu are not followed: TENSORLENS_COUNTER asks for {source}",
+    )
+
+
+async def asleep():
+    raise AssertionError("it never runs")
+
+
+async def asleep_and_giving():
+    yield
+
+
+class Asleep:
+    async def step(self):
+        raise AssertionError("it never runs")
+
+
+def giving():
+    yield
+
+
+@pytest.mark.parametrize(
+    "step",
+    [asleep, asleep_and_giving, giving, Asleep().step, functools.partial(asleep)],
+)
+def test_a_function_whose_call_runs_nothing_is_refused(step):
+    with pytest.raises(UsageError, match="a call of a generator or coroutine function runs noth"):
+        find_leaks(step)
+
+
+def test_a_verdict_that_fails_says_why(monkeypatch, capsys):
+    def fail(*_):
+        raise RuntimeError("inner")
+
+    monkeypatch.setattr(loop_steps.TorchSteps, "left", fail)
+    report = find_leaks(lambda: None)
+    assert report.verdict == "not clear: RuntimeError: inner"
+    assert (report.steps, report.warmup, bool(report)) == (6, 2, False)
+    assert str(report).startswith("Not clear: RuntimeError: inner\n")
+    assert capsys.readouterr().err == "tensorlens: no leaks are told: RuntimeError: inner\n"
 
 
 def test_a_loop_that_failed_is_not_judged():

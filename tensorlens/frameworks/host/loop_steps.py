@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tensorlens.frameworks.base import Counter, LeftBlocks, StepFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.counters import forced_source
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import SourceLine
 
@@ -20,11 +21,15 @@ class HostSteps:
     Args:
         counter: of host memory.
         allocator: that counts exactly; None where the counter is a fallback.
+        reason: why it is one; None where it was asked for.
     """
 
-    def __init__(self, counter: Counter, allocator: NativeAllocator | None) -> None:
+    def __init__(
+        self, counter: Counter, allocator: NativeAllocator | None, reason: str | None
+    ) -> None:
         self._counter = counter
         self._allocator = allocator
+        self._reason = reason
         self._lines: dict[int, SourceLine | None] = {-1: None}
         self._begun: list[int] = []
         """The eras in which this loop's steps began: several loops may be followed at once."""
@@ -65,6 +70,13 @@ class HostSteps:
     def device(self, birth: int) -> str:
         """Return the device of the blocks with a number in the figures."""
         return "cpu"
+
+    def notes(self) -> list[str]:
+        """Return lines for the report on what could not be followed."""
+        if self._allocator is not None:
+            return []
+        reason = self._reason or f"TENSORLENS_COUNTER asks for {forced_source()}"
+        return [f"tensors on cpu are not followed: {reason}"]
 
     def _set_era(self, era: int) -> None:
         if self._allocator is not None:

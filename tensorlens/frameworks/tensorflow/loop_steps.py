@@ -39,7 +39,7 @@ class TensorflowSteps(HostSteps):
 
     def __init__(self) -> None:
         self._unwatch = watch()
-        super().__init__(cpu.cpu_counter(), cpu.allocator())
+        super().__init__(cpu.cpu_counter(), cpu.allocator(), cpu.fallback_reason())
         self._traces = Traces()
 
     def figures(self) -> StepFigures:
@@ -48,7 +48,7 @@ class TensorflowSteps(HostSteps):
 
     def notes(self) -> list[str]:
         """Return lines for the report on what could not be followed."""
-        notes = self._traces.notes(self._stride * (len(self._begun) - 1))
+        notes = super().notes() + self._traces.notes(self._stride * (len(self._begun) - 1))
         used = ", ".join(used_devices())
         if used:
             notes.append(

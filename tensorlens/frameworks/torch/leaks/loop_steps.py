@@ -66,7 +66,7 @@ class TorchSteps(HostSteps):
 
     def __init__(self) -> None:
         self._unwatch = cpu.watch()
-        super().__init__(cpu.cpu_counter(), cpu.allocator())
+        super().__init__(cpu.cpu_counter(), cpu.allocator(), cpu.fallback_reason())
         self._devices: DeviceSteps | None = None
         self._no_devices = "its allocator reports no blocks"
         try:
@@ -93,10 +93,13 @@ class TorchSteps(HostSteps):
 
     def notes(self) -> list[str]:
         """Return lines for the report on what could not be followed."""
+        notes = super().notes()
         if self._devices is not None:
-            return self._devices.notes()
+            return notes + self._devices.notes()
         reason = self._no_devices
-        return [f"{device} is not followed step by step: {reason}" for device in used_devices()]
+        return notes + [
+            f"{device} is not followed step by step: {reason}" for device in used_devices()
+        ]
 
     def holdings(self, addresses: Sequence[int]) -> Holdings:
         """Look once for what keeps the blocks at these addresses alive."""
