@@ -6,9 +6,10 @@ import functools
 import os
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from tensorlens.folders import temporary_folder
 
 ANYTHING = "*"
 """Stands for any part of a file name."""
@@ -29,7 +30,8 @@ def foreign_prefixes() -> list[str]:
     folders += [str(Path(file).parent) for file in (os.__file__, __file__)]
     compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     folders += [compiled] if compiled else []
-    generated = sorted({*_generated(tempfile.gettempdir())})
+    temporary = temporary_folder()
+    generated = sorted({*_generated(str(temporary))}) if temporary else []
     return [
         "<frozen ",
         "<eval_with_key>",
