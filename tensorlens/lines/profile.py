@@ -217,7 +217,9 @@ class DecoratorProfiler(LineProfiler):
         pending = []
         for entry in (*self.functions, *self.blocks.values()):
             options = self._options.get(id(entry), Options())
-            ran = entry.ran or (entry.was_read and not process)
+            # of a call that was in flight when the end of another one cleared the figures
+            rest = entry.account.cleared and entry.account.lines
+            ran = entry.ran or rest or (entry.was_read and not process)
             if ran or not (options.every or options.if_called or process or entry.is_cleared):
                 pending.append(entry)
         return pending

@@ -297,6 +297,30 @@ class TestWhatIsReported:
         assert "2 calls" in before
         assert "1 call" in after
 
+    def test_every_leaves_what_a_call_does_after_another_has_ended_to_the_exit(self, run_warm):
+        status, out, err = run_warm(
+            """
+            inside, go_on = threading.Event(), threading.Event()
+            @tensorlens.profile(every=1)
+            def step(waits):
+                if waits:
+                    inside.set()
+                    go_on.wait(60)
+            waiting = threading.Thread(target=step, args=(True,))
+            waiting.start()
+            inside.wait(60)
+            step(False)
+            print('end')
+            go_on.set()
+            waiting.join(60)
+            """
+        )
+        before, after = out.split("end\n")
+        assert (status, err) == (0, "")
+        assert (tables(before, "step"), tables(after, "step")) == (1, 1)
+        assert "2 calls" in before
+        assert "0 calls" in after
+
     def test_two_profilers_at_once(self, run_warm):
         status, out, err = run_warm(
             """
