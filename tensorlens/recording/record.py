@@ -145,6 +145,8 @@ class LiveRecording(Recording):
 
     def mark(self, name: str) -> None:
         """Give this moment a name, for :meth:`growth` and for pictures."""
+        if not isinstance(name, str):
+            raise UsageError(f"mark({name!r}): give a name, such as 'step 3'")
         recorders = self._recorders
         if recorders is not None:
             recorders.mark(name)
@@ -295,10 +297,10 @@ def record(
             takes as long as ``MemReporter.snapshot()``.
 
     Raises:
-        UsageError: ``limit`` is not positive, or something given holds no tensors.
+        UsageError: ``limit`` is not a positive whole number, or something given holds no tensors.
     """
-    if limit < 1:
-        raise UsageError(f"limit={limit}: how many events are kept, at least 1")
+    if not isinstance(limit, int) or limit < 1:
+        raise UsageError(f"limit={limit!r}: give a whole number of events, 1 or more")
     named = _Roots(*roots).roots if roots else tuple
     return LiveRecording(RecordOptions(limit, ops, names, named))
 

@@ -3,7 +3,7 @@ import signal
 import pytest
 from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps, table, use
 
-from tensorlens import LeakWatch
+from tensorlens import LeakWatch, record
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import (
     TENSORFLOW,
@@ -295,6 +295,23 @@ class TestRecording:
         one.trouble = UsageError("nor here")
         with pytest.raises(UsageError, match="nor here; host memory cannot be recorded"):
             Recorders(both, RecordOptions())
+
+    def test_a_mark_without_a_name_is_refused(self, monkeypatch):
+        one = FakeFramework("one")
+        one.recorder = FakeRecorder(made_log(), Origin())
+        use(monkeypatch, one)
+        with record(names=False) as recording:
+            with pytest.raises(UsageError) as raised:
+                recording.mark(3)
+        assert str(raised.value) == "mark(3): give a name, such as 'step 3'"
+        assert one.recorder.marked == []
+
+    @pytest.mark.parametrize("limit", [0, -1, 1.5, 1e6, "9", None])
+    def test_limits_that_are_refused(self, limit):
+        with pytest.raises(UsageError) as raised:
+            record(limit=limit)
+        expected = f"limit={limit!r}: give a whole number of events, 1 or more"
+        assert str(raised.value) == expected
 
     def test_an_interrupt_while_one_starts_ends_the_other(self):
         first = FakeRecorder(made_log(), Origin())
