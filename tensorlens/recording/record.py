@@ -200,9 +200,6 @@ class LiveRecording(Recording):
                 error.add_note(f"tensorlens: the recording was lost: {self.failure}")
             address_reserve.explain(error, self)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Recording, (self.log, self.origin)
-
 
 class Recorders:
     """Records in each framework that can, from its making on; the events are one log, by time.

@@ -233,6 +233,10 @@ class Recording(Document):
 
         return tlens.unpacked(cls, data)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        now = self.still()
+        return Recording, (now.log, now.origin)
+
     def __repr__(self) -> str:
         return f"<recording of {len(self.log)} events on {', '.join(self.devices) or 'no device'}>"
 

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 from made_logs import Made, user
 
@@ -42,6 +44,14 @@ def test_the_first_of_equal_peaks() -> None:
     assert peak.by_stack == {-1: 100, 0: 30, 1: 20}
     assert peak.by_phase == {"other": 150}
     assert [block.age_ns for block in peak.tensors] == [None, 1, 0]
+
+
+def test_a_recording_that_was_looked_at_is_pickled() -> None:
+    recording = three_blocks().recording
+    assert str(recording)
+    again = pickle.loads(pickle.dumps(recording))
+    assert type(again) is Recording
+    assert (again.to_dict(), str(again)) == (recording.to_dict(), str(recording))
 
 
 def test_any_event() -> None:

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ def test_every_estimate_is_json(kind: str) -> None:
     for sums in ("by_line", "by_module", "parts"):
         told = sum(each["nbytes"] for each in data[sums])
         assert told == sum(data["by_role"].values()) == peak
+
+
+def test_an_estimate_that_was_looked_at_is_pickled() -> None:
+    estimate = estimates.ALL["training"]()
+    assert str(estimate)
+    again = pickle.loads(pickle.dumps(estimate))
+    assert str(again) == str(estimate)
+    assert again.to_dict() == estimate.to_dict()
 
 
 def test_the_figures_are_exact() -> None:
