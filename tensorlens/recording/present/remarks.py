@@ -64,9 +64,11 @@ def extent(recording: Recording) -> str:
     beginning to its last event, unless events were dropped: then that of those kept comes first.
     """
     log, marks, dropped = recording.log, recording.marks, recording.origin.dropped
-    happened = log.kind.count(ALLOC) + log.kind.count(FREE)
+    allocations = log.kind.count(ALLOC)
+    happened = allocations + log.kind.count(FREE)
     many = f"{happened:,} allocations and frees" if happened else "no allocations"
-    text = "1 allocation" if happened == 1 else many
+    one = "1 allocation" if allocations else "1 free"
+    text = one if happened == 1 else many
     if happened and has_times(log):
         end = log.time[len(log) - 1]
         kept = end - log.time[log.starts]

@@ -141,6 +141,13 @@ def test_the_start_and_what_was_dropped() -> None:
     assert "  no allocations\n" in text_of(recordings.only_start())
 
 
+def test_a_free_alone_is_no_allocation() -> None:
+    log = EventLog()
+    log.append(START, "cpu", 64, 512, 0)
+    log.append(FREE, "cpu", 64, 512, 3)
+    assert "  1 free in 3 ns\n" in text_of(Recording(log, Origin()), 120)
+
+
 def test_the_allocators_own_count() -> None:
     text = text_of(recordings.two_devices(), 200)
     # 1.5 MiB were set aside for 1 MiB in a segment of 20 MiB
