@@ -21,7 +21,7 @@ from tensorlens.recording.analysis.levels import (
 )
 from tensorlens.recording.analysis.roles import Roles, roles_of
 from tensorlens.recording.moments import Moment, Resident
-from tensorlens.records.events import FREE, EventLog
+from tensorlens.records.events import FREE, OWN_MARK, EventLog
 from tensorlens.records.row_sequence import RowSequence
 
 if TYPE_CHECKING:
@@ -178,7 +178,8 @@ def row_at(log: EventLog, instant: int | str, *, last: bool = True) -> int:
 def _of_mark(log: EventLog, name: str, last: bool) -> int:
     rows = [mark.row - 1 for mark in log.marks if mark.name == name]
     if not rows:
-        names = ", ".join(dict.fromkeys(mark.name for mark in log.marks))
+        given = (mark.name for mark in log.marks if not mark.name.startswith(OWN_MARK))
+        names = ", ".join(dict.fromkeys(given))
         known = f"it has {names}" if names else "it has none"
         if name in log.dropped_marks:
             raise UsageError(f"the events up to the mark {name!r} were dropped: {known}")

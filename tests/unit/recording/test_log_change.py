@@ -3,7 +3,7 @@ from made_logs import Made, user
 
 from tensorlens import Recording
 from tensorlens.errors import UsageError
-from tensorlens.records import Mark
+from tensorlens.records import GRAPH_CALL, Mark
 
 
 def two_epochs() -> Made:
@@ -55,8 +55,14 @@ def test_no_such_instant() -> None:
         recording.growth("step")
     with pytest.raises(UsageError, match="no event 7: the recording has 7"):
         recording.growth(0, 7)
+    made = Made()
+    # the program did not give it
+    made.log.marks.append(Mark(GRAPH_CALL, 0, 0))
     with pytest.raises(UsageError, match="no mark 'x': it has none"):
-        Made().recording.growth("x")
+        made.recording.growth("x")
+    made.log.dropped_marks.append("x")
+    with pytest.raises(UsageError, match="the mark 'x' were dropped: it has none"):
+        made.recording.growth("x")
 
 
 def test_churn() -> None:
