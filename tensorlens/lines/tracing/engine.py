@@ -218,10 +218,11 @@ class Engine:
                 account.failure = str(error)
 
     def _watch(self, account: Account, code: CodeType) -> None:
-        if self.watched.knows(id(code)) is None:
-            self.tracer.source.watch(code)
-        self.watched.add(account, code)
-        self._follow(account)
+        with self.lock:
+            if self.watched.knows(id(code)) is None:
+                self.tracer.source.watch(code)
+            self.watched.add(account, code)
+            self._follow(account)
 
     def unwatch(self, account: Account, function: FunctionType | None = None) -> None:
         """Stop to report them."""
@@ -230,10 +231,11 @@ class Engine:
         self._unwatch(account, account.code)
 
     def _unwatch(self, account: Account, code: CodeType) -> None:
-        if self.watched.remove(account, code):
-            self.tracer.unwatch(code)
-        if account.graphs is not None:
-            account.graphs.pause()
+        with self.lock:
+            if self.watched.remove(account, code):
+                self.tracer.unwatch(code)
+            if account.graphs is not None:
+                account.graphs.pause()
 
     def _follow(self, account: Account) -> None:
         try:

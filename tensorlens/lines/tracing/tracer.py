@@ -104,7 +104,8 @@ class WatchedCode:
 
     def all(self) -> list[Account]:
         """Return every account."""
-        return [account for accounts in self._accounts.values() for account in accounts]
+        # other threads add some meanwhile
+        return [account for accounts in list(self._accounts.values()) for account in accounts]
 
 
 class Tracer:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from bench import Bench, FakeMemory
 
+from tensorlens.lines import ProfiledBlock, tracer
+
 
 def in_turns(*steps: Callable[[], object]) -> None:
     """Run each step in a thread of its own; ``turn()`` inside hands over to the next thread."""
@@ -304,3 +306,44 @@ def test_threads_that_begin_at_once_watch_a_function_once(
         bench.profiler.disable_by_count()
     assert bench.engine.watched.all() == []
     bench.close()
+
+
+def test_what_is_watched_may_change_while_it_is_told(bench: Bench) -> None:
+    @bench.profile
+    def step() -> None:
+        pass
+
+    class Changing(tuple[Any, ...]):
+        def __iter__(self) -> Iterator[Any]:
+            watched._accounts[1] = ()
+            return super().__iter__()
+
+    account = bench.profiler.functions[0].account
+    watched = tracer.WatchedCode()
+    watched._accounts[0] = Changing([account])
+    watched._accounts[2] = (account,)
+    assert watched.all() == [account, account]
+
+
+@pytest.mark.parametrize("change", ["add", "remove"])
+def test_nobody_else_changes_what_is_watched_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    engine = bench.engine
+    real, taken = getattr(engine.watched, change), []
+
+    def take() -> None:
+        taken.append(engine.lock.acquire(blocking=False))
+        if taken[-1]:
+            engine.lock.release()
+
+    def beside_another(*given: Any) -> Any:
+        other = threading.Thread(target=take)
+        other.start()
+        other.join()
+        return real(*given)
+
+    monkeypatch.setattr(engine.watched, change, beside_another)
+    block = ProfiledBlock(engine, sys._getframe())
+    block.close(sys._getframe(), None)
+    assert taken == [False]
