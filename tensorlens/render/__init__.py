@@ -5,6 +5,7 @@ Importing this package is cheap; what writes a format is imported when it is ask
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from importlib import import_module
@@ -165,7 +166,9 @@ def write_whole(target: Path, content: bytes) -> None:
         OSError: it could not be written; nothing is left behind.
     """
     # through a symbolic link, as an ordinary write would go
-    target = target.resolve()
+    target = Path(os.path.realpath(target))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if target.is_dir():
         raise IsADirectoryError(None, "it is a folder")
     if target.exists() and not target.is_file():

@@ -85,6 +85,16 @@ def test_save_goes_through_a_symbolic_link(tmp_path: Path) -> None:
     assert LineReport.from_json(target.read_text()) == reports.one_line()
 
 
+def test_save_through_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(link)
+    with pytest.raises(TensorlensError) as raised:
+        render.save(reports.one_line(), link, overwrite=True)
+    assert str(raised.value) == f"cannot write {link}: {os.strerror(errno.ELOOP)}"
+    assert link.is_symlink()
+    assert names_in(tmp_path) == ["link.json"]
+
+
 def test_save_gives_the_permissions_of_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
