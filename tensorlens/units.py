@@ -7,7 +7,7 @@ import re
 from tensorlens.errors import UsageError
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
 
 
 def format_bytes(count: int, *, signed: bool = False) -> str:

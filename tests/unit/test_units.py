@@ -77,7 +77,12 @@ def test_a_size_without_a_unit_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "GiB", "-1", "-1 GiB", "1 XiB", "1 GiBs", "1,5 GiB", "1 2", "1e3", ".5", "1."]
+    "text",
+    [
+        *("", " ", "GiB", "-1", "-1 GiB", "1 XiB", "1 GiBs", "1,5 GiB", "1 2", "1e3", ".5", "1."),
+        # beyond the numbers that the machine has
+        "9" * 400 + " GiB",
+    ],
 )
 def test_parse_bytes_names_what_it_cannot_read(text: str) -> None:
     with pytest.raises(UsageError) as raised:
