@@ -6,6 +6,7 @@ attach(
     __name__,
     {
         "counters": ("CounterSlots", "Counters", "continues"),
+        "exit_report": ("write_of_worker",),
         "present.layout": ("Fold", "ShownLine", "devices_of", "layouts"),
         "present.overview": ("overview",),
         "profile": ("Options", "Profile", "ProfiledBlock"),

@@ -285,7 +285,7 @@ def write_of_worker(report: LineReport, path: Path) -> bool:
     except Exception as error:
         warn(f"{path} was not written, its figures are printed instead", error)
         return False
-    typed = path.name if path.parent == Path.cwd() else path
     with suppress(OSError, ValueError, AttributeError):
+        typed = path.name if path.parent == Path.cwd() else path
         write(f"tensorlens: wrote {typed}\n", sys.stderr)
     return True

@@ -3,11 +3,13 @@
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from bench import Bench, FakeFramework, FakeMemory
 
-from tensorlens.lines import ProfiledBlock, activation
+from tensorlens import LineReport
+from tensorlens.lines import ProfiledBlock, activation, write_of_worker
 
 
 @pytest.mark.parametrize("error", [RuntimeError("driver lost"), MemoryError()])
@@ -206,3 +208,16 @@ def test_a_block_that_ends_in_another_thread_says_so(memory: FakeMemory) -> None
         "the block went on in another thread: on Python 3.11 its lines there are missing"
     )
     bench.close()
+
+
+def test_the_report_of_a_worker_whose_folder_is_gone_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    report = LineReport((), ())
+    assert write_of_worker(report, tmp_path / "run.json")
+    (written,) = tmp_path.iterdir()
+    assert LineReport.from_json(written.read_text()) == report
