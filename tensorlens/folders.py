@@ -83,7 +83,8 @@ def _is_usable(folder: Path) -> bool:
     """Tell whether a folder can be written to and is this user's alone, or can be made so."""
     try:
         if os.path.lexists(folder):
-            return is_private(folder.resolve()) and os.access(folder, os.W_OK | os.X_OK)
+            is_own = is_private(Path(os.path.realpath(folder)))
+            return is_own and os.access(folder, os.W_OK | os.X_OK)
         above = next(each for each in folder.parents if os.path.lexists(each))
         return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
     except OSError:

@@ -199,7 +199,7 @@ def _cached(folder: Path | None, part: NativePart, key: str) -> Iterator[Path]:
     if folder is None:
         return
     try:
-        if not is_private(folder.resolve()):
+        if not is_private(Path(os.path.realpath(folder))):
             return
         for path in sorted(folder.glob(f"{part.name}-{key}-*.so")):
             if not is_private(path):

@@ -170,6 +170,12 @@ class TestCacheFolder:
 
         monkeypatch.setattr(os, "access", asked)
 
+    def test_link_to_itself(self):
+        cache = self.home / ".cache" / "tensorlens"
+        cache.mkdir(parents=True)
+        (cache / "native").symlink_to(cache / "native")
+        assert folders.cache_folder() == self.in_scratch
+
     def test_home(self):
         assert folders.cache_folder() == self.home / ".cache" / "tensorlens" / "native"
 
