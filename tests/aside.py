@@ -33,15 +33,15 @@ def set_all_aside_but(module, kinds):
     """
     gc.collect()
     there = gc.get_objects()
-    _collected.update(map(id, there if not _collected else ()))
-    shown = {id(each) for each in there} | _collected
+    _met.update(map(id, there))
     counted = [each for each in there if issubclass(type(each), kinds)]
     del there
-    _hide_all_but([*_held_by(vars(module), shown), *counted])
+    _hide_all_but([*_held_by(vars(module), _met), *counted])
 
 
-_collected = set()
-"""Addresses of what there was when the first test began: the globals of all modules of tests."""
+_met = set()
+"""Addresses of what there was when each module of tests began; it may be hidden since, and an empty
+dict is not met before something is put into it."""
 
 
 def take_libraries_back():
