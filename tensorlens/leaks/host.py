@@ -138,6 +138,7 @@ def host_growth(
     tensors_per_step: float = 0.0,
     nodes_per_step: float = 0.0,
     lines: int = 0,
+    counts_tensors: bool = True,
     arrays: Callable[[HostGrowth], tuple[str, str] | None] | None = None,
     collected: Callable[[], HostSample | None] | None = None,
 ) -> list[Growth]:
@@ -149,9 +150,11 @@ def host_growth(
         tensors_per_step: how many tensors stay behind, each with something of its own in the heap.
         nodes_per_step: how many nodes of autograd's graph these keep.
         lines: of how many lines the watch itself keeps figures of each step.
+        counts_tensors: whether tensors have a counter of their own; else they may be what grows.
         arrays: tells what NumPy arrays may be what grew; asked only where the heap grows.
         collected: runs the collector and takes a sample; the same holds for it.
     """
+    memory = "host memory without tensors" if counts_tensors else "host memory"
     counted = [each for each in samples if each.step >= warmup]
     found = [*_children(counted), *_pinned(counted)]
     floor = _SMALLEST + _OF_A_TENSOR * tensors_per_step
@@ -165,14 +168,15 @@ def host_growth(
         freed = 0.0 if after is None else (last.heap - after.heap) / max(1, last.step)
         if freed >= _FREED * rate:
             freed = min(freed, rate)
-            text = f"{_OTHER_MEMORY} grew {_size(freed)} a step: it waited for the collector"
+            text = f"{memory} grew {_size(freed)} a step: it waited for the collector"
             found.append(Growth(GrowthKind.GARBAGE, text, freed))
             # what the last step left is still in use
             floor, rate = max(floor, _FREED * rate), rate - freed
         if rate >= floor:
             grown = HostGrowth(rate, last.step - counted[0].step, last.step)
             known = None if arrays is None else arrays(grown)
-            found.append(_of_heap(rate, objects, known, nodes_per_step))
+            text = f"{memory} grew {_size(rate)} a step: {'' if counts_tensors else 'tensors, '}"
+            found.append(_of_heap(text, rate, objects, known, nodes_per_step))
     elif objects is not None:
         text = (
             f"about {objects - own:,.0f} Python objects a step stay behind, which hold no tensors"
@@ -209,13 +213,9 @@ def _rate(before: tuple[int, int], after: tuple[int, int]) -> float:
     return (after[1] - before[1]) / max(1, after[0] - before[0])
 
 
-_OTHER_MEMORY = "host memory without tensors"
-
-
 def _of_heap(
-    rate: float, objects: float | None, arrays: tuple[str, str] | None, nodes: float
+    text: str, rate: float, objects: float | None, arrays: tuple[str, str] | None, nodes: float
 ) -> Growth:
-    text = f"{_OTHER_MEMORY} grew {_size(rate)} a step: "
     if arrays is not None:
         what, path = arrays
         return Growth(GrowthKind.HOST, f"{text}NumPy arrays, {what}", rate, path)

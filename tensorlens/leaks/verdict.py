@@ -58,7 +58,7 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     grown = [other for _, other in others]
     grown += seen.growth
     grown += _reserved(watched)
-    grown += _host(watched, listed)
+    grown += _host(watched, listed, counts_tensors=not seen.is_blind)
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     grown += _gone(watched, sums)
     text = _headline(watched, listed, grown, sums)
@@ -169,7 +169,7 @@ def _most_grown(watched: WatchedLoop) -> str:
     return place_of(steps.line(birth))
 
 
-def _host(watched: WatchedLoop, leaks: Sequence[Leak]) -> list[Growth]:
+def _host(watched: WatchedLoop, leaks: Sequence[Leak], *, counts_tensors: bool) -> list[Growth]:
 
     def collected() -> HostSample | None:
         if watched.uncollected:
@@ -183,6 +183,7 @@ def _host(watched: WatchedLoop, leaks: Sequence[Leak]) -> list[Growth]:
         tensors_per_step=sum(leak.tensors_per_step for leak in leaks),
         nodes_per_step=sum(leak.nodes_per_step for leak in leaks),
         lines=watched.lines_kept,
+        counts_tensors=counts_tensors,
         arrays=growing_arrays,
         collected=collected,
     )

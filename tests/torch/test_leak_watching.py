@@ -13,6 +13,7 @@ from torch import nn
 from tensorlens import LeakWatch, find_leaks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch import loop_steps
+from tensorlens.leaks import GrowthKind
 
 STEPS = 8
 
@@ -83,6 +84,10 @@ def test_tensors_that_nobody_counts_are_no_leak_and_no_none(monkeypatch, source,
     assert report.notes == (
         f"tensors on cpu are not followed: TENSORLENS_COUNTER asks for {source}",
     )
+    host = [each.text for each in report.others if each.kind == GrowthKind.HOST]
+    assert not any("without tensors" in text for text in host)
+    if numel > 4:
+        assert any(text.startswith("host memory grew ") and ": tensors, " in text for text in host)
 
 
 async def asleep():
