@@ -4,6 +4,7 @@ import io
 import math
 import os
 import shutil
+import stat
 
 import pytest
 import torch
@@ -86,6 +87,16 @@ def test_comparisons_hold(stage):
     assert not torch.equal(x, x[:2])
 
 
+def test_closeness_of_known_values_is_exact(stage):
+    ones = torch.ones(3)
+    assert torch.allclose(ones, torch.tensor(1.0))
+    assert torch.allclose(ones, torch.tensor([1.0, 1.0, 1.25]), atol=0.5)
+    assert not torch.allclose(ones, torch.tensor([1.0, 1.0, 1.25]))
+    assert stage.said == []
+    assert torch.allclose(values(), torch.tensor(0.0))
+    assert "two tensors are compared" in stage.said[0]
+
+
 def test_selections_take_every_element(stage):
     x = values()
     assert x[x > 0].shape == (35,)
@@ -113,6 +124,56 @@ def test_selections_by_known_values_are_exact(stage):
     assert packed.data.shape == (9, 2)
     assert packed.batch_sizes.tolist() == [3, 2, 2, 1, 1]
     assert stage.said == []
+
+
+def test_unique_rows_and_runs_of_known_values_are_exact(stage):
+    rows = torch.tensor([[1, 2], [1, 2], [0, 5], [1, 2]])
+    assert torch.unique(rows, dim=0).tolist() == [[0, 5], [1, 2]]
+    found, inverse, counts = torch.unique(rows, dim=0, return_inverse=True, return_counts=True)
+    assert (inverse.tolist(), counts.tolist()) == ([1, 1, 0, 1], [1, 3])
+    found, counts = torch.unique_consecutive(rows, dim=0, return_counts=True)
+    assert (found.tolist(), counts.tolist()) == ([[1, 2], [0, 5], [1, 2]], [2, 1, 1])
+    assert torch.unique_consecutive(torch.tensor([3, 3, 1, 3])).tolist() == [3, 1, 3]
+    assert stage.said == []
+
+
+def test_unique_rows_and_runs_of_other_values_are_all(stage):
+    x = values()
+    for unique in (torch.unique, torch.unique_consecutive):
+        parts = unique(x, dim=1, return_inverse=True, return_counts=True)
+        assert [each.shape for each in parts] == [(5, 7), (7,), (7,)]
+    parts = torch.unique_consecutive(x, return_inverse=True, return_counts=True)
+    assert [each.shape for each in parts] == [(35,), (5, 7), (35,)]
+    assert any("taken as all 7 elements" in text for text in stage.said)
+    assert any("taken as all 35 elements" in text for text in stage.said)
+
+
+def test_numbers_that_are_drawn_in_place_are_within_their_bounds(stage):
+    numbers = torch.empty(1000, dtype=torch.long)
+    assert {*numbers.random_(3).tolist()} == {0, 1, 2}
+    assert {*numbers.random_(5, 7).tolist()} == {5, 6}
+    assert min(numbers.random_(5, None).tolist()) >= 5
+    assert {*torch.empty(1000, dtype=torch.int8).random_().tolist()} <= {*range(128)}
+    assert nn.functional.one_hot(numbers.random_(2)).shape == (1000, 2)
+
+
+def test_what_was_in_memory_is_not_known(stage):
+    known = torch.tensor([4, 2])
+    for make in (torch.empty_like, lambda like: like.new_empty(2)):
+        stage.said.clear()
+        assert make(known).tolist() == [1, 1]
+        assert "depend on data" in stage.said[0]
+    bag = nn.EmbeddingBag(10, 3)
+    bag(torch.tensor([[1, 2], [4, 5]])).sum().backward()
+    assert bag.weight.grad.shape == (10, 3)
+
+
+def test_sparse_tensors_of_known_values(stage):
+    indices = torch.tensor([[0, 1]])
+    assert torch.sparse_coo_tensor(
+        indices, torch.tensor([3, 4]), (2,), check_invariants=False
+    ).shape == (2,)
+    assert torch.eye(3).to_sparse().shape == (3, 3)
 
 
 def test_gradients_go_through_selections(stage):
@@ -223,7 +284,7 @@ def test_no_checkpoint_is_written_and_it_comes_back(stage, tmp_path):
     net = nn.Linear(3, 4)
     path = tmp_path / "net.pt"
     torch.save({"net": net.state_dict(), "step": 7}, path)
-    assert not path.exists()
+    assert path.stat().st_size == 0
     state = torch.load(path, map_location="cpu")
     assert state["step"] == 7
     net.load_state_dict(state["net"])
@@ -271,6 +332,57 @@ def test_checkpoint_saved_beside_and_renamed_comes_back_and_the_file_is_as_befor
     assert old.read_bytes() == b"trained for a week"
     assert (tmp_path / "moved.bin").read_bytes() == b"own"
     assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "moved.bin"}
+
+
+def test_saved_checkpoints_may_be_looked_at_copied_and_removed(tmp_path):
+    old, best, last, extra = (tmp_path / f"{name}.pt" for name in ("old", "best", "last", "extra"))
+    for path in (old, best):
+        path.write_bytes(b"trained for a week")
+    with staged():
+        net = nn.Linear(3, 4)
+        for path in (last, old):
+            torch.save(net.state_dict(), path)
+            for copy in (shutil.copyfile, shutil.copy):
+                for other in (extra, best):
+                    copy(path, other)
+                    assert torch.load(other)["weight"].shape == (4, 3)
+        assert extra.stat().st_size == 0
+        extra.rename(tmp_path / "renamed.pt")
+        assert not extra.exists()
+        assert torch.load(tmp_path / "renamed.pt")["weight"].shape == (4, 3)
+        for path in (last, old, best):
+            path.unlink()
+        assert not last.exists()
+        with pytest.raises(FileNotFoundError):
+            last.rename(extra)
+        shutil.copyfile(__file__, last)
+    for path in (old, best):
+        assert path.read_bytes() == b"trained for a week"
+    assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "best.pt", "last.pt"}
+
+
+def test_a_file_that_is_written_keeps_its_permissions(tmp_path):
+    path = tmp_path / "own.bin"
+    path.write_bytes(b"before")
+    path.chmod(0o600)
+    with staged(), path.open("wb") as file:
+        file.write(b"after")
+    assert path.read_bytes() == b"after"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_forked_process_writes_files_as_ever(tmp_path):
+    path = tmp_path / "own.bin"
+    path.write_bytes(b"before")
+    with staged():
+        child = os.fork()
+        if not child:
+            with path.open("wb") as file:
+                file.write(b"after")
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert path.read_bytes() == b"after"
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_file_that_is_not_opened_is_as_before(tmp_path):

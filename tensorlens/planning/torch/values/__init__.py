@@ -65,8 +65,8 @@ class DataDependentValues:
         special: dict[Any, Callable[..., Any]] = {
             _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
             _aten.item.default: lambda mode, func, x: self.scalar(x),
-            _aten.equal.default: self._equal,
-            _aten.allclose.default: self._equal,
+            _aten.equal.default: _equal,
+            _aten.allclose.default: _compared,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
             **SELECTIONS,
             **OVERRIDES,
@@ -137,15 +137,20 @@ class DataDependentValues:
         self._asked[key] = 0
         return True
 
-    def _equal(self, mode: Any, func: Any, one: Any, other: Any, *_: Any, **__: Any) -> bool:
-        if one is other or one.shape != other.shape:
-            return one is other
-        mine, theirs = known(one), known(other)
-        if mine is not None and theirs is not None:
-            with torch._C._DisableTorchDispatch():
-                return bool(torch.equal(mine.tensor, theirs.tensor))
-        caution("two tensors are compared, which depends on data: they were taken as equal")
-        return True
+
+def _equal(mode: Any, func: Any, one: Any, other: Any) -> bool:
+    if one is other or one.shape != other.shape:
+        return one is other
+    return _compared(mode, func, one, other)
+
+
+def _compared(mode: Any, func: Any, one: Any, other: Any, *args: Any, **kwargs: Any) -> bool:
+    mine, theirs = known(one), known(other)
+    if mine is not None and theirs is not None:
+        with torch._C._DisableTorchDispatch():
+            return bool(func(mine.tensor, theirs.tensor, *args, **kwargs))
+    caution("two tensors are compared, which depends on data: they were taken as equal")
+    return True
 
 
 def _one(dtype: Any) -> Any:

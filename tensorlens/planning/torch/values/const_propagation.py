@@ -114,7 +114,8 @@ class _Plan:
 
     def __init__(self, func: Any) -> None:
         schema = getattr(func, "_schema", None)
-        self.skipped = schema is None or not str(schema.name).startswith(("aten::", "prims::"))
+        name = "" if schema is None else str(schema.name)
+        self.skipped = not name.startswith(("aten::", "prims::")) or name in _UNSET
         arguments = [] if schema is None else schema.arguments
         self.written = [
             (place, each.name)
@@ -134,6 +135,9 @@ class _Plan:
             return False
         return all(map(worth_knowing, _flat(result)))
 
+
+_UNSET = ("aten::empty_like", "aten::new_empty", "aten::new_empty_strided")
+"""Operators whose results hold whatever was in memory, though all that they are given is known."""
 
 _plans: dict[Any, _Plan] = {}
 
@@ -180,7 +184,8 @@ _EVEN = {
 def _attach(
     tensor: Any, values: Any, args: Sequence[Any], origins: Sequence[SharedState], assumed: bool
 ) -> None:
-    if values.shape != tensor.shape or values.dtype != tensor.dtype:
+    is_alike = values.shape == tensor.shape and values.dtype == tensor.dtype
+    if not is_alike or values.layout is not torch.strided:
         return
     for arg in _flat(args):
         if arg is tensor:
@@ -287,8 +292,9 @@ def _randperm(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 def _random(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     if result.dtype.is_floating_point or result.dtype is torch.bool:
         return
-    high = min(torch.iinfo(result.dtype).max, 1 << 31)
-    _noted(result, lambda: torch.randint(0, high, result.shape, generator=generator))
+    most = min(torch.iinfo(result.dtype).max, 1 << 31)
+    bounds = [most if each is None else each for each in args[1:]] or [most]
+    _randint(result, bounds, kwargs)
 
 
 def _rand(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:

@@ -105,26 +105,23 @@ def _bincount(mode: Any, func: Any, tensor: Any, weights: Any = None, minlength:
     return _noted(mode, tensor, values, found.origin.assumed)
 
 
-def _unique2(
-    mode: Any,
-    func: Any,
-    tensor: Any,
-    sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-) -> Any:
+def _unique(mode: Any, func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     found = known(tensor)
     if found is not None and found.tensor.numel() <= MOST_ELEMENTS:
         with torch._C._DisableTorchDispatch():
-            parts = func(found.tensor, sorted, return_inverse, return_counts)
+            parts = func(found.tensor, *args, **kwargs)
         if found.origin.assumed:
             _say("unique", parts[0].numel(), tensor.numel())
         return tuple(_noted(mode, tensor, part, found.origin.assumed) for part in parts)
-    count = tensor.numel()
-    _say("unique", count)
-    inverse = _new(mode, tensor, tensor.shape if return_inverse else (0,), torch.int64)
-    counts = _new(mode, tensor, (count if return_counts else 0,), torch.int64)
-    return _new(mode, tensor, (count,)), inverse, counts
+    names = (each.name for each in func._schema.arguments[1:])
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    dim = given.get("dim")
+    rows = tensor.numel() if dim is None else tensor.shape[dim]
+    _say("unique", rows)
+    places = tensor.shape if dim is None else (rows,)
+    inverse = _new(mode, tensor, places if given.get("return_inverse") else (0,), torch.int64)
+    counts = _new(mode, tensor, (rows if given.get("return_counts") else 0,), torch.int64)
+    return _new(mode, tensor, (rows,) if dim is None else tensor.shape), inverse, counts
 
 
 def _ctc_loss(
@@ -222,7 +219,9 @@ SELECTIONS: dict[Any, Callable[..., Any]] = {
     _aten.masked_select.default: _masked_select,
     _aten.repeat_interleave.Tensor: _repeat_interleave,
     _aten.bincount.default: _bincount,
-    _aten._unique2.default: _unique2,
+    _aten._unique2.default: _unique,
+    _aten.unique_dim.default: _unique,
+    _aten.unique_consecutive.default: _unique,
     _aten._ctc_loss.Tensor: _ctc_loss,
     _aten._ctc_loss.default: _ctc_loss,
     _aten._pack_padded_sequence.default: _pack,
