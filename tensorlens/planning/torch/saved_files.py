@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import io
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -60,6 +61,8 @@ def saved_file_patches() -> Iterator[None]:
         stack.enter_context(intercepted(files.open, (builtins, "open"), (io, "open")))
         # of pathlib and shutil too
         stack.enter_context(intercepted(files.rename, (os, "replace"), (os, "rename")))
+        stack.enter_context(intercepted(files.remove, (os, "remove"), (os, "unlink")))
+        stack.enter_context(intercepted(files.copy, (shutil, "copyfile")))
         stack.enter_context(patched(torch, "save", files.save))
         stack.enter_context(intercepted(files.load, (torch, "load")))
         stack.enter_context(on_import(dict.fromkeys(_WRITERS, change)))
@@ -73,7 +76,8 @@ def _write_nothing(*args: Any, **kwargs: Any) -> None:
 class _SavedFiles:
     """What the program saved, by file, and the earlier content of files that it opened for that.
 
-    ``open(path, "wb")`` empties a file before ``torch.save`` is told of it.
+    ``open(path, "wb")`` empties a file before ``torch.save`` is told of it. Where there is none an
+    empty one stands for what is saved, until the end.
     """
 
     def __init__(self) -> None:
@@ -82,6 +86,8 @@ class _SavedFiles:
         self._aside: dict[str, str] = {}
         """A file to where its content is meanwhile."""
         self._new: set[str] = set()
+        self._process = os.getpid()
+        """A child that it forks has no end at which files are put back."""
 
     def save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         """Keep what is to be saved, tensors as makers of empty ones."""
@@ -89,7 +95,7 @@ class _SavedFiles:
         place = _place(f)
         if place in self._aside:
             self._put_back(place)
-        self._saved[place] = f, pytree.tree_map(_emptied, obj)
+        self._keep(f, (f, pytree.tree_map(_emptied, obj)))
 
     def load(
         self, original: Any, f: Any, map_location: Any = None, *args: Any, **kwargs: Any
@@ -104,7 +110,7 @@ class _SavedFiles:
     ) -> Any:
         """Open a file, having put aside what that would remove."""
         writes = isinstance(mode, str) and {*mode} >= {"w", "b"}
-        put_aside = self._put_aside(file) if writes else None
+        put_aside = self._put_aside(file) if writes and os.getpid() == self._process else None
         try:
             return original(file, mode, *args, **kwargs)
         except BaseException:
@@ -123,6 +129,8 @@ class _SavedFiles:
                     aside = f"{place}.{os.getpid()}.before"
                     _replace(place, aside)
                     self._aside[place] = aside
+                    path.touch()
+                    shutil.copymode(aside, path)
                     return place
         return None
 
@@ -135,7 +143,30 @@ class _SavedFiles:
         if saved is None:
             original(src, dst, **options)
         else:
-            self._saved[_place(dst)] = saved
+            self._keep(dst, saved)
+            if (place := _place(src)) in self._new:
+                Path(place).unlink()
+
+    def copy(self, original: Any, src: Any, dst: Any, **options: Any) -> Any:
+        """Copy a file; of one that was not written only what was to be saved."""
+        if (saved := self._saved.get(_place(src))) is None:
+            return original(src, dst, **options)
+        self._keep(dst, saved)
+        return dst
+
+    def remove(self, original: Any, path: Any, **options: Any) -> None:
+        """Remove a file, or forget what was to be saved in it."""
+        saved = None if options else self._saved.pop(_place(path), None)
+        if saved is None or _place(path) in self._new:
+            original(path, **options)
+
+    def _keep(self, file: Any, saved: tuple[Any, Any]) -> None:
+        place = _place(file)
+        self._saved[place] = saved
+        if isinstance(place, str) and os.getpid() == self._process:
+            with contextlib.suppress(OSError):
+                Path(place).touch(exist_ok=False)
+                self._new.add(place)
 
     def close(self) -> None:
         """Give files that the program opened and left empty what they had; forget new ones."""
