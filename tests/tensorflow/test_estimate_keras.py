@@ -172,6 +172,15 @@ def test_shapes_that_only_a_run_tells_are_inferred():
     assert not [each for each in found.warnings if "shape" in each.text]
 
 
+def test_words_are_looked_up_in_the_model():
+    words = layers.TextVectorization(max_tokens=50, output_sequence_length=6)
+    words.adapt(["a b c", "d e f g"])
+    inner = [words, layers.Embedding(50, 8), layers.GlobalAveragePooling1D(), layers.Dense(1)]
+    model = keras.Sequential([keras.Input((), dtype="string"), *inner])
+    found = tensorlens.estimate(model, batch_size=4, optimizer="sgd", loss="mse", device="cpu")
+    assert found.by_role["parameter"] == 4 * (50 * 8 + 8 + 1)
+
+
 def test_a_published_peak_on_a_t4_is_met(on_t4):
     assert on_t4.peak_allocated == pytest.approx(T4_PEAK, rel=0.05)
 

@@ -150,6 +150,33 @@ def test_a_script_is_ended_where_it_trains_a_model(tmp_path, monkeypatch):
     assert [each for each in found.warnings if each.text.startswith(ended)]
 
 
+FITTED = """
+import keras
+import numpy as np
+from keras import layers
+
+inner = [layers.Embedding(10, 8), layers.LSTM(4), layers.Dense(1)]
+model = keras.Sequential([keras.Input(({length},), dtype="int32"), *inner])
+model.compile("sgd", "mse")
+model.fit(np.zeros((64, 20), "int32"), np.zeros((64, 1)), {sizes})
+"""
+
+
+@pytest.mark.parametrize(
+    ("length", "sizes"),
+    [
+        pytest.param("None", "batch_size=16", id="open dimension"),
+        pytest.param("20", "16, 2", id="by position"),
+    ],
+)
+def test_a_script_tells_the_batch_that_it_trains_with(tmp_path, length, sizes):
+    file = tmp_path / "fitted.py"
+    file.write_text(FITTED.format(length=length, sizes=sizes))
+    found = tensorlens.estimate(str(file), device="cpu")
+    # 20 whole numbers each, and a target
+    assert found.by_role["input"] == 16 * (20 * 4 + 4)
+
+
 def test_a_training_loop_of_its_own_is_refused_with_what_to_do_instead(tmp_path):
     (tmp_path / "loop.py").write_text(OWN_LOOP)
     with pytest.raises(UsageError, match=r"a loop of its own on TensorFlow cannot be estimated"):

@@ -33,6 +33,21 @@ def test_each_batch_of_fit_is_a_step(counted, eagerly):
     assert len(counted) == 12
 
 
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_what_was_ended_is_not_told_while_another_one_is(eagerly):
+    weight, optimizer = keras.Variable(1.0), keras.optimizers.SGD()
+    optimizer.build([weight])
+    step = lambda: optimizer.apply([tf.constant(1.0)])  # noqa: E731
+    step = step if eagerly else tf.function(step)
+    told = []
+    end_first = when_stepped(lambda: told.append("a"))
+    end_second = when_stepped(lambda: told.append("b"))
+    for end in (lambda: None, end_first, end_second):
+        end()
+        step()
+    assert (told.count("a"), told.count("b")) == (1, 2)
+
+
 def test_each_step_of_an_eager_optimizer_is_a_step(counted):
     model, optimizer = dense(), keras.optimizers.Adam()
     for _ in range(5):

@@ -226,6 +226,12 @@ def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
     be imported later.
     """
     first: Callable[[], Any] = nothing
+    is_over = False
+
+    # wrappers and functions that it is known to may outlast it
+    def told() -> None:
+        if not is_over:
+            act()
 
     def stepped(optimizer: Any) -> None:
         nonlocal first
@@ -235,9 +241,9 @@ def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
         elif known is not optimizer:
             return
         if ops.inside_function():
-            when_run(act)
+            when_run(told)
         else:
-            act()
+            told()
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(optimizer: Any, *arguments: Any, **options: Any) -> Any:
@@ -253,4 +259,10 @@ def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
     stack = ExitStack()
     stack.callback(follow())
     stack.callback(when_imported(_MODULE, imported))
-    return stack.close
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        stack.close()
+
+    return end

@@ -84,10 +84,15 @@ def _own_tracker(attributes: dict[str, Any], tracker: Any) -> Any:
 
 def is_built(model: Any) -> bool:
     """Tell whether all weights of a model are there: tracing would make the others in its graph."""
+    import keras
+
     inner = model._flatten_layers(include_self=False)
     # a class of one's own is marked by its first call, even if all weights are its layers'
     is_whole = bool(model.built) or (bool(inner) and kinds.is_inherited(model, "build"))
-    return is_whole and all(layer.built for layer in inner)
+    # a layer without build() makes no weights: it may never be called, as TextVectorization's own
+    return is_whole and all(
+        layer.built or type(layer).build is keras.Layer.build for layer in inner
+    )
 
 
 def rebuilt_model(model: Any, policy: str | None = None) -> Any:

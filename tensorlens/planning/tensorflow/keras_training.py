@@ -47,12 +47,12 @@ class Training(BaseException):
         self.is_of_program = False
         """Whether the program trains by itself, and not in a step that it returned."""
         self.shape: tuple[int, ...] | None = None
-        """Of the first input, without the batch."""
+        """Of the only input, without the batch."""
         if inputs is not None:
-            first = _flat(inputs)[0]
+            first, *others = _flat(inputs)
             shape = tuple(getattr(first, "shape", ()))
             self.batch = batch or int(shape[0] if shape else len(first))
-            self.shape = shape[1:]
+            self.shape = None if others else shape[1:]
 
 
 def step_of(
@@ -121,7 +121,9 @@ def _train_on_batch(model: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     raise Training(model, x)
 
 
-def _fit(model: Any, x: Any = None, y: Any = None, batch_size: Any = None, **kwargs: Any) -> Any:
+def _fit(
+    model: Any, x: Any = None, y: Any = None, batch_size: Any = None, *args: Any, **kwargs: Any
+) -> Any:
     if not all(hasattr(each, "shape") for each in _flat(x)):
         x = next(iter(x))
         raise Training(model, x[0] if isinstance(x, tuple) else x)
@@ -152,8 +154,11 @@ def traced(
 
     model = error.model
     known: dict[str, Any] = {"batch": error.batch or SAMPLES, "eager": bool(model.run_eagerly)}
-    if not model.built and error.shape is not None:
-        known["input_shape"] = error.shape
+    if error.shape is not None:
+        try:
+            inputs_of(model, 1, None, None)
+        except UsageError:
+            known["input_shape"] = error.shape
     trace = train_step_trace(
         model, TraceRequest(**{**known, **options, "device": device, "card": card})
     )

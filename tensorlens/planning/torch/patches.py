@@ -16,9 +16,11 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 from torch.utils.data import DataLoader, RandomSampler
 
+from tensorlens.errors import UsageError
 from tensorlens.planning.patches import intercepted, on_import, patched
 from tensorlens.planning.trace import caution
 
@@ -87,6 +89,18 @@ class Silent:
 
 def nothing(*args: Any, **kwargs: Any) -> None:
     """Do nothing."""
+
+
+def lazy_modules_refused() -> AbstractContextManager[None]:
+    """Refuse modules whose parameters torch makes at their first call: no fake one can change."""
+
+    def refuse(module: Any, *args: Any, **kwargs: Any) -> None:
+        raise UsageError(
+            f"{type(module).__name__}: lazy modules cannot be estimated: give in_features or"
+            " in_channels"
+        )
+
+    return patched(LazyModuleMixin, "__init__", refuse)
 
 
 @contextlib.contextmanager

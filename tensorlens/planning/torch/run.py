@@ -33,6 +33,7 @@ from tensorlens.planning.torch.memory.scratch import ScratchRule
 from tensorlens.planning.torch.names import BlockNames
 from tensorlens.planning.torch.patches import (
     compiler_patches,
+    lazy_modules_refused,
     loader_patches,
     random_states,
     thread_modes,
@@ -150,7 +151,7 @@ def _enter_device(
         enter(fused_attention(card))
     patches: tuple[Setting, ...] = (
         *(value_patches, loader_patches, compiler_patches, copy_patches),
-        *(random_states, tracer_patches, thread_modes),
+        *(random_states, tracer_patches, thread_modes, lazy_modules_refused),
     )
     for patch in patches:
         enter(patch())
