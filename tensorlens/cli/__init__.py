@@ -108,6 +108,10 @@ def _unknown_verb(given: Sequence[str], program: str) -> str:
         verb = "run" if Path(given[0]).suffix == ".py" else "show"
         meant = printable(shlex.join((program, verb, *given)))
         return f"{word} is no command; did you mean: {meant}"
+    import tensorlens
+
+    if given[0] in tensorlens.__all__:
+        return f"{word} is no command: it is for Python, tensorlens.{word}(...)"
     near = get_close_matches(given[0], VERBS, 1)
     meant = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(VERBS)}"
     return f"{word} is no command; {meant}"
@@ -118,12 +122,16 @@ _UNRECOGNIZED = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
 
 class _OneLineParser(argparse.ArgumentParser):
+    verb = ""
+    """The command that was given, which has a page of help."""
+
     def error(self, message: str) -> NoReturn:
         unknown = _UNRECOGNIZED.match(message)
         if unknown is not None:
             near = get_close_matches(unknown[1], _options(self), 1)
             message += f"; did you mean {near[0]}?" if near else ""
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        page = f"{self.prog} {self.verb}".rstrip()
+        self.exit(2, f"{self.prog}: error: {message} (see {page} --help)\n")
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
@@ -138,6 +146,8 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     )
     version = f"tensorlens {tensorlens.__version__}"
     parser.add_argument("--version", action="version", version=version)
+    if given and given[0] in VERBS:
+        parser.verb = given[0]
     parser.set_defaults(verb=None, raises_for_the_program=False)
     subparsers = parser.add_subparsers(
         prog=parser.prog, help=argparse.SUPPRESS, metavar="COMMAND", dest="verb"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tensorlens.cli.invocation import note_options
 from tensorlens.cli.options import add_output, add_set, arguments_of, whole_number
 from tensorlens.cli.output import Output, say, show, write_record
 from tensorlens.errors import UsageError
@@ -154,6 +155,8 @@ def _parsed(args: argparse.Namespace) -> tuple[Sequence[str], argparse.Namespace
         args.parser.error("give a PROGRAM: module:function, file.py:function or a script")
     program, rest = words[0], words[1:]
     if not _names_function(program):
+        source = Path(program).read_bytes() if Path(program).is_file() else None
+        note_options(args.parser, program, rest, source)
         return (program, *rest), args
     given: list[str] = []
     if "--" in rest:
@@ -277,7 +280,7 @@ def _plan(args: argparse.Namespace) -> int:
     """Print or write the plan; return 0."""
     outputs = Output.of_args(args)
     made = plan(
-        [None if each == "?" else _number(each, "SHAPE") for each in args.shape.split("x")],
+        [None if each == "?" else _extent(each, args.shape) for each in args.shape.split("x")],
         args.dtype,
         _batches(args.batch),
         args.workers,
@@ -288,12 +291,13 @@ def _plan(args: argparse.Namespace) -> int:
     return 0
 
 
+def _extent(text: str, shape: str) -> int:
+    return whole_number(text, f"SHAPE {shape!r}: give whole numbers, as in 256x256x3")
+
+
 def _batches(text: str | None) -> int | list[int] | None:
     if text is None:
         return None
-    sizes = [_number(each, "--batch") for each in text.split(",")]
+    refused = f"--batch {text!r}: give whole numbers, as in 32,64"
+    sizes = [whole_number(each, refused) for each in text.split(",")]
     return sizes[0] if len(sizes) == 1 else sizes
-
-
-def _number(text: str, name: str) -> int:
-    return whole_number(text, f"{name} {text!r}: give whole numbers, as in 256x256x3")

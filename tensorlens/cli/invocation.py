@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Invocation:
             TensorlensError: the program cannot be found or read.
         """
         program = program_of(words)
-        _note_options(args.parser, program)
+        note_options(args.parser, program.name, program.argv[1:], program.content)
         program.prepare()
         document = DocumentStream() if args.json else None
         return cls(program, words, shlex.split(args.parser.prog), output, document)
@@ -52,9 +53,17 @@ class Invocation:
         return "" if self.output is None else f", so {self.output.typed} was not written"
 
 
-def _note_options(parser: argparse.ArgumentParser, program: Program) -> None:
-    """Say which options of ours stand where they go to a program that does not name them."""
-    name, words, source = program.name, program.argv[1:], program.content
+def note_options(
+    parser: argparse.ArgumentParser, name: str, words: Sequence[str], source: bytes | None
+) -> None:
+    """Say which options of ours stand where they go to a program that does not name them.
+
+    Args:
+        parser: of the verb.
+        name: the program's.
+        words: given to it.
+        source: of the program; None where it has none, and nothing is known.
+    """
     ours = {each for each in parser._option_string_actions if each not in ("-m", "-h", "--help")}
     given = dict.fromkeys(option for each in words if (option := each.partition("=")[0]) in ours)
     if source is None:

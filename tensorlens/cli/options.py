@@ -143,8 +143,18 @@ def words_of(args: argparse.Namespace) -> list[str]:
         return ["-m", *args.module]
     rest: list[str] = args.script[1:] if args.script[:1] == ["--"] else args.script
     if not rest:
-        args.parser.error("give a SCRIPT, or -m MODULE")
+        args.parser.error(f"give a SCRIPT, or -m MODULE{_taken_as_value(args)}")
     return rest
+
+
+def _taken_as_value(args: argparse.Namespace) -> str:
+    """Return which file of Python an option took, that may have been meant as the script."""
+    for action in args.parser._actions:
+        value = getattr(args, action.dest, None) if action.option_strings else None
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str) and each.endswith(".py"):
+                return f": {each} was taken as what belongs to {action.option_strings[0]}"
+    return ""
 
 
 def add_step_options(

@@ -95,6 +95,15 @@ def test_a_script_is_given_all_that_follows_it(asked: Asked) -> None:
     assert options["script_args"] == ("--steps", "9", "--card", "x", "--", "y")
 
 
+def test_options_that_a_script_does_not_name_are_noted(asked: Asked, capsys) -> None:
+    Path("train.py").write_text("parser.add_argument('--steps')\n")
+    assert run("train.py", "--steps", "9", "--card", "x") == 0
+    assert capsys.readouterr().err == (
+        "tensorlens: note: --card after train.py goes to train.py; for tensorlens, put it before"
+        " train.py\n"
+    )
+
+
 # 446 MiB are needed, 588 at most
 @pytest.mark.parametrize(
     ("capacity", "code", "said"),

@@ -28,6 +28,10 @@ def test_it_runs_as_a_module_and_tells_its_version(tmp_path):
         (["frob"], "frob is no command; the commands are run, leaks"),
         (["run"], "tensorlens run: error: give a SCRIPT, or -m MODULE"),
         (["run", "-m"], "tensorlens run: error: give a SCRIPT, or -m MODULE"),
+        (
+            ["run", "-p", "train.py"],
+            "give a SCRIPT, or -m MODULE: train.py was taken as what belongs to -p (see",
+        ),
         (["run", "-o"], "tensorlens run: error: argument -o/--output: expected one argument"),
         (["show"], "tensorlens show: error: the following arguments are required: FILE"),
     ],
@@ -49,7 +53,12 @@ def test_errors_of_usage_are_one_line_and_exit_with_2(tmp_path, arguments, text)
         (["rum"], "rum is no command; did you mean run? (see"),
         (["estimate", "a.py:f", "--capactiy", "1GiB"], "--capactiy; did you mean --capacity? (see"),
         (["diff", "a", "b", "--outptu=c"], "did you mean --output? (see"),
-        (["diff", "a", "b", "--zzzz"], "unrecognized arguments: --zzzz (see"),
+        (
+            ["diff", "a", "b", "--zzzz"],
+            "unrecognized arguments: --zzzz (see tensorlens diff --help)",
+        ),
+        (["inputs", "loader"], "is for Python, tensorlens.inputs(...) (see"),
+        (["plan", "3x"], "SHAPE '3x': give whole numbers"),
     ],
 )
 def test_the_nearest_name_is_offered(tmp_path, arguments, meant):

@@ -13,7 +13,6 @@ from torch import nn
 from tensorlens import LeakWatch, find_leaks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch import loop_steps
-from tensorlens.leaks import GrowthKind
 
 STEPS = 8
 
@@ -84,10 +83,7 @@ def test_tensors_that_nobody_counts_are_no_leak_and_no_none(monkeypatch, source,
     assert report.notes == (
         f"tensors on cpu are not followed: TENSORLENS_COUNTER asks for {source}",
     )
-    host = [each.text for each in report.others if each.kind == GrowthKind.HOST]
-    assert not any("without tensors" in text for text in host)
-    if numel > 4:
-        assert any(text.startswith("host memory grew ") and ": tensors, " in text for text in host)
+    assert not any("without tensors" in each.text for each in report.others)
 
 
 async def asleep():
@@ -309,3 +305,14 @@ def test_failures_of_a_watch_do_not_reach_the_loop(monkeypatch, capsys):
         watch.step()
         monkeypatch.setattr(watch, "result", lambda: 1 / 0)
     assert "no leaks are told: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_one_step_is_too_few_to_tell():
+    kept = []
+    with LeakWatch() as watch:
+        for _ in range(4):
+            kept.append(torch.zeros(100))
+            watch.step()
+    assert watch.report.verdict == (
+        "too few steps to tell: one judged, in which nothing was seen to stay behind"
+    )

@@ -67,6 +67,14 @@ def test_steps_that_were_not_sampled_count() -> None:
     assert steady_rate([(2, 0), (10, 800), (30, 2800), (32, 3000)], 1.0) == 100.0
 
 
+def test_tensors_that_are_not_counted_may_be_what_grows() -> None:
+    heap = [50_000 * step for step in range(9)]
+    (found,) = host_growth(samples(heap=heap), 2, counts_tensors=False)
+    assert found.text == (
+        "host memory grew 48.83 KiB a step: tensors, native libraries, or large bytes/str objects"
+    )
+
+
 def test_the_heap_grows_and_nobody_knows_in_what() -> None:
     (found,) = host_growth(samples(heap=[50_000 * step for step in range(9)]), 2)
     assert (found.kind, found.bytes_per_step, found.path) == ("host", 50_000.0, "")
