@@ -338,6 +338,7 @@ def test_saved_checkpoints_may_be_looked_at_copied_and_removed(tmp_path):
     old, best, last, extra = (tmp_path / f"{name}.pt" for name in ("old", "best", "last", "extra"))
     for path in (old, best):
         path.write_bytes(b"trained for a week")
+    best.chmod(0o600)
     with staged():
         net = nn.Linear(3, 4)
         for path in (last, old):
@@ -358,6 +359,7 @@ def test_saved_checkpoints_may_be_looked_at_copied_and_removed(tmp_path):
         shutil.copyfile(__file__, last)
     for path in (old, best):
         assert path.read_bytes() == b"trained for a week"
+    assert stat.S_IMODE(best.stat().st_mode) == 0o600
     assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "best.pt", "last.pt"}
 
 

@@ -62,7 +62,8 @@ def saved_file_patches() -> Iterator[None]:
         # of pathlib and shutil too
         stack.enter_context(intercepted(files.rename, (os, "replace"), (os, "rename")))
         stack.enter_context(intercepted(files.remove, (os, "remove"), (os, "unlink")))
-        stack.enter_context(intercepted(files.copy, (shutil, "copyfile")))
+        for name in ("copyfile", "copymode", "copystat"):
+            stack.enter_context(intercepted(files.copy, (shutil, name)))
         stack.enter_context(patched(torch, "save", files.save))
         stack.enter_context(intercepted(files.load, (torch, "load")))
         stack.enter_context(on_import(dict.fromkeys(_WRITERS, change)))
@@ -148,7 +149,7 @@ class _SavedFiles:
                 Path(place).unlink()
 
     def copy(self, original: Any, src: Any, dst: Any, **options: Any) -> Any:
-        """Copy a file; of one that was not written only what was to be saved."""
+        """Copy a file, or how it is marked; of one not written only what was to be saved."""
         if (saved := self._saved.get(_place(src))) is None:
             return original(src, dst, **options)
         self._keep(dst, saved)
