@@ -363,6 +363,18 @@ def test_saved_checkpoints_may_be_looked_at_copied_and_removed(tmp_path):
     assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "best.pt", "last.pt"}
 
 
+def test_checkpoint_in_a_renamed_folder_comes_back_and_leaves_nothing(tmp_path):
+    beside, folder = tmp_path / "beside", tmp_path / "folder"
+    with staged():
+        beside.mkdir()
+        torch.save(nn.Linear(3, 4).state_dict(), beside / "net.pt")
+        beside.rename(folder)
+        assert torch.load(folder / "net.pt")["weight"].shape == (4, 3)
+        with pytest.raises(FileNotFoundError):
+            torch.load(beside / "net.pt")
+    assert [*folder.iterdir()] == []
+
+
 def test_a_file_that_is_written_keeps_its_permissions(tmp_path):
     path = tmp_path / "own.bin"
     path.write_bytes(b"before")

@@ -140,13 +140,23 @@ class _SavedFiles:
 
     def rename(self, original: Any, src: Any, dst: Any, **options: Any) -> None:
         """Rename a file; of one that was not written only what was to be saved."""
-        saved = None if options else self._saved.pop(_place(src), None)
+        place = _place(src)
+        saved = None if options else self._saved.pop(place, None)
         if saved is None:
             original(src, dst, **options)
+            self._follow_folder(place, _place(dst))
         else:
             self._keep(dst, saved)
-            if (place := _place(src)) in self._new:
+            if place in self._new:
                 Path(place).unlink()
+
+    def _follow_folder(self, old: Any, new: Any) -> None:
+        for each in [*self._saved]:
+            if str(each).startswith(f"{old}{os.sep}"):
+                moved = each.replace(old, new, 1)
+                self._saved[moved] = self._saved.pop(each)
+                if each in self._new:
+                    self._new.add(moved)
 
     def copy(self, original: Any, src: Any, dst: Any, **options: Any) -> Any:
         """Copy a file, or how it is marked; of one not written only what was to be saved."""
