@@ -137,6 +137,27 @@ def test_model_that_stays_on_the_cpu_in_a_whole_program_is_refused():
         tensorlens.estimate(program, card="t4")
 
 
+SCRIPT = """
+import torch
+device = torch.device("cpu")
+data = torch.zeros(1000, 64)
+model = torch.nn.Linear(64, 64).to(device)
+adam = torch.optim.Adam(model.parameters())
+for step in range(3):
+    model({batch}).sum().backward()
+    adam.step()
+"""
+
+
+@pytest.mark.parametrize("batch", ["data[:8].to(device)", "data[:8]"])
+def test_script_for_the_cpu_is_refused_whatever_its_data_lie_on(batch, tmp_path):
+    # where a program is run for a card its data are on it, as they are made without a device
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(batch=batch))
+    with pytest.raises(UsageError, match="keeps its tensors on the CPU: no model is on cuda"):
+        tensorlens.estimate(str(script), card="t4")
+
+
 def test_step_with_a_model_from_outside_says_what_to_build():
     model = torch.nn.Linear(64, 64)
 

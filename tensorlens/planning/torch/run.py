@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -64,7 +64,13 @@ def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
         return trace
     trace = _run(job, tell)
     if not any(name.startswith(device) for name in trace.log.devices):
-        trace = _run(job, tell, partial(_default_device, device), needed=device)
+        try:
+            trace = _run(job, tell, partial(_default_device, device), needed=device)
+        except (RuntimeError, TypeError) as error:
+            # a function may lack what was made outside of it; all of a file is made anew
+            if job.program.parcel is None and "device" in str(error):
+                raise _off(device) from error
+            raise
         trace.cautions.insert(
             0,
             Caution(
@@ -116,12 +122,8 @@ def _run(
 
         steps.run(job.program, begin, stacks.call_program)
         names.name_all()
-    if needed is not None and _keeps_off(needed, tracker.held_at_marks):
-        raise UsageError(
-            f"the program keeps its tensors on the CPU: no model is on {needed}; give it the"
-            f' arguments that it has on a GPU (no .to("cpu"), no cpu=True), or estimate it for the'
-            f' CPU (device="cpu", or --device cpu before the program)'
-        )
+    if needed is not None and _keeps_off(needed, tracker):
+        raise _off(needed)
     if steps.was_ended:
         cautions.found.append(
             Caution(
@@ -174,19 +176,37 @@ def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]
     return step
 
 
+_TRAINED = ("parameter", "gradient")
 _STRAY = 100
 """A device with less than this part of what the CPU holds has no model: what a script makes without
 a device, as for its log, lies on the default one."""
 
 
-def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
-    """Tell whether a program holds tensors at every step, and next to none on a device."""
+def _keeps_off(device: str, tracker: Tracker) -> bool:
+    """Tell whether a program trains nothing on a device; it may make its data there.
+
+    Where no parameters or gradients are known, it holds tensors at every step, and next to none
+    there.
+    """
+    log = tracker.trace.log
+    trained = {number for number, each in enumerate(log.labels) if each.role in _TRAINED}
+    places = {log.devices[log.device[row]] for row, at in enumerate(log.label) if at in trained}
+    if places:
+        return not any(name.startswith(device) for name in places)
 
     def is_off(held: dict[str, int]) -> bool:
         on_device = sum(nbytes for name, nbytes in held.items() if name.startswith(device))
         return held.get("cpu", 0) > _STRAY * on_device
 
-    return bool(held_at_marks) and all(map(is_off, held_at_marks))
+    return bool(tracker.held_at_marks) and all(map(is_off, tracker.held_at_marks))
+
+
+def _off(device: str) -> UsageError:
+    return UsageError(
+        f"the program keeps its tensors on the CPU: no model is on {device}; give it the"
+        f' arguments that it has on a GPU (no .to("cpu"), no cpu=True), or estimate it for the'
+        f' CPU (device="cpu", or --device cpu before the program)'
+    )
 
 
 _HOST = torch.device("cpu")
