@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from tensorlens.heap.reference_names import KEPT
 from tensorlens.records.events import OWN_MARK
 
 BACKWARD = f"{OWN_MARK}backward"
@@ -97,6 +98,11 @@ class StepFacts:
     """Whether the steps are of a graph, whose operations do not come in the program's order."""
     sparse_gradient_bytes: int = 0
     """Bytes of parameters whose gradients are slices of rows: plain SGD writes to these alone."""
+
+
+def plain_name(name: str) -> str:
+    """Return a name as code has it: without the script's module, or what keeps a variable."""
+    return name.replace(KEPT, "").replace("__main__.", "")
 
 
 class Watch(Protocol):

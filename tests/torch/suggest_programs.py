@@ -307,3 +307,51 @@ def make_following():
         return optimizer.state[model[0].weight]["exp_avg"].sum()
 
     return step
+
+
+class Wrapper(torch.optim.Optimizer):
+    """Stands before an optimizer and has all from it, as accelerate's does."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    @property
+    def state(self):
+        return self.optimizer.state
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    def zero_grad(self, set_to_none=True):
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+
+
+def train_wrapped():
+    model = nn.Linear(200, 200)
+    optimizer = Wrapper(torch.optim.Adam(model.parameters()))
+    for _ in range(9):
+        model(torch.ones(4, 200)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+SCRIPT = """
+import torch
+from suggest_programs import CachingModel
+
+def main():
+    model = CachingModel(switch=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    x = torch.ones(1024, 64)
+    for _ in range(9):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+main()
+"""
+TOP_LEVEL = SCRIPT.replace("def main():", "if True:").replace("main()", "")

@@ -223,6 +223,23 @@ def test_printed_code_of_checkpoints_can_be_pasted(columns, caching, monkeypatch
     assert all(block.forward.func is checkpoint for block in model.blocks)
 
 
+@pytest.mark.parametrize("script", [programs.SCRIPT, programs.TOP_LEVEL])
+def test_printed_code_of_a_script_can_be_pasted(script, tmp_path):
+    # variables of a function that is over, and of a module that is called __main__
+    train = tmp_path / "train.py"
+    train.write_text(script)
+    found = tensorlens.suggest(str(train), top=9)
+    spaces = pasted(found, {"torch": torch, "model": programs.CachingModel()})
+    assert {"checkpoint 4 blocks", "SGD without momentum"} <= set(spaces)
+    assert found["checkpoint"].what == "4 x CachingBlock in model.blocks"
+    assert "model.blocks[0-3].inner.0: saved by Addmm" in found.tensor
+    assert "__main__" not in str(found) and "kept by" not in str(found)
+
+
+def test_wrapper_is_no_optimizer_of_its_own():
+    assert tensorlens.suggest(programs.train_wrapped)["optimizer"].what == "the state of Adam"
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_printed_code_can_be_pasted(columns, stack, encoder, convolutions, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))

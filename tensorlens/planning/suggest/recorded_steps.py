@@ -7,12 +7,14 @@ import pickle
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tensorlens.planning.step_facts import StepFacts, Watch
+from tensorlens.planning.step_facts import StepFacts, Watch, plain_name
 from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS
@@ -23,6 +25,7 @@ from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, EventLog
+from tensorlens.records.row_sequence import InternTable
 
 TORCH: Final = "torch"
 TENSORFLOW: Final = "tensorflow"
@@ -60,9 +63,11 @@ class RecordedSteps:
         device: str | None = None,
         framework: Framework | None = None,
     ) -> None:
-        self.recording = recording
+        self.recording = recording = _plainly_named(recording)
         self.is_alone = facts is None
-        self.facts = facts or StepFacts()
+        facts = facts or StepFacts()
+        blocks = tuple(replace(each, path=plain_name(each.path)) for each in facts.blocks)
+        self.facts = replace(facts, blocks=blocks)
         self.framework = framework or _framework(recording)
         self.device = chosen(recording, device)
         self.log = recording.log
@@ -189,6 +194,15 @@ class RecordedSteps:
         words = {"optimizer": "in the optimizer's step", "other": "between the phases"}
         text = words.get(phase, phase if row < 0 else f"in {phase}")
         return text if number is None else f"{text}, step {number}"
+
+
+def _plainly_named(recording: Recording) -> Recording:
+    """Return a recording with names that code may have."""
+    log = copy(recording.log)
+    log.stacks = copy(log.stacks)
+    log.stacks.modules = InternTable(map(plain_name, log.stacks.modules))
+    log.labels = InternTable(replace(each, name=plain_name(each.name)) for each in log.labels)
+    return Recording(log, recording.origin)
 
 
 def _framework(recording: Recording) -> Framework:

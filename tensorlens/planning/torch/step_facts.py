@@ -24,6 +24,7 @@ from tensorlens.planning.step_facts import (
     RepeatedBlock,
     StepFacts,
     UnusedVariable,
+    plain_name,
 )
 from tensorlens.planning.torch.options.models import Stage, cache_configs, repeated_blocks
 from tensorlens.planning.torch.options.training import LoaderWatch
@@ -73,7 +74,12 @@ class StepWatch:
         return StepFacts(
             model=_variable(models, path),
             blocks=tuple(RepeatedBlock(where, kind) for where, kind in found if where is not None),
-            optimizers=tuple(map(_described, instances(torch.optim.Optimizer))),
+            optimizers=tuple(
+                _described(each)
+                for each in instances(torch.optim.Optimizer)
+                # accelerate's wrapper has none of its own
+                if "state" in vars(each)
+            ),
             sets_to_none=self._sets_to_none,
             has_low_precision=self._has_low_precision or 2 * lower > whole,
             unused_variables=tuple(self._unused_variables.values()),
@@ -166,7 +172,7 @@ def _variable(models: Sequence[torch.nn.Module], path: Callable[[int, str], str 
     if len(models) != 1:
         return ""
     kind = class_name(models[0])
-    name = path(id(models[0]), kind) or ""
+    name = plain_name(path(id(models[0]), kind) or "")
     return name if name.isidentifier() and name != kind else ""
 
 

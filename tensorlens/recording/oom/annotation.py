@@ -19,6 +19,7 @@ from tensorlens.errors import error_chain
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.registry import adapters, first_answer, when_one_arrives
 from tensorlens.guards import guarded, is_from_a_handler, reason
+from tensorlens.heap.reference_names import KEPT
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording.oom import address_reserve
 from tensorlens.recording.oom.address_reserve import is_of_a_kind
@@ -183,9 +184,6 @@ def _has_note(error: BaseException) -> bool:
     return isinstance(notes, list) and any(_BEGINNING in str(note)[:99] for note in notes)
 
 
-REMARK = " (kept by a traceback)"
-
-
 def plain_names(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without the remark; its table of tensors is changed in place."""
     table = snapshot.tensors
@@ -197,7 +195,7 @@ def plain_names(snapshot: Snapshot) -> Snapshot:
 
 
 def _plain(texts: list[str] | tuple[str, ...]) -> list[str]:
-    return [text.replace(REMARK, "") for text in texts]
+    return [text.replace(KEPT, "") for text in texts]
 
 
 _lock = reentrant_lock()
