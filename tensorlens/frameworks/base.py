@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.compilers import CompilerWatch, TracedCode
-from tensorlens.frameworks.survivors import Holdings
+from tensorlens.frameworks.survivors import GrowingGraph, Holdings
 from tensorlens.records.events import EventLog
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.oom import KeptGraph, Request
@@ -300,6 +300,10 @@ class Steps(Protocol):
 
     def holdings(self, addresses: Sequence[int]) -> Holdings:
         """Look once for what keeps the blocks at these addresses alive."""
+        ...
+
+    def growing_graph(self, made: int) -> GrowingGraph | None:
+        """Return the live tensor whose autograd graph grew most in the steps made, if one did."""
         ...
 
     def close(self) -> None:

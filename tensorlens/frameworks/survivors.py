@@ -86,6 +86,17 @@ class Retained:
     """Nodes of autograd's graph, without those of parameters, which all graphs share."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GrowingGraph:
+    """A live tensor whose graph gets deeper in each step. It holds the tensor."""
+
+    tensor: Any
+    nodes_per_step: float
+    address: int
+    """Of its storage; 0 where it has none."""
+    is_number: bool
+
+
 class Holdings(Protocol):
     """Result of one look at the heap; only the survivors refer to the program's objects."""
 

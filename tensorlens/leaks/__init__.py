@@ -5,6 +5,7 @@ from tensorlens.lazy import attach
 attach(
     __name__,
     {
+        "graph_growth": ("GraphGrowth",),
         "growth.groups": (),
         "growth.growth_test": (),
         "growth.retained": (),

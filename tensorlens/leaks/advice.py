@@ -239,10 +239,10 @@ def _graph(path: _Path, example: Example) -> str | None:
     ):
         above = above[:-1]
     carried = None if path.facts.is_replaced else path.facts.carried
-    if carried is not None and len(above) == 1 and _name(above[0]) == carried:
+    if carried is not None and len(above) == 1 and name_of(above[0]) == carried:
         return _detach(carried, is_whole=above == whole)
     if carried is not None and above and above[-1].kind == "attribute":
-        if "." in carried and _name(above[-1]).rpartition(".")[2] == carried.rpartition(".")[2]:
+        if "." in carried and name_of(above[-1]).rpartition(".")[2] == carried.rpartition(".")[2]:
             return _detach(carried, is_whole=True)
     if inside is None and not example.below:
         return _number(path, example)
@@ -250,7 +250,7 @@ def _graph(path: _Path, example: Example) -> str | None:
         return None
     if above[-1].text == "grad":
         return "set .grad to None after use: gradients made with create_graph=True keep a graph"
-    name = _name(above[-1])
+    name = name_of(above[-1])
     if len(above) == 1 and above[0].kind in _VARIABLES:
         # what is carried beside the variable that holds the graph may be a tuple
         is_whole = above == whole and path.facts.carried in (None, name)
@@ -282,7 +282,7 @@ def _store(path: _Path, example: Example, last: Reference) -> str:
     """Return the advice to keep a number in place of a tensor that ``last`` leads to."""
     # what a hook keeps is not what the line assigns
     made = None if path.place("hook") is not None else path.facts.variable
-    name = _name(last, made or "tensor")
+    name = name_of(last, made or "tensor")
     call = (path.facts.words.number or "{}.item()").format(name)
     graph = ", which keeps the autograd graph of its step" if example.grad_fn else ""
     return f"store {call} instead of the tensor{graph}"
@@ -302,7 +302,7 @@ def _larger(path: _Path) -> str | None:
     """Return the advice on a tensor that a larger one replaces: ``x = torch.cat([x, new])``."""
     if path.grows() is not None:
         return None
-    name, cat = _name(path.references[-1], "the tensor"), path.facts.words.concatenation
+    name, cat = name_of(path.references[-1], "the tensor"), path.facts.words.concatenation
     return (
         f"cap the size of {name}, which {cat} replaces by a larger tensor in each step: keep only "
         "its latest part, or write into a tensor of fixed size"
@@ -314,7 +314,7 @@ def _container(path: _Path) -> str | None:
     if place is None:
         return None
     kind = re.split(r"[\[{]", path.references[place].text, maxsplit=1)[0]
-    name = _name(path.references[place - 1], "") if place else ""
+    name = name_of(path.references[place - 1], "") if place else ""
     how = ": deque(maxlen=...)" if kind in ("list", "deque") else ""
     return f"clear {name or 'the ' + kind} when it is no longer needed, or cap its size{how}"
 
@@ -327,7 +327,7 @@ def _is_number(example: Example) -> bool:
     return math.prod(example.shape) == 1
 
 
-def _name(reference: Reference, unknown: str = "tensor") -> str:
+def name_of(reference: Reference, unknown: str = "tensor") -> str:
     """Return what a reference calls an object: ``loss`` of ``dict['loss']``."""
     key = re.fullmatch(r".*\['(\w+)'\]", reference.text)
     if key is not None:

@@ -15,6 +15,7 @@ from tensorlens.frameworks.host.counters import HeapCounter, child_processes, re
 from tensorlens.heap import live_objects
 from tensorlens.heap.paths import reference_paths
 from tensorlens.heap.untracked_arrays import OwnedArray, owned_arrays
+from tensorlens.leaks.graph_growth import GraphGrowth
 from tensorlens.leaks.report import Growth, GrowthKind
 from tensorlens.units import format_bytes
 
@@ -34,6 +35,8 @@ _FREED = 0.25
 """The part of what grew that the collector must have freed for it to be called garbage."""
 _OF_A_NODE = 2048
 """Bytes of the C heap that a node of autograd's graph may take, with what it notes of tensors."""
+_LEAST_OF_A_NODE = 128
+"""Bytes that every node takes."""
 _OF_A_LINE = 5
 """Python objects that a line's figures are made of."""
 _TOLERANCE = 0.08
@@ -140,6 +143,7 @@ def host_growth(
     lines: int = 0,
     counts_tensors: bool = True,
     arrays: Callable[[HostGrowth], tuple[str, str] | None] | None = None,
+    graph: Callable[[], GraphGrowth | None] | None = None,
     collected: Callable[[], HostSample | None] | None = None,
 ) -> list[Growth]:
     """Return what of the host's memory grows steadily although no tensors are in it.
@@ -152,6 +156,7 @@ def host_growth(
         lines: of how many lines the watch itself keeps figures of each step.
         counts_tensors: whether tensors have a counter of their own; else they may be what grows.
         arrays: tells what NumPy arrays may be what grew; asked only where the heap grows.
+        graph: tells whose graph gets deeper; asked only where nothing else explains the heap.
         collected: runs the collector and takes a sample; the same holds for it.
     """
     memory = "host memory without tensors" if counts_tensors else "host memory"
@@ -176,7 +181,7 @@ def host_growth(
             grown = HostGrowth(rate, last.step - counted[0].step, last.step)
             known = None if arrays is None else arrays(grown)
             text = f"{memory} grew {_size(rate)} a step: {'' if counts_tensors else 'tensors, '}"
-            found.append(_of_heap(text, rate, objects, known, nodes_per_step))
+            found.append(_of_heap(text, rate, objects, known, nodes_per_step, graph))
     elif objects is not None:
         text = (
             f"about {objects - own:,.0f} Python objects a step stay behind, which hold no tensors"
@@ -214,7 +219,12 @@ def _rate(before: tuple[int, int], after: tuple[int, int]) -> float:
 
 
 def _of_heap(
-    text: str, rate: float, objects: float | None, arrays: tuple[str, str] | None, nodes: float
+    text: str,
+    rate: float,
+    objects: float | None,
+    arrays: tuple[str, str] | None,
+    nodes: float,
+    deeper: Callable[[], GraphGrowth | None] | None,
 ) -> Growth:
     if arrays is not None:
         what, path = arrays
@@ -226,6 +236,11 @@ def _of_heap(
     if 0 < rate <= _OF_A_NODE * nodes:
         text += f"probably the {graph}, {_size(rate / nodes)} each"
         return Growth(GrowthKind.GRAPH, text, rate)
+    deep = None if deeper is None else deeper()
+    if deep is not None and _LEAST_OF_A_NODE <= rate / deep.nodes_per_step <= _OF_A_NODE:
+        graph = f"the autograd graph of {deep.name}, which {deep.rate}"
+        text += f"probably {graph}, {_size(rate / deep.nodes_per_step)} each; {deep.advice}"
+        return Growth(GrowthKind.GRAPH, text, rate, deep.path)
     text += "native libraries, or large bytes/str objects"
     return Growth(GrowthKind.HOST, f"{text}; in part {graph}" if nodes >= 1 else text, rate)
 

@@ -10,6 +10,9 @@ from contextlib import ExitStack
 
 from tensorlens.frameworks.base import UNKNOWN, Adapter, StepFigures, Steps
 from tensorlens.frameworks.registry import ask, left_out
+from tensorlens.frameworks.survivors import GrowingGraph
+from tensorlens.guards import is_from_a_handler
+from tensorlens.records.tensors import SourceLine
 
 NO_BLOCKS = "the counter of host memory that is in use does not know blocks"
 
@@ -60,6 +63,21 @@ class LoopSteps:
         known = [nbytes for each in self._adapters if (nbytes := each.pinned()) >= 0]
         return sum(known) if known else UNKNOWN
 
+    def growing_graph(self, made: int) -> tuple[GrowingGraph, SourceLine | None] | None:
+        """Return the tensor whose autograd graph grew in the steps made, and the line that made it.
+
+        What fails in a framework is no answer.
+        """
+        for part in self.parts.values():
+            try:
+                found = part.growing_graph(made)
+                if found is not None:
+                    return found, _line(part, found.address)
+            except Exception as error:
+                if is_from_a_handler(error):
+                    raise
+        return None
+
     def notes(self) -> list[str]:
         """Return lines for the report on what could not be followed."""
         own = (note for part in self.parts.values() for note in part.notes())
@@ -69,6 +87,13 @@ class LoopSteps:
         """Follow no longer."""
         for part in self.parts.values():
             part.close()
+
+
+def _line(part: Steps, address: int) -> SourceLine | None:
+    left = part.left(0)
+    if left is None or not address or address not in left.address:
+        return None
+    return part.line(left.birth[left.address.index(address)])
 
 
 def whole(figures: Sequence[StepFigures]) -> StepFigures:

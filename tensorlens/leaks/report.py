@@ -41,7 +41,8 @@ class GrowthKind(StrEnum):
     RESERVED = "reserved"
     """The allocator's cache."""
     GRAPH = "graph"
-    """Memory of the host that nodes of autograd's graph explain, which a leak keeps."""
+    """Memory of the host that nodes of autograd's graph explain: a leak keeps them, or one tensor
+    does, whose graph gets deeper."""
     GONE = "gone"
     """It grew while the loop ran, and was freed before the verdict."""
     HOST = "host"
@@ -204,7 +205,8 @@ class LeakReport(Document):
 
     def __bool__(self) -> bool:
         # memory that grew and is gone may have leaked: it is not told to be none
-        return bool(self.leaks) or any(each.kind is GrowthKind.GONE for each in self.others)
+        kinds = (GrowthKind.GONE, GrowthKind.GRAPH)
+        return bool(self.leaks) or any(each.kind in kinds for each in self.others)
 
     def __repr__(self) -> str:
         if not self.leaks:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from operator import itemgetter
 
 from tensorlens.heap.paths import UNSEEN
 from tensorlens.interpreter import frozen_objects
+from tensorlens.leaks.graph_growth import GraphGrowth, graph_growth
 from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, Judgement, climbs, growing
 from tensorlens.leaks.growth.retained import RetainedGroup, end_of
 from tensorlens.leaks.growth.samples import WatchedLoop, balance
@@ -58,10 +60,11 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     grown = [other for _, other in others]
     grown += seen.growth
     grown += _reserved(watched)
-    grown += _host(watched, listed, counts_tensors=not seen.is_blind)
+    graph = cache(lambda: graph_growth(watched.steps, watched.made))
+    grown += _host(watched, listed, graph, counts_tensors=not seen.is_blind)
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     grown += _gone(watched, sums)
-    text = _headline(watched, listed, grown, sums)
+    text = _headline(watched, listed, grown, sums, graph)
     if seen.notes and not listed:
         text = f"not clear: {seen.notes[0]}"
     elif seen.is_blind:
@@ -169,7 +172,13 @@ def _most_grown(watched: WatchedLoop) -> str:
     return place_of(steps.line(birth))
 
 
-def _host(watched: WatchedLoop, leaks: Sequence[Leak], *, counts_tensors: bool) -> list[Growth]:
+def _host(
+    watched: WatchedLoop,
+    leaks: Sequence[Leak],
+    graph: Callable[[], GraphGrowth | None],
+    *,
+    counts_tensors: bool,
+) -> list[Growth]:
 
     def collected() -> HostSample | None:
         if watched.uncollected:
@@ -185,6 +194,7 @@ def _host(watched: WatchedLoop, leaks: Sequence[Leak], *, counts_tensors: bool) 
         lines=watched.lines_kept,
         counts_tensors=counts_tensors,
         arrays=growing_arrays,
+        graph=graph,
         collected=collected,
     )
 
@@ -194,8 +204,10 @@ def _headline(
     leaks: Sequence[Leak],
     others: Sequence[Growth],
     sums: Mapping[str, Balance],
+    deeper: Callable[[], GraphGrowth | None],
 ) -> str:
     count = watched.span.steps
+    graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
     if leaks:
         tensors = sum(leak.tensors_per_step for leak in leaks)
         kinds = {leak.kind for leak in leaks}
@@ -204,8 +216,7 @@ def _headline(
         if likely and kind is not LeakKind.GARBAGE:
             likely += "a "
         number, nbytes = counted_about(tensors), _sum_of(leaks)
-        graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
-        if graphs:
+        if graphs and not graphs[0].path:
             its = "it keeps" if tensors == 1 else "they keep"
             graph = f"probably the autograd graph that {its} ({_sum_of(graphs)})"
             parts = f"{number} ({nbytes}) and {graph}"
@@ -222,6 +233,10 @@ def _headline(
             f"memory grew by {_sum_of(gone)} a step while the loop ran, and is freed now: ask for "
             "the verdict before the loop's function returns"
         )
+    deep = deeper() if graphs else None
+    if deep is not None:
+        its = f"the autograd graph of {deep.name}"
+        return f"no tensors are lost in {_any(count)}, but {its} {deep.rate}"
     if any(each.kind == GrowthKind.HOST for each in others):
         return f"no tensors stay behind in {_any(count)}, but host memory grows"
     grown = [

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from tensorlens.frameworks.base import Counter, LeftBlocks, StepFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.counters import forced_source
+from tensorlens.frameworks.survivors import GrowingGraph
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import SourceLine
 
@@ -77,6 +78,10 @@ class HostSteps:
             return []
         reason = self._reason or f"TENSORLENS_COUNTER asks for {forced_source()}"
         return [f"tensors on cpu are not followed: {reason}"]
+
+    def growing_graph(self, made: int) -> GrowingGraph | None:
+        """Return the live tensor whose graph grew most: without autograd there is none."""
+        return None
 
     def _set_era(self, era: int) -> None:
         if self._allocator is not None:

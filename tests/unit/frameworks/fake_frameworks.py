@@ -112,6 +112,9 @@ class FakeSteps:
         survivors = [self.known.get(address, Survivor(address, 0)) for address in addresses]
         return FakeHoldings(survivors, self.below)
 
+    def growing_graph(self, made: int) -> None:
+        return None
+
     def close(self) -> None:
         self.closed += 1
 

@@ -8,6 +8,7 @@ import pytest
 from tensorlens.frameworks import UNKNOWN
 from tensorlens.frameworks.host import child_processes
 from tensorlens.leaks import (
+    GraphGrowth,
     HostGrowth,
     HostSample,
     HostSampler,
@@ -278,3 +279,38 @@ def test_growth_that_a_graph_cannot_explain_is_not_called_its_own() -> None:
         "host memory without tensors grew 100.00 KiB a step: native libraries, or large bytes/str "
         "objects; in part 2 autograd nodes of what stays behind"
     )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "each"), [(50.0, "2.00 KiB"), (800.0, "128 B"), (49.9, None), (800.1, None)]
+)
+def test_growth_that_one_deeper_graph_explains_is_told_with_its_holder(nodes, each) -> None:
+    # 100 KiB a step: a node takes between 128 B and 2 KiB
+    heap = [MIB + 102_400 * step for step in range(8)]
+    deeper = GraphGrowth("Run.total", nodes, "run (global) -> Run.total (attribute)", "detach it")
+    (found,) = host_growth(samples(heap), 0, graph=lambda: deeper)
+    if each is None:
+        assert (found.kind, found.path) == ("host", "")
+        return
+    assert (found.kind, found.bytes_per_step, found.path) == ("graph", 102_400, deeper.path)
+    assert found.text == (
+        "host memory without tensors grew 100.00 KiB a step: probably the autograd graph of "
+        f"Run.total, which grows by {nodes:.0f} nodes a step, {each} each; detach it"
+    )
+
+
+def test_graphs_are_not_asked_where_nothing_grows_or_something_else_explains_it() -> None:
+    def asked():
+        raise AssertionError
+
+    heap = [MIB + 102_400 * step for step in range(8)]
+    objects = [5000 * step for step in range(8)]
+    assert host_growth(samples([MIB] * 8), 0, graph=asked) == []
+    for known in (
+        {"arrays": lambda grown: ("one", "")},
+        {"tensors_per_step": 1.0, "nodes_per_step": 200.0},
+    ):
+        (found,) = host_growth(samples(heap), 0, graph=asked, **known)
+        assert found.bytes_per_step == 102_400
+    (found,) = host_growth(samples(heap, objects), 0, graph=asked)
+    assert "Python objects" in found.text

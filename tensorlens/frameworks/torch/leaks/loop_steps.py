@@ -15,11 +15,13 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from tensorlens.frameworks.base import LeftBlocks, StepFigures
 from tensorlens.frameworks.host.alloc_sites import AllocSites
 from tensorlens.frameworks.host.allocator import LISTS, listed, start
 from tensorlens.frameworks.host.loop_steps import HostSteps
-from tensorlens.frameworks.survivors import Holdings
+from tensorlens.frameworks.survivors import GrowingGraph, Holdings
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import (
     backends,
@@ -66,6 +68,8 @@ class TorchSteps(HostSteps):
 
     def __init__(self) -> None:
         self._unwatch = cpu.watch()
+        self._first_node = torch._C._autograd._get_sequence_nr()
+        """The number of the first node of autograd's that this thread makes from now on."""
         super().__init__(cpu.cpu_counter(), cpu.allocator(), cpu.fallback_reason())
         self._devices: DeviceSteps | None = None
         self._no_devices = "its allocator reports no blocks"
@@ -106,6 +110,12 @@ class TorchSteps(HostSteps):
         from tensorlens.frameworks.torch.leaks import holdings
 
         return holdings.Holdings(addresses)
+
+    def growing_graph(self, made: int) -> GrowingGraph | None:
+        """Return the live tensor whose graph grew most in the steps made, if one did."""
+        from tensorlens.frameworks.torch.leaks import growing_graph
+
+        return growing_graph.growing_graph(self._first_node, made)
 
     def close(self) -> None:
         """Follow no longer."""

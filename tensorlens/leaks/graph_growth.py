@@ -1,0 +1,75 @@
+"""A graph of autograd's that gets deeper in each step: below which variable, and what to do."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from tensorlens.heap.paths import reference_paths
+from tensorlens.leaks.advice import name_of
+from tensorlens.leaks.loop_steps import LoopSteps
+from tensorlens.leaks.report import place_of, source_of
+from tensorlens.render.figures import counted
+
+_PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphGrowth:
+    """By how much the graph of one tensor grew; it refers to nothing of the program."""
+
+    name: str
+    nodes_per_step: float
+    path: str
+    """The shortest that holds the tensor."""
+    advice: str
+
+    @property
+    def rate(self) -> str:
+        """How much it grew: ``grows by 9 nodes a step``."""
+        return f"grows by {counted(round(self.nodes_per_step), 'node')} a step"
+
+
+def graph_growth(steps: LoopSteps, made: int) -> GraphGrowth | None:
+    """Return what is known of the tensor whose graph grew most in the steps made, if one did."""
+    found = steps.growing_graph(made)
+    if found is None:
+        return None
+    grown, line = found
+    paths = reference_paths([grown.tensor])[0]
+    references = paths[0].references if paths else ()
+    name = name_of(references[-1], references[-1].text) if references else "a tensor"
+    made_at = "" if line is None else f"made at {place_of(line)}: "
+    todo = f"{made_at}{_advice(source_of(line), name, is_number=grown.is_number)}"
+    return GraphGrowth(name, grown.nodes_per_step, str(paths[0]) if paths else "", todo)
+
+
+def _advice(source: str, name: str, *, is_number: bool) -> str:
+    """Return what to do: ``use total += loss.item(), or .detach()``."""
+    added = _added(source)
+    first, second = (".item()", ", or .detach()") if is_number else (".detach()", "")
+    if added is None:
+        return f"use {first} of what is added to {name}{second}"
+    return f"use {added}{first}{second}"
+
+
+def _added(source: str) -> str | None:
+    """Return a line that adds to a variable, its value in brackets where it needs them."""
+    try:
+        (statement,) = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        # a part of a statement
+        return None
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+        return f"{ast.unparse(statement.target)} += {_operand(statement.value)}"
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.BinOp):
+        return None
+    target, value = ast.unparse(statement.targets[0]), statement.value
+    if not isinstance(value.op, ast.Add) or ast.unparse(value.left) != target:
+        return None
+    return f"{target} = {target} + {_operand(value.right)}"
+
+
+def _operand(value: ast.expr) -> str:
+    text = ast.unparse(value)
+    return text if isinstance(value, _PLAIN) else f"({text})"
