@@ -27,9 +27,9 @@ examples:
   tensorlens estimate -o estimate.html -o estimate.json train.py --epochs 1
 
 PROGRAM is a function that builds model, optimizer and data and returns step(),
-or returns a compiled Keras model. Or it is a whole script, which is given all
-that follows it: options of tensorlens come before a script. What follows --
-goes to the script of a function too.
+or returns a compiled Keras model. Or it is a whole script, or a module as of
+python -m, which is given all that follows it: options of tensorlens come before
+a script. What follows -- goes to the script of a function too.
 
 The exit code is 0 when it fits, or likely does (which is said on standard
 error), and 3 when it does not: into --capacity, or without it into the memory
@@ -55,7 +55,7 @@ def add_estimate(subparsers: Any) -> None:
         "words",
         nargs=argparse.REMAINDER,
         metavar="PROGRAM",
-        help="module:function, file.py:function, or a script and what is given to it",
+        help="module:function, file.py:function, or a script or module and what is given to it",
     )
     parser.set_defaults(func=_estimate, parser=parser)
 

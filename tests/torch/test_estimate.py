@@ -547,6 +547,28 @@ for _ in range(2):
 """
 
 
+def test_a_module_is_run_as_a_program(tmp_path, monkeypatch):
+    package = tmp_path / "trained"
+    package.mkdir()
+    (package / "nets.py").write_text(
+        'import torch\nlayer = torch.nn.Linear(64, 64, bias=False, device="cuda")\n'
+    )
+    (package / "train.py").write_text(
+        "import sys, torch\n"
+        "from .nets import layer\n"
+        "assert sys.argv == [__file__, '8'] and __name__ == '__main__'\n"
+        "optimizer = torch.optim.SGD(layer.parameters())\n"
+        "while True:\n"
+        "    layer(torch.ones(int(sys.argv[1]), 64, device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        found = tensorlens.estimate("trained.train", script_args=["8"], card="a100")
+        # the weight and its gradient, and a workspace of cuBLAS for each thread
+        assert found.steps[-1].allocated == 2 * 64 * 64 * 4 + 2 * 8_519_680
+
+
 def test_a_script_takes_no_batch_and_no_arguments(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

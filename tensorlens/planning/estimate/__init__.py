@@ -24,6 +24,6 @@ attach(
         "result": ("EstimateTerm", "EstimatedStep", "Fit", "LargestBatch", "Range"),
         "scaling": ("OPTIMIZER", "PASS", "SETUP", "fit_curve", "peaks_by_place"),
         "simulation": ("Simulation", "least_capacity"),
-        "target": ("framework_of", "search_path"),
+        "target": ("framework_of", "program", "search_path"),
     },
 )

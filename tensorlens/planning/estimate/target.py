@@ -32,6 +32,8 @@ def program(
 ) -> Program:
     """Return the program of a function, ``module:function``, ``file.py:function`` or a script.
 
+    A module without a function is run as by ``python -m``.
+
     Tensors that a function refers to go with their values only ``with_data``.
     """
     if isinstance(arguments, str):
@@ -60,16 +62,51 @@ def program(
         place, function = make_step, ""
     if not place.endswith(".py") and not Path(place).is_file():
         if not function:
-            raise UsageError(
-                f'{make_step!r} is no file: give "module:function", "file.py:function" or a script'
-            )
+            main = _main_source(place)
+            if main is None:
+                raise UsageError(
+                    f'{make_step!r} is no file: give "module:function", "file.py:function" or a'
+                    " script"
+                )
+            return replace(given, name=make_step, module=place, file=str(main.resolve()))
         if not _exists(place):
             raise UsageError(f"there is no module {place!r} for {make_step!r}")
-        return replace(given, name=make_step, module=place, function=function)
+        return _with_function(replace(given, name=make_step, module=place), function)
     if not Path(place).is_file():
         raise UsageError(f"there is no file {place}")
-    file = str(Path(place).resolve())
-    return replace(given, name=make_step, file=file, function=function or None)
+    given = replace(given, name=make_step, file=str(Path(place).resolve()))
+    return _with_function(given, function) if function else given
+
+
+def _with_function(program: Program, function: str) -> Program:
+    """Return a program that calls a function, which its source has or may have."""
+    tree = _tree(program)
+    found = {"*"} if tree is None else {*_bound(tree)}
+    if not found & {function.partition(".")[0], "*", "__getattr__"}:
+        assert tree is not None
+        there = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)][:5]
+        place = Path(program.file).name if program.file else program.module
+        has = f": it has {', '.join(there)}" if there else ", nor any function"
+        raise UsageError(f"{program.name}: there is no {function!r} in {place}{has}")
+    return replace(program, function=function)
+
+
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """Give the names that a module may have by its code; ``*`` is any name."""
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, inside = waiting.pop()
+        if isinstance(node, ast.Global):
+            yield from node.names
+        elif isinstance(node, ast.Name) and node.id in ("exec", "globals", "setattr", "vars"):
+            yield "*"
+        elif not inside and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif not inside:
+            name = getattr(node, "asname", None) or getattr(node, "name", None) or ""
+            yield name.partition(".")[0]
+        inside |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        waiting += [(each, inside) for each in ast.iter_child_nodes(node)]
 
 
 def search_path() -> tuple[str, ...]:
@@ -160,15 +197,24 @@ def _imports(program: Program) -> Iterator[str]:
 
 
 def _tree(program: Program) -> ast.Module | None:
-    if program.file is not None:
-        path: Path | None = Path(program.file)
-    else:
-        names = (program.module or "").split(".")
-        places = (Path(folder, *names) for folder in search_path())
-        files = (each for at in places for each in (at.with_suffix(".py"), at / "__init__.py"))
-        path = next((file for file in files if file.is_file()), None)
+    path = Path(program.file) if program.file is not None else _source(program.module or "")
     try:
         return None if path is None else ast.parse(path.read_bytes())
     except (OSError, ValueError, SyntaxError):
         # whoever runs it will say so
         return None
+
+
+def _main_source(module: str) -> Path | None:
+    """Return the file that ``python -m`` runs; None where there is no such."""
+    if not all(each.isidentifier() for each in module.split(".")):
+        return None
+    found = (_source(f"{module}.__main__"), _source(module))
+    return next((each for each in found if each and each.name != "__init__.py"), None)
+
+
+def _source(module: str) -> Path | None:
+    """Return the file of a module, a package's ``__init__.py``; None where there is no such."""
+    places = (Path(folder, *module.split(".")) for folder in search_path())
+    files = (each for at in places for each in (at.with_suffix(".py"), at / "__init__.py"))
+    return next((file for file in files if file.is_file()), None)

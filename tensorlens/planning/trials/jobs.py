@@ -73,7 +73,7 @@ class Program:
     module: str | None = None
     """The module it is in."""
     file: str | None = None
-    """Or the file; run as a script where there is no function."""
+    """Or the file; run as a script where there is no function, or as ``python -m`` its module."""
     function: str | None = None
     arguments: Sequence[str] = ()
     """A script's ``sys.argv[1:]``."""

@@ -33,6 +33,9 @@ def beginning(job: Job) -> Any:
     sys.argv = [program.file or program.name, *program.arguments]
     if program.is_script:
         assert program.file is not None
+        if program.module is not None:
+            runpy.run_module(program.module, run_name="__main__", alter_sys=True)
+            return None
         sys.path.insert(0, str(Path(program.file).resolve().parent))
         runpy.run_path(program.file, run_name="__main__")
         return None
