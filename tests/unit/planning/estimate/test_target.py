@@ -58,10 +58,10 @@ def test_function_that_code_may_make_is_looked_for_in_the_module(source, tmp_pat
 def test_no_more_than_five_functions_are_named(tmp_path):
     train = tmp_path / "train.py"
     train.write_text("".join(f"def f{number}(): ...\n" for number in range(7)))
-    with pytest.raises(UsageError, match="in train.py: it has f0, f1, f2, f3, f4$"):
+    with pytest.raises(UsageError, match=r"in train.py: it has f0, f1, f2, f3, f4$"):
         program(f"{train}:mk")
     train.write_text("steps = 3")
-    with pytest.raises(UsageError, match="there is no 'mk' in train.py, nor any function$"):
+    with pytest.raises(UsageError, match=r"in train.py, nor any function$"):
         program(f"{train}:mk")
 
 
