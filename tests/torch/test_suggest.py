@@ -236,6 +236,14 @@ def test_printed_code_of_a_script_can_be_pasted(script, tmp_path):
     assert "__main__" not in str(found) and "kept by" not in str(found)
 
 
+def test_whole_program_is_not_run_with_settings(tmp_path):
+    train = tmp_path / "train.py"
+    train.write_text(programs.TOP_LEVEL)
+    found = tensorlens.suggest(str(train), top=9, verify=True)
+    assert found.verified and found["checkpoint"].measured_saving is None
+    assert found["checkpoint"].missing.startswith("built-in settings need a make_step()")
+
+
 def test_wrapper_is_no_optimizer_of_its_own():
     assert tensorlens.suggest(programs.train_wrapped)["optimizer"].what == "the state of Adam"
 

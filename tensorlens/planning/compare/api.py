@@ -34,7 +34,7 @@ from tensorlens.planning.estimate.target import STEPS, MakeStep, framework_of, p
 from tensorlens.planning.processes import shared_runner
 from tensorlens.planning.progress import Done, progress
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble
+from tensorlens.planning.trials.jobs import NO_STEP, Choice, Job, Measured, Reason, Trouble
 from tensorlens.records.run import current_run
 
 Work = Job | BatchSearch | EstimateRequest
@@ -169,6 +169,9 @@ def compare(
     own = checked_arguments(arguments)
     known_options = checked(options, framework=known_framework, arguments=own, with_data=measured)
     baseline = _baseline(known_options, baseline)
+    others = [each.choice for each in known_options if each.name != baseline]
+    if asked.is_script and measured and others and all(map(_is_of_a_step, others)):
+        raise UsageError(f"{asked.name}: {NO_STEP}")
     # of a script TensorFlow's traced fit() alone can be given another batch
     takes_batch = not asked.is_script or (not measured and known_framework == "tensorflow")
     if not takes_batch and batch is not None:
@@ -249,6 +252,10 @@ def _outcomes(
         outcome_of(option, found[number : repeats * count : count], searches[number])
         for number, option in enumerate(options)
     )
+
+
+def _is_of_a_step(choice: Choice) -> bool:
+    return bool(choice.settings.keys() - {"alloc_conf"})
 
 
 def _notes(known: Sequence[Measured | EstimateOutcome], executor: Executor | None) -> Iterator[str]:

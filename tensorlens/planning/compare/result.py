@@ -273,7 +273,11 @@ class Comparison(Document):
     @property
     def winners(self) -> tuple[Winner, ...]:
         """The answer to each question."""
-        return (self._least(LEAST, self._running()), self._largest(), self._quick())
+        running = self._running()
+        if len(running) == 1 < len(self.outcomes):
+            why = f"{running[0].name!r} alone has figures"
+            return (Winner(LEAST, (), why), self._largest(), Winner(QUICK, (), why))
+        return (self._least(LEAST, running), self._largest(), self._quick())
 
     @property
     def pareto(self) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def suggest(
         if repeats is None:
             repeats = _GRAPH_REPEATS if facts.is_graph else 1
         run = partial(run, warmup=warmup, steps=steps, repeats=repeats)
-        return verified(told, run, acts(record), by_step=facts.is_graph)
+        return verified(told, run, acts(record), by_step=facts.is_graph, is_whole=facts.is_whole)
 
 
 def _recorded(

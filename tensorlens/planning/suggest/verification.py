@@ -13,6 +13,7 @@ from tensorlens.planning.suggest.recomputation import recompute_suggestion
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, RecordedSteps
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.state import has_momentum, plain_sgd, slot_bytes
+from tensorlens.planning.trials.jobs import NO_STEP
 from tensorlens.units import format_bytes
 
 Run = Callable[..., Comparison]
@@ -160,14 +161,20 @@ _STEPS = 2
 
 
 def verified(
-    told: Suggestions, run: Run, acts: Mapping[str, Act], *, by_step: bool = False
+    told: Suggestions,
+    run: Run,
+    acts: Mapping[str, Act],
+    *,
+    by_step: bool = False,
+    is_whole: bool = False,
 ) -> Suggestions:
     """Return suggestions with what they save when the step runs with them.
 
     ``acts`` does a change, by its text, where :func:`tensorlens.compare` has no setting. With
-    ``by_step`` the peak of the median step counts, not that of the highest.
+    ``by_step`` the peak of the median step counts, not that of the highest. A program that
+    ``is_whole`` takes no setting.
     """
-    options = {AS_IT_IS: {}, **_options(told, acts)}
+    options = {AS_IT_IS: {}, **_options(told, acts, is_whole=is_whole)}
     if len(options) == 1:
         return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
     found = run(options, baseline=AS_IT_IS, device=told.device)
@@ -197,8 +204,12 @@ def without_failures(
     return _without(told, found)
 
 
-def _options(told: Suggestions, acts: Mapping[str, Act]) -> dict[str, Given]:
-    given = {each.change: each.option or acts.get(each.change) for each in told}
+def _options(
+    told: Suggestions, acts: Mapping[str, Act], *, is_whole: bool = False
+) -> dict[str, Given]:
+    given = {
+        each.change: (None if is_whole else each.option) or acts.get(each.change) for each in told
+    }
     return {change: option for change, option in given.items() if option is not None}
 
 
@@ -218,11 +229,10 @@ def _without(told: Suggestions, found: Comparison) -> Suggestions:
 
 
 def _unmeasured(suggestion: Suggestion) -> Suggestion:
-    is_own = suggestion.kind == "kept"
-    own_code = "whether your code still needs it, no option can know"
-    return replace(
-        suggestion, missing=own_code if is_own else "compare() has no setting that does it"
-    )
+    why = NO_STEP if suggestion.settings else "compare() has no setting that does it"
+    if suggestion.kind == "kept":
+        why = "whether your code still needs it, no option can know"
+    return replace(suggestion, missing=why)
 
 
 def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:

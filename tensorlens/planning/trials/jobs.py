@@ -26,6 +26,9 @@ OPTIONS: Mapping[Framework, str] = {
 """Framework to the module of its built-in options."""
 
 
+NO_STEP = "built-in settings need a make_step() that returns step(): this is a whole program"
+
+
 class CannotApply(TensorlensError):
     """An option that cannot work here; the text is the reason, in one line."""
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from tensorlens.planning.trials.jobs import CannotApply, Job
+from tensorlens.planning.trials.jobs import NO_STEP, CannotApply, Job
 from tensorlens.planning.trials.pickling import unpack
 from tensorlens.planning.trials.step_runner import StepsDone, beginning, checked_step
 
@@ -125,9 +125,7 @@ class Optioned:
         if not self._options:
             return step
         if step is None:
-            raise CannotApply(
-                "built-in settings need a make_step() that returns step(): this is a whole program"
-            )
+            raise CannotApply(NO_STEP)
         for option in self._options:
             option.built()
         for option in self._options:

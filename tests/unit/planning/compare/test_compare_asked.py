@@ -67,6 +67,15 @@ def test_arguments_that_make_no_sense(given, words):
         tensorlens.compare(make_step, {"a": {}}, **given)
 
 
+def test_script_takes_no_settings(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('nothing is run')")
+    refused = r"train.py: built-in settings need a make_step\(\) that returns step\(\)"
+    for others in ({"a": {"fused": True}}, {"a": {"fused": True}, "b": {"optimizer": "sgd"}}):
+        with pytest.raises(UsageError, match=refused):
+            tensorlens.compare(str(script), {"baseline": {}, **others})
+
+
 def test_what_cannot_be_pickled_is_one_line():
     lock = threading.Lock()
 

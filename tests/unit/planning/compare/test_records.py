@@ -71,6 +71,14 @@ def test_no_difference_is_an_answer():
     assert "no difference to the baseline: 100.00 MiB" in str(found)
 
 
+def test_what_ran_alone_is_compared_with_nothing():
+    cannot = result.Outcome("cannot", status=result.Status.CANNOT, why="not here")
+    found = comparison(BASE, cannot)
+    assert answers(found) == {result.LEAST: (), result.BATCH: (), result.QUICK: ()}
+    assert "'base' alone has figures" in str(found)
+    assert "no difference to the baseline" not in str(found)
+
+
 def test_one_repeat_says_nothing_of_noise():
     assert result.ratio((2.0,), (1.0,)).verdict == "unknown"
     assert result.ratio((), (1.0,)) is None
