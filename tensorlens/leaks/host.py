@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -87,6 +87,7 @@ class HostSampler:
         self._heap, self._counts_tensors = _reader()
         self._last = -float("inf")
         self._cost = 0.0
+        self._own_heap = self._own_objects = self._freed = 0
 
     def look(self, step: int, tensors: int) -> None:
         """Take a sample after a step, unless the last one is too near for what it costs.
@@ -109,6 +110,16 @@ class HostSampler:
         """Keep every so many steps' samples alone."""
         self.samples = [each for each in self.samples if each.step % stride == 0]
 
+    def leave_out(self, before: HostSample, after: HostSample) -> None:
+        """Leave what a verdict took or freed, between two samples, out of all that follow."""
+        self._own_heap += after.heap - before.heap
+        self._own_objects += after.objects - before.objects
+        self._freed += max(0, before.heap - after.heap)
+
+    def without_garbage(self, sample: HostSample) -> HostSample:
+        """Return a sample after a collection without what earlier verdicts freed."""
+        return replace(sample, heap=sample.heap - self._freed)
+
     def now(self, step: int, tensors: int) -> HostSample:
         """Return a sample of now, which does not count among the others."""
         heap = self._heap()
@@ -117,8 +128,8 @@ class HostSampler:
         children, nbytes = child_processes()
         return HostSample(
             step=step,
-            heap=heap,
-            objects=sys.getallocatedblocks(),
+            heap=heap if heap == UNKNOWN else heap - self._own_heap,
+            objects=sys.getallocatedblocks() - self._own_objects,
             pinned=UNKNOWN if self._pinned is None else self._pinned(),
             children=children,
             children_bytes=nbytes,

@@ -176,15 +176,17 @@ class LeakWatch:
             for (name, part), own in zip(steps.parts.items(), series, strict=True)
         }
         host = [each for each in self._host.samples if each.step < self._made]
+        before = now()
         seen = WatchedLoop(
             steps=steps,
             figures=tuple(map(whole, self._figures)),
             parts=parts,
-            host=(*host, now()),
-            host_now=now,
+            host=(*host, before),
+            host_now=lambda: self._host.without_garbage(now()),
             **common,
         )
         report = verdict(seen)
+        self._host.leave_out(before, now())
         self._collections.resume()
         late = [
             f"{name} was imported after the watch began, and is not in it"
@@ -323,6 +325,9 @@ class LoopJudge:
             self.made += 1
             if self._watch is None:
                 return
+            if self.made == 1 and gc.isenabled() and gc.get_threshold()[0] > 0:
+                # what imports left is none of these steps'
+                gc.collect()
             self._safely(self._watch.step)
             counted = self.made - self._warmup
             if counted >= self._next:

@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import weakref
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from tensorlens import LeakWatch
 from tensorlens.frameworks.torch import loop_steps
-from tensorlens.leaks import GrowthKind, HostSample, HostSampler
+from tensorlens.leaks import GrowthKind, HostSample, HostSampler, LoopJudge
 
 STEPS = 12
 PER_STEP = 10_000
@@ -335,3 +336,34 @@ def test_a_leak_beside_it_keeps_its_headline(growing_host):
     assert report.verdict == ("likely a leak: 1 tensor and 16 B stay behind in each step")
     (other,) = report.others
     assert "total_loss, which grows by 20 nodes a step" in other.text
+
+
+def test_steps_that_end_before_the_sum_count_the_nodes_of_a_step(growing_host):
+    weight, total = torch.ones(3, requires_grad=True), 0
+    judge = LoopJudge(2, 50)
+    judge.begin(lambda: None)
+    for _ in range(STEPS):
+        loss = (weight * torch.ones(3)).sum()
+        for _ in range(17):
+            loss = loss.neg()
+        loss.backward()
+        judge.forget_passes()
+        judge.step_ended()
+        total += loss
+    report = judge.finish()
+    assert judge.refusal is None
+    assert "the autograd graph of total grows by 20 nodes a step" in report.verdict
+
+
+def test_what_imports_left_is_collected_after_the_first_step(growing_host):
+    class Cycle:
+        pass
+
+    judge = LoopJudge(2, 50)
+    judge.begin(lambda: None)
+    cycle = Cycle()
+    cycle.itself = cycle
+    alive = weakref.ref(cycle)
+    del cycle
+    judge.step_ended()
+    assert alive() is None

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -314,3 +315,18 @@ def test_graphs_are_not_asked_where_nothing_grows_or_something_else_explains_it(
         assert found.bytes_per_step == 102_400
     (found,) = host_growth(samples(heap, objects), 0, graph=asked)
     assert "Python objects" in found.text
+
+
+def test_what_a_verdict_takes_and_frees_is_no_growth_of_the_program() -> None:
+    sampler = HostSampler()
+    level = {"heap": 10_000}
+    sampler._heap = lambda: level["heap"]
+    before = sampler.now(5, 0)
+    # caches of the verdict take 700 bytes, and its collection frees 3,000
+    after = replace(before, heap=before.heap - 2300, objects=before.objects + 40)
+    sampler.leave_out(before, after)
+    level["heap"] = 10_000 - 2300 + 60
+    following = sampler.now(6, 0)
+    assert following.heap == 10_060
+    # what is garbage of all steps counts as such: what was freed before, too
+    assert sampler.without_garbage(following).heap == 10_060 - 2300

@@ -32,7 +32,7 @@ def growing_graph(begin: int, made: int) -> GrowingGraph | None:
 
     Args:
         begin: the number of the first node that this thread could make in them.
-        made: how many steps it has made.
+        made: how many steps these are.
     """
     end = torch._C._autograd._get_sequence_nr()
     since = max(begin, end - _MOST_NODES)
@@ -42,18 +42,17 @@ def growing_graph(begin: int, made: int) -> GrowingGraph | None:
     with undisturbed() as can_read:
         tensors = select(live_objects(), (torch.Tensor,))[0]
         roots = {node: each for each in tensors if (node := maker_of(each)) is not None}
-        numbers = _numbers(roots, range(since, end), can_read)
+        wanted = range(since, end)
+        numbers = _numbers(roots, wanted, can_read)
         oldest = _oldest(numbers)
         latest, half = end - 2 * length, (since + end) // 2
         old = [each for each in roots if latest <= numbers.get(each, -1) and oldest[each] < half]
-        counts: dict[Any, float] = {}
         # a mean has the graph of its sum: the sum is first
-        for node in sorted(old, key=numbers.__getitem__)[:_MOST_TENSORS]:
-            wanted = range(oldest[node], end)
-            own = _numbers([node], wanted, can_read)
-            # what came before the loop's first step counts for none
-            one = len(wanted) / made if since == begin else length
-            counts[node] = _nodes_per_step(own, wanted, one)
+        first = sorted(old, key=numbers.__getitem__)[:_MOST_TENSORS]
+        counts = {
+            node: _nodes_per_step(_numbers([node], wanted, can_read), wanted, length)
+            for node in first
+        }
         best = max(counts, key=counts.__getitem__, default=None)
         if best is None or counts[best] < _FEWEST_NODES:
             return None

@@ -68,8 +68,9 @@ class TorchSteps(HostSteps):
 
     def __init__(self) -> None:
         self._unwatch = cpu.watch()
-        self._first_node = torch._C._autograd._get_sequence_nr()
-        """The number of the first node of autograd's that this thread makes from now on."""
+        self._second_step: int | None = None
+        """The number of the first node of autograd's that this thread makes in the second step; the
+        first may have begun before the watch."""
         super().__init__(cpu.cpu_counter(), cpu.allocator(), cpu.fallback_reason())
         self._devices: DeviceSteps | None = None
         self._no_devices = "its allocator reports no blocks"
@@ -115,7 +116,8 @@ class TorchSteps(HostSteps):
         """Return the live tensor whose graph grew most in the steps made, if one did."""
         from tensorlens.frameworks.torch.leaks import growing_graph
 
-        return growing_graph.growing_graph(self._first_node, made)
+        begin = self._second_step
+        return None if begin is None else growing_graph.growing_graph(begin, made - 1)
 
     def close(self) -> None:
         """Follow no longer."""
@@ -125,6 +127,8 @@ class TorchSteps(HostSteps):
 
     def _set_era(self, era: int) -> None:
         super()._set_era(era)
+        if self._second_step is None and len(self._begun) > 1:
+            self._second_step = torch._C._autograd._get_sequence_nr()
         if self._devices is not None:
             self._devices.set_era(era)
 
