@@ -26,5 +26,6 @@ attach(
     {
         "fallback": ("without_tuples",),
         "paths": ("cycle", "reference_paths"),
+        "reference_names": ("KEPT",),
     },
 )
