@@ -13,10 +13,10 @@ from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.compilers import CompilerWatch, TracedCode
 from tensorlens.frameworks.survivors import GrowingGraph, Holdings
-from tensorlens.records.events import EventLog
 from tensorlens.records.ledger import Ledger
+from tensorlens.records.logs.events import EventLog
+from tensorlens.records.logs.origin import Origin
 from tensorlens.records.oom import KeptGraph, Request
-from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine, TensorTable
 
 UNKNOWN = -1

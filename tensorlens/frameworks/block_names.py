@@ -8,8 +8,8 @@ from itertools import compress, count, repeat
 from operator import ge
 
 from tensorlens.heap.frames import TEMPORARY
-from tensorlens.records.events import EventLog, Label
 from tensorlens.records.families import TOGETHER
+from tensorlens.records.logs.events import EventLog, Label
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES
 from tensorlens.units import rounded_up

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tensorlens.heap.reference_names import KEPT
-from tensorlens.records.events import OWN_MARK
+from tensorlens.records.logs.events import OWN_MARK
 
 BACKWARD = f"{OWN_MARK}backward"
 """Name of the marks where a backward pass begins."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from traceback import walk_stack
 from typing import Literal
 
-from tensorlens.records.events import Context, EventLog, Label
+from tensorlens.records.logs.events import Context, EventLog, Label
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 

@@ -10,7 +10,7 @@ from typing import Any
 from tensorlens.recording import tlens
 from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.stacks import Frame
+from tensorlens.records.logs.stacks import Frame
 from tensorlens.render.source import printable
 from tensorlens.units import format_bytes
 

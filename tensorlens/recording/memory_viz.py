@@ -11,7 +11,7 @@ from typing import Any
 from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.export import of_program
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import (
+from tensorlens.records.logs.events import (
     ALLOC,
     FREE,
     OOM,
@@ -21,7 +21,7 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.stacks import Frame
+from tensorlens.records.logs.stacks import Frame
 
 _GAP = 1 << 20
 """Blocks no further apart share a segment."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorlens.records.events import Phase
+from tensorlens.records.logs.events import Phase
 from tensorlens.records.tensors import SourceLine
 
 

@@ -19,8 +19,8 @@ from tensorlens.recording.moments import (
     Timeline,
 )
 from tensorlens.records.documents import Document
-from tensorlens.records.events import OWN_MARK, EventLog, Label, Mark
-from tensorlens.records.origin import Origin
+from tensorlens.records.logs.events import OWN_MARK, EventLog, Label, Mark
+from tensorlens.records.logs.origin import Origin
 from tensorlens.records.row_sequence import InternTable
 from tensorlens.records.run import Run
 from tensorlens.records.tensors import SourceLine
@@ -71,7 +71,7 @@ class Recording(Document):
 
     @property
     def events(self) -> EventLog:
-        """The events as a sequence of :class:`~tensorlens.records.events.Event`."""
+        """The events as a sequence of :class:`~tensorlens.records.logs.events.Event`."""
         return self.log
 
     @property

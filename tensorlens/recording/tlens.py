@@ -7,8 +7,8 @@ line after it is an object with one key: a table (``frames``, ``modules``, ``sta
 ``{"end": {"events": n, "crc32": n}}``, a checksum of the lines before it; without it the file was
 cut short. Keys that a reader does not know it passes over.
 
-Columns are named as in :class:`~tensorlens.records.events.EventLog`. A column is a list of whole
-numbers, or one number where all rows have the same (of addresses, always a list). ``time`` is
+Columns are named as in :class:`~tensorlens.records.logs.events.EventLog`. A column is a list of
+whole numbers, or one number where all rows have the same (of addresses, always a list). ``time`` is
 what went by since the row before. In place of ``pair`` there is ``back``: for each free, how many
 rows before it its allocation is, 0 where that is not in the log.
 """
@@ -34,9 +34,9 @@ from tensorlens.errors import FileFormatError
 from tensorlens.guards import one_line
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.records.documents import Document, check_schema, restored
-from tensorlens.records.events import FREE, Context, EventLog, Label, Mark, Segment
-from tensorlens.records.origin import Origin
-from tensorlens.records.stacks import Frame
+from tensorlens.records.logs.events import FREE, Context, EventLog, Label, Mark, Segment
+from tensorlens.records.logs.origin import Origin
+from tensorlens.records.logs.stacks import Frame
 
 ROWS = 50_000
 """How many rows a line of events has."""

@@ -6,7 +6,8 @@ attach(
     __name__,
     {
         "documents": ("Document",),
-        "events": (
+        "ledger": ("BALANCE", "FIGURES", "Ledger", "Part", "UnnamedBlock"),
+        "logs.events": (
             "ALLOC",
             "Context",
             "DeferredLog",
@@ -22,15 +23,14 @@ attach(
             "Segment",
             "SegmentBlock",
         ),
-        "ledger": ("BALANCE", "FIGURES", "Ledger", "Part", "UnnamedBlock"),
-        "merging": ("merge_logs",),
+        "logs.merging": ("merge_logs",),
+        "logs.origin": ("Origin",),
+        "logs.stacks": ("Frame",),
         "names": ("Names", "key_text", "readable_name"),
         "oom": ("KeptGraph", "Request"),
-        "origin": ("Origin",),
         "queues": ("ObjectContainer", "QueuePart", "QueueWorker"),
         "references": ("Reference", "ReferencePath"),
         "run": ("Run", "current_run"),
-        "stacks": ("Frame",),
         "tensors": ("FIELDS", "SourceLine", "TensorTable", "table_rows"),
         "torch_files": ("from_snapshot", "read"),
         "torch_files.sizes": ("Rules",),

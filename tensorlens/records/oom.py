@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorlens.records.events import Phase
+from tensorlens.records.logs.events import Phase
 from tensorlens.records.tensors import SourceLine
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, Signatures, declare
-from tensorlens.records.stacks import LAYERS, NO_MODELS, WRAPPERS
+from tensorlens.records.logs.stacks import LAYERS, NO_MODELS, WRAPPERS
 from tensorlens.user_code import foreign_prefixes
 
 _REFUSALS = {

@@ -37,7 +37,7 @@ _MOST_FRAMES = 512
 
 @dataclass(slots=True)
 class Columns:
-    """Events as the native part numbers things; see :class:`tensorlens.records.events.EventLog`.
+    """Events as the native part numbers things, in the columns of ``records.logs.events``.
 
     ``birth`` is, for a block that was there before, the number of the line that allocated it;
     ``owner``, for a gradient, the row of what it is the gradient of.

@@ -9,7 +9,7 @@ from itertools import compress, count, repeat
 from operator import ge, lt
 
 from tensorlens.frameworks.host.allocator_log import Columns
-from tensorlens.records.events import ALLOC
+from tensorlens.records.logs.events import ALLOC
 
 AT_THE_END = 2**63 - 1
 """The time of what happens after the last event."""

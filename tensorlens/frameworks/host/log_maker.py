@@ -8,8 +8,8 @@ from itertools import repeat
 from operator import sub
 
 from tensorlens.frameworks.host.allocator_log import Columns, NativeRecorder
-from tensorlens.records.events import Context, EventLog
-from tensorlens.records.stacks import Frame
+from tensorlens.records.logs.events import Context, EventLog
+from tensorlens.records.logs.stacks import Frame
 from tensorlens.user_code import is_foreign
 
 ModuleName = Callable[[int, str], str]

@@ -26,9 +26,9 @@ from tensorlens.frameworks.host.block_lifetimes import (
     event_lifetimes,
 )
 from tensorlens.frameworks.host.log_maker import LogMaker
-from tensorlens.records.events import OWN_MARK, DeferredLog, EventLog, Mark
-from tensorlens.records.origin import Origin
-from tensorlens.records.sources import sources_of
+from tensorlens.records.logs.events import OWN_MARK, DeferredLog, EventLog, Mark
+from tensorlens.records.logs.origin import Origin
+from tensorlens.records.logs.sources import sources_of
 from tensorlens.records.tensors import TensorTable
 from tensorlens.units import format_bytes
 

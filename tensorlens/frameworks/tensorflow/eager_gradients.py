@@ -23,7 +23,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorlens.frameworks.host.recorder import Amendment
 from tensorlens.frameworks.tensorflow.census.tensor_reader import UNREAD, read_tensor
 from tensorlens.frameworks.tensorflow.hooks import Shared, harmless
-from tensorlens.records.events import ALLOC, FREE, EventLog
+from tensorlens.records.logs.events import ALLOC, FREE, EventLog
 
 _MOST = 1_000_000
 """Calls of one recording that are kept; the oldest go first."""

@@ -38,8 +38,8 @@ from tensorlens.frameworks.tensorflow.graphs.titles import (
 )
 from tensorlens.frameworks.tensorflow.hooks import follow_calls, nothing
 from tensorlens.heap import instances
-from tensorlens.records.events import ALLOC, GRAPH_CALL, Context, EventLog, Label
 from tensorlens.records.families import HANDLES
+from tensorlens.records.logs.events import ALLOC, GRAPH_CALL, Context, EventLog, Label
 from tensorlens.records.tensors import TensorTable
 
 _OURS = str(Path(__file__).parents[2]) + os.sep

@@ -10,7 +10,7 @@ the GPU's allocator of TensorFlow does.
 from __future__ import annotations
 
 from tensorlens.planning.allocators.simulated import Block, SimulatedAllocator, SimulatedOutOfMemory
-from tensorlens.records.events import EventLog
+from tensorlens.records.logs.events import EventLog
 from tensorlens.units import rounded_up
 
 _GRAIN = 256

@@ -22,7 +22,7 @@ from tensorlens.planning.allocators.simulated import (
     SimulatedAllocator,
     SimulatedOutOfMemory,
 )
-from tensorlens.records.events import EventLog
+from tensorlens.records.logs.events import EventLog
 from tensorlens.records.torch_files.sizes import SMALL, SMALL_SEGMENT
 from tensorlens.units import rounded_up
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.records import events
-from tensorlens.records.events import Context, EventLog, Segment, SegmentBlock
+from tensorlens.records.logs import events
+from tensorlens.records.logs.events import Context, EventLog, Segment, SegmentBlock
 from tensorlens.records.torch_files.sizes import SMALL_SEGMENT
 from tensorlens.units import format_bytes, rounded_up
 

@@ -22,8 +22,8 @@ from tensorlens.planning.estimate.simulation import (
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import EventLog, Label
-from tensorlens.records.origin import Origin
+from tensorlens.records.logs.events import EventLog, Label
+from tensorlens.records.logs.origin import Origin
 from tensorlens.units import format_bytes
 
 

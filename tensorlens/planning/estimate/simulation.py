@@ -18,7 +18,7 @@ from tensorlens.planning.allocators import (
 )
 from tensorlens.planning.estimate.result import EstimatedStep
 from tensorlens.planning.trace import Handover, Trace
-from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Mark
+from tensorlens.records.logs.events import ALLOC, FREE, Context, EventLog, Mark
 
 _FINEST = 2 << 20
 _SHARE = 400

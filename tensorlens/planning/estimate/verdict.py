@@ -12,7 +12,7 @@ from tensorlens.planning.trace import Caution
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import LineRow, line_rows, mark_before
 from tensorlens.recording.present.remarks import largest_lines, largest_tensors, part
-from tensorlens.records.events import ALLOC
+from tensorlens.records.logs.events import ALLOC
 from tensorlens.render.cells import LeftOut
 from tensorlens.render.figures import size
 from tensorlens.render.source import model_place, place, printable

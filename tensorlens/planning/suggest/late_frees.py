@@ -12,7 +12,7 @@ from tensorlens.planning.step_facts import BACKWARD, UnusedVariable
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, RecordedSteps
 from tensorlens.planning.suggest.result import Suggestion
 from tensorlens.planning.torch.options import freed_before_backward, gradients_first
-from tensorlens.records.events import START
+from tensorlens.records.logs.events import START
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line
 

@@ -24,7 +24,7 @@ from tensorlens.recording.analysis.levels import chosen, device_peak, level_chan
 from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, EventLog
+from tensorlens.records.logs.events import ALLOC, FREE, GRAPH_CALL, EventLog
 from tensorlens.records.row_sequence import InternTable
 
 TORCH: Final = "torch"

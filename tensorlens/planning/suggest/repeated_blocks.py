@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
 from tensorlens.planning.suggest.recorded_steps import RecordedSteps, stretches
-from tensorlens.records.stacks import Stacks
+from tensorlens.records.logs.stacks import Stacks
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tensorlens.planning.suggest.recorded_steps import RecordedSteps, Replay
 from tensorlens.planning.suggest.repeated_blocks import Call
-from tensorlens.records.events import ALLOC, FREE
+from tensorlens.records.logs.events import ALLOC, FREE
 
 TWICE = "their forward runs twice"
 

@@ -33,8 +33,8 @@ from tensorlens.planning.tensorflow.graphs.trace_writer import TraceWriter
 from tensorlens.planning.tensorflow.keras_training import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.tensorflow.tracing import StepInput, TracedStep, TraceRequest, trace
 from tensorlens.planning.trace import Caution, Formula, Trace
-from tensorlens.records.events import Label
-from tensorlens.records.sources import sources_of
+from tensorlens.records.logs.events import Label
+from tensorlens.records.logs.sources import sources_of
 from tensorlens.units import format_bytes
 
 _OVERLAP = 16

@@ -46,7 +46,7 @@ from tensorlens.planning.trace import Caution, Cautions, Trace, caution_scope
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
 from tensorlens.planning.trials.step_runner import StepRunner, beginning
-from tensorlens.records.sources import sources_of
+from tensorlens.records.logs.sources import sources_of
 
 
 def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tensorlens.planning.patches import patched
-from tensorlens.records.stacks import Frame, Stacks
+from tensorlens.records.logs.stacks import Frame, Stacks
 from tensorlens.user_code import is_foreign
 
 

@@ -19,7 +19,7 @@ from tensorlens.planning.torch.memory.scratch import Scratch, ScratchRule, keep_
 from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.step_runner import END
-from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
+from tensorlens.records.logs.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.units import rounded_up
 

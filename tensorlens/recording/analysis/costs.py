@@ -12,7 +12,7 @@ from tensorlens.recording.analysis.instants import largest_sums, row_at
 from tensorlens.recording.analysis.levels import chosen, device_peak, residents
 from tensorlens.recording.analysis.roles import roles_of
 from tensorlens.recording.moments import BackwardCost, Churn, LineGrowth
-from tensorlens.records.events import ALLOC, FREE
+from tensorlens.records.logs.events import ALLOC, FREE
 from tensorlens.records.tensors import SourceLine
 
 if TYPE_CHECKING:

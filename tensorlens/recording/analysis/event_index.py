@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tensorlens.recording.analysis.places import Lines, Phases, Purpose, purposes
-from tensorlens.records.events import PHASES, Context, EventLog
+from tensorlens.records.logs.events import PHASES, Context, EventLog
 
 if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording

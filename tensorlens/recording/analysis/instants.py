@@ -21,7 +21,7 @@ from tensorlens.recording.analysis.levels import (
 )
 from tensorlens.recording.analysis.roles import Roles, roles_of
 from tensorlens.recording.moments import Moment, Resident
-from tensorlens.records.events import FREE, OWN_MARK, EventLog
+from tensorlens.records.logs.events import FREE, OWN_MARK, EventLog
 from tensorlens.records.row_sequence import RowSequence
 
 if TYPE_CHECKING:

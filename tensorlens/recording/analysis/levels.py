@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.recording.analysis.roles import block_roles, roles_of
 from tensorlens.recording.moments import Fragmentation, Timeline
-from tensorlens.records.events import FREE, SEGMENT_ALLOC, SEGMENT_FREE, EventLog, Segment
+from tensorlens.records.logs.events import FREE, SEGMENT_ALLOC, SEGMENT_FREE, EventLog, Segment
 from tensorlens.roles import BLOCK_ROLES
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tensorlens.records.events import Context, Phase
-from tensorlens.records.stacks import Frame, Stacks
+from tensorlens.records.logs.events import Context, Phase
+from tensorlens.records.logs.stacks import Frame, Stacks
 from tensorlens.records.tensors import SourceLine
 
 _T = TypeVar("_T")

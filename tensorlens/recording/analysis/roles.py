@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
-from tensorlens.records.events import FREE, START, Context, Label
+from tensorlens.records.logs.events import FREE, START, Context, Label
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line
 

@@ -14,11 +14,11 @@ from tensorlens.frameworks.advice import TORCH, Words
 from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.record import running
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import OOM, EventLog
 from tensorlens.records.ledger import Ledger
+from tensorlens.records.logs.events import OOM, EventLog
+from tensorlens.records.logs.stacks import Frame
 from tensorlens.records.names import INDEX, KEY
 from tensorlens.records.oom import KeptGraph, Request
-from tensorlens.records.stacks import Frame
 from tensorlens.render.shown import Shown
 from tensorlens.roles import ROLES
 from tensorlens.tensors.snapshot import Snapshot

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorlens.recording.moments import Moment, Resident
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ACTIONS, ALLOC, START, Context, EventLog
+from tensorlens.records.logs.events import ACTIONS, ALLOC, START, Context, EventLog
 from tensorlens.records.tensors import SourceLine
 
 Value = str | int | None

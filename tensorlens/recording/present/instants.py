@@ -14,7 +14,7 @@ from tensorlens.recording.analysis.instants import row_at
 from tensorlens.recording.analysis.roles import BEFORE
 from tensorlens.recording.moments import Moment, Resident
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, START, EventLog, Mark
+from tensorlens.records.logs.events import ALLOC, FREE, START, EventLog, Mark
 from tensorlens.records.names import common_name, readable_name, without_indices
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.cells import LeftOut

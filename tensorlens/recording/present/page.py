@@ -14,7 +14,7 @@ from tensorlens.recording.present.instants import Instant, has_times
 from tensorlens.recording.present.page_data import allocations, device_data
 from tensorlens.recording.present.tables import module_rows
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import EventLog
+from tensorlens.records.logs.events import EventLog
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Block, Cell, Column, Markup, Row, Section, Table
 from tensorlens.render.figures import byte_step, counted, duration, size

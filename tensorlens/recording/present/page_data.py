@@ -19,7 +19,7 @@ from tensorlens.recording.present.instants import (
 )
 from tensorlens.recording.present.tables import module_families
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, START, EventLog
+from tensorlens.records.logs.events import ALLOC, START, EventLog
 from tensorlens.records.names import readable_name
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.html import short_text

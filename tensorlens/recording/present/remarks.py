@@ -13,7 +13,7 @@ from tensorlens.recording.present.instants import (
     instants,
 )
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, OOM
+from tensorlens.records.logs.events import ALLOC, FREE, OOM
 from tensorlens.render.cells import share
 from tensorlens.render.figures import counted, device_sources, duration, exact_size, size
 from tensorlens.render.source import place, printable

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tensorlens.ranks import Rank
-from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Mark
-from tensorlens.records.origin import Origin, Recorded
-from tensorlens.records.stacks import NO_MODELS, Frame, Stacks
+from tensorlens.records.logs.events import ALLOC, FREE, START, Context, EventLog, Mark
+from tensorlens.records.logs.origin import Origin, Recorded
+from tensorlens.records.logs.stacks import NO_MODELS, Frame, Stacks
 from tensorlens.records.torch_files.trace import frame_of, reading
 
 _MEMORY = "[memory]"

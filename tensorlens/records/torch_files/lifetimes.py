@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tensorlens.records.events import (
+from tensorlens.records.logs.events import (
     ALLOC,
     FREE,
     SEGMENT_ALLOC,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.records.events import Segment
+from tensorlens.records.logs.events import Segment
 from tensorlens.units import rounded_up
 
 MIN_BLOCK = 512

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.events import (
+from tensorlens.records.logs.events import (
     ALLOC,
     FREE,
     OOM,
@@ -19,7 +19,7 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.stacks import Frame, Stacks
+from tensorlens.records.logs.stacks import Frame, Stacks
 from tensorlens.records.torch_files.sizes import Rules
 
 _INSTALLED = re.compile(
@@ -109,7 +109,7 @@ def _native_context(stack: Sequence[Frame]) -> Context | None:
 
 FREED = 6
 """Beside the kinds of events: a block is free for other requests. Its bytes count no longer from
-:data:`~tensorlens.records.events.FREE` on, which comes first while another stream uses it."""
+:data:`~tensorlens.records.logs.events.FREE` on, which comes first while another stream uses it."""
 
 _KINDS = {
     "alloc": ALLOC,
@@ -130,7 +130,7 @@ class TraceEvent(NamedTuple):
     """One event of a trace."""
 
     kind: int
-    """A kind of :mod:`tensorlens.records.events`, or :data:`FREED`."""
+    """A kind of :mod:`tensorlens.records.logs.events`, or :data:`FREED`."""
     address: int
     size: int
     """Bytes as the allocator rounds them; those of a segment as they are."""

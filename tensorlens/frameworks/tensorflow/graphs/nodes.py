@@ -25,8 +25,8 @@ from tensorlens.frameworks.tensorflow.graphs.gradients import (
     summed,
 )
 from tensorlens.frameworks.tensorflow.graphs.layers import LayerPaths, Scopes, living_layers
-from tensorlens.records.events import Phase
-from tensorlens.records.stacks import Frame
+from tensorlens.records.logs.events import Phase
+from tensorlens.records.logs.stacks import Frame
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 

@@ -21,7 +21,7 @@ from tensorlens.frameworks.tensorflow.graphs.functions import (
 from tensorlens.frameworks.tensorflow.graphs.gradients import is_gradient
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.records.families import AHEAD, HANDLE_OF_DATA, HANDLES_OF_DATA, KEPT
-from tensorlens.records.stacks import Frame
+from tensorlens.records.logs.stacks import Frame
 from tensorlens.roles import Role
 
 BATCH = "batch of tf.data"

@@ -29,7 +29,7 @@ from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.heap import Heap, live_objects, near_heap, no_locals, select
 from tensorlens.interpreter import frozen_objects
-from tensorlens.records.stacks import LAYERS
+from tensorlens.records.logs.stacks import LAYERS
 from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
 from tensorlens.planning.tensorflow.graphs.graph import GraphNode
 from tensorlens.planning.trace import Handover, Trace
-from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
+from tensorlens.records.logs.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 

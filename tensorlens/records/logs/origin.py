@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tensorlens.records.events import EventLog
+from tensorlens.records.logs.events import EventLog
 from tensorlens.records.run import Run, current_run
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from tensorlens.interpreter import reentrant_lock
+from tensorlens.records.logs.stacks import Frame, Stacks
 from tensorlens.records.row_sequence import InternTable, RowSequence, array_column, columns_of
-from tensorlens.records.stacks import Frame, Stacks
 
 START, ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
 """Kinds of events: a block that was there before the first event, one handed out, one given back;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 
-from tensorlens.records.events import EventLog
+from tensorlens.records.logs.events import EventLog
 
 _MOST_CHARACTERS = 2_000_000
 """A file that is larger is left out."""
