@@ -84,7 +84,7 @@ class LiveLines:
         keys = sorted(self._most, key=order, reverse=True)
         notes = [*self._notes, *(note for steps in self._followed for note in steps.notes())]
         if self._followed and not found:
-            notes.append(_NO_LINES)
+            notes.insert(0, _NO_LINES)
         return LineTotals(
             seconds=time.monotonic() - self._start,
             rows=tuple(self._row(key, found.get(key, (0, 0))) for key in keys[:_ROWS]),
