@@ -1,8 +1,9 @@
-"""Tells the user's code from a library's, by its file."""
+"""Tells the user's code from a library's, by its file; and functions whose call runs nothing."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 import sysconfig
@@ -86,3 +87,11 @@ def _folders(imported: tuple[bool, ...]) -> tuple[tuple[str, ...], list[tuple[st
     patterns = [each.partition(ANYTHING) for each in found if ANYTHING in each]
     begins = tuple(each for each in found if ANYTHING not in each)
     return begins, [(start, part) for start, _, part in patterns]
+
+
+def not_run_by_a_call(function: object) -> str:
+    """Return which kind of function it is if a call runs nothing of it; else an empty text."""
+    if inspect.iscoroutinefunction(function):
+        return "coroutine function"
+    is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return "generator function" if is_generator else ""

@@ -21,11 +21,12 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler
 from tensorlens.frameworks.registry import adapters, ask, supported, when_one_arrives
-from tensorlens.leaks.watch import LoopJudge, suspends
+from tensorlens.leaks.watch import LoopJudge
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
 from tensorlens.render import ENDINGS, either
 from tensorlens.streams import for_stream, write
+from tensorlens.user_code import not_run_by_a_call
 
 _LEAK_FOUND = 3
 
@@ -182,7 +183,7 @@ class WatchedRun:
     def _decorate(self, function: Any, named: bool) -> Any:
         if not named:
             return function
-        if suspends(function):
+        if not_run_by_a_call(function):
             self._state = "is a generator or coroutine: name the function that runs it"
             return function
         self._state = "was never called"

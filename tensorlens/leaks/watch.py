@@ -19,6 +19,7 @@ from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.loop_steps import LoopSteps, whole
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.verdict import verdict
+from tensorlens.user_code import not_run_by_a_call
 
 _T = TypeVar("_T")
 
@@ -243,7 +244,7 @@ def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> Lea
     """
     if not callable(step):
         raise UsageError("find_leaks() takes a function that does one step")
-    if suspends(step):
+    if not_run_by_a_call(step):
         raise UsageError(
             "find_leaks() takes a function that does one step: a call of a generator or coroutine "
             "function runs nothing; give lambda: asyncio.run(step()), or use LeakWatch in the loop"
@@ -261,12 +262,6 @@ def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> Lea
                 step()
             watch.step()
     return watch.report
-
-
-def suspends(function: Any) -> bool:
-    """Tell whether a call of a function runs nothing of it: of a generator's or a coroutine's."""
-    kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(is_one(function) for is_one in kinds)
 
 
 def _takes_a_number(step: Callable[..., Any]) -> bool:

@@ -19,7 +19,7 @@ from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.global_settings import settings
 from tensorlens.planning.trials.jobs import OPTIONS, Program
 from tensorlens.planning.trials.pickling import pack
-from tensorlens.planning.trials.step_runner import not_run_by_a_call
+from tensorlens.user_code import not_run_by_a_call
 
 MakeStep = Callable[..., Any] | str
 

@@ -18,6 +18,7 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.trials.jobs import Job, Program
 from tensorlens.planning.trials.pickling import unpack
+from tensorlens.user_code import not_run_by_a_call
 
 
 def beginning(job: Job) -> Any:
@@ -138,24 +139,16 @@ def checked_step(step: Any, name: str) -> Callable[[], Any] | None:
         UsageError: it is no step. A model can be called too, but not without its input; and a
             generator or coroutine function runs nothing when it is called.
     """
-    kind = "" if step is None else not_run_by_a_call(step)
-    if not kind and callable(step) and not hasattr(step, "named_parameters"):
-        return step  # type: ignore[no-any-return]
     if step is None:
         return None
+    kind = not_run_by_a_call(step)
+    if not kind and callable(step) and not hasattr(step, "named_parameters"):
+        return step  # type: ignore[no-any-return]
     kind = kind or type(step).__name__
     raise UsageError(
         f"{name} returned a {kind}: return a function that runs one step, or nothing if it is the"
         " whole program"
     )
-
-
-def not_run_by_a_call(function: Any) -> str:
-    """Return which kind of function it is if a call runs nothing of it; else an empty text."""
-    if inspect.iscoroutinefunction(function):
-        return "coroutine function"
-    is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    return "generator function" if is_generator else ""
 
 
 class StepRunner:
