@@ -58,14 +58,18 @@ def for_stream(text: str, stream: TextIO | None) -> str:
     return coloured(text) if can_colour(stream) else text
 
 
-def can_colour(stream: TextIO | None) -> bool:
-    """Tell whether a stream is a terminal whose user wants colour."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
+def is_terminal(stream: TextIO | None) -> bool:
+    """Tell whether a stream is a terminal; one that is closed, or of the program's own, is none."""
     try:
         return stream is not None and stream.isatty()
     except (AttributeError, ValueError):
         return False
+
+
+def can_colour(stream: TextIO | None) -> bool:
+    """Tell whether a stream is a terminal whose user wants colour."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not is_plain and is_terminal(stream)
 
 
 def coloured(text: str) -> str:

@@ -21,7 +21,7 @@ from tensorlens.live.client import ProcessEnded, ServedProcess, only_one
 from tensorlens.live.protocol import Ask
 from tensorlens.live.view import ProcessView
 from tensorlens.render.text import TextRenderer
-from tensorlens.streams import for_stream
+from tensorlens.streams import for_stream, is_terminal
 
 _KEYS = "q quit  s sort  t snapshot  r record"
 _STEPS = 3
@@ -111,8 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_screen() -> bool:
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return is_terminal and os.environ.get("TERM") != "dumb"
+    return is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
 
 
 def _watch(process: ServedProcess, view: ProcessView, screen: _Screen, interval: float) -> None:
@@ -209,7 +208,7 @@ def _free_name(start: str, ending: str) -> str:
 @contextlib.contextmanager
 def _pressed() -> Iterator[Callable[[float], str]]:
     """Give what waits some seconds for a key; it returns ``""`` where none was pressed."""
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not is_terminal(sys.stdin):
         yield _asleep
         return
     import termios

@@ -11,6 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from tensorlens.streams import is_terminal
+
 _LONGEST = 24
 _PAUSE = 30.0
 """Seconds between two lines where there is no terminal."""
@@ -31,7 +33,7 @@ def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
         yield lambda count, now: outer(None, now) if now else None
         return
     with contextlib.ExitStack() as stack:
-        if _is_terminal():
+        if is_terminal(sys.stderr):
             # any bar, disabled ones too, lets a thread of tqdm run until the process ends
             bar = stack.enter_context(tqdm(total=total, desc=name, unit=unit, leave=False))
             done = _on_bar(bar, name)
@@ -42,13 +44,6 @@ def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
             yield done
         finally:
             _shown.reset(token)
-
-
-def _is_terminal() -> bool:
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        return False
 
 
 def _on_bar(bar: Any, name: str) -> Done:

@@ -173,18 +173,16 @@ def compare(
     if asked.is_script and measured and others and all(map(_is_of_a_step, others)):
         raise UsageError(f"{asked.name}: {NO_STEP}")
     # of a script TensorFlow's traced fit() alone can be given another batch
-    takes_batch = not asked.is_script or (not measured and known_framework == "tensorflow")
-    if not takes_batch and batch is not None:
+    if not asked.is_script or (not measured and known_framework == "tensorflow"):
+        batch = lowest if batch is None and spec.capacity is not None else batch
+    elif batch is not None:
         raise UsageError(f"batch={batch}: {asked.name} is a script, which takes none")
-    if batch is None and spec.capacity is not None and takes_batch:
-        batch = lowest
     job = Job("", asked, Choice(), known_framework, search_path(), device=device, batch=batch)
     job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
     batches = lowest, highest
     works: Sequence[Work]
     if measured:
-        capacity_of_search = spec.capacity if takes_batch else None
-        works = _trials(job, known_options, repeats, capacity_of_search, batches)
+        works = _trials(job, known_options, repeats, spec.capacity, batches)
     else:
         repeats = 1
         works = [_estimate_request(job, each, spec, batches) for each in known_options]
@@ -236,7 +234,8 @@ def _trials(
         jobs.append(replace(job, name=option.name, choice=option.choice, environment=environment))
     works: list[Work] = [replace(each, explains=True) for each in jobs]
     works += [*jobs] * (repeats - 1)
-    for each in jobs if capacity is not None else ():
+    # without a batch it is a script, which takes none
+    for each in jobs if capacity is not None and job.batch is not None else ():
         assert capacity is not None
         multiple = each.choice.settings.get("accumulate", 1)
         works.append(BatchSearch(each, capacity, *batches, multiple))

@@ -12,6 +12,7 @@ from functools import cache
 from tensorlens.render.blocks import Mark
 from tensorlens.render.source import leading, printable, width
 from tensorlens.render.view import View
+from tensorlens.streams import is_terminal
 
 GAP = 2
 _HANGING = 4
@@ -106,9 +107,5 @@ def output_width() -> int:
     given = os.environ.get("COLUMNS", "")
     if given.isascii() and given.isdigit() and int(given) > 0:
         return int(given)
-    try:
-        is_terminal = sys.stdout.isatty()
-    except (AttributeError, ValueError):
-        # no standard output, or it is closed already: reports are printed at exit too
-        is_terminal = False
-    return shutil.get_terminal_size().columns if is_terminal else _DEFAULT_WIDTH
+    # reports are printed at exit too, where it may be closed already
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _DEFAULT_WIDTH
