@@ -202,7 +202,7 @@ if not readiness.is_ready:
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.planning.torch import attention
+from tensorlens.planning.torch import attention as attentions
 from tensorlens.planning import caution_scope
 from tensorlens.planning.torch import ProgramStacks, node_stacks
 from tensorlens.planning.torch import Temporaries
@@ -218,7 +218,7 @@ def track(program):
     stacks = ProgramStacks(trace.log.stacks)
     with (
         caution_scope(told.append),
-        attention.fused_attention(card),
+        attentions.fused_attention(card),
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         node_stacks(stacks),
