@@ -14,8 +14,7 @@ from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.compilers import CompilerWatch, TracedCode
 from tensorlens.frameworks.survivors import GrowingGraph, Holdings
 from tensorlens.records.ledger import Ledger
-from tensorlens.records.logs.events import EventLog
-from tensorlens.records.logs.origin import Origin
+from tensorlens.records.logs.origin import Recorded
 from tensorlens.records.oom import KeptGraph, Request
 from tensorlens.records.tensors import SourceLine, TensorTable
 
@@ -140,8 +139,8 @@ class Adapter:
         """Return every live tensor, named from the roots on, and each device's ledger."""
         return Findings(TensorTable(), {}, ())
 
-    def record(self, options: RecordOptions) -> Recorder:
-        """Record every allocation and free from now on.
+    def record(self, options: RecordOptions) -> Mapping[str, Recorder]:
+        """Record every allocation and free from now on; return each recorder by its name.
 
         Raises:
             UsageError: what is asked for cannot be recorded here; the text says why.
@@ -318,8 +317,11 @@ class Recorder(Protocol):
         """Give this moment a name."""
         ...
 
-    def read(self, end: bool) -> tuple[EventLog, Origin]:
-        """Return what was recorded so far; ``end`` stops recording, and is given once."""
+    def read(self, end: bool) -> Recorded | None:
+        """Return what was recorded so far; ``end`` stops recording, and is given once.
+
+        None: its device was not used.
+        """
         ...
 
 

@@ -223,7 +223,7 @@ class Recorders:
         self._notes = [*refusals, *left_out()]
 
     def _start(self, adapter: Adapter) -> None:
-        self._running.append((adapter.name, adapter.record(self._options)))
+        self._running += adapter.record(self._options).items()
 
     def add(self, adapter: Adapter) -> None:
         """Record another framework from now on; a note says why where it cannot."""
@@ -248,7 +248,8 @@ class Recorders:
         while waiting:
             name, recorder = waiting.pop(0)
             try:
-                found.append(recorder.read(end))
+                recorded = recorder.read(end)
+                found += [recorded] if recorded is not None else []
             except BaseException as error:
                 is_ours = isinstance(error, Exception) and not is_from_a_handler(error)
                 if not is_ours or not (found or waiting):

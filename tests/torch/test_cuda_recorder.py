@@ -4,14 +4,18 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import RecordOptions
+from tensorlens.frameworks.torch import Adapter, Cuda
 from tensorlens.frameworks.torch import recorder as recorders
-from tensorlens.records import TensorTable
+from tensorlens.native import NativeUnavailable
+from tensorlens.recording import Recorders
+from tensorlens.records import ALLOC, EventLog, Origin, TensorTable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "records"))
 
@@ -202,12 +206,67 @@ def test_what_the_program_turned_off_goes_on_for_the_next_recording(monkeypatch,
     assert not history.recording
 
 
+def hidden_cuda(devices=-1):
+    """Stand for CUDA where NVML finds so many devices; -1: it cannot tell."""
+    stand_in = SimpleNamespace(visible=lambda: None if devices < 0 else devices)
+    stand_in.may_exist = lambda: Cuda.may_exist(stand_in)
+    return stand_in
+
+
+class HostStandIn:
+    """Records one block of 8 bytes."""
+
+    def __init__(self, options):
+        self.log = EventLog()
+        self.log.append(ALLOC, "cpu", 1, 8, 1)
+
+    def read(self, end):
+        return self.log, Origin(source={"cpu": "torch"}, started=time.time())
+
+
+@pytest.mark.parametrize(("devices", "names"), [(0, ["torch"]), (-1, ["torch", "torch on CUDA"])])
+def test_cuda_is_recorded_where_the_number_of_devices_is_not_known(
+    monkeypatch, options, devices, names
+):
+    History(monkeypatch, initialized=False)
+    monkeypatch.setitem(recorders.backends, "cuda", hidden_cuda(devices))
+    monkeypatch.setattr(recorders, "host_recorder", HostStandIn)
+    assert [*recorders.start(options)] == names
+
+
+def test_events_of_cuda_that_cannot_be_read_take_none_of_the_host_with_them(monkeypatch, options):
+    history = History(monkeypatch)
+    monkeypatch.setitem(recorders.backends, "cuda", hidden_cuda())
+    monkeypatch.setattr(recorders, "host_recorder", HostStandIn)
+    recording = Recorders([Adapter()], options)
+    history.trace = [{"action": "alloc", "form": "of another torch"}]
+    log, origin = recording.read(True)
+    assert [(event.device, event.nbytes) for event in log] == [("cpu", 8)]
+    (note,) = origin.notes
+    assert note.startswith("torch on CUDA: its events were lost: ")
+    assert not history.recording
+
+
+def test_why_the_host_is_not_recorded_is_a_note(monkeypatch, options):
+    def refuse(options):
+        raise NativeUnavailable("no compiler")
+
+    History(monkeypatch, initialized=False)
+    monkeypatch.setitem(recorders.backends, "cuda", hidden_cuda(0))
+    monkeypatch.setattr(recorders, "host_recorder", refuse)
+    with pytest.raises(NativeUnavailable):
+        recorders.start(options)
+    monkeypatch.setitem(recorders.backends, "cuda", hidden_cuda(1))
+    log, origin = recorders.start(options)["torch on CUDA"].read(True)
+    assert len(log) == 0 and origin.notes == ("no compiler",)
+
+
 def test_the_host_that_cannot_be_recorded_leaves_no_history_on(monkeypatch, options):
     def refuse(options):
         raise UsageError("no")
 
     history = History(monkeypatch)
-    monkeypatch.setattr(recorders, "_has_cuda", lambda: True)
+    monkeypatch.setitem(recorders.backends, "cuda", hidden_cuda())
     monkeypatch.setattr(recorders, "host_recorder", refuse)
     with pytest.raises(UsageError):
         recorders.start(options)
@@ -224,10 +283,10 @@ def test_cuda_that_cannot_be_recorded_ends_the_recording_of_the_host(monkeypatch
         def read(self, end):
             ended.append(end)
 
-    def refuse(options):
+    def refuse(options, note):
         raise MemoryError
 
-    monkeypatch.setattr(recorders, "_has_cuda", lambda: True)
+    monkeypatch.setitem(recorders.backends, "cuda", hidden_cuda())
     monkeypatch.setattr(recorders, "CudaRecorder", refuse)
     monkeypatch.setattr(recorders, "host_recorder", Host)
     with pytest.raises(MemoryError):

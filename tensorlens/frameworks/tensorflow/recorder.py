@@ -8,7 +8,7 @@ import os
 import re
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,7 @@ _recorder = functools.cache(TensorflowRecorder)
 """Returns the recorder of an allocator, of which there is one."""
 
 
-def start(options: RecordOptions) -> Recorder:
+def start(options: RecordOptions) -> Mapping[str, Recorder]:
     """Record what TensorFlow's CPU allocator hands out from now on.
 
     Raises:
@@ -250,7 +250,7 @@ def start(options: RecordOptions) -> Recorder:
     # whoever follows calls must not keep a recording that nobody ends
     reference = weakref.ref(recorder)
     lines.called = lambda: _note(reference)
-    return recorder
+    return {"tensorflow": recorder}
 
 
 def _note(reference: weakref.ref[HostRecorder]) -> None:

@@ -53,6 +53,7 @@ attach(
     __name__,
     {
         "accelerators": ("Accelerators",),
+        "backends": ("Cuda",),
         "census.cuda_blocks": (),
         "census.device_ledger": ("device_ledgers", "ledgers_of"),
         "census.exclusive_use": (),

@@ -90,6 +90,13 @@ class Backend:
             found = int(discover())
         return None if found < 0 else found
 
+    def may_exist(self) -> bool:
+        """Tell whether there may be a device; initialises nothing."""
+        try:
+            return self.visible() != 0
+        except Exception:  # a lost context or driver
+            return False
+
     def current(self) -> int:
         """Return what the bare name stands for: the thread's current device, 0 before use."""
         return int(getattr(self.torch._C, f"_{self.name}_getDevice")()) if self.ready() else 0

@@ -29,8 +29,7 @@ from tensorlens.heap.attributes import class_name
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, load
 from tensorlens.records.logs.events import ALLOC, START, EventLog, Mark
-from tensorlens.records.logs.merging import merge_recordings
-from tensorlens.records.logs.origin import Origin
+from tensorlens.records.logs.origin import Origin, Recorded
 from tensorlens.records.tensors import TensorTable
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.records.torch_files.snapshots import from_snapshot
@@ -38,51 +37,28 @@ from tensorlens.records.torch_files.snapshots import from_snapshot
 _SOURCE = "CUDA memory history"
 
 
-def start(options: RecordOptions) -> Recorder:
+def start(options: RecordOptions) -> dict[str, Recorder]:
     """Record every device that can be recorded.
 
     Raises:
         NativeUnavailable: none can; the text says why.
     """
-    host, note = None, None
+    cuda = backends.get("cuda")
+    has_cuda = cuda is not None and cuda.may_exist()
+    found: dict[str, Recorder] = {}
+    note = ""
     try:
-        host = host_recorder(options)
+        found["torch"] = host_recorder(options)
     except NativeUnavailable as error:
-        if not _has_cuda():
+        if not has_cuda:
             raise
         note = str(error)
-    if host is not None and not _has_cuda():
-        return host
     try:
-        return _Recorders(host, CudaRecorder(options), note)
+        return {**found, "torch on CUDA": CudaRecorder(options, note)} if has_cuda else found
     except BaseException:
-        if host is not None:
-            host.read(True)
+        for each in found.values():
+            each.read(True)
         raise
-
-
-class _Recorders:
-    """The recorders of the CPU and of CUDA, read as one log."""
-
-    def __init__(
-        self, host: HostRecorder | None, accelerator: CudaRecorder, note: str | None
-    ) -> None:
-        self._host = host
-        self._accelerator = accelerator
-        self._note = note
-
-    def mark(self, name: str) -> None:
-        """Give this moment a name."""
-        (self._host or self._accelerator).mark(name)
-
-    def read(self, end: bool) -> tuple[EventLog, Origin]:
-        """Return the log so far; ``end`` stops recording."""
-        try:
-            accelerator = self._accelerator.read(end)
-        finally:
-            host = self._host.read(end) if self._host is not None else None
-        log, origin = merge_recordings([each for each in (host, accelerator) if each is not None])
-        return log, replace(origin, notes=(*origin.notes, *filter(None, (self._note,))))
 
 
 class TorchRecorder(NativeRecorder):
@@ -151,12 +127,6 @@ def _is_whole(table: TensorTable) -> bool:
     )
 
 
-def _has_cuda() -> bool:
-    """Tell whether this torch has CUDA (or ROCm) and there is a device; initialises nothing."""
-    backend = backends.get("cuda")
-    return backend is not None and bool(backend.visible())
-
-
 class CudaRecorder:
     """Records all CUDA devices through torch's history, from when CUDA is first used.
 
@@ -164,8 +134,9 @@ class CudaRecorder:
     are told to torch as metadata, where it takes any, and so stand beside each event.
     """
 
-    def __init__(self, options: RecordOptions) -> None:
+    def __init__(self, options: RecordOptions, note: str = "") -> None:
         self._options = options
+        self._notes = (note,) if note else ()
         self._started = time.time()
         self._holds = False
         self._ended = False
@@ -186,11 +157,12 @@ class CudaRecorder:
         """Give this moment a name."""
         self._marks.append((name, time.time()))
 
-    def read(self, end: bool) -> tuple[EventLog, Origin] | None:
-        """Return the log so far; None where CUDA was not used."""
+    def read(self, end: bool) -> Recorded | None:
+        """Return the log so far; None if CUDA was not used and there is no note to pass on."""
         self._ended = self._ended or end
         if not torch.cuda.is_initialized():
-            return None
+            unused = EventLog(), Origin(started=self._started, notes=self._notes)
+            return unused if self._notes else None
         held = _history.limit if self._holds else None
         try:
             snapshot = torch.cuda.memory._snapshot()
@@ -213,7 +185,7 @@ class CudaRecorder:
         for name, moment in self._marks:
             when = round((moment - begun) * 1e9)
             log.marks.append(Mark(name, bisect_right(log.time, when), when))
-        return log, replace(origin, started=begun)
+        return log, replace(origin, started=begun, notes=(*origin.notes, *self._notes))
 
     def _census(self) -> TensorTable | None:
         return take(self._options.roots()).tensors if self._options.names else None

@@ -187,7 +187,7 @@ class FakeFramework(Adapter):
 
     def record(self, options: Any) -> Any:
         self._well()
-        return self.recorder
+        return {self.name: self.recorder}
 
     def follow(self) -> Any:
         self._well()

@@ -35,7 +35,7 @@ class Framework(Adapter):
     def record(self, options):
         if isinstance(self.recorder, Exception):
             raise self.recorder
-        return self.recorder
+        return {self.name: self.recorder}
 
 
 @pytest.fixture
