@@ -643,17 +643,6 @@ class TestCompiledBy:
         # it takes the function out of what compiled it
         assert self.compiled_by(torch.compiler.disable(torch.compile(_plain))) is None
 
-    @pytest.mark.filterwarnings("ignore")
-    def test_torch_jit(self):
-        def double(x):
-            return x * 2
-
-        layer = torch.nn.Linear(2, 2)
-        assert self.compiled_by(torch.jit.trace(layer, torch.ones(1, 2))) == "torch.jit.trace"
-        assert self.compiled_by(torch.jit.script(layer)) == "torch.jit.script"
-        assert self.compiled_by(torch.jit.script(layer).forward) == "torch.jit.script"
-        assert self.compiled_by(torch.jit.trace(double, torch.ones(2))) == "torch.jit.script"
-
     def test_a_loop_of_wrappers_ends(self):
         def first(): ...
 

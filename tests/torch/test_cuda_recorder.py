@@ -75,7 +75,8 @@ class History:
     def event(self, action, addr, size, when):
         frames = [{"filename": "train.py", "line": 3, "name": "step"}]
         told = {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": int(when)}
-        self.trace.append({**told, "frames": frames})
+        metadata = self.metadata[-1] if self.metadata else ""
+        self.trace.append({**told, "frames": frames, "user_metadata": metadata})
 
 
 @dataclass
@@ -147,22 +148,60 @@ def test_recording_begins_when_cuda_does(monkeypatch, options):
     assert [enabled for enabled, _ in history.calls] == ["all", None]
 
 
-def test_torch_is_told_which_module_runs(monkeypatch, options):
-    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
-    history = History(monkeypatch)
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+class Allocating(torch.nn.Module):
+    """Has the history note a block of 1 MiB while it runs, at the address that it is given."""
+
+    def __init__(self, history, inner=None):
+        super().__init__()
+        self.history = history
+        self.inner = inner
+
+    def forward(self, address):
+        if self.inner is not None:
+            self.inner(address + MIB)
+        self.history.event("alloc", address, MIB, time.time() * 1e6 + 10)
+
+
+def modules_of(recorder):
+    log, _ = recorder.read(True)
+    return [event.context.module for event in log if event.action == "alloc"]
+
+
+@pytest.fixture
+def history(monkeypatch):
+    # what an optimizer imports when it is made
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    yield History(monkeypatch)
+    torch._dynamo.reset()
+
+
+def test_events_have_the_module_that_ran(history, options):
+    model = Allocating(history, Allocating(history))
     recorder = recorders.CudaRecorder(options)
-    model(torch.ones(1, 2))
+    model(0)
+    history.event("alloc", 4 * MIB, MIB, time.time() * 1e6 + 10)
+    history.blocks = [(0, 5 * MIB, "active_allocated"), (5 * MIB, 15 * MIB, "inactive")]
+    assert modules_of(recorder) == ["model.inner", "model", None]
+    told = len(history.metadata)
+    model(0)
+    assert len(history.metadata) == told, "the hooks are gone"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_is_compiled_has_no_hooks_of_ours(history, options, before):
+    layer = torch.nn.Linear(2, 2)
+    if before:
+        torch.compile(layer, backend="eager")
+    real = torch.compile
+    recorder = recorders.CudaRecorder(options)
+    assert torch.nn.modules.module._has_any_global_hook() is not before
+    if not before:
+        torch.compile(layer, backend="eager")
+    assert not torch.nn.modules.module._has_any_global_hook()
     recorder.read(True)
-    assert history.metadata == [
-        "tensorlens phase=forward module=model",
-        "tensorlens phase=forward module=model.0",
-        "tensorlens phase=forward module=model",
-        "",
-        "",
-    ]
-    model(torch.ones(1, 2))
-    assert len(history.metadata) == 5, "the hooks are gone"
+    assert torch.compile is real
 
 
 def test_a_mark_is_placed_by_its_time(monkeypatch, options):

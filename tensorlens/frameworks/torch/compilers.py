@@ -7,10 +7,9 @@ any of this: that takes a second.
 from __future__ import annotations
 
 import functools
-import gc
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
-from types import CodeType, FunctionType
+from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -36,53 +35,26 @@ def skip(code: CodeType, *, deep: bool) -> None:
         return
 
 
-def compiled_codes() -> set[int]:
-    """Return the identities of code that a call of something compiled may begin with."""
-    module = sys.modules.get(_FRAMES)
+def has_compiled() -> bool:
+    """Tell whether ``torch.compile`` was called since the last ``torch._dynamo.reset()``."""
     # what keeps the compiler out has None there
-    if not any(getattr(module, "cached_backends", {}).values()):
-        return set()
-    optimized: Any = getattr(module, "OptimizedModule", FunctionType)
-    codes: set[int] = set()
-    for each in gc.get_objects():
-        # isinstance() would ask the object for its class, and somebody's may answer anything
-        kind = type(each)
-        if issubclass(kind, optimized):
-            codes |= {id(code) for code in _codes_of(each._orig_mod)}
-        elif kind is FunctionType and _ORIGINAL in (marks := each.__dict__):
-            if not marks.get("_torchdynamo_disable"):
-                codes |= {id(code) for code in _codes_of(marks[_ORIGINAL])}
-    return codes
-
-
-def _codes_of(item: Any) -> Iterator[CodeType]:
-    owner = getattr(item, "__self__", None)
-    if isinstance(owner, torch.nn.Module):  # module.compile() compiles its _call_impl
-        item = owner
-    parts = item.modules() if isinstance(item, torch.nn.Module) else [item]
-    for part in parts:
-        function = type(part).forward if isinstance(part, torch.nn.Module) else part
-        function = getattr(function, "__func__", function)
-        if isinstance(function, FunctionType):
-            yield function.__code__
+    return any(getattr(sys.modules.get(_FRAMES), "cached_backends", {}).values())
 
 
 class TorchCompilerWatch:
     """Calls ``callback`` before ``torch.compile`` reads functions, until :meth:`stop`.
 
-    It gets the identities of the code that is read when ``torch.compile`` is called, and None when
-    what is compiled runs for the first time: then any function that it calls may be read.
+    That is when it is called, and when what it returned first runs.
     """
 
-    def __init__(self, callback: Callable[[Container[int] | None], None]) -> None:
-        self._callback = lambda *_: callback(None)
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = lambda *_: callback()
         self._compile = real = torch.compile
 
         @functools.wraps(real)
         def compile_after(*args: Any, **kwargs: Any) -> Any:
             self.renew()
-            item = args[0] if args else kwargs.get("model")
-            callback({id(code) for code in _codes_of(item)})
+            callback()
             return real(*args, **kwargs)
 
         self._ours = torch.compile = compile_after
@@ -109,36 +81,20 @@ def _handler() -> Any:
 
 
 def compiled_by(function: Any) -> str | None:
-    """Return ``torch.compile``, ``torch.jit.script`` or ``torch.jit.trace``, or None.
-
-    Looks at ``function`` and at what it wraps, without importing the compilers. A function
-    that was traced is told apart from a scripted one only when it is a module: torch gives
-    both the same type otherwise, and the answer is ``torch.jit.script``.
-    """
-    return next(filter(None, map(_compiler_of, wrapped(function))), None)
+    """Return ``torch.compile`` if that compiled ``function`` or what it wraps, else None."""
+    return "torch.compile" if any(map(_is_compiled, wrapped(function))) else None
 
 
-def _compiler_of(function: Any) -> str | None:
-    kind = type(function)
-    if issubclass(kind, _types("torch._dynamo.eval_frame", "OptimizedModule")):
-        return "torch.compile"
-    if issubclass(kind, _types("torch.jit._trace", "TracedModule")):
-        return "torch.jit.trace"
-    scripted = _types("torch.jit", "ScriptModule", "ScriptFunction")
-    if issubclass(kind, (*scripted, *_types("torch._C", "ScriptMethod"))):
-        return "torch.jit.script"
+def _is_compiled(function: Any) -> bool:
+    module: type | tuple[()] = getattr(sys.modules.get(_FRAMES), "OptimizedModule", ())
     marks = attributes(function)
-    # torch.compiler.disable() wraps too, to the opposite effect
-    if _ORIGINAL in marks and not marks.get("_torchdynamo_disable"):
-        return "torch.compile"
-    # Module.compile() leaves the type as it is
-    return "torch.compile" if marks.get("_compiled_call_impl") is not None else None
-
-
-def _types(module: str, *names: str) -> tuple[type, ...]:
-    """Return those of a module's classes that exist, without importing it."""
-    found = (getattr(sys.modules.get(module), name, None) for name in names)
-    return tuple(item for item in found if isinstance(item, type))
+    return (
+        issubclass(type(function), module)
+        # torch.compiler.disable() wraps too, to the opposite effect
+        or (_ORIGINAL in marks and not marks.get("_torchdynamo_disable"))
+        # Module.compile() leaves the type as it is
+        or marks.get("_compiled_call_impl") is not None
+    )
 
 
 def forward_of(item: Any) -> str | None:

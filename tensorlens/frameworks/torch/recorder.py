@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 import threading
 import time
 from bisect import bisect_right
@@ -23,6 +22,7 @@ from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.exclusive_use import others_run
 from tensorlens.frameworks.torch.census.findings import look, take
+from tensorlens.frameworks.torch.compilers import TorchCompilerWatch, has_compiled
 from tensorlens.frameworks.torch.native import OPS
 from tensorlens.heap import UNREACHABLE
 from tensorlens.heap.attributes import class_name
@@ -33,6 +33,7 @@ from tensorlens.records.logs.origin import Origin, Recorded
 from tensorlens.records.tensors import TensorTable
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.records.torch_files.snapshots import from_snapshot
+from tensorlens.records.torch_files.trace import MODULE_METADATA
 
 _SOURCE = "CUDA memory history"
 
@@ -253,10 +254,13 @@ def _has_all_events(snapshot: dict[str, Any], started: float, limit: int) -> boo
 
 
 def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
-    """Let torch note which module runs beside each event, until what is returned is called."""
+    """Have torch note the running module beside each event; return a function that ends it.
+
+    It ends as well when the program begins to compile.
+    """
     tell = getattr(torch._C, "_cuda_setMemoryMetadata", None)
-    if tell is None or "torch._dynamo" in sys.modules:
-        # hooks would be compiled into the program's graphs
+    # hooks would be compiled into the program's graphs
+    if tell is None or has_compiled():
         return lambda: None
     _, path_of = look(roots, near=False)
     running = threading.local()
@@ -268,13 +272,12 @@ def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
 
     def enter(module: Any, arguments: Any) -> None:
         kind = class_name(module)
-        path = (path_of(id(module), kind) or kind).replace(" ", "")
-        paths().append(path)
-        tell(f"tensorlens phase=forward module={path}")
+        paths().append(path_of(id(module), kind) or kind)
+        tell(MODULE_METADATA + paths()[-1])
 
     def leave(module: Any, arguments: Any, output: Any) -> None:
         del paths()[-1:]
-        tell(f"tensorlens phase=forward module={paths()[-1]}" if paths() else "")
+        tell(MODULE_METADATA + paths()[-1] if paths() else "")
 
     modules = torch.nn.modules.module
     handles = (
@@ -282,10 +285,16 @@ def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
         modules.register_module_forward_hook(leave, always_call=True),
     )
 
-    def stop() -> None:
+    def unhook() -> None:
         for handle in handles:
             handle.remove()
         tell("")
+
+    watch = TorchCompilerWatch(unhook)
+
+    def stop() -> None:
+        watch.stop()
+        unhook()
 
     return stop
 

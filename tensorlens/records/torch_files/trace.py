@@ -37,6 +37,10 @@ _NODE = re.compile(r"\btorch::autograd::(?:generated::)?(?:\w+::)?(\w+)::apply\(
 _ENGINE = "torch::autograd::Engine::evaluate_function("
 
 
+MODULE_METADATA = "tensorlens module="
+"""Start of the metadata that CudaRecorder has torch write beside events; the module's path follows."""
+
+
 class StackReader:
     """Puts the stacks of a snapshot into a log's; each list of frames is looked at once.
 
@@ -49,6 +53,7 @@ class StackReader:
         self._nodes: dict[tuple[int, int], int] = {}
         self._native: dict[int, Context | None] = {}
         self._known: dict[int, tuple[int, Context | None]] = {}
+        self._of_module: dict[tuple[str, Context | None], Context] = {}
 
     def stack(self, frames: Any) -> tuple[int, Context | None]:
         """Return the node of a list of frames, innermost first, and what its C++ frames tell."""
@@ -57,6 +62,17 @@ class StackReader:
         known = self._known.get(id(frames))
         if known is None:
             known = self._known[id(frames)] = self._read(frames)
+        return known
+
+    def context(self, metadata: Any, native: Context | None) -> Context | None:
+        """Return what the C++ frames of an event tell, and the module that its metadata name."""
+        if not isinstance(metadata, str) or not metadata.startswith(MODULE_METADATA):
+            return native
+        known = self._of_module.get((metadata, native))
+        if known is None:
+            module = metadata.removeprefix(MODULE_METADATA)
+            known = replace(native or Context(), module=module)
+            self._of_module[metadata, native] = known
         return known
 
     def _read(self, frames: list[Any]) -> tuple[int, Context | None]:
@@ -156,8 +172,9 @@ def steps(trace: Any, rules: Rules, reader: StackReader) -> list[TraceEvent]:
         address = event.get("device_free", 0) if kind == OOM else event["addr"]
         # the clock may be set back, the trace is in order all the same
         time = max(event["time_us"], time) if "time_us" in event else time
-        place = reader.stack(event.get("frames"))
-        found.append(TraceEvent(kind, address, size, time, *place, action in _MAPPED))
+        stack, native = reader.stack(event.get("frames"))
+        context = reader.context(event.get("user_metadata"), native)
+        found.append(TraceEvent(kind, address, size, time, stack, context, action in _MAPPED))
     return found
 
 
