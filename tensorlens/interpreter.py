@@ -87,25 +87,7 @@ def frozen_objects() -> int:
     return count if count > _OWN_FROZEN else 0
 
 
-def may_wait_forever() -> bool:
-    """Tell whether a lock of some library may never be free here.
-
-    That is where this process was forked while other threads ran: one that held a lock is gone.
-    """
-    return _forked_beside_threads
-
-
-_forked_beside_threads = _others_run = False
-
-
-def _look_for_threads() -> None:
-    global _others_run
-    _others_run = threading.active_count() + len(_own_threads) > 1
-
-
 def _renew_in_child() -> None:
-    global _forked_beside_threads
-    _forked_beside_threads |= _others_run
     _own_threads.clear()
     for lock in [*_locks]:
         if not lock._is_owned():
@@ -113,7 +95,7 @@ def _renew_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_look_for_threads, after_in_child=_renew_in_child)
+    os.register_at_fork(after_in_child=_renew_in_child)
 
 
 def module_spec(

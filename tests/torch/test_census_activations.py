@@ -157,23 +157,3 @@ class TestActivations:
         assert sorted(each.nbytes for each in saved) == [560, 840, 840]
         assert {each.name.partition(":")[0] for each in saved} == {"Mlp"}
         output.sum().backward()
-
-    def test_the_copies_that_autocast_keeps(self):
-        since = Since()
-        model = Mlp()
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            model(torch.zeros(1, 20))
-            copies = {
-                f"{name}.autocast": ("activation", size // 2)
-                for name, (_, size) in parameters().items()
-            }
-            assert since.sizes(model) == {**parameters(), **copies}
-        with torch.autocast("cpu", torch.bfloat16):
-            output = model(torch.zeros(1, 20)).sum()
-            found = since(model)
-            for name, (_, size) in parameters().items():
-                copied = found[f"{name}.autocast"]
-                assert (copied.dtype, copied.nbytes) == ("bfloat16", size // 2)
-                assert copied.note == "copy that autocast keeps while it is on"
-        del output
-        assert since.sizes(model) == parameters()

@@ -27,7 +27,7 @@ _ACCELERATOR_REASONS = {
     "or is managed memory that is not on the device now",
 }
 _MOVED = "it changed while it was read"
-_HEAP = ("kernels", "heap", "free", "rest")
+_HEAP = ("heap", "free", "rest")
 """Parts that the heap counts, and what is left without it."""
 _TOGETHER = (
     "the C heap, Python objects, stacks: the heap has more than is resident, so it was allocated "
@@ -65,10 +65,6 @@ class AllocatorFigures:
     blocks: tuple[UnnamedBlock, ...] = ()
     """The largest blocks that are not named."""
     block_count: int = 0
-    kernels: int | None = None
-    """Bytes that kernels keep in the C heap for their next call, as far as they count them."""
-    kernels_reason: str = "nothing counts what this framework's kernels keep"
-    """Why ``kernels`` is unknown."""
 
 
 def cpu_rows(table: TensorTable) -> range | list[int]:
@@ -106,8 +102,6 @@ def host_ledger(handed: AllocatorFigures) -> Ledger:
     if machine is None:
         missing["driver_used"] = "this system does not tell how much memory is in use"
         missing["driver_total"] = missing["driver_used"]
-    if parts and handed.kernels is None:
-        missing["kernels"] = handed.kernels_reason
     used, total = machine or (None, None)
     if used is not None and total is not None:
         # the kernel could give pages of files again, which are resident all the same
@@ -181,10 +175,9 @@ def _split(
     if "RssShmem" in resident:
         text = "shared with other processes: tensors of data loader workers, share_memory_()"
         parts.append(Part("cached", "shared", "shared memory", resident["RssShmem"], text))
-    parts.append(Part("cached", "kernels", "in-kernel caches", handed.kernels, _kernels(handed)))
     if heap is not None:
-        text = "in use besides: NumPy, large Python objects, what oneDNN keeps"
-        other = heap[0] - (handed.allocated or 0) - (handed.kernels or 0)
+        text = "in use besides: NumPy, large Python objects, what MKL and oneDNN keep"
+        other = heap[0] - (handed.allocated or 0)
         parts.append(Part("cached", "heap", "other heap", other, text))
         text = "free in the C heap: kept by malloc for the next request"
         parts.append(Part("cached", "free", "free heap", heap[1], text))
@@ -192,15 +185,6 @@ def _split(
     text = "Python objects, stacks; less what was allocated and never touched"
     parts.append(Part("cached", "rest", "Python and the rest", cached - known, text))
     return parts
-
-
-def _kernels(handed: AllocatorFigures) -> str:
-    if handed.kernels is None:
-        return f"{handed.kernels_reason}; what kernels keep is in other heap"
-    return (
-        "buffers that MKL keeps for its next call, by its own count (mkl_mem_stat); oneDNN counts "
-        "neither its primitives nor its packed weights: they are in other heap"
-    )
 
 
 def balanced(ledger: Ledger, reasons: Mapping[str, str] = {}) -> Ledger:

@@ -55,12 +55,12 @@ def find_queue(item: Any, example: Any) -> Queue | None:
 
 def _known(item: Any, example: Any) -> Queue | None:
     if imported("torch.utils.data.dataloader", "DataLoader") is not MissingClass:
-        from tensorlens.frameworks.torch import loaders
+        from tensorlens.frameworks.torch.loaders import data_loader
 
-        if loaders.is_loader(item):
-            return loaders.look_at_loader(item, example)
-        if loaders.is_iterator(item):
-            return loaders.look_at_iterator(item, example)
+        if data_loader.is_loader(item):
+            return data_loader.look_at_loader(item, example)
+        if data_loader.is_iterator(item):
+            return data_loader.look_at_iterator(item, example)
     from tensorlens.frameworks.keras import queues as keras
 
     found = keras.look_at(item, example)
@@ -199,7 +199,7 @@ def _workers(ledger: Ledger) -> Ledger:
     kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
     if kind is MissingClass or not content_of(multiprocessing.process).get("_children"):
         return ledger
-    from tensorlens.frameworks.torch.loaders import parts_of
+    from tensorlens.frameworks.torch.loaders.data_loader import parts_of
 
     parts = [part for item in instances(kind) for part in parts_of(item) if part.name == "results"]
     if not parts:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from array import array
 from collections.abc import Callable
 from itertools import starmap
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -21,12 +18,11 @@ from tensorlens.frameworks.host.ledger import (
     host_ledger,
     ledger_of_process,
 )
-from tensorlens.frameworks.torch.census.dispatch_probes import reducer_buckets
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.graph import maker_of, walk
+from tensorlens.frameworks.torch.census.reducer_buckets import reducer_buckets
 from tensorlens.frameworks.torch.native import TorchAllocator, install
 from tensorlens.heap.fallback import without_tuples
-from tensorlens.interpreter import may_wait_forever
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable
@@ -100,33 +96,6 @@ def _address(tensor: Any) -> int:
         return 0
 
 
-def kernel_caches() -> tuple[int | None, str]:
-    """Return the bytes that MKL keeps in buffers, or None, and the reason it is not known.
-
-    oneDNN counts neither its primitives nor the weights it packed.
-    """
-    if may_wait_forever():
-        return None, "MKL may be locked for good: other threads ran when this process was forked"
-    function = _mkl_mem_stat()
-    if function is None:
-        return None, "this torch's MKL, if it has one, does not tell (mkl_mem_stat)"
-    buffers = ctypes.c_int()
-    return function(ctypes.addressof(buffers)), ""
-
-
-@functools.cache
-def _mkl_mem_stat() -> Callable[[int], int] | None:
-    """Return ``mkl_mem_stat`` of MKL's reference, as it is called where torch is linked to it."""
-    try:
-        # it is loaded: this finds it, and what it is linked to
-        path = Path(torch.__file__).resolve().parent / "lib" / "libtorch_cpu.so"
-        function = ctypes.PyDLL(str(path)).mkl_serv_mem_stat
-    except (OSError, AttributeError):
-        return None
-    function.argtypes, function.restype = (ctypes.c_void_p,), ctypes.c_int64
-    return cast("Callable[[int], int]", function)
-
-
 def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     """Return the CPU's ledger, and note in ``table`` whose memory torch did not allocate."""
     rows = cpu_rows(table)
@@ -138,7 +107,6 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     if -1 in balance.sizes:
         foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
         note_foreign(table, foreign, "torch")
-    kernels, reason = kernel_caches()
     return host_ledger(
         AllocatorFigures(
             source=counter.source,
@@ -147,7 +115,5 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
             allocated=balance.allocated,
             blocks=tuple(starmap(births.block, balance.unmatched)),
             block_count=balance.unmatched_count,
-            kernels=kernels,
-            kernels_reason=reason,
         )
     )

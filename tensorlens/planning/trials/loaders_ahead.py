@@ -12,8 +12,8 @@ from tensorlens.heap import instances
 from tensorlens.heap.attributes import MissingClass, content_of, imported
 from tensorlens.records.queues import Queue
 
-_PATIENCE, _MOMENT = 5.0, 0.01
-"""Seconds that are waited for one more batch, and between two looks."""
+_PATIENCE, _STILL, _MOMENT = 5.0, 0.1, 0.01
+"""Seconds that are waited for one more batch, for a full queue's bytes, and between two looks."""
 
 
 def held_ahead() -> tuple[int | None, str]:
@@ -43,21 +43,22 @@ def held_ahead() -> tuple[int | None, str]:
 
 def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
     """Return the queues once they are full, or no more comes."""
-    from tensorlens.frameworks.torch.loaders import look_at_iterator
+    from tensorlens.frameworks.torch.loaders.data_loader import look_at_iterator
 
-    end, before = 0.0, None
+    changed, before = 0.0, None
     while True:
         queues = [look_at_iterator(each) for each in iterators]
-        batches = [each.batches for each in queues]
-        if batches != before:
-            end, before = time.monotonic() + _PATIENCE, batches
-        if all(map(_is_full, queues)) or time.monotonic() >= end:
+        found = [(each.batches, each.nbytes) for each in queues]
+        now = time.monotonic()
+        if found != before:
+            changed, before = now, found
+        # a batch is announced before all of it is in shared memory
+        patience = _STILL if all(map(_is_full, queues)) else _PATIENCE
+        if now >= changed + patience:
             return queues
         time.sleep(_MOMENT)
 
 
 def _is_full(queue: Queue) -> bool:
     """Tell whether nothing more is to come; where that cannot be known there is no use waiting."""
-    from tensorlens.frameworks.torch.loaders import ON_THEIR_WAY
-
-    return not queue.in_work and not queue.waiting and ON_THEIR_WAY not in queue.notes
+    return not queue.in_work and not queue.waiting

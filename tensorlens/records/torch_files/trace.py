@@ -38,7 +38,7 @@ _ENGINE = "torch::autograd::Engine::evaluate_function("
 
 
 MODULE_METADATA = "tensorlens module="
-"""Start of the metadata that CudaRecorder has torch write beside events; the module's path follows."""
+"""Start of the metadata of events that CudaRecorder has torch write; a module's path follows."""
 
 
 class StackReader:

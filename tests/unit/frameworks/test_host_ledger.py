@@ -31,43 +31,30 @@ def parts(ledger):
     return {term.key: term.nbytes for term in ledger.parts}
 
 
-def test_what_kernels_keep_is_a_part_of_its_own_and_not_of_the_other_heap():
-    ledger = host_ledger(handed(kernels=1_500))
-    # 5,000 of the heap are in use: 1,000 by tensors, 1,500 by kernels
+def test_the_parts_of_what_is_cached_add_up():
+    ledger = host_ledger(handed())
+    # 5,000 of the heap are in use: 1,000 by tensors
     assert parts(ledger) == {
         "files": 3_000,
         "shared": 500,
-        "kernels": 1_500,
-        "heap": 2_500,
+        "heap": 4_000,
         "free": 700,
         "rest": 800,
     }
     assert sum(parts(ledger).values()) == ledger.cached == 9_000
-    assert "kernels" not in ledger.missing
-
-
-def test_where_nothing_counts_them_the_reason_is_told_and_they_stay_in_the_other_heap():
-    ledger = host_ledger(handed(kernels_reason="no MKL here"))
-    assert parts(ledger)["kernels"] is None
-    assert parts(ledger)["heap"] == 4_000
-    assert sum(nbytes or 0 for nbytes in parts(ledger).values()) == ledger.cached
-    (term,) = (term for term in ledger.parts if term.key == "kernels")
-    assert "no MKL here" in term.explanation
-    assert balance.unknown({"": ledger}) == ("n/a: in-kernel caches: no MKL here",)
 
 
 def test_without_the_heaps_figure_the_parts_still_add_up(monkeypatch):
     monkeypatch.setattr(host, "heap_now", lambda: None)
-    ledger = host_ledger(handed(kernels=1_500))
-    assert parts(ledger) == {"files": 3_000, "shared": 500, "kernels": 1_500, "rest": 4_000}
+    ledger = host_ledger(handed())
+    assert parts(ledger) == {"files": 3_000, "shared": 500, "rest": 5_500}
     assert sum(parts(ledger).values()) == ledger.cached
 
 
 def test_without_an_allocators_figure_there_are_no_parts():
-    ledger = host_ledger(handed(allocated=None, reason="nothing counts", kernels=1_500))
+    ledger = host_ledger(handed(allocated=None, reason="nothing counts"))
     assert ledger.parts == ()
     assert ledger.missing["cached"] == "nothing counts"
-    assert "kernels" not in ledger.missing
 
 
 SIZES = (0, 1, 900, 5_000, 1 << 40)
@@ -85,21 +72,21 @@ def test_no_remainder_is_negative_on_any_device(named):
 
 
 def test_no_term_is_negative_whatever_was_read(monkeypatch):
-    every = [*itertools.product(SIZES, repeat=8)]
+    every = [*itertools.product(SIZES, repeat=7)]
     for figures in random.Random(0).sample(every, 5_000):
-        allocated, resident, heap, named, files, free, used, kernels = figures
+        allocated, resident, heap, named, files, free, used = figures
         status = {"VmRSS": resident, "RssFile": files, "RssShmem": 1}
         monkeypatch.setattr(host, "_resident", lambda status=status: status)
         monkeypatch.setattr(host, "_machine", lambda used=used: (used, 1 << 41))
         monkeypatch.setattr(host, "heap_now", lambda heap=heap, free=free: (heap, free))
-        check_ledger(host_ledger(handed(named=named, allocated=allocated, kernels=kernels)))
+        check_ledger(host_ledger(handed(named=named, allocated=allocated)))
 
 
 def test_memory_that_was_never_touched_is_not_taken_from_what_else_is_resident(monkeypatch):
     # 9,000 of the heap are in use, 1,000 of them by tensors, and 5,500 anonymous pages resident
     monkeypatch.setattr(host, "heap_now", lambda: (9_000, 700))
     ledger = host_ledger(handed())
-    assert parts(ledger) == {"files": 3_000, "shared": 500, "kernels": None, "rest": 5_500}
+    assert parts(ledger) == {"files": 3_000, "shared": 500, "rest": 5_500}
     (rest,) = (term for term in ledger.parts if term.key == "rest")
     assert rest.label == "heap and Python"
     assert "not touched yet" in rest.explanation

@@ -101,7 +101,7 @@ class TestCensus:
     def test_the_ledger_of_the_host_has_the_process_once(self):
         parts = (
             Part("cached", "files", "files", 300, ""),
-            Part("cached", "kernels", "kernels", 50, "MKL"),
+            Part("cached", "shared", "shared", 50, ""),
             Part("cached", "heap", "heap", 400, ""),
             Part("cached", "rest", "rest", 150, ""),
         )
@@ -135,7 +135,7 @@ class TestCensus:
         assert ledger.source == "one's and two's"
         assert [block.nbytes for block in ledger.blocks] == [40, 10] and ledger.block_count == 3
         sizes = {term.key: term.nbytes for term in ledger.parts}
-        assert sizes == {"files": 300, "kernels": 50, "heap": 400 - 70, "rest": 150}
+        assert sizes == {"files": 300, "shared": 50, "heap": 400 - 70, "rest": 150}
         assert sum(sizes.values()) == ledger.cached
 
     def test_what_one_does_not_know_is_unknown(self):

@@ -230,7 +230,6 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
             allocated=balance.allocated,
             blocks=tuple(blocks[:_LISTED]),
             block_count=balance.unmatched_count + len(others),
-            kernels_reason="oneDNN does not count what it keeps for its next call",
         )
     )
     return replace(ledger, explanations={**ledger.explanations, "unnamed": _UNNAMED})

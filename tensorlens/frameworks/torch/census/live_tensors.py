@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.dispatch_probes import cached_copies, is_on
 from tensorlens.frameworks.torch.census.graph import Graph, Saved, maker_of, walk
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.naming import Naming
@@ -63,8 +62,6 @@ class FoundTensors:
         """The row of each tensor that has been named."""
         self.parts: dict[int, list[tuple[int, TensorPart]]] = {}
         """Row of a tensor without plain storage to the rows of its parts."""
-        self.copies: list[tuple[int, int]] = []
-        """``(row of a weight, row of the copy that autocast keeps of it)``."""
         self.nonleaf: dict[int, Any] = {}
         """Row of a tensor to the node that made it."""
         self.graph = Graph()
@@ -74,9 +71,8 @@ class FoundTensors:
         """First row of a storage to what autograd saved of it, each with its own row."""
         self._bring_gradients()
         self._take_apart()
-        self._look_into_autocast()
         self.in_python = len(self.scan.nbytes)
-        """Rows before this one are held by Python, as gradients or by autocast."""
+        """Rows before this one are held by Python, or are gradients."""
         self._walk_graph(nodes)
         self.sharing: dict[int, list[int]] = {}
         """First row of a storage to the others that share it, of those before ``in_python``."""
@@ -133,15 +129,6 @@ class FoundTensors:
             for inner, part in zip(rows, parts, strict=True):
                 if inner >= 0 and inner != row and self.scan.flags[inner] & ODD:
                     self._add_parts(inner, _parts_of(part.tensor))
-
-    def _look_into_autocast(self) -> None:
-        enabled = {device.partition(":")[0] for device in self.scan.devices} - {"meta"}
-        if not any(is_on(device) for device in enabled):
-            return
-        tensors = zip(*self._having(_FOLLOWED), strict=True)
-        leaves = {id(tensor): (tensor, row) for tensor, row in tensors}
-        for weight, copy in cached_copies(tensor for tensor, _ in leaves.values()):
-            self.copies.append((leaves[id(weight)][1], self._bring([copy])[0]))
 
     def _walk_graph(self, nodes: Sequence[Any]) -> None:
         self._ask_makers(*self._having(_FOLLOWED))

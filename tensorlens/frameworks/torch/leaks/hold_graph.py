@@ -65,8 +65,6 @@ class HoldGraph:
     def _add_tensors(self, found: FoundTensors) -> None:
         for owner, row in zip(found.scan.owners, found.scan.gradients, strict=True):
             self._add(owner, row, "attribute", "grad")
-        for owner, row in found.copies:
-            self._add(owner, row, "cache", "copy that autocast keeps")
         for owner, parts in found.parts.items():
             for row, part in parts:
                 self._add(owner, row, "attribute", part.name or part.note)

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, dataloader
 
 from tensorlens.frameworks.queues import batch_bytes, holds_tensors
-from tensorlens.frameworks.torch.loaders import named, number
+from tensorlens.frameworks.torch.loaders.data_loader import named, number
 from tensorlens.guards import one_line
 from tensorlens.heap.attributes import content_of
 from tensorlens.planning.patches import accepted, exchanging, intercepted

@@ -247,7 +247,7 @@ class NamedRows:
             self.module[row] = self._paths[path]
 
     def _name_dependants(self) -> None:
-        """Name gradients, parts and copies after what they belong to, where that has a name."""
+        """Name gradients and parts after what they belong to, where that has a name."""
         before = -1
         # the gradient of a sharded parameter has parts: what it is named after waits, too
         while len(self._links) + len(self._gradients) != before:
@@ -271,9 +271,7 @@ class NamedRows:
         if self.node[row] >= 0 or parent < 0:
             return self.node[row] >= 0
         self.node[row] = self.names.attribute(parent, suffix) if suffix else parent
-        if suffix == "autocast":
-            self.role[row] = _ACTIVATION
-        elif self.role[row] in (_OTHER, _ACTIVATION):
+        if self.role[row] in (_OTHER, _ACTIVATION):
             self.role[row] = self.role[owner]
         if note is not None:
             self.notes[row] = note
@@ -287,8 +285,6 @@ def _by_node(pair: tuple[Saved, int]) -> tuple[bool, int, str]:
 
 def _links(found: FoundTensors) -> Iterator[tuple[int, int, str, str | None]]:
     """Give ``(row, row it is named after, what is added to that name, note)``."""
-    for weight, copy in found.copies:
-        yield copy, weight, "autocast", "copy that autocast keeps while it is on"
     for owner, parts in found.parts.items():
         for row, part in parts:
             if row >= 0:

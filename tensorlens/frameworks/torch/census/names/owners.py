@@ -15,7 +15,6 @@ import torch
 
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.host.recorder import ModulePath
-from tensorlens.frameworks.torch.census.dispatch_probes import reducer_buckets
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.names.labels import Path, Users
 from tensorlens.frameworks.torch.census.names.modules import (
@@ -25,6 +24,7 @@ from tensorlens.frameworks.torch.census.names.modules import (
     outermost,
 )
 from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
+from tensorlens.frameworks.torch.census.reducer_buckets import reducer_buckets
 from tensorlens.heap.attributes import class_name
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, DistinctTexts, Names

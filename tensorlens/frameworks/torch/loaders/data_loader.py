@@ -1,0 +1,356 @@
+"""The input queue of torch's DataLoader.
+
+The rule is of ``_MultiProcessingDataLoaderIter`` (torch/utils/data/dataloader.py, torch 2.13): an
+iterator asks for ``prefetch_factor x num_workers`` batches when it begins (``_reset``) and for one
+more with each that it gives (``_process_data``), so that it never has more than that many asked
+for and not given. They are made as fast as workers can, whether or not the loop takes any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensorlens.frameworks.queues import batch_bytes, bounded_queue, merge_queues, total
+from tensorlens.frameworks.queues.worker_memory import object_containers, workers_of
+from tensorlens.frameworks.torch.loaders.shared_memory import shared_in_flight
+from tensorlens.heap import instances
+from tensorlens.heap.attributes import class_name, content_of, imported
+from tensorlens.records.queues import Queue, QueuePart
+
+_MODULE = "torch.utils.data.dataloader"
+_SOURCE = "torch/utils/data/dataloader.py, _MultiProcessingDataLoaderIter"
+_STATE = frozenset(("_task_info", "_workers", "_index_queues", "_worker_result_queue"))
+_ITERABLE = 1
+"""``_DatasetKind.Iterable``."""
+_MAX_LOOKS = 8
+"""Looks at counts and shared memory until two agree."""
+
+
+def is_loader(item: Any) -> bool:
+    """Tell whether it is a DataLoader."""
+    return issubclass(type(item), imported(_MODULE, "DataLoader"))
+
+
+def is_iterator(item: Any) -> bool:
+    """Tell whether it is an iterator over a DataLoader, of torch's or made like one of these."""
+    if issubclass(type(item), imported(_MODULE, "_BaseDataLoaderIter")):
+        return True
+    return content_of(item).keys() >= _STATE
+
+
+def iterators_of(loader: Any) -> list[Any]:
+    """Return the iterators over a loader that are alive.
+
+    A loader refers only to one with persistent workers; others are known by their dataset,
+    sampler and number of workers.
+    """
+    given = content_of(loader)
+    kept = given.get("_iterator")
+    if kept is not None and is_iterator(kept):
+        return [kept]
+    base = imported(_MODULE, "_BaseDataLoaderIter")
+    samplers = (given.get("batch_sampler"), given.get("sampler"))
+    found = []
+    for item in instances(base):
+        content = content_of(item)
+        if (
+            content.get("_dataset") is given.get("dataset")
+            and any(content.get("_index_sampler") is each for each in samplers)
+            and content.get("_num_workers") == given.get("num_workers")
+            and content.get("_collate_fn") is given.get("collate_fn")
+        ):
+            found.append(item)
+    return found
+
+
+def look_at_loader(loader: Any, example: Any) -> Queue:
+    """Return what the iterators over a DataLoader hold now, and what one can hold."""
+    given = content_of(loader)
+    workers, prefetch = number(given, "num_workers"), number(given, "prefetch_factor")
+    running = [item for item in iterators_of(loader) if _is_open(item)]
+    found = [look_at_iterator(item, example) for item in running]
+    if len(found) == 1:
+        _, _, settings = found[0].name.partition(", ")
+        return replace(found[0], name=f"{class_name(loader)}, {settings}")
+    queue = _nothing(class_name(loader), workers, prefetch, example)
+    if not found:
+        note = "no iterator over it is alive: nothing is held until a loop begins"
+        return replace(queue, notes=(f"{note}, and no worker runs" if workers else note,))
+    return merge_queues(f"{queue.name}, {len(found)} iterators", found)
+
+
+def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
+    """Return what an iterator over a DataLoader holds; nothing is taken from it."""
+    given = content_of(iterator)
+    workers, prefetch = number(given, "_num_workers"), number(given, "_prefetch_factor")
+    if given.keys() >= _STATE and _is_open(iterator):
+        return _QueueView(iterator, workers, prefetch, example).queue()
+    queue = _nothing(class_name(iterator), workers, prefetch, example)
+    if workers and not _is_open(iterator):
+        note = "it has come to its end, and its workers with it; persistent_workers=True keeps them"
+        return replace(queue, max_batches=0, max_nbytes=0, notes=(note,))
+    return queue
+
+
+def parts_of(iterator: Any) -> tuple[QueuePart, ...]:
+    """Return where batches of an iterator wait, without a look at its workers' memory."""
+    given = content_of(iterator)
+    if not given.keys() >= _STATE or not _is_open(iterator):
+        return ()
+    workers, prefetch = number(given, "_num_workers"), number(given, "_prefetch_factor")
+    return _QueueView(iterator, workers, prefetch, None).parts()
+
+
+def _is_open(iterator: Any) -> bool:
+    return not content_of(iterator).get("_shutdown", False)
+
+
+def number(content: Mapping[str, Any], name: str) -> int:
+    """Return an attribute that is a whole number; 0 where it is none."""
+    value = content.get(name)
+    return value if type(value) is int else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Tasks at one moment."""
+
+    out_of_order: int
+    """Received out of order, and not given so far."""
+    asked: int
+    """Not received, of workers that go on."""
+    results: int | None
+    """In the pipe from the workers and on the way into it."""
+    pinned: int
+    """Received by the thread that pins, and not by the loop."""
+    waiting: int | None
+    """Asked for, and not taken by a worker."""
+
+
+def _items(value: Any) -> list[Any]:
+    """Return what a plain list or tuple holds, and nothing of anything else."""
+    return list(value) if type(value) in (list, tuple) else []
+
+
+def _length(queue: Any) -> int | None:
+    size: Callable[[], Any] | None = getattr(type(queue), "qsize", None) and queue.qsize
+    try:
+        return None if size is None else max(0, int(size()))
+    except Exception:
+        # macOS counts no semaphores, and a closed queue nothing
+        return None
+
+
+class _QueueView:
+    """One look at an iterator with workers."""
+
+    def __init__(self, iterator: Any, workers: int, prefetch: int, example: Any) -> None:
+        self._content = content_of(iterator)
+        self._name = class_name(iterator)
+        self._workers, self._prefetch = workers, prefetch
+        self._limit = workers * prefetch
+        self._notes: list[str] = []
+        self._has_pin_thread = "_pin_memory_thread" in self._content
+        self._processes = _items(self._content["_workers"])
+        self._pids = [pid for pid in map(_pid, self._processes) if pid]
+        self._counts, self._shared = self._settled()
+        self._out_of_order, self._pinned = self._batches_out_of_order(), self._pinned_batches()
+        self._results = self._batches()
+        self._one = self._batch_bytes(example)
+
+    def queue(self) -> Queue:
+        counts, one, parts = self._counts, self._one, self.parts()
+        batches = (
+            None if self._results is None else self._results + counts.out_of_order + counts.pinned
+        )
+        nbytes = total(part.nbytes for part in parts)
+        missing = {}
+        if batches is None:
+            missing["batches"] = _UNCOUNTED
+        if nbytes is None:
+            missing["nbytes"] = _UNSEEN
+        if one is None:
+            missing["max_nbytes"] = missing["batch_nbytes"] = _UNSEEN
+        # first the memory: to look at the dataset copies pages
+        method = _start_method(self._processes)
+        memory = workers_of(self._pids, method)
+        is_copied = any(worker.copied for worker in memory)
+        if any(worker.state == "dead" for worker in memory):
+            self._notes.append("a worker has died: the loop will fail when it next waits for one")
+        return Queue(
+            name=named(self._name, self._workers, self._prefetch),
+            framework="torch",
+            batches=batches,
+            nbytes=nbytes,
+            max_batches=self._limit,
+            max_nbytes=None if one is None else self._limit * one,
+            batch_nbytes=one,
+            parts=parts,
+            rule=_rule(self._workers, self._prefetch),
+            workers=memory,
+            objects=object_containers(self._content.get("_dataset")) if is_copied else (),
+            start_method=method,
+            waiting=counts.waiting,
+            in_work=self._in_work(),
+            missing=missing,
+            notes=tuple(self._notes),
+        )
+
+    def _settled(self) -> tuple[_Counts, int | None]:
+        """Return counts and bytes in shared memory, from two looks that are the same if possible.
+
+        A worker announces a result before another of its threads moves it into shared memory.
+        """
+        before = self._count(), shared_in_flight(self._pids)
+        for _ in range(_MAX_LOOKS):
+            now = self._count(), shared_in_flight(self._pids)
+            if now == before:
+                return now
+            before = now
+        self._notes.append("workers went on while it was looked at: counts may be off by one")
+        return before
+
+    def _count(self) -> _Counts:
+        tasks = dict(self._content["_task_info"])
+        status = _items(self._content.get("_workers_status"))
+        asked = [info[0] for info in tasks.values() if len(info) == 1]
+        going = [at for at in asked if not 0 <= at < len(status) or status[at]]
+        queues = _items(self._content["_index_queues"])
+        waiting = [_length(queue) for at, queue in enumerate(queues) if at in going]
+        return _Counts(
+            out_of_order=len(tasks) - len(asked),
+            asked=len(going),
+            results=_length(self._content["_worker_result_queue"]),
+            pinned=(_length(self._content.get("_data_queue")) or 0) if self._has_pin_thread else 0,
+            waiting=None if None in waiting else sum(each for each in waiting if each is not None),
+        )
+
+    def _batches_out_of_order(self) -> list[Any]:
+        tasks = dict(self._content["_task_info"])
+        return [info[1] for info in tasks.values() if len(info) == 2]
+
+    def _pinned_batches(self) -> list[Any]:
+        """Return the batches in page-locked memory."""
+        if self._has_pin_thread:
+            waiting = content_of(self._content.get("_data_queue")).get("queue", ())
+            with contextlib.suppress(RuntimeError, TypeError):
+                return [item[1] for item in tuple(waiting)]
+        return []
+
+    def _batches(self) -> int | None:
+        """Return how many of the results are batches."""
+        results = self._counts.results
+        if results is None:
+            return None
+        if self._content.get("_dataset_kind") != _ITERABLE:
+            return min(results, self._counts.asked)
+        self._notes.append("of an iterable dataset, results may be marks of its end")
+        return results
+
+    def _in_work(self) -> int | None:
+        counts = self._counts
+        if counts.results is None or counts.waiting is None:
+            return None
+        left = counts.asked - counts.waiting - counts.results - counts.pinned
+        return max(0, min(left, self._workers))
+
+    def _batch_bytes(self, example: Any) -> int | None:
+        """Return the bytes of the largest batch at hand, else their mean in shared memory."""
+        sizes = [batch_bytes(batch) for batch in (*self._out_of_order, *self._pinned)]
+        if example is not None:
+            sizes.append(batch_bytes(example))
+        if not any(sizes) and self._results:
+            sizes.append((self._shared or 0) // self._results)
+        return max(filter(None, sizes), default=None)
+
+    def _result_bytes(self) -> int | None:
+        """Return the bytes of the results: those in shared memory, or as many batches as wait."""
+        if self._shared or not self._results:
+            return self._shared if self._results is None else self._shared or 0
+        return None if self._one is None else self._one * self._results
+
+    def parts(self) -> tuple[QueuePart, ...]:
+        parts = [
+            self._part(
+                *("results", "worker processes and shared memory", self._results),
+                self._result_bytes(),
+                "made by workers and not received: _worker_result_queue",
+            )
+        ]
+        if self._has_pin_thread:
+            rule = "copied into page-locked memory by the pin_memory thread: _data_queue"
+            nbytes = batch_bytes(*self._pinned) if self._pinned else 0
+            parts.append(self._part("pinned", "this process", self._counts.pinned, nbytes, rule))
+        nbytes = batch_bytes(*self._out_of_order) if self._out_of_order else 0
+        rule = "received before an earlier one: _task_info"
+        parts.append(
+            self._part(
+                "out of order", "this process", self._counts.out_of_order, nbytes, rule, less=1
+            )
+        )
+        return tuple(parts)
+
+    def _part(
+        self,
+        name: str,
+        where: str,
+        count: int | None,
+        nbytes: int | None,
+        rule: str,
+        less: int = 0,
+    ) -> QueuePart:
+        limit = max(0, self._limit - less)
+        most = None if self._one is None else limit * self._one
+        missing = "" if nbytes is not None else _UNSEEN
+        return QueuePart(name, where, count, "batch", nbytes, limit, most, rule, missing=missing)
+
+
+_UNSEEN = "no batch to measure: pass one, inputs(loader, batch=batch)"
+_UNMADE = (
+    "no batch is made yet, and making one runs the dataset's code: call"
+    " inputs(loader, batch=next(iter(loader)))"
+)
+_UNCOUNTED = "this system does not tell how much is in a queue between processes"
+
+
+def _rule(workers: int, prefetch: int) -> str:
+    if not workers:
+        return "without workers, a batch is made when the loop asks for it: nothing is held ahead"
+    return (
+        f"num_workers x prefetch_factor = {workers} x {prefetch}: so many are asked for ahead"
+        f" ({_SOURCE})"
+    )
+
+
+def _nothing(name: str, workers: int, prefetch: int, example: Any) -> Queue:
+    one = None if example is None else batch_bytes(example)
+    title, rule = named(name, workers, prefetch), _rule(workers, prefetch)
+    return bounded_queue(title, "torch", workers * prefetch, one, rule, no_size=_UNMADE)
+
+
+def named(name: str, workers: int, prefetch: int) -> str:
+    """Return what a loader is called: ``DataLoader, 2 workers x prefetch 2``."""
+    if not workers:
+        return f"{name}, no workers"
+    return f"{name}, {workers} {'worker' if workers == 1 else 'workers'} x prefetch {prefetch}"
+
+
+def _pid(process: Any) -> int | None:
+    # not is_alive(), which waits for one that has died and so takes its exit from others
+    pid = getattr(content_of(process).get("_popen"), "pid", None)
+    return pid if type(pid) is int else None
+
+
+def _start_method(processes: Sequence[Any]) -> str:
+    for process in processes:
+        method = getattr(type(process), "_start_method", None)
+        if type(method) is str:
+            return method
+        if class_name(process) == "Process":
+            import multiprocessing
+
+            return multiprocessing.get_start_method(allow_none=True) or ""
+    return ""
