@@ -105,8 +105,10 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"--warmup {args.warmup}: at least 1, in the first step the model is made"
             )
-        if args.steps < 2:
-            raise UsageError(f"--steps {args.steps}: at least 2 are needed to tell growth")
+        if args.steps < 3:
+            raise UsageError(
+                f"--steps {args.steps}: at least 3 are needed: the last does not count"
+            )
         judge = LoopJudge(args.warmup, args.steps)
         called = Invocation.of(args, words, output)
         target = None if args.step is None else _target(args.step, called.program)

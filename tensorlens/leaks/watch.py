@@ -249,8 +249,8 @@ def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> Lea
             "find_leaks() takes a function that does one step: a call of a generator or coroutine "
             "function runs nothing; give lambda: asyncio.run(step()), or use LeakWatch in the loop"
         )
-    if steps < 2:
-        raise UsageError(f"steps={steps}: at least 2 are needed to tell growth from a first step")
+    if steps < 3:
+        raise UsageError(f"steps={steps}: at least 3 are needed: the last does not count")
     numbered = _takes_a_number(step)
     # what waited for the collector before is none of these steps'
     gc.collect()

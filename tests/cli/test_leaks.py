@@ -327,7 +327,7 @@ def test_a_saved_report_of_the_first_optimizers_steps_is_shown_again(
     ("arguments", "code", "text"),
     [
         (["--warmup", "0", "loop.py"], 2, "--warmup 0: at least 1"),
-        (["--steps", "1", "loop.py"], 2, "--steps 1: at least 2"),
+        (["--steps", "1", "loop.py"], 2, "--steps 1: at least 3"),
         (["-o", "x.tlens", "loop.py"], 2, "a leak report is written as .json, .html, .csv"),
         (["-o", "no/x.json", "loop.py"], 1, "there is no folder"),
         (["--step", "none", "loop.py"], 1, "--step none: no file, module or function"),

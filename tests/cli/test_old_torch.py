@@ -17,7 +17,7 @@ PROGRAM = "import tensorlens, torch\nprint(tensorlens.{call})\n"
 CALLS = [
     "record().start()",
     "MemReporter().snapshot()",
-    "find_leaks(print, steps=2)",
+    "find_leaks(print, steps=3)",
     "estimate('train:make', device='cpu')",
     "estimate('train:make', card='t4')",
     "compare('train:make', {'baseline': {}})",
