@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tensorlens.frameworks.advice import TORCH, Words
 from tensorlens.records.references import Reference
+from tensorlens.records.tensors import SourceLine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,8 +93,8 @@ class GrowingGraph:
 
     tensor: Any
     nodes_per_step: float
-    address: int
-    """Of its storage; 0 where it has none."""
+    line: SourceLine | None
+    """The line that made the tensor, if known."""
     is_number: bool
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tensorlens.heap.paths import reference_paths
 from tensorlens.leaks.advice import name_of
 from tensorlens.leaks.loop_steps import LoopSteps
-from tensorlens.leaks.report import place_of, source_of
+from tensorlens.leaks.report import Growth, GrowthKind, place_of, source_of
 from tensorlens.render.figures import counted
 
 _PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
@@ -29,18 +29,23 @@ class GraphGrowth:
         """How much it grew: ``grows by 9 nodes a step``."""
         return f"grows by {counted(round(self.nodes_per_step), 'node')} a step"
 
+    @property
+    def growth(self) -> Growth:
+        """The graph by itself, where its bytes are not known."""
+        text = f"the autograd graph of {self.name} {self.rate}; {self.advice}"
+        return Growth(GrowthKind.GRAPH, text, 0.0, self.path)
+
 
 def graph_growth(steps: LoopSteps, made: int) -> GraphGrowth | None:
     """Return what is known of the tensor whose graph grew most in the steps made, if one did."""
-    found = steps.growing_graph(made)
-    if found is None:
+    grown = steps.growing_graph(made)
+    if grown is None:
         return None
-    grown, line = found
     paths = reference_paths([grown.tensor])[0]
     references = paths[0].references if paths else ()
     name = name_of(references[-1], references[-1].text) if references else "a tensor"
-    made_at = "" if line is None else f"made at {place_of(line)}: "
-    todo = f"{made_at}{_advice(source_of(line), name, is_number=grown.is_number)}"
+    made_at = "" if grown.line is None else f"made at {place_of(grown.line)}: "
+    todo = f"{made_at}{_advice(source_of(grown.line), name, is_number=grown.is_number)}"
     return GraphGrowth(name, grown.nodes_per_step, str(paths[0]) if paths else "", todo)
 
 
@@ -49,7 +54,7 @@ def _advice(source: str, name: str, *, is_number: bool) -> str:
     added = _added(source)
     first, second = (".item()", ", or .detach()") if is_number else (".detach()", "")
     if added is None:
-        return f"use {first} of what is added to {name}{second}"
+        return f"add x{first}{second} to {name}, not x"
     return f"use {added}{first}{second}"
 
 

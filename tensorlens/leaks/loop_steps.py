@@ -12,7 +12,6 @@ from tensorlens.frameworks.base import UNKNOWN, Adapter, StepFigures, Steps
 from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.frameworks.survivors import GrowingGraph
 from tensorlens.guards import is_from_a_handler
-from tensorlens.records.tensors import SourceLine
 
 NO_BLOCKS = "the counter of host memory that is in use does not know blocks"
 
@@ -63,8 +62,8 @@ class LoopSteps:
         known = [nbytes for each in self._adapters if (nbytes := each.pinned()) >= 0]
         return sum(known) if known else UNKNOWN
 
-    def growing_graph(self, made: int) -> tuple[GrowingGraph, SourceLine | None] | None:
-        """Return the tensor whose autograd graph grew in the steps made, and the line that made it.
+    def growing_graph(self, made: int) -> GrowingGraph | None:
+        """Return the live tensor whose autograd graph grew most in the steps made, if one did.
 
         What fails in a framework is no answer.
         """
@@ -72,7 +71,7 @@ class LoopSteps:
             try:
                 found = part.growing_graph(made)
                 if found is not None:
-                    return found, _line(part, found.address)
+                    return found
             except Exception as error:
                 if is_from_a_handler(error):
                     raise
@@ -87,13 +86,6 @@ class LoopSteps:
         """Follow no longer."""
         for part in self.parts.values():
             part.close()
-
-
-def _line(part: Steps, address: int) -> SourceLine | None:
-    left = part.left(0)
-    if left is None or not address or address not in left.address:
-        return None
-    return part.line(left.birth[left.address.index(address)])
 
 
 def whole(figures: Sequence[StepFigures]) -> StepFigures:

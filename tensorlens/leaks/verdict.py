@@ -62,6 +62,10 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     grown += _reserved(watched)
     graph = cache(lambda: graph_growth(watched.steps, watched.made))
     grown += _host(watched, listed, graph, counts_tensors=not seen.is_blind)
+    if not listed and not any(each.kind == GrowthKind.GRAPH for each in grown):
+        # the heap grows too little to be sure of, but nodes are counted exactly
+        deep = graph()
+        grown += [] if deep is None else [deep.growth]
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     grown += _gone(watched, sums)
     text = _headline(watched, listed, grown, sums, graph)
@@ -258,7 +262,7 @@ def _headline(
         )
     if count == 1:
         # what the last step made may be in use until the next one
-        return "too few steps to tell: one judged, in which nothing was seen to stay behind"
+        return "too few steps to tell: one judged"
     return f"no leak: nothing stays behind in any of {count} steps"
 
 

@@ -80,7 +80,6 @@ def test_a_sum_of_losses_grows_by_the_nodes_of_each(start, is_in_place):
     assert found.tensor is total
     # mul, sum and the addition; the parameter's own node is that of all
     assert (found.nodes_per_step, found.is_number) == (3, True)
-    assert found.address == total.data_ptr()
 
 
 def test_nodes_that_are_dropped_do_not_count():
@@ -321,8 +320,35 @@ def test_a_sum_that_was_made_before_the_loop_has_no_line(growing_host):
 
     report = watched(step)
     assert report.others[0].text.endswith(
-        "20 nodes a step, 500 B each; use .detach() of what is added to total"
+        "20 nodes a step, 500 B each; add x.detach() to total, not x"
     )
+
+
+def test_a_sum_of_few_nodes_is_told_where_the_heap_does_not_grow(monkeypatch):
+    monkeypatch.setattr(HostSampler, "now", lambda sampler, step, tensors: HostSample(step, 0, 9))
+    model = nn.Linear(3, 1)
+    total = 0
+
+    def step(number):
+        nonlocal total
+        loss = model(torch.ones(2, 3)).sum()
+        loss.backward()
+        total += loss  # ADDED FEW
+
+    report = watched(step)
+    # addmm, the t() of its weight, sum and the addition
+    assert report
+    assert report.verdict == (
+        "no tensors are lost in any of 9 steps, but the autograd graph of total grows by 4 nodes "
+        "a step"
+    )
+    (other,) = report.others
+    assert (other.kind, other.bytes_per_step) == (GrowthKind.GRAPH, 0.0)
+    name = "test_a_sum_of_few_nodes_is_told_where_the_heap_does_not_grow"
+    place = f"test_leak_graphs.py:{line_of(globals()[name], '# ADDED FEW')} in {name}.<locals>.step"
+    assert other.text.startswith("the autograd graph of total grows by 4 nodes a step; made at ")
+    assert other.text.endswith(f"{place}: use total += loss.item(), or .detach()")
+    assert other.path.endswith("total (local)")
 
 
 def test_a_leak_beside_it_keeps_its_headline(growing_host):

@@ -68,6 +68,13 @@ class HostSteps:
             self._lines[birth] = found
         return self._lines[birth]
 
+    def line_at(self, address: int) -> SourceLine | None:
+        """Return the line that allocated the block at an address in the steps, if known."""
+        left = self.left(0)
+        if left is None or not address or address not in left.address:
+            return None
+        return self.line(left.birth[left.address.index(address)])
+
     def device(self, birth: int) -> str:
         """Return the device of the blocks with a number in the figures."""
         return "cpu"

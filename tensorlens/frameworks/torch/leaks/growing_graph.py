@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.survivors import GrowingGraph
 from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
-from tensorlens.frameworks.torch.census.graph import maker_of, nodes_below, storage_addresses
+from tensorlens.frameworks.torch.census.graph import maker_of, nodes_below
 from tensorlens.heap import live_objects, select
 
 _MOST_NODES = 100_000
@@ -24,11 +23,10 @@ _MOST_TENSORS = 8
 """Tensors whose nodes are counted, those that were made first."""
 _FEWEST_STEPS, _FEWEST_NODES = 4, 2
 """Steps that are to be seen, and nodes that each of most has to add."""
-_base = torch._C.TensorBase
 
 
-def growing_graph(begin: int, made: int) -> GrowingGraph | None:
-    """Return the live tensor whose graph grew most in a loop's steps, if one did.
+def growing_graph(begin: int, made: int) -> tuple[torch.Tensor, float] | None:
+    """Return the live tensor whose graph grew most in a loop's steps, and its nodes a step.
 
     Args:
         begin: the number of the first node that this thread could make in them.
@@ -56,9 +54,7 @@ def growing_graph(begin: int, made: int) -> GrowingGraph | None:
         best = max(counts, key=counts.__getitem__, default=None)
         if best is None or counts[best] < _FEWEST_NODES:
             return None
-        tensor = roots[best]
-        address = next(storage_addresses(tensor), 0)
-        return GrowingGraph(tensor, counts[best], address, _base.numel(tensor) == 1)
+        return roots[best], counts[best]
 
 
 def _numbers(roots: Iterable[Any], wanted: range, can_read: Callable[[], bool]) -> dict[Any, int]:

@@ -32,6 +32,7 @@ from tensorlens.frameworks.torch.accelerators import (
 )
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.census.cuda_blocks import Block, handed_out
+from tensorlens.frameworks.torch.census.graph import storage_addresses
 from tensorlens.frameworks.torch.native import DEVICE_BLOCKS
 from tensorlens.interpreter import paused_collector
 from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
@@ -117,7 +118,13 @@ class TorchSteps(HostSteps):
         from tensorlens.frameworks.torch.leaks import growing_graph
 
         begin = self._second_step
-        return None if begin is None else growing_graph.growing_graph(begin, made - 1)
+        found = None if begin is None else growing_graph.growing_graph(begin, made - 1)
+        if found is None:
+            return None
+        tensor, nodes_per_step = found
+        line = self.line_at(next(storage_addresses(tensor), 0))
+        is_number = torch._C.TensorBase.numel(tensor) == 1
+        return GrowingGraph(tensor, nodes_per_step, line, is_number)
 
     def close(self) -> None:
         """Follow no longer."""
