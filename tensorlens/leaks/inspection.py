@@ -144,7 +144,7 @@ def _collect(looks: Sequence[_Look]) -> list[frozenset[int]]:
         and not any(levels.growth > 0 for levels in look.rest.values())
         for look in looks
     )
-    if is_known or looks[0].watched.uncollected:
+    if is_known or not looks[0].watched.is_collected:
         return [frozenset() for _ in looks]
     gc.collect()
     freed = []
@@ -170,8 +170,8 @@ def _without_garbage(found: RetainedGroup, dead: frozenset[int]) -> RetainedGrou
     watched = found.watched
     if found.is_held:
         return found
-    if watched.uncollected:
-        return replace(found, is_garbage=found.cycle is not None or watched.is_frozen)
+    if not watched.is_collected:
+        return replace(found, is_garbage=found.cycle is not None)
     left = [block for block in found.blocks if block.address not in dead]
     judgement = judge(left_by_step(left), watched.span)
     is_one = found.is_replaced or found.is_population

@@ -17,7 +17,6 @@ _MANY = 24
 """Steps after which a container that none of them emptied is taken to be never emptied."""
 _CONTAINERS = ("item", "key", "queue", "cache")
 _COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"
-_FREEZE = "call gc.freeze() once, before the loop: what is frozen is never collected"
 _OF_A_MODEL = ("parameter", "optimizer")
 _RUNTIME = "TensorFlow's runtime (no reference in Python)"
 
@@ -26,8 +25,6 @@ def _certainty(found: RetainedGroup) -> tuple[Certainty, str]:
     watched = found.watched
     certainty, reason = found.judgement.certainty, found.judgement.reason
     if found.is_garbage:
-        if watched.is_frozen:
-            return certainty, f"{reason}; gc.freeze() hides it from the collector"
         return certainty, f"{reason}; only a cycle holds it, and nothing runs the collector"
     if found.is_unseen or not found.paths:
         reason += "; what holds it cannot be seen from Python"
@@ -58,7 +55,7 @@ def leak_of(found: RetainedGroup) -> Leak:
     certainty, reason = _certainty(found)
     todo = advice(found.paths, found.example, facts)
     if found.is_garbage:
-        todo = _FREEZE if watched.is_frozen else _COLLECT
+        todo = _COLLECT
     return Leak(
         born=line,
         tensors_per_step=found.judgement.tensors_per_step,

@@ -43,8 +43,8 @@ class GrowthKind(StrEnum):
     GRAPH = "graph"
     """Memory of the host that nodes of autograd's graph explain: a leak keeps them, or one tensor
     does, whose graph gets deeper."""
-    GONE = "gone"
-    """It grew while the loop ran, and was freed before the verdict."""
+    UNKNOWN = "unknown"
+    """It climbed in the loop, and nothing that is there at the verdict explains it."""
     HOST = "host"
     """Memory of the host that holds no tensors."""
     UNCLEAR = "unclear"
@@ -204,8 +204,8 @@ class LeakReport(Document):
         return replace(self, leaks=tuple(leaks))
 
     def __bool__(self) -> bool:
-        # memory that grew and is gone may have leaked: it is not told to be none
-        kinds = (GrowthKind.GONE, GrowthKind.GRAPH)
+        # what climbed and is freed now may have leaked
+        kinds = (GrowthKind.UNKNOWN, GrowthKind.GRAPH)
         return bool(self.leaks) or any(each.kind in kinds for each in self.others)
 
     def __repr__(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from operator import itemgetter
 
 from tensorlens.heap.paths import UNSEEN
 from tensorlens.interpreter import frozen_objects
@@ -36,6 +35,7 @@ _HARMLESS = {
     GrowthKind.GARBAGE: "wait for the garbage collector",
 }
 """Kinds of growth that end, and the words for them."""
+_EXPLAINED = (*_HARMLESS, GrowthKind.UNCLEAR, GrowthKind.GRAPH, GrowthKind.HOST)
 
 
 def verdict(watched: WatchedLoop) -> LeakReport:
@@ -67,7 +67,8 @@ def verdict(watched: WatchedLoop) -> LeakReport:
         deep = graph()
         grown += [] if deep is None else [deep.growth]
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
-    grown += _gone(watched, sums)
+    if not listed and not any(each.kind in _EXPLAINED and each.bytes_per_step for each in grown):
+        grown += _unknown(watched, sums)
     text = _headline(watched, listed, grown, sums, graph)
     if seen.notes and not listed:
         text = f"not clear: {seen.notes[0]}"
@@ -101,7 +102,7 @@ def _no_leak(found: RetainedGroup) -> Growth | None:
     nbytes = found.bytes_per_step
     what = f"{_rate(found.judgement, nbytes)}, made at {place_of(found.line)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
-    if found.is_garbage and not found.watched.uncollected:
+    if found.is_garbage and found.watched.is_collected:
         circle = f": {found.cycle}" if found.cycle is not None else ""
         text = f"{what}: garbage that waited for the collector, a cycle{circle}"
         return Growth(GrowthKind.GARBAGE, text, nbytes, path, found.device)
@@ -145,35 +146,18 @@ def _reserved(watched: WatchedLoop) -> list[Growth]:
     return found
 
 
-def _gone(watched: WatchedLoop, sums: Mapping[str, Balance]) -> list[Growth]:
-    """Return devices whose memory climbed while nothing that is left now tells why."""
+def _unknown(watched: WatchedLoop, sums: Mapping[str, Balance]) -> list[Growth]:
+    """Return devices whose memory climbed in the loop, in nothing that is known now."""
     found = []
-    now = watched.steps.allocated()
     for device, each in sums.items():
-        levels = watched.allocated(device)
-        if 2 * each.unknown <= each.growth or not climbs(levels):
-            continue
-        if levels[-1] - now.get(device, 0) < each.unknown // 2:
-            continue
-        mean = each.unknown / each.steps
-        text = (
-            f"{device}: {format_bytes(round(mean))} a step stayed while the loop ran and is freed "
-            f"now: what held it has ended; most of it was made at {_most_grown(watched)}"
-        )
-        found.append(Growth(GrowthKind.GONE, text, mean, "", device))
+        if 2 * each.unknown > each.growth and climbs(watched.allocated(device)):
+            text = (
+                f"{device}: {format_bytes(each.unknown)} in {counted(each.steps, 'step')}, in no "
+                "tensor that is known to stay: what held it may have ended"
+            )
+            mean = each.unknown / each.steps
+            found.append(Growth(GrowthKind.UNKNOWN, text, mean, "", device))
     return found
-
-
-def _most_grown(watched: WatchedLoop) -> str:
-    grown = []
-    for part in watched.parts.values():
-        first, last = part.figures[part.warmup].lines, part.figures[-1].lines
-        for birth, (_, size) in last.items():
-            grown.append((size - first.get(birth, (0, 0))[1], part.steps, birth))
-    if not grown:
-        return place_of(None)
-    _, steps, birth = max(grown, key=itemgetter(0))
-    return place_of(steps.line(birth))
 
 
 def _host(
@@ -185,7 +169,7 @@ def _host(
 ) -> list[Growth]:
 
     def collected() -> HostSample | None:
-        if watched.uncollected:
+        if not watched.is_collected:
             return None
         gc.collect()
         return watched.host_now()
@@ -231,12 +215,6 @@ def _headline(
         amount = f"{_sum_of(unclear)} a step more, but not from each of them"
         more = _TIMES_MORE * (watched.made - watched.warmup_steps)
         return f"not clear after {count} steps: {amount}; watch {more} steps or more"
-    gone = [each for each in others if each.kind == GrowthKind.GONE]
-    if gone:
-        return (
-            f"memory grew by {_sum_of(gone)} a step while the loop ran, and is freed now: ask for "
-            "the verdict before the loop's function returns"
-        )
     deep = deeper() if graphs else None
     if deep is not None:
         its = f"the autograd graph of {deep.name}"
@@ -250,10 +228,11 @@ def _headline(
     ]
     if grown:
         return f"no tensors are lost in {count} steps: {', and '.join(grown)}"
+    climbed = [each.device for each in others if each.kind == GrowthKind.UNKNOWN]
     rest = [
         each.unknown
         for device, each in sums.items()
-        if 2 * each.unknown > watched.allocated(device)[0]
+        if device in climbed or 2 * each.unknown > watched.allocated(device)[0]
     ]
     if any(rest):
         return (

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.registry import adapters, arrivals, missing
 from tensorlens.guards import guarded, is_from_a_handler, reason
-from tensorlens.leaks.growth.samples import Collections, LoopSamples, WatchedLoop
+from tensorlens.leaks.growth.samples import LoopSamples, WatchedLoop
 from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.loop_steps import LoopSteps, whole
 from tensorlens.leaks.report import LeakReport
@@ -80,7 +80,8 @@ class LeakWatch:
         self._made = 0
         self._stride = 1
         """How many steps lie between two figures."""
-        self._collections = Collections(self._warmup)
+        self._collections = _collections()
+        """How often the collector had run when the warm-up ended."""
         self._host = HostSampler(self._steps.pinned)
         self._report = None
         self._steps.begin()
@@ -102,7 +103,8 @@ class LeakWatch:
             self._made = made
 
     def _look(self, steps: LoopSteps, made: int) -> None:
-        self._collections.step_ended(made)
+        if made <= self._warmup:
+            self._collections = _collections()
         figures = steps.figures()
         self._figures.append(figures)
         self._host.look(made, whole(figures).allocated.get("cpu", 0))
@@ -164,12 +166,13 @@ class LeakWatch:
         def now() -> HostSample:
             return self._host.now(self._made, steps.allocated().get("cpu", 0))
 
+        collections = _collections()
         common: dict[str, Any] = {
             "made": self._made,
             "warmup_steps": self._warmup,
             "stride": self._stride,
-            "is_collector_off": self._collections.is_off,
-            "is_frozen": self._collections.is_frozen,
+            "is_collected": (gc.isenabled() and gc.get_threshold()[0] > 0)
+            or collections != self._collections,
         }
         series = zip(*self._figures, strict=True)
         parts = {
@@ -188,7 +191,7 @@ class LeakWatch:
         )
         report = verdict(seen)
         self._host.leave_out(before, now())
-        self._collections.resume()
+        self._collections += _collections() - collections
         late = [
             f"{name} was imported after the watch began, and is not in it"
             for name in arrivals(self._adapters)
@@ -227,6 +230,10 @@ class LeakWatch:
         else:
             # a loop that failed is not judged: what its frames hold is held by the error
             self._drop()
+
+
+def _collections() -> int:
+    return sum(each["collections"] for each in gc.get_stats())
 
 
 def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> LeakReport:

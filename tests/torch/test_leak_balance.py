@@ -6,7 +6,6 @@ import gc
 import inspect
 import queue
 import random
-import subprocess
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from torch import nn
 
 from tensorlens import LeakReport, LeakWatch, find_leaks
 from tensorlens.leaks import GrowthKind, LeakKind
-from tests import warm
 from tests.torch.test_leak_programs import check_balance
 
 QUEUES = {}
@@ -307,31 +305,6 @@ def test_cycles_wait_where_the_collector_runs(make):
     assert "no leak" not in report.verdict
     assert report.verdict.endswith("1.00 KiB a step wait for the garbage collector")
     check_balance(report)
-
-
-FROZEN = """
-import gc, torch, tensorlens
-
-class Node:
-    pass
-
-def step():
-    node = Node()
-    node.itself, node.values = node, torch.zeros(256)
-    del node
-    gc.freeze()
-
-print(tensorlens.find_leaks(step).to_json())
-"""
-
-
-def test_frozen_cycles_are_a_leak():
-    # in a process of its own: these tests' objects are frozen too
-    done = subprocess.run([*warm.python(), "-c", FROZEN], capture_output=True, check=True)
-    report = LeakReport.from_json(done.stdout.decode())
-    (leak,) = report.leaks
-    assert (leak.kind, leak.bytes_per_step) == (LeakKind.GARBAGE, 1024.0)
-    assert "gc.freeze()" in leak.reason and "gc.freeze()" in leak.advice
 
 
 def test_a_threshold_of_zero_is_off_too():

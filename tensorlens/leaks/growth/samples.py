@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -35,15 +34,8 @@ class LoopFigures:
     """How many of them are warm-up."""
     stride: int
     """How many steps a stretch has."""
-    is_collector_off: bool
-    """Whether no step after the warm-up ended with a collector that runs, or has been run."""
-    is_frozen: bool
-    """Whether objects were frozen (``gc.freeze()``) after the warm-up: none is collected."""
-
-    @property
-    def uncollected(self) -> bool:
-        """Whether cycles are never collected."""
-        return self.is_collector_off or self.is_frozen
+    is_collected: bool
+    """Whether the collector is on, or has run since the warm-up."""
 
     @property
     def count(self) -> int:
@@ -96,52 +88,6 @@ class WatchedLoop(LoopFigures):
     def lines_kept(self) -> int:
         """How many figures of lines the watch itself keeps for each step."""
         return sum(len(each.figures[-1].lines) for each in self.parts.values()) // self.stride
-
-
-class Collections:
-    """Asks after steps whether cycles are collected, at a few microseconds.
-
-    Args:
-        warmup: how many steps at the beginning do not count.
-    """
-
-    def __init__(self, warmup: int) -> None:
-        self._warmup = warmup
-        self._seen = 0
-        """The last step that it was told of."""
-        self._last = 0
-        """The last step that ended with a collector that runs, or that somebody ran."""
-        self._runs = _runs()
-        # to count them takes the longer the more there are
-        self._frozen = gc.get_freeze_count()
-
-    def step_ended(self, step: int) -> None:
-        """Say that a step has ended, and how many have by now."""
-        runs = _runs()
-        if runs != self._runs or (gc.isenabled() and gc.get_threshold()[0] > 0):
-            self._last = step
-        self._runs = runs
-        if self._seen < self._warmup:
-            self._frozen = gc.get_freeze_count()
-        self._seen = step
-
-    @property
-    def is_off(self) -> bool:
-        """Whether nothing was collected after the warm-up, nor will be."""
-        return self._last <= self._warmup
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether objects were frozen after the warm-up."""
-        return gc.get_freeze_count() > self._frozen
-
-    def resume(self) -> None:
-        """Say that collections up to now were not the program's."""
-        self._runs = _runs()
-
-
-def _runs() -> int:
-    return int(gc.get_stats()[-1]["collections"])
 
 
 @dataclass(frozen=True, slots=True)
