@@ -26,7 +26,7 @@ class Adapter(base.Adapter):
     watch = deferred("tensorlens.frameworks.tensorflow.cpu:watch")
     census = deferred("tensorlens.frameworks.tensorflow.census.findings:take")
     record = deferred("tensorlens.frameworks.tensorflow.recorder:start")
-    follow = deferred("tensorlens.frameworks.tensorflow.loop_steps:TensorflowSteps")
+    follow = deferred("tensorlens.frameworks.tensorflow.leaks.loop_steps:TensorflowSteps")
     when_stepped = deferred("tensorlens.frameworks.tensorflow.hooks:when_stepped")
     failed_request = deferred("tensorlens.frameworks.tensorflow.failures:failed_request")
     notes = deferred("tensorlens.frameworks.tensorflow.cpu:notes")
