@@ -9,14 +9,16 @@ attach(
         "growth.groups": (),
         "growth.growth_test": (),
         "growth.retained": (),
-        "host": (
-            "HostGrowth",
-            "HostSample",
-            "HostSampler",
-            "growing_arrays",
-            "host_growth",
+        "host.arrays": ("HostGrowth", "growing_arrays"),
+        "host.growth": (
+            "heap_growth",
+            "host_rates",
+            "objects_growth",
+            "pinned_growth",
             "steady_rate",
+            "worker_growth",
         ),
+        "host.samples": ("HostSample", "HostSampler"),
         "loop_steps": ("LoopSteps",),
         "report": (
             "Balance",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 
 from tensorlens.heap.paths import UNSEEN
 from tensorlens.interpreter import frozen_objects
@@ -12,7 +10,7 @@ from tensorlens.leaks.graph_growth import GraphGrowth, graph_growth
 from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, Judgement, climbs, growing
 from tensorlens.leaks.growth.retained import RetainedGroup, end_of
 from tensorlens.leaks.growth.samples import WatchedLoop, balance
-from tensorlens.leaks.host import HostSample, growing_arrays, host_growth
+from tensorlens.leaks.host.growth import host_growth
 from tensorlens.leaks.inspection import Inspection, inspect
 from tensorlens.leaks.leak_records import leak_of, with_models_as_one
 from tensorlens.leaks.loop_steps import NO_BLOCKS
@@ -60,12 +58,12 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     grown = [other for _, other in others]
     grown += seen.growth
     grown += _reserved(watched)
-    graph = cache(lambda: graph_growth(watched.steps, watched.made))
-    grown += _host(watched, listed, graph, counts_tensors=not seen.is_blind)
-    if not listed and not any(each.kind == GrowthKind.GRAPH for each in grown):
+    graph = graph_growth(watched.steps, watched.made)
+    grown += host_growth(watched, listed, graph, counts_tensors=not seen.is_blind)
+    is_told = listed or any(each.kind == GrowthKind.GRAPH for each in grown)
+    if graph is not None and not is_told:
         # the heap grows too little to be sure of, but nodes are counted exactly
-        deep = graph()
-        grown += [] if deep is None else [deep.growth]
+        grown.append(graph.growth)
     sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     if not listed and not any(each.kind in _EXPLAINED and each.bytes_per_step for each in grown):
         grown += _unknown(watched, sums)
@@ -160,39 +158,12 @@ def _unknown(watched: WatchedLoop, sums: Mapping[str, Balance]) -> list[Growth]:
     return found
 
 
-def _host(
-    watched: WatchedLoop,
-    leaks: Sequence[Leak],
-    graph: Callable[[], GraphGrowth | None],
-    *,
-    counts_tensors: bool,
-) -> list[Growth]:
-
-    def collected() -> HostSample | None:
-        if not watched.is_collected:
-            return None
-        gc.collect()
-        return watched.host_now()
-
-    return host_growth(
-        watched.host,
-        watched.warmup_steps,
-        tensors_per_step=sum(leak.tensors_per_step for leak in leaks),
-        nodes_per_step=sum(leak.nodes_per_step for leak in leaks),
-        lines=watched.lines_kept,
-        counts_tensors=counts_tensors,
-        arrays=growing_arrays,
-        graph=graph,
-        collected=collected,
-    )
-
-
 def _headline(
     watched: WatchedLoop,
     leaks: Sequence[Leak],
     others: Sequence[Growth],
     sums: Mapping[str, Balance],
-    deeper: Callable[[], GraphGrowth | None],
+    graph: GraphGrowth | None,
 ) -> str:
     count = watched.span.steps
     graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
@@ -206,8 +177,8 @@ def _headline(
         number, nbytes = counted_about(tensors), _sum_of(leaks)
         if graphs and not graphs[0].path:
             its = "it keeps" if tensors == 1 else "they keep"
-            graph = f"probably the autograd graph that {its} ({_sum_of(graphs)})"
-            parts = f"{number} ({nbytes}) and {graph}"
+            kept = f"probably the autograd graph that {its} ({_sum_of(graphs)})"
+            parts = f"{number} ({nbytes}) and {kept}"
             return f"{likely}{kind}: {_sum_of([*leaks, *graphs])} stay behind in each step: {parts}"
         return f"{likely}{kind}: {number} and {nbytes} stay behind in each step"
     unclear = [each for each in others if each.kind == GrowthKind.UNCLEAR]
@@ -215,10 +186,9 @@ def _headline(
         amount = f"{_sum_of(unclear)} a step more, but not from each of them"
         more = _TIMES_MORE * (watched.made - watched.warmup_steps)
         return f"not clear after {count} steps: {amount}; watch {more} steps or more"
-    deep = deeper() if graphs else None
-    if deep is not None:
-        its = f"the autograd graph of {deep.name}"
-        return f"no tensors are lost in {_any(count)}, but {its} {deep.rate}"
+    if graphs and graph is not None:
+        its = f"the autograd graph of {graph.name}"
+        return f"no tensors are lost in {_any(count)}, but {its} {graph.rate}"
     if any(each.kind == GrowthKind.HOST for each in others):
         return f"no tensors stay behind in {_any(count)}, but host memory grows"
     grown = [

@@ -15,7 +15,7 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.registry import adapters, arrivals, missing
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.leaks.growth.samples import LoopSamples, WatchedLoop
-from tensorlens.leaks.host import HostSample, HostSampler
+from tensorlens.leaks.host.samples import HostSample, HostSampler
 from tensorlens.leaks.loop_steps import LoopSteps, whole
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.verdict import verdict
@@ -180,17 +180,17 @@ class LeakWatch:
             for (name, part), own in zip(steps.parts.items(), series, strict=True)
         }
         host = [each for each in self._host.samples if each.step < self._made]
-        before = now()
         seen = WatchedLoop(
             steps=steps,
             figures=tuple(map(whole, self._figures)),
             parts=parts,
-            host=(*host, before),
-            host_now=lambda: self._host.without_garbage(now()),
+            host=(*host, now()),
+            host_now=now,
             **common,
         )
         report = verdict(seen)
-        self._host.leave_out(before, now())
+        # what the verdict took or freed is no growth of the program's
+        self._host.samples.clear()
         self._collections += _collections() - collections
         late = [
             f"{name} was imported after the watch began, and is not in it"

@@ -10,7 +10,7 @@ from operator import sub
 from tensorlens.frameworks.base import UNKNOWN, LeftBlocks, StepFigures, Steps
 from tensorlens.leaks.growth.groups import Group
 from tensorlens.leaks.growth.growth_test import Judgement, WatchedSteps, growing, is_renewed
-from tensorlens.leaks.host import HostSample
+from tensorlens.leaks.host.samples import HostSample
 from tensorlens.leaks.loop_steps import LoopSteps
 from tensorlens.leaks.report import Balance, Growth, GrowthKind, Leak
 from tensorlens.records.references import ReferencePath
@@ -83,11 +83,6 @@ class WatchedLoop(LoopFigures):
     host: Sequence[HostSample]
     host_now: Callable[[], HostSample]
     """Takes one more sample."""
-
-    @property
-    def lines_kept(self) -> int:
-        """How many figures of lines the watch itself keeps for each step."""
-        return sum(len(each.figures[-1].lines) for each in self.parts.values()) // self.stride
 
 
 @dataclass(frozen=True, slots=True)

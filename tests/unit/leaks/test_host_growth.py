@@ -14,11 +14,16 @@ from tensorlens.leaks import (
     HostSample,
     HostSampler,
     growing_arrays,
-    host_growth,
+    heap_growth,
+    host_rates,
+    objects_growth,
+    pinned_growth,
     steady_rate,
+    worker_growth,
 )
 
 MIB = 1024**2
+DEEPER = GraphGrowth("Run.total", 200.0, "run (global) -> Run.total (attribute)", "detach it")
 
 
 def samples(heap=None, objects=None, pinned=None, children=None, sizes=None):
@@ -70,15 +75,15 @@ def test_steps_that_were_not_sampled_count() -> None:
 
 
 def test_tensors_that_are_not_counted_may_be_what_grows() -> None:
-    heap = [50_000 * step for step in range(9)]
-    (found,) = host_growth(samples(heap=heap), 2, counts_tensors=False)
-    assert found.text == (
+    assert heap_growth(50_000.0, counts_tensors=False).text == (
         "host memory grew 48.83 KiB a step: tensors, native libraries, or large bytes/str objects"
     )
 
 
 def test_the_heap_grows_and_nobody_knows_in_what() -> None:
-    (found,) = host_growth(samples(heap=[50_000 * step for step in range(9)]), 2)
+    rates = host_rates(samples(heap=[50_000 * step for step in range(9)]))
+    assert (rates.heap, rates.objects) == (50_000.0, None)
+    found = heap_growth(50_000.0)
     assert (found.kind, found.bytes_per_step, found.path) == ("host", 50_000.0, "")
     assert found.text == (
         "host memory without tensors grew 48.83 KiB a step: native libraries, or large"
@@ -86,94 +91,57 @@ def test_the_heap_grows_and_nobody_knows_in_what() -> None:
     )
 
 
-def test_the_warm_up_does_not_count() -> None:
-    levels = [0, 10 * MIB, 20 * MIB, *[20 * MIB] * 6]
-    assert host_growth(samples(heap=levels), 2) == []
-
-
-def test_arrays_are_asked_for_only_where_the_heap_grows() -> None:
-    asked = []
-
-    def arrays(grown):
-        asked.append(grown)
-        return "8 of 48.83 KiB each", "log (global) -> list[7]"
-
-    assert host_growth(samples(heap=[MIB] * 9), 2, arrays=arrays) == []
-    assert asked == []
-    (found,) = host_growth(samples(heap=[50_000 * step for step in range(9)]), 2, arrays=arrays)
-    assert asked == [HostGrowth(50_000.0, 6, 8)]
+def test_arrays_are_told_first() -> None:
+    arrays = "8 of 48.83 KiB each", "log (global) -> list[7]"
+    found = heap_growth(50_000.0, 2000.0, arrays, 200.0, DEEPER)
     assert found.text.endswith(" a step: NumPy arrays, 8 of 48.83 KiB each")
     assert found.path == "log (global) -> list[7]"
 
 
 def test_objects_of_python() -> None:
-    objects = [2000 * step for step in range(9)]
-    (found,) = host_growth(samples(objects=objects), 2)
-    assert found.text == "about 2,000 Python objects a step stay behind, which hold no tensors"
-    heap = [50_000 * step for step in range(9)]
-    (found,) = host_growth(samples(heap=heap, objects=objects), 2)
+    rates = host_rates(samples(objects=[2000 * step for step in range(9)]))
+    assert (rates.heap, rates.objects) == (None, 2000.0)
+    assert objects_growth(2000.0).text == (
+        "about 2,000 Python objects a step stay behind, which hold no tensors"
+    )
+    found = heap_growth(50_000.0, 2000.0, None, 200.0, DEEPER)
     assert found.text.endswith("grew 48.83 KiB a step: with about 2,000 Python objects a step")
 
 
 def test_what_the_watch_keeps_itself_does_not_count() -> None:
     objects = [2000 * step for step in range(9)]
     # 5 objects for each of 300 lines, and 1000 are noise
-    assert host_growth(samples(objects=objects), 2, lines=300) == []
-    (found,) = host_growth(samples(objects=objects), 2, lines=100)
-    assert found.text.startswith("about 1,500 Python objects a step")
+    assert host_rates(samples(objects=objects), lines=300).objects is None
+    assert host_rates(samples(objects=objects), lines=100).objects == 1500.0
 
 
 def test_what_tensors_take_beside_their_storage_does_not_count() -> None:
     heap = [20_000 * step for step in range(9)]
-    assert len(host_growth(samples(heap=heap), 2, tensors_per_step=3.0)) == 1
-    assert host_growth(samples(heap=heap), 2, tensors_per_step=4.0) == []
+    assert host_rates(samples(heap=heap), 3.0).heap == 20_000.0
+    assert host_rates(samples(heap=heap), 4.0).heap is None
 
 
 def test_pinned_memory() -> None:
-    (found,) = host_growth(samples(pinned=[MIB * step for step in range(9)]), 2)
+    (found,) = pinned_growth(samples(pinned=[MIB * step for step in range(9)]))
     assert found.text == "page-locked (pinned) host memory grew 1.00 MiB a step"
     assert found.bytes_per_step == MIB
 
 
 def test_worker_processes() -> None:
     children, sizes = [2 * step for step in range(9)], [2 * MIB * step for step in range(9)]
-    (found,) = host_growth(samples(children=children, sizes=sizes), 2)
+    (found,) = worker_growth(samples(children=children, sizes=sizes)[2:])
     assert found.text == "worker processes: from 4 to 16 in 6 steps, 2.00 MiB a step"
     assert found.bytes_per_step == 2 * MIB
 
 
 def test_workers_that_come_and_go_or_stay_are_none() -> None:
-    assert host_growth(samples(children=[0, 4, 4, 4, 4, 4, 4, 4, 4]), 2) == []
-    assert host_growth(samples(children=[0, 0, 0, 0, 4, 0, 0, 0, 4]), 2) == []
-    assert host_growth(samples(children=[UNKNOWN] * 9), 2) == []
-
-
-class Clock:
-    def __init__(self, tick: float) -> None:
-        self.now, self.tick = 0.0, tick
-
-    def __call__(self) -> float:
-        self.now += self.tick
-        return self.now
-
-
-def test_cheap_samples_are_taken_at_each_look() -> None:
-    sampler = HostSampler(clock=Clock(0.0001))
-    for step in range(100):
-        sampler.look(step, 0)
-    assert [each.step for each in sampler.samples] == [*range(100)]
-
-
-def test_dear_samples_are_taken_seldom() -> None:
-    # a question takes as long as a sample: the next one is due after 20 questions, later after 1000
-    sampler = HostSampler(clock=Clock(1 / 64))
-    for step in range(2500):
-        sampler.look(step, 0)
-    assert [each.step for each in sampler.samples] == [*range(0, 160, 20), 1140, 2140]
+    assert worker_growth(samples(children=[0, 4, 4, 4, 4, 4, 4, 4, 4])[2:]) == []
+    assert worker_growth(samples(children=[0, 0, 0, 0, 4, 0, 0, 0, 4])[2:]) == []
+    assert worker_growth(samples(children=[UNKNOWN] * 9)[2:]) == []
 
 
 def test_samples_between_the_steps_that_are_kept_go() -> None:
-    sampler = HostSampler(clock=Clock(0.0))
+    sampler = HostSampler()
     for step in range(1, 10):
         sampler.look(step, 0)
     sampler.thin(4)
@@ -185,8 +153,7 @@ def test_noise_of_the_first_steps_hides_no_growth_of_a_long_loop() -> None:
     steps = [*range(1, 33), *range(64, 1025, 32)]
     sampler.samples = [HostSample(step, 8192 * step + noise.get(step, 0), 0) for step in steps]
     sampler.thin(32)
-    (growth,) = host_growth(sampler.samples, warmup=2)
-    assert growth.bytes_per_step == 8192.0
+    assert host_rates(sampler.samples).heap == 8192.0
 
 
 def test_pinned_memory_is_asked_for() -> None:
@@ -263,8 +230,7 @@ def test_without_numpy_there_are_none(monkeypatch) -> None:
 
 def test_growth_with_a_graph_that_stays_is_told_with_its_nodes() -> None:
     # 100 KiB a step beside 200 nodes: 512 B each
-    heap = [MIB + 102_400 * step for step in range(8)]
-    (found,) = host_growth(samples(heap), 0, tensors_per_step=1.0, nodes_per_step=200.0)
+    found = heap_growth(102_400.0, nodes=200.0, graph=DEEPER)
     assert (found.kind, found.bytes_per_step) == ("graph", 102_400)
     assert found.text == (
         "host memory without tensors grew 100.00 KiB a step: probably the 200 autograd nodes of "
@@ -273,8 +239,7 @@ def test_growth_with_a_graph_that_stays_is_told_with_its_nodes() -> None:
 
 
 def test_growth_that_a_graph_cannot_explain_is_not_called_its_own() -> None:
-    heap = [MIB + 102_400 * step for step in range(8)]
-    (found,) = host_growth(samples(heap), 0, tensors_per_step=1.0, nodes_per_step=2.0)
+    found = heap_growth(102_400.0, nodes=2.0)
     assert found.kind == "host"
     assert found.text == (
         "host memory without tensors grew 100.00 KiB a step: native libraries, or large bytes/str "
@@ -287,46 +252,12 @@ def test_growth_that_a_graph_cannot_explain_is_not_called_its_own() -> None:
 )
 def test_growth_that_one_deeper_graph_explains_is_told_with_its_holder(nodes, each) -> None:
     # 100 KiB a step: a node takes between 128 B and 2 KiB
-    heap = [MIB + 102_400 * step for step in range(8)]
-    deeper = GraphGrowth("Run.total", nodes, "run (global) -> Run.total (attribute)", "detach it")
-    (found,) = host_growth(samples(heap), 0, graph=lambda: deeper)
+    found = heap_growth(102_400.0, graph=replace(DEEPER, nodes_per_step=nodes))
     if each is None:
         assert (found.kind, found.path) == ("host", "")
         return
-    assert (found.kind, found.bytes_per_step, found.path) == ("graph", 102_400, deeper.path)
+    assert (found.kind, found.bytes_per_step, found.path) == ("graph", 102_400, DEEPER.path)
     assert found.text == (
         "host memory without tensors grew 100.00 KiB a step: probably the autograd graph of "
         f"Run.total, which grows by {nodes:.0f} nodes a step, {each} each; detach it"
     )
-
-
-def test_graphs_are_not_asked_where_nothing_grows_or_something_else_explains_it() -> None:
-    def asked():
-        raise AssertionError
-
-    heap = [MIB + 102_400 * step for step in range(8)]
-    objects = [5000 * step for step in range(8)]
-    assert host_growth(samples([MIB] * 8), 0, graph=asked) == []
-    for known in (
-        {"arrays": lambda grown: ("one", "")},
-        {"tensors_per_step": 1.0, "nodes_per_step": 200.0},
-    ):
-        (found,) = host_growth(samples(heap), 0, graph=asked, **known)
-        assert found.bytes_per_step == 102_400
-    (found,) = host_growth(samples(heap, objects), 0, graph=asked)
-    assert "Python objects" in found.text
-
-
-def test_what_a_verdict_takes_and_frees_is_no_growth_of_the_program() -> None:
-    sampler = HostSampler()
-    level = {"heap": 10_000}
-    sampler._heap = lambda: level["heap"]
-    before = sampler.now(5, 0)
-    # caches of the verdict take 700 bytes, and its collection frees 3,000
-    after = replace(before, heap=before.heap - 2300, objects=before.objects + 40)
-    sampler.leave_out(before, after)
-    level["heap"] = 10_000 - 2300 + 60
-    following = sampler.now(6, 0)
-    assert following.heap == 10_060
-    # what is garbage of all steps counts as such: what was freed before, too
-    assert sampler.without_garbage(following).heap == 10_060 - 2300

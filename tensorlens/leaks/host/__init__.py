@@ -1,0 +1,1 @@
+"""Host memory that grows and holds no tensors."""
