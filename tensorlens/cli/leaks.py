@@ -33,8 +33,7 @@ _LEAK_FOUND = 3
 _EPILOG = """\
 examples:
   tensorlens leaks train.py --lr 0.1            a step ends when the optimizer
-                                                has stepped; without one, with
-                                                each backward pass
+                                                has stepped
   tensorlens leaks --step train_step train.py   or when a function of the
                                                 script returns
   tensorlens leaks --step nets.Trainer.step -m train
@@ -225,7 +224,7 @@ class WatchedRun:
         if self._target is None:
             again = self._called.again("--step", "FUNCTION")
             return (
-                f"{start}no optimizer stepped, and no backward() ran{end}; "
+                f"{start}no optimizer stepped{end}; "
                 f"name the function that makes one step: {again}, or call step() of a "
                 "tensorlens.LeakWatch where a step of the loop ends, then print its report"
             )
@@ -233,31 +232,18 @@ class WatchedRun:
 
 
 def _when_stepped(judge: LoopJudge) -> Callable[[], None]:
-    """Judge after each step of the first optimizer to step; return what ends that.
-
-    As long as none has stepped, each backward pass ends a step.
-    """
+    """Judge after each step of the first optimizer to step; return what ends that."""
     leaders: list[Adapter] = []
-    passes = ExitStack()
 
     def stepped(adapter: Adapter) -> None:
         if not leaders:
             leaders.append(adapter)
-            passes.close()
-            judge.forget_passes()
         if leaders[0] is adapter:
             judge.step_ended()
 
-    def passed() -> None:
-        if not leaders:
-            judge.pass_ended()
-
     with ExitStack() as stack:
-        stack.push(passes)
         ask(adapters(), lambda each: stack.callback(each.when_stepped(lambda: stepped(each))))
-        ask(adapters(), lambda each: passes.callback(each.when_backward(passed)))
-        kept = stack.pop_all()
-    return kept.close
+        return stack.pop_all().close
 
 
 class _Depth(threading.local):

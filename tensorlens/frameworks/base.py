@@ -154,10 +154,6 @@ class Adapter:
         """Call ``act`` after each step of the program's first optimizer; return what ends that."""
         return _nothing
 
-    def when_backward(self, act: Callable[[], None]) -> Callable[[], None]:
-        """Call ``act`` after each backward pass; return what ends that."""
-        return _nothing
-
     def pinned(self) -> int:
         """Return the bytes of page-locked memory handed out; :data:`UNKNOWN` where none can be."""
         return UNKNOWN

@@ -29,7 +29,6 @@ _MOST_FIGURES = 32
 _FEWEST, _ENOUGH = 3, 6
 """Steps that count before the first verdict, which is not sure: a loop may be short; and before
 the second."""
-_BY_PASS = "no optimizer stepped: a step ends with each backward pass"
 
 
 class LeakWatch:
@@ -299,8 +298,6 @@ class LoopJudge:
     def __init__(self, warmup: int, steps: int) -> None:
         self.made = 0
         """How many steps the loop made."""
-        self.is_by_pass = False
-        """Whether backward passes ended the steps, as no optimizer stepped."""
         self.refusal: str | None = None
         """Why nothing is watched any more."""
         self._watch: LeakWatch | None = LeakWatch(warmup=warmup)
@@ -338,19 +335,6 @@ class LoopJudge:
         finally:
             self._busy.release()
 
-    def pass_ended(self) -> None:
-        """A backward pass has ended, in a loop whose optimizer has not stepped."""
-        self.is_by_pass = True
-        self.step_ended()
-
-    def forget_passes(self) -> None:
-        """An optimizer steps for the first time: its steps count, and no passes before it."""
-        if self.is_by_pass and os.getpid() == self._process and self.refusal is None:
-            self.is_by_pass, self.made, self._report = False, 0, None
-            self._next = min(_FEWEST, self._steps)
-            self._watch = self._watch or LeakWatch(warmup=self._warmup)
-            self._safely(self._watch.restart)
-
     def finish(self) -> LeakReport | None:
         """Return the latest verdict; None where there is none.
 
@@ -365,8 +349,6 @@ class LoopJudge:
         report = self._report
         if report is None:
             return None
-        if self.is_by_pass:
-            report = replace(report, notes=(*report.notes, _BY_PASS))
         if self.made == self._judged_after:
             return report
         note = f"judged after step {self._judged_after:,}; the program made {self.made:,}"

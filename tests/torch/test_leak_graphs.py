@@ -373,7 +373,6 @@ def test_steps_that_end_before_the_sum_count_the_nodes_of_a_step(growing_host):
         for _ in range(17):
             loss = loss.neg()
         loss.backward()
-        judge.forget_passes()
         judge.step_ended()
         total += loss
     report = judge.finish()

@@ -34,7 +34,6 @@ class Adapter(base.Adapter):
     record = deferred("tensorlens.frameworks.torch.recorder:start")
     follow = deferred("tensorlens.frameworks.torch.leaks.loop_steps:TorchSteps")
     when_stepped = deferred("tensorlens.frameworks.torch.optimizer_steps:when_stepped")
-    when_backward = deferred("tensorlens.frameworks.torch.optimizer_steps:when_backward")
     pinned = deferred("tensorlens.frameworks.torch.accelerators:pinned")
     failed_request = deferred("tensorlens.frameworks.torch.failures:failed_request")
     graphs_kept = deferred("tensorlens.frameworks.torch.census.graph:graphs_kept")

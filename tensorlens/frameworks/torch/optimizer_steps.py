@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-
-from tensorlens.frameworks.torch.compilers import keep_compilers_out, skip
 
 
 def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
@@ -39,35 +36,3 @@ def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
 
     handle = register_optimizer_step_post_hook(stepped)
     return lambda: handle.remove()
-
-
-def when_backward(act: Callable[[], None]) -> Callable[[], None]:
-    """Call ``act`` after each outermost backward pass; return what ends that."""
-    backward = torch.autograd.backward
-    is_running = False
-
-    def passed(*arguments: Any, **options: Any) -> Any:
-        nonlocal is_running
-        # a checkpoint runs a pass inside of the pass, on an accelerator in another thread
-        if torch.compiler.is_compiling() or is_running:
-            return backward(*arguments, **options)
-        is_running = True
-        try:
-            result = backward(*arguments, **options)
-        finally:
-            is_running = False
-        ended()
-        return result
-
-    def ended() -> None:
-        act()
-
-    def undo() -> None:
-        if torch.autograd.backward is passed:
-            torch.autograd.backward = backward
-
-    # after a graph break the compiler would read what is called here; the pass it may
-    skip(passed.__code__, deep=False)
-    keep_compilers_out([ended])
-    torch.autograd.backward = functools.update_wrapper(passed, backward)
-    return undo

@@ -17,7 +17,7 @@ from tensorlens.heap.untracked_arrays import OwnedArray, owned_arrays
 from tensorlens.units import format_bytes
 
 _TOLERANCE = 0.08
-"""Fraction by which arrays' sizes may miss the growth: the C heap rounds up, large sizes to pages."""
+"""Fraction by which sizes may miss the growth: the C heap rounds up, large sizes to pages."""
 _TOLERANCE_OF_ONE = 0.02
 """The same for one array alone, which may be of any size."""
 _MAX_PER_STEP = 16
@@ -41,7 +41,7 @@ class HostGrowth:
         return count >= self.steps and low <= nbytes <= self.rate * self.made * (1 + _TOLERANCE)
 
     def is_multiple(self, count: int, size: int) -> bool:
-        """Return whether a step may have left one or a few arrays of a size; older ones may be too."""
+        """Return whether a step may have left one or a few arrays of a size, beside older ones."""
         several = round(self.rate / size) if size else 0
         if not 1 <= several <= _MAX_PER_STEP or count < several * self.steps:
             return False
@@ -74,10 +74,9 @@ def _chosen(arrays: Sequence[OwnedArray], grown: HostGrowth) -> list[OwnedArray]
         if grown.is_multiple(len(group), size):
             return group
     whole = grown.rate * grown.made
-    near = (
-        group for size, group in sizes.items() if abs(size - whole) <= _TOLERANCE_OF_ONE * whole
-    )
-    return next((group for group in near if len(group) == 1), [])
+    most = _TOLERANCE_OF_ONE * whole
+    alone = (group for size, group in sizes.items() if abs(size - whole) <= most)
+    return next((group for group in alone if len(group) == 1), [])
 
 
 def _text(chosen: Sequence[OwnedArray]) -> str:

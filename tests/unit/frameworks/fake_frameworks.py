@@ -133,7 +133,6 @@ class FakeFramework(Adapter):
         self.trouble: Exception | None = None
         self.watching = 0
         self.acts: list[Callable[[], None]] = []
-        self.passes: list[Callable[[], None]] = []
         self.kept_out: list[Any] = []
         self.forward: dict[str, str] = {}
         self.lines: list[str] = []
@@ -196,10 +195,6 @@ class FakeFramework(Adapter):
     def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
         self.acts.append(act)
         return self.acts.clear
-
-    def when_backward(self, act: Callable[[], None]) -> Callable[[], None]:
-        self.passes.append(act)
-        return self.passes.clear
 
     def pinned(self) -> int:
         return self.locked
