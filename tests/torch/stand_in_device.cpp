@@ -25,7 +25,7 @@ constexpr int64_t kRounding = 512;
 
 std::mutex g_lock;
 std::map<void*, Block> g_blocks;
-int64_t g_made[8], g_level[8];
+int64_t g_level[8];
 std::atomic<int16_t> g_device{-1};
 c10::Allocator* g_host = nullptr;
 
@@ -60,7 +60,6 @@ struct Allocator final : c10::Allocator {
     const int64_t rounded = (requested + kRounding - 1) / kRounding * kRounding;
     const std::lock_guard<std::mutex> holding(g_lock);
     g_blocks[data] = Block{requested, rounded, device};
-    ++g_made[device];
     say(data, rounded, device);
     return {data, data, &take_back, c10::Device(c10::DeviceType::CPU)};
   }
@@ -139,11 +138,6 @@ TL_EXPORT int64_t list(int64_t* rows, int64_t most) {
   return row;
 }
 
-TL_EXPORT int64_t made(int16_t device) {
-  const std::lock_guard<std::mutex> holding(g_lock);
-  return g_made[device];
-}
-
 // Makes a block on a thread that runs no Python, as autograd's do.
 TL_EXPORT void* hand_out(int64_t size) {
   void* data = nullptr;
@@ -151,12 +145,6 @@ TL_EXPORT void* hand_out(int64_t size) {
     data = c10::GetCPUAllocator()->allocate(static_cast<size_t>(size)).release_context();
   }).join();
   return data;
-}
-
-// Has its allocator hand out a block of which nobody is told.
-TL_EXPORT void hand_out_silently(int16_t device) {
-  const std::lock_guard<std::mutex> holding(g_lock);
-  ++g_made[device];
 }
 
 TL_EXPORT void hand_back(void* data) {

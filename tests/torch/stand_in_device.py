@@ -26,15 +26,14 @@ class StandIn:
         self.library = library = building.load(PART)
         library.choose.argtypes = (ctypes.c_int16,)
         library.list.argtypes = (ctypes.c_void_p, ctypes.c_int64)
-        library.list.restype = library.made.restype = ctypes.c_int64
-        library.made.argtypes = (ctypes.c_int16,)
+        library.list.restype = ctypes.c_int64
         library.hand_out.argtypes = (ctypes.c_int64,)
         library.hand_out.restype = ctypes.c_void_p
-        library.hand_out_silently.argtypes = (ctypes.c_int16,)
         library.hand_back.argtypes = (ctypes.c_void_p,)
         self.devices = ["cuda:0"]
         self.unlisted = False
         """Whether the allocator has no list of its blocks."""
+        self.backend = "native"
         self.looks = 0
 
     @contextlib.contextmanager
@@ -70,9 +69,9 @@ class StandIn:
             for address, asked, size, device in self.rows()
         ]
 
-    def memory_stats_as_nested_dict(self, device):
-        """What torch.cuda gives, as far as it is asked for."""
-        return {"allocation": {"all": {"allocated": self.library.made(device)}}}
+    def get_allocator_backend(self):
+        """What ``torch.cuda.get_allocator_backend()`` gives."""
+        return self.backend
 
     def counter(self, device):
         """Return the counter of a device."""
@@ -88,7 +87,6 @@ class StandIn:
         """Put it where the package looks for accelerators."""
         backend = SimpleNamespace(
             module=self,
-            statistics=self,
             visible=lambda: 8,
             segments=lambda: self.memory_snapshot(include_traces=False),
         )

@@ -44,16 +44,9 @@ struct DeviceBlock {
   int64_t device;
 };
 
-// How many blocks of a device were made.
-struct Made {
-  uintptr_t key;
-  int64_t count;
-};
-
 struct Blocks {
   SpinLock lock;
   Table<DeviceBlock> blocks;
-  Table<Made> made;
 };
 
 Blocks& g_all = *new Blocks;
@@ -62,9 +55,6 @@ std::atomic<bool> g_follows{false};
 
 void take_in(uintptr_t address, int64_t size, uintptr_t device, int32_t birth) {
   const Holding holding(g_all.lock);
-  if (Made* const made = g_all.made.put(device)) {
-    ++made->count;
-  }
   if (DeviceBlock* const block = g_all.blocks.put(address)) {
     const int32_t era = g_era.load(std::memory_order_relaxed);
     *block = DeviceBlock{address, size, birth, era, static_cast<int64_t>(device)};
@@ -226,7 +216,6 @@ TL_EXPORT void tl_devices_leave() {
     {
       const Holding holding(g_all.lock);
       g_all.blocks.release();
-      g_all.made.release();
     }
     // of a thread that ran no further operator
     const Holding holding(g_beginnings.lock);
@@ -250,13 +239,6 @@ TL_EXPORT void tl_devices_adopt(
 
 TL_EXPORT void tl_devices_era(int32_t era) {
   g_era.store(era, std::memory_order_relaxed);
-}
-
-// How many blocks were made since someone follows, of the device with this number.
-TL_EXPORT int64_t tl_devices_made(int64_t device) {
-  const Holding holding(g_all.lock);
-  const Made* const made = g_all.made.find(static_cast<uintptr_t>(device));
-  return made == nullptr ? 0 : made->count;
 }
 
 // Address, size, birth, era and device of the blocks of the era `since` or later.

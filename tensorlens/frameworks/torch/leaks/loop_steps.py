@@ -41,6 +41,8 @@ from tensorlens.records.tensors import SourceLine
 _KINDS = {kind.device_type: kind for kind in KINDS}
 """The native part says 1, CUDA's, for ROCm too."""
 _FOLLOWED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
+_REPORTING = "native"
+"""CUDA's allocator that reports its blocks; ``cudaMallocAsync`` and pluggable ones do not."""
 _BEFORE = -1
 """The era of blocks that were made before someone followed."""
 _FREE_SECONDS, _TIME_SHARE = 0.05, 0.05
@@ -55,7 +57,6 @@ _SIGNATURES: Signatures = {
     "tl_devices_leave": (None, ()),
     "tl_devices_adopt": (None, (_Address, _Address, _Number, _Number)),
     "tl_devices_era": (None, (ctypes.c_int32,)),
-    "tl_devices_made": (_Number, (_Number,)),
     "tl_devices_living": (_Address, (ctypes.c_int32,)),
 }
 
@@ -189,7 +190,6 @@ class DeviceSteps:
             )
         self._numbers: dict[tuple[int, int], int] = {}
         self._born: dict[int, tuple[int, int]] = {}
-        self._made = {device: _allocations(device) for device in used_devices()}
         for kind in {kind_and_index(device)[0] for device in used_devices()}:
             self._adopt(kind)
         self._begun = perf_counter()
@@ -284,17 +284,13 @@ class DeviceSteps:
         return number
 
     def _note(self, device: str) -> str | None:
-        if kind_and_index(device)[0] not in _FOLLOWED:
+        kind, _ = kind_and_index(device)
+        if kind not in _FOLLOWED:
             return f"{device} is not followed step by step: its allocator reports no blocks"
-        seen = self._library.tl_devices_made(_number_of(device))
-        made = _allocations(device)
-        missing = 0 if made is None else made - (self._made.get(device) or 0) - seen
-        if missing <= 0:
+        backend = getattr(backends[kind].module, "get_allocator_backend", lambda: _REPORTING)()
+        if backend == _REPORTING:
             return None
-        return (
-            f"{device}: {missing} of {missing + seen} blocks were not seen when they were made "
-            "(by an allocator that reports none): what is left of them is not told"
-        )
+        return f"{device} is not followed step by step: its allocator ({backend}) reports no blocks"
 
 
 def _sums(numbers: Iterable[int], sizes: Iterable[int]) -> dict[int, tuple[int, int]]:
@@ -322,19 +318,6 @@ def _handed_out(kind: str) -> Mapping[int, Block] | None:
     try:
         return {block.start: block for block in handed_out(backends[kind].segments())}
     except Exception:  # an allocator without a list, a lost context
-        return None
-
-
-def _allocations(device: str) -> int | None:
-    """Return how many blocks of a device were ever handed out; None where nobody counts."""
-    kind, index = kind_and_index(device)
-    backend = backends.get(kind)
-    if backend is None or backend.statistics is None:
-        return None
-    try:
-        stats = backend.module.memory_stats_as_nested_dict(index)
-        return int(stats["allocation"]["all"]["allocated"])
-    except Exception:  # an allocator without statistics
         return None
 
 
