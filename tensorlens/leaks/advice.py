@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorlens.frameworks.advice import TORCH, Words
@@ -14,12 +14,8 @@ from tensorlens.units import format_bytes
 
 _VARIABLES = ("local", "global", "closure", "frame")
 _OF_GRAPH = ("graph", "saved")
-_ITERATORS = ("_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter")
-_TRACES = "FunctionCache._primary"
 _SMALL_VIEW = 0.5
 """The part of its storage below which a view is small."""
-_ATTACHED = re.compile(r"(Tensor|Parameter)\._\w+ \(attribute\)$")
-"""A tensor that is an attribute of another: Keras keeps the logits of what a sigmoid gave so."""
 _VARIABLE = re.compile(r"(?:.*\(\): )?(?P<name>[^\W\d][\w.]*)(?: \([^()]*\))?")
 
 
@@ -78,6 +74,11 @@ class _Path:
         places = (at for at, each in enumerate(self.references) if each.kind in kinds)
         return next(places, None)
 
+    def first(self, kind: str) -> Reference | None:
+        """Return the first reference of a kind."""
+        place = self.place(kind)
+        return None if place is None else self.references[place]
+
     def grows(self, begin: int = 0, end: int | None = None) -> int | None:
         """Return the place of the container that grows, among some references.
 
@@ -102,10 +103,9 @@ def _of_path(path: _Path, example: Example | None) -> str | None:
     if path.is_cut:
         # whoever holds the container, its items are what stays
         return _container(path)
-    for rule in _RULES:
-        text = rule(path)
-        if text is not None:
-            return text
+    text = _by_kind(path) or _optimizer(path) or _default(path)
+    if text is not None:
+        return text
     text = None if example is None else _graph(path, example) or _small_view(path, example)
     if text is None and example is not None and path.facts.words.number is not None:
         text = _number(path, example) if path.facts.role in ("other", "activation") else None
@@ -115,68 +115,31 @@ def _of_path(path: _Path, example: Example | None) -> str | None:
 _KEEPS_ALL = "it keeps the graphs of all steps before"
 
 
-def _exception(path: _Path) -> str | None:
-    if path.place("exception", "traceback") is None:
-        return None
-    return (
-        "drop each exception once it is handled, or keep str(error) alone: its traceback keeps "
-        "the variables of every function it went through"
-    )
-
-
-def _cache(path: _Path) -> str | None:
-    place = path.place("cache")
-    if place is None:
-        return None
-    cache = path.references[place]
-    if cache.limit is not None or "lru_cache" not in cache.text:
-        return None
-    name = cache.text.partition(" (")[0]
-    return f"give the cache of {name}() a maxsize, or call {name}.cache_clear()"
-
-
-def _hook(path: _Path) -> str | None:
+def _by_kind(path: _Path) -> str | None:
+    """Return the advice on a reference whose kind shows the cause."""
+    if path.place("exception", "traceback") is not None:
+        return (
+            "drop each exception once it is handled, or keep str(error) alone: its traceback keeps "
+            "the variables of every function it went through"
+        )
+    cache = path.first("cache")
+    if cache is not None and cache.limit is None and "lru_cache" in cache.text:
+        name = cache.text.partition(" (")[0]
+        return f"give the cache of {name}() a maxsize, or call {name}.cache_clear()"
     place = path.place("hook")
     # a hook that adds to a list is registered once
-    if place is None or path.grows(place + 1) is not None:
-        return None
-    hook = path.references[place]
-    if hook.length is not None and hook.length < path.facts.steps:
-        return None
-    return f"register the {hook.text} once, or call remove() on the handle that registering returns"
-
-
-def _queue(path: _Path) -> str | None:
-    place = path.place("queue")
-    if place is None or path.references[place].limit is not None:
-        return None
-    bound = "queue.Queue(maxsize=...)"
-    what = f"use {bound}" if path.references[place].text == "SimpleQueue" else "give it a maxsize"
-    return f"consume what is put into the queue, or {what}"
-
-
-def _loader(path: _Path) -> str | None:
-    for at, each in enumerate(path.references):
-        if each.type in _ITERATORS and path.grows(0, at + 1) is not None:
-            return "drop each iterator of the DataLoader, or let it run to its end"
+    if place is not None and path.grows(place + 1) is None:
+        hook = path.references[place]
+        if hook.length is None or hook.length >= path.facts.steps:
+            call = "call remove() on the handle that registering returns"
+            return f"register the {hook.text} once, or {call}"
+    queue = path.first("queue")
+    if queue is not None and queue.limit is None:
+        bound = (
+            "use queue.Queue(maxsize=...)" if queue.text == "SimpleQueue" else "give it a maxsize"
+        )
+        return f"consume what is put into the queue, or {bound}"
     return None
-
-
-def _suspended(path: _Path) -> str | None:
-    place = path.place("generator", "coroutine", "async generator")
-    if place is None or path.grows(0, place) is None:
-        return None
-    each = path.references[place]
-    name = each.text.partition("()")[0]
-    end = "await it" if each.kind == "coroutine" else "let it run to its end"
-    return f"close() each {each.kind} of {name}(), or {end}: a suspended one keeps its variables"
-
-
-def _future(path: _Path) -> str | None:
-    place = path.place("future")
-    if place is None or path.grows(0, place) is None:
-        return None
-    return "drop each future once its result is read: it keeps the result"
 
 
 def _optimizer(path: _Path) -> str | None:
@@ -196,15 +159,6 @@ def _optimizer(path: _Path) -> str | None:
     return None
 
 
-def _traced(path: _Path) -> str | None:
-    if not any(each.text.startswith(_TRACES) for each in path.references):
-        return None
-    return (
-        "give it to the tf.function as an argument and trace that once: each trace keeps what it "
-        "captured"
-    )
-
-
 def _default(path: _Path) -> str | None:
     place = path.place("default")
     if place is None or path.grows() != place + 1:
@@ -213,30 +167,14 @@ def _default(path: _Path) -> str | None:
     return f"write {call} and make the container in the call: a default value is made only once"
 
 
-_RULES: tuple[Callable[[_Path], str | None], ...] = (
-    _exception,
-    _cache,
-    _hook,
-    _queue,
-    _loader,
-    _suspended,
-    _future,
-    _optimizer,
-    _default,
-    _traced,
-)
-
-
 def _graph(path: _Path, example: Example) -> str | None:
     """Return the advice on what has a graph below it, or is in one."""
     inside = path.place(*_OF_GRAPH)
     if inside is None and example.grad_fn is None:
         return None
     above = whole = path.references[:inside]
-    # what a library has attached to a tensor goes with it, the parts of a state with its variable
-    while len(above) > 1 and (
-        _ATTACHED.match(above[-1].text) or above[-1].text.startswith("tuple[")
-    ):
+    # the parts of a state go with its variable
+    while len(above) > 1 and above[-1].text.startswith("tuple["):
         above = above[:-1]
     carried = None if path.facts.is_replaced else path.facts.carried
     if carried is not None and len(above) == 1 and name_of(above[0]) == carried:

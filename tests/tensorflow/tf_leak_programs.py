@@ -373,7 +373,7 @@ def fifo_queue():
 
 
 @leaks(
-    Truth("Function._function_cache (attribute)", 1, 1000 * 4, "trace that once"),
+    Truth("Function._function_cache (attribute)", 1, 1000 * 4),
     # the number itself, a constant of the graph
     Truth("", 1, 4),
 )

@@ -21,9 +21,9 @@ def attribute(text, kind="attribute"):
     return Reference(kind, f"{text} ({kind})")
 
 
-def item(length, index=None, container="list", limit=None, type=""):
+def item(length, index=None, container="list", limit=None):
     index = length - 1 if index is None else index
-    return Reference("item", f"{container}[{index}]", type, length, limit)
+    return Reference("item", f"{container}[{index}]", "", length, limit)
 
 
 TRAINER = attribute("trainer", "global")
@@ -199,29 +199,6 @@ def test_queues():
     assert advice.advice(path("Queue[3]", 9), example()) is None
 
 
-def test_generators_and_coroutines():
-    suspended = attribute("produce(): batch", "generator")
-    found = advice.advice([way(TRAINER, HISTORY, item(9), suspended)], example())
-    assert found.startswith("close() each generator of produce(), or let it run to its end:")
-    waiting = attribute("fetch(): batch", "coroutine")
-    found = advice.advice([way(TRAINER, HISTORY, item(9), waiting)], example())
-    assert found.startswith("close() each coroutine of fetch(), or await it:")
-    assert advice.advice([way(TRAINER, suspended)], example()) is None
-
-
-def test_iterators_of_a_data_loader():
-    kind = "_MultiProcessingDataLoaderIter"
-    attributes = attribute(f"{kind}._data_queue")
-    found = advice.advice([way(TRAINER, HISTORY, item(9, type=kind), attributes)], example())
-    assert found == "drop each iterator of the DataLoader, or let it run to its end"
-
-
-def test_futures():
-    future = Reference("future", "Future._result (future)")
-    found = advice.advice([way(TRAINER, HISTORY, item(9), future)], example())
-    assert found == "drop each future once its result is read: it keeps the result"
-
-
 def test_optimizers():
     groups = attribute("SGD.param_groups")
     inside = (Reference("item", "dict['params']", "list", 7), item(1))
@@ -265,16 +242,3 @@ def test_one_of_many_that_a_larger_one_replaces():
         )
         is None
     )
-
-
-def test_what_a_library_attached_to_a_tensor_goes_with_it():
-    # Keras keeps the logits of what a sigmoid gave at the output itself
-    logits = Reference("attribute", "Tensor._keras_logits (attribute)", "Tensor")
-    found = advice.advice(
-        [way(TRAINER, HISTORY, item(9), logits)], example((32, 1), "AddmmBackward0", 9)
-    )
-    assert found.startswith(
-        "keep tensor.detach(), or compute it under torch.no_grad(): its grad_fn"
-    )
-    found = advice.advice([way(TRAINER, HISTORY, item(9), LOSS, logits, *GRAPH)], example())
-    assert found.startswith("keep loss.detach(), or loss.item() of a number: its grad_fn")
