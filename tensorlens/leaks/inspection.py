@@ -109,11 +109,9 @@ def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
     blocks = candidates(left, watched.span)
     found: list[RetainedGroup] = []
     groups: list[Group] = []
-    is_sampled = False
     # who holds what takes a look at the heap
     if blocks:
         held, holdings = held_blocks(watched.steps, blocks)
-        is_sampled = len(holdings.survivors) < len(blocks)
         groups = grouped(held, watched.span)
         groups = [each for each in groups if _may_grow(each, groups, watched)]
         groups.sort(key=lambda group: -group.nbytes)
@@ -127,9 +125,6 @@ def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
     found, rest = _without_consumed(watched, left, found)
     explained = _explained(found)
     explained.births.update(unseen_births)
-    if is_sampled:
-        # of what hangs below the others nothing is known
-        explained.births.update(block.birth for block in blocks)
     rest = {birth: rest[birth] for birth in rest.keys() - explained.births}
     return _Look(watched, found, left, explained, rest, unseen)
 

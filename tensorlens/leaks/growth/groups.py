@@ -89,11 +89,6 @@ class Group:
         return dict(sorted(totals.items(), key=lambda pair: -pair[1]))
 
     @property
-    def twins(self) -> float:
-        """For how many blocks each one stands whose holders were looked for."""
-        return len(self.held) / max(1, len({id(each.survivor) for each in self.held}))
-
-    @property
     def latest(self) -> HeldBlock:
         """The largest that the latest step left."""
         return latest_of(self.held)
@@ -132,23 +127,10 @@ def candidates(blocks: LeftBlocks, span: WatchedSteps) -> list[LeftBlock]:
     return [block for each, judgement in judged if judgement.certainty != NONE for block in each]
 
 
-def held_blocks(
-    steps: Steps, blocks: Sequence[LeftBlock], most: int = 20_000
-) -> tuple[list[HeldBlock], Holdings]:
-    """Look for who holds some blocks; of more than ``most``, some of each line and size."""
-    ordered, places, chosen = [*blocks], [*range(len(blocks))], [*blocks]
-    if len(blocks) > most:
-        ordered.sort(key=lambda block: (block.birth, block.size, block.step))
-        every = -(-len(ordered) // most)
-        places, chosen = [], []
-        for number, block in enumerate(ordered):
-            is_alike = chosen and (chosen[-1].birth, chosen[-1].size) == (block.birth, block.size)
-            if number % every == 0 or not is_alike:
-                chosen.append(block)
-            places.append(len(chosen) - 1)
-    holdings = steps.holdings([block.address for block in chosen])
-    held = map(HeldBlock, ordered, (holdings.survivors[place] for place in places))
-    return [*held], holdings
+def held_blocks(steps: Steps, blocks: Sequence[LeftBlock]) -> tuple[list[HeldBlock], Holdings]:
+    """Look for who holds some blocks."""
+    holdings = steps.holdings([block.address for block in blocks])
+    return [*map(HeldBlock, blocks, holdings.survivors)], holdings
 
 
 def grouped(held: Sequence[HeldBlock], span: WatchedSteps) -> list[Group]:

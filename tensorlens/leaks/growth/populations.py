@@ -41,8 +41,6 @@ from tensorlens.leaks.report import Certainty, Growth, GrowthKind, place_of
 from tensorlens.records.references import ReferencePath
 from tensorlens.units import format_bytes
 
-_MOST_BLOCKS = 4_000
-"""Blocks whose holders are looked for; of more, some of each line and size."""
 _MOST_LINES = 3
 """Lines that are told, those that grew most."""
 
@@ -93,7 +91,7 @@ def populations(
         for each in blocks_of(left)
         if each.step >= 0 and each.birth in lines and each.address not in explained.addresses
     ]
-    held, holdings = held_blocks(watched.steps, blocks, _MOST_BLOCKS)
+    held, holdings = held_blocks(watched.steps, blocks)
     found, births = [], set[int]()
     for population, paths in _by_container(_alike(held)):
         own = {birth: lines[birth] for birth in lines if _is_most(population, birth, held)}

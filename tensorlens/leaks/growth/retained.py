@@ -192,7 +192,7 @@ def _hanging(
 def _share(group: Group, watched: LoopSamples) -> float:
     """Return the part of what hangs below a group that one step has made."""
     steps = len(steps_of(group, range(max(block.step for block in group.blocks) + 1)))
-    return group.twins * group.judgement.rate / max(1, steps) / watched.stride
+    return group.judgement.rate / max(1, steps) / watched.stride
 
 
 def _nodes(group: Group, below: Retained, holdings: Holdings, watched: LoopSamples) -> float:
