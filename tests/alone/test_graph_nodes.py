@@ -360,6 +360,23 @@ def test_retracing_does_not_make_a_line_ambiguous():
     assert origin.line.lineno == line_of("traced")
 
 
+def test_what_a_function_calls_is_searched_once_for_all_its_nodes():
+    class Counting(Functions):
+        searches = 0
+
+        def called_by(self, name):
+            self.searches += 1
+            return super().called_by(name)
+
+    body = inner.get_concrete_function(X).function_def
+    functions = Counting()
+    nodes = Nodes(functions, {})
+    names = [node.name for node in body.node_def]
+    assert len(names) > 1
+    assert all(nodes.within(name, body.signature.name) for name in names)
+    assert functions.searches == 1
+
+
 def test_names_with_slashes_and_numbers():
     @tf.function
     def scoped(a):

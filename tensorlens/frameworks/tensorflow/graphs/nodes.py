@@ -122,6 +122,9 @@ class Nodes:
         self._places = cache(self._find_places)
         self._origin = cache(self._find_origin)
         self._by_itself = cache(self._find_by_itself)
+        self._called = cache(
+            lambda name: {each.name: each for each in self.functions.called_by(name)}
+        )
         self._besides = cache(self._find_besides)
         self._scopes = cache(self._find_scopes)
         self._backward = cache(Backward)
@@ -157,9 +160,8 @@ class Nodes:
         """
         if is_compiled(node_name) or not node_name:
             return bool(node_name)
-        called = {body.name for body in self.functions.called_by(function_name)}
-        places = self._places(node_name, function_name)
-        return any(body.name in called for body, _ in places)
+        called = self._called(function_name)
+        return any(body.name in called for body, _ in self._places(node_name, function_name))
 
     def _find(self, name: str, function: str | None) -> NodeOrigin | None:
         if not name:
@@ -178,8 +180,8 @@ class Nodes:
             if place is not None:
                 return [place]
             # what it calls may run under its own names: the function of a dataset made within it
-            called = [each for each in self.functions.called_by(body.name) if each is not body]
-            places = self._places_in(called, name)
+            called = self._called(body.name).values()
+            places = self._places_in((each for each in called if each is not body), name)
             if places:
                 return places
         places = self._places_in(self._besides(function), name)
@@ -193,7 +195,7 @@ class Nodes:
 
     def _find_besides(self, function: str | None) -> list[Body]:
         """Return the bodies of all functions but those that one calls."""
-        called = {each.name for each in self.functions.called_by(function)} if function else ()
+        called = self._called(function) if function else {}
         names = sorted(self.functions.known().difference(called))
         return [body for name in names if (body := self.functions.body(name)) is not None]
 
