@@ -31,9 +31,10 @@ from tensorlens.frameworks.tensorflow.cpu import watch
 from tensorlens.frameworks.tensorflow.graphs.functions import bare_name
 from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
 from tensorlens.frameworks.tensorflow.graphs.titles import (
-    data_given,
+    DATA,
     function_title,
     is_folded,
+    is_keras_data,
     title_beside,
 )
 from tensorlens.frameworks.tensorflow.hooks import follow_calls, nothing
@@ -123,8 +124,7 @@ class GraphLines:
     def _label(self, log: EventLog, number: int, stack: int, nbytes: int) -> Label | None:
         context = log.contexts[number] if number >= 0 else Context()
         if context.op is None:
-            given = data_given(log.stacks.of(stack))
-            return None if given is None else Label(given, "input")
+            return Label(DATA, "input") if is_keras_data(log.stacks.of(stack)) else None
         if context.op == _HANDLE:
             # of a variable that has died since
             return Label(HANDLES, "other")
@@ -144,7 +144,7 @@ class GraphLines:
         context = log.contexts[number]
         if context.outer is None:
             return _ContextFacts(number, None, False)
-        title = function_title(self._nodes.functions, context.outer)
+        title = function_title(context.outer)
         if context.op is None:
             return _ContextFacts(log.context_number(replace(context, outer=title)), None, True)
         origin = self._nodes.find(context.op, context.outer)

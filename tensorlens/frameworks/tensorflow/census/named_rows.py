@@ -19,18 +19,16 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.epoch_iterators import data_holder_name, epoch_iterator_calls
 from tensorlens.frameworks.keras.names import (
     LayerNames,
     OptimizerNames,
     variables_of,
 )
-from tensorlens.frameworks.tensorflow.census.rows import CensusRow, CensusRows, Heap, contents
+from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, contents
 from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIABLE
-from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
+from tensorlens.frameworks.tensorflow.graphs.titles import DATA, HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.attributes import class_name, content_of, dict_of, is_subtype, items_of
-from tensorlens.heap.frames import TEMPORARY
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 
@@ -46,8 +44,6 @@ class NamedRows:
         self.names = Names()
         self._heap, self._rows = heap, rows
         self._loose: set[int] = set()
-        self._data: dict[str, int] = {}
-        """Who holds a dataset to the node that the names of its data begin with."""
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
         # of the rows: a cycle would keep the heap, as a holder of all in it
         self._layers = LayerNames(self.names, rows.give)
@@ -102,9 +98,7 @@ class NamedRows:
         if not targets:
             return
         layers = {each: self.names.text(path) for each, path in self._layers.paths.items()}
-        calls = epoch_iterator_calls(self._heap.layers)
-        running = {each: self.names.text(text) for each, text in calls.items()}
-        named = {**layers, **self._optimizers, **running, **self._places(roots)}
+        named = {**layers, **self._optimizers, **self._places(roots)}
         first = len(self.names)
         held = find_holders(
             self._heap.objects,
@@ -157,29 +151,20 @@ class NamedRows:
             found.role = "parameter" if found.owner in self._trainable else "buffer"
 
     def _note_inputs(self) -> None:
-        """Name what datasets are made from by who holds the dataset; note what they come with."""
+        """Name the data of datasets, and note what these are known by."""
+        names, data = self.names, -1
         for dataset in (*self._heap.datasets, *self._heap.iterators):
             content = content_of(dataset)
-            for tensor in items_of(content.get("_tensors")):
-                self._note_input(self._rows.row(tensor))
+            for row in filter(None, map(self._rows.row, items_of(content.get("_tensors")))):
+                if row.role == "other":
+                    row.role = "input"
+                    parent, index = names.family(row.name) or (-1, 0)
+                    if names[parent].endswith("._tensors"):
+                        data = names.text(DATA) if data < 0 else data
+                        row.name = names.index(data, index)
             for row in filter(None, map(self._rows.row, content.values())):
                 if row.role == "other" and row.fact.buffer_nbytes <= HANDLE_NBYTES:
                     row.note = HANDLE_OF_DATA
-
-    def _note_input(self, row: CensusRow | None) -> None:
-        if row is None or row.role != "other":
-            return
-        names = self.names
-        row.role = "input"
-        base = _outside(names, row.name)
-        if base is None:
-            return
-        node, index = base
-        text = data_holder_name(names[node].removesuffix(f": {TEMPORARY}"))
-        known = self._data.setdefault(text, -1)
-        if known < 0:
-            known = self._data[text] = names.text(f"{text}: data")
-        row.name = names.index(known, index)
 
     def _note_captures(self) -> None:
         """Say which functions' graphs captured a tensor; name by it what no variable leads to."""
@@ -216,32 +201,6 @@ class NamedRows:
             elif rows[handle].name < 0 and rows[value].name >= 0:
                 rows[handle].name = self.names.attribute(rows[value].name, "handle")
                 rows[handle].note = rows[handle].note or HANDLE
-
-
-def _outside(names: Names, node: int) -> tuple[int, int] | None:
-    """Return who holds the dataset that a tensor is of, and which of its tensors it is.
-
-    Of ``train_ds._input_dataset._input_dataset._tensors[0]`` these are ``train_ds`` and 0; None
-    where the tensor is named otherwise.
-    """
-    found = names.family(node)
-    if (
-        found is None
-        or not _is_private(names, found[0])
-        or names.texts[names.values[found[0]]] != "_tensors"
-    ):
-        return None
-    parent, index = found
-    while names.parents[parent] >= 0:
-        if names.kinds[parent] != INDEX and not _is_private(names, parent):
-            break
-        parent = names.parents[parent]
-    return parent, index
-
-
-def _is_private(names: Names, node: int) -> bool:
-    text = names.texts[names.values[node]] if names.kinds[node] == ATTRIBUTE else ""
-    return text.startswith(("_", "<"))
 
 
 def _is_trainable(variable: Any) -> bool:

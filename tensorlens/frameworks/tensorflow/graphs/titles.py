@@ -10,15 +10,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorlens.frameworks.keras.epoch_iterators import METHODS
 from tensorlens.frameworks.tensorflow.graphs.functions import (
-    Functions,
     bare_name,
     is_of_dataset,
     plain_name,
     plain_names,
 )
-from tensorlens.frameworks.tensorflow.graphs.gradients import is_gradient
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.records.families import AHEAD, HANDLE_OF_DATA, HANDLES_OF_DATA, KEPT
 from tensorlens.records.logs.stacks import Frame
@@ -28,7 +25,6 @@ BATCH = "batch of tf.data"
 DATA = "data of tf.data"
 """An iterator's copies of the tensors that its dataset is made from."""
 RUNNING = "made by a graph and not released so far"
-_TABLE = "what a table has for its keys and values"
 _CONSTANTS_OF_DATA = "constants of tf.data"
 _THREADS = "tf_data_"
 _NEXT = "GetNext"
@@ -36,7 +32,6 @@ _ITSELF = re.compile(r"(?:^|/)[A-Za-z_]*(?:Dataset|Iterator)[A-Za-z0-9]*(?:_\d+)
 _FOLDED = re.compile(r"__cf__\d+|^ConstantFolding/|-folded(?:-\d+)?$")
 HANDLE_NBYTES = 256
 """Bytes of the largest thing that tf.data knows a dataset or an iterator by."""
-_TABLES = "HashTable"
 _ACTIVATIONS = ("forward", "backward")
 _OF_KERAS = frozenset(
     (
@@ -44,11 +39,9 @@ _OF_KERAS = frozenset(
         *("one_step_on_iterator", "multi_step_on_iterator"),
     )
 )
-"""Functions that Keras makes of a step (keras/src/backend/tensorflow/trainer.py, 3.15)."""
-_TRAINERS, _ADAPTERS = "/keras/src/", "/keras/src/trainers/data_adapters/"
-_OF_GENERATORS = ("flat_map_fn", "generator_next_fn", "get_iterator_id_fn", "finalize_fn")
-"""Functions of ``from_generator`` (tensorflow/python/data/ops/from_generator_op.py, 2.21)."""
-_APPLIED = re.compile(r"Dataset_([a-z]+(?:_map)?)_(.+)")
+"""Functions that Keras makes of a step: in 3.15 as in older releases
+(keras/src/backend/tensorflow/trainer.py)."""
+_KERAS_DATA = "/keras/src/trainers/data_adapters/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +67,6 @@ def title(
         nbytes: how large it is.
         by_python: whether a line of Python is known for it.
     """
-    if _TABLES in node:
-        return Title(f"table: {node}", None, "other", _TABLE)
     # what lasts and was rewritten is nearly always a constant that was folded
     is_rewritten = sum(1 for _ in plain_names(node)) > 1
     beside = title_beside(
@@ -90,9 +81,7 @@ def title(
         role: Role = "activation" if origin.phase == "forward" else "other"
         text = f"{origin.layer}: {origin.op or node}"
         return Title(text, None, role, RUNNING, module=origin.layer)
-    return Title(
-        f"kept by {function_title(nodes.functions, function)}", bare_name(node), "other", KEPT
-    )
+    return Title(f"kept by {function_title(function)}", bare_name(node), "other", KEPT)
 
 
 def title_beside(
@@ -117,11 +106,11 @@ def title_beside(
     if homes and all(is_of_dataset(home) for home, _ in homes):
         if is_constant:
             return Title(_CONSTANTS_OF_DATA, bare_name(node), "input", KEPT)
-        return Title(element(nodes, [home for home, _ in homes]), None, "input", AHEAD)
+        return Title(BATCH, None, "input", AHEAD)
     if not is_constant:
         return None
     base = function or (homes[0][0] if len(homes) == 1 else None)
-    text = "a graph" if base is None else function_title(nodes.functions, base)
+    text = "a graph" if base is None else function_title(base)
     return Title(f"constants of {text}", bare_name(node), "other", KEPT)
 
 
@@ -144,45 +133,12 @@ def _title_of_data(node: str, nbytes: int) -> Title | None:
     return Title(DATA, None, "input", AHEAD)
 
 
-def element(nodes: Nodes, functions: list[str]) -> str:
-    """Return what the functions of a dataset make: of a user's own one, its name too.
-
-    What Keras maps over a user's arrays makes their batches.
-    """
-    found = {_APPLIED.fullmatch(plain_name(each)) for each in functions}
-    applied = found.pop() if len(found) == 1 else None
-    if applied is None or not _is_users(nodes.functions, functions[0], applied[2]):
-        return BATCH
-    return f"{BATCH}: {applied[1]}({applied[2]})"
-
-
-def _is_users(functions: Functions, name: str, function: str) -> bool:
-    """Tell whether a dataset applies a function of the user's own, and not Keras's or tf.data's."""
-    body = functions.body(name)
-    if body is None or function in _OF_GENERATORS:
-        return False
-    files = {frame.filename for node in body.nodes for frame in body.frames(node)}
-    return not any(_ADAPTERS in file.replace("\\", "/") for file in files)
-
-
-def function_title(functions: Functions, name: str) -> str:
-    """Return what a function is called: the user's own as in Python, Keras's by what it does."""
+def function_title(name: str) -> str:
+    """Return a function's name: a user's own as in Python, ``Keras step`` for Keras's."""
     plain = plain_name(name)
-    if plain not in _OF_KERAS:
-        return plain
-    bodies = functions.called_by(name)
-    if any(is_gradient(node) for body in bodies for node in body.nodes):
-        return "Keras train step"
-    return "Keras test step" if plain.endswith("_on_iterator") else "Keras predict step"
+    return "Keras step" if plain in _OF_KERAS else plain
 
 
-def data_given(frames: Sequence[Frame]) -> str | None:
-    """Return what is made of the data given to Keras, by a stack, its innermost frame first."""
-    files = [frame.filename.replace("\\", "/") for frame in frames]
-    if not any(_ADAPTERS in file for file in files):
-        return None
-    for frame, file in zip(frames, files, strict=True):
-        method = frame.function.rpartition(".")[2]
-        if method in METHODS and _TRAINERS in file:
-            return f"{method}: data"
-    return None
+def is_keras_data(frames: Sequence[Frame]) -> bool:
+    """Tell from a stack whether Keras's data adapters made a block."""
+    return any(_KERAS_DATA in frame.filename.replace("\\", "/") for frame in frames)
