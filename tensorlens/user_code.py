@@ -57,6 +57,7 @@ def _generated(folder: str) -> Iterator[str]:
     """Give how the names of files begin that frameworks write code into."""
     for path in (folder, os.path.realpath(folder)):
         yield f"{path}{os.sep}torchinductor_"
+        yield f"{path}{os.sep}__autograph_generated_file"
         # torch_geometric writes a module for each class of layers
         yield f"{path}{os.sep}{ANYTHING}_propagate_"
         yield f"{path}{os.sep}{ANYTHING}_edge_updater_"

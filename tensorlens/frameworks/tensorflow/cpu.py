@@ -20,8 +20,6 @@ from tensorlens.frameworks.host.counters import HostCounterChoice, NativeCounter
 from tensorlens.frameworks.tensorflow.hooks import Shared, follow_calls, nothing
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
-GENERATED = "__autograph_generated_file"
-"""Part of the names of files that autograph makes."""
 _LABEL = "the native CPU counter of TensorFlow"
 _REFUSALS = {
     1: "its functions are not where they are known to be",
@@ -108,16 +106,6 @@ class TensorflowAllocator(NativeAllocator):
     def end(self, scope: object) -> int:
         """Say that it has ended, on the thread where it began; the second time does nothing."""
         return int(self._end_scope(scope))
-
-    def birth_line(self, birth: int) -> tuple[str, int, str]:
-        """As of every allocator, with the line that autograph's was made from in its place."""
-        line = super().birth_line(birth)
-        if GENERATED not in line[0]:
-            return line
-        # imported here: it reads the heap
-        from tensorlens.frameworks.tensorflow.autograph import source_line
-
-        return source_line(line)
 
 
 @functools.cache
