@@ -25,7 +25,6 @@ from tensorlens.frameworks.keras.names import (
     variables_of,
 )
 from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, contents
-from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIABLE
 from tensorlens.frameworks.tensorflow.graphs.titles import DATA, HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.attributes import class_name, content_of, dict_of, is_subtype, items_of
@@ -57,7 +56,6 @@ class NamedRows:
         self._ask_holders(roots)
         self._name_gradients()
         self._note_inputs()
-        self._note_captures()
         self._forget_lists()
         self._name_handles()
 
@@ -166,24 +164,6 @@ class NamedRows:
                 if row.role == "other" and row.fact.buffer_nbytes <= HANDLE_NBYTES:
                     row.note = HANDLE_OF_DATA
 
-    def _note_captures(self) -> None:
-        """Say which functions' graphs captured a tensor; name by it what no variable leads to."""
-        for graph in self._heap.graphs:
-            captures = _of_graph(graph, "_function_captures")
-            captured: Any = content_of(captures).get("_by_val_external")
-            if not issubclass(type(captured), dict):
-                continue
-            node, text = -1, f"captured by {_of_graph(graph, 'name') or 'a function'}"
-            for number, tensor in enumerate(list(dict.values(captured))):
-                row = self._rows.row(tensor)
-                if row is None or row.fact.kind == VARIABLE:
-                    continue
-                if row.name < 0 or self.names.root(row.name) in self._loose:
-                    node = self.names.text(text) if node < 0 else node
-                    row.name = self.names.index(node, number)
-                elif row.held_by is None:
-                    row.held_by = text
-
     def _forget_lists(self) -> None:
         """Leave what only a list in native code holds, as a tape's, to the line that made it."""
         names = self.names
@@ -205,14 +185,6 @@ class NamedRows:
 
 def _is_trainable(variable: Any) -> bool:
     return content_of(variable).get("_trainable") is True
-
-
-def _of_graph(graph: Any, attribute: str) -> Any:
-    # its attributes lie where the bindings keep them
-    try:
-        return object.__getattribute__(graph, attribute)
-    except AttributeError:
-        return None
 
 
 def _own_name(item: Any) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tensorflow.python.data.ops.dataset_ops import DatasetV2
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
-from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
@@ -49,7 +48,6 @@ class CensusRow:
     name: int = -1
     role: Role = "other"
     module: str | None = None
-    held_by: str | None = None
     note: str | None = None
 
 
@@ -65,7 +63,6 @@ class Heap:
     optimizers: list[Any]
     datasets: list[Any]
     iterators: list[Any]
-    graphs: list[Any]
     lists: list[Any]
 
 
@@ -171,7 +168,7 @@ def append(table: TensorTable, row: CensusRow) -> None:
     table.stride.append(-1)
     table.name.append(row.name)
     table.module.append(-1 if row.module is None else table.names.text(row.module))
-    table.held_by.append(-1 if row.held_by is None else number_of(table.holders, row.held_by))
+    table.held_by.append(-1)
     table.note.append(-1 if row.note is None else number_of(table.notes, row.note))
 
 
@@ -189,7 +186,7 @@ def look() -> Heap:
         (
             *(EagerTensor, BaseResourceVariable),
             *(kinds.tensorflow_variable(), kinds.layer(), kinds.optimizer()),
-            *(DatasetV2, OwnedIterator, FuncGraph),
+            *(DatasetV2, OwnedIterator),
         ),
         (list,),
     )
