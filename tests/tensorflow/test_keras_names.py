@@ -1,7 +1,6 @@
 """What a person who writes Keras is told: no name of what Keras and TensorFlow are made of."""
 
 import re
-import sys
 
 import keras
 import numpy as np
@@ -148,33 +147,6 @@ class Pair(keras.Model):
             weights = layer.trainable_weights
             optimizer.apply(tape.gradient(loss, weights), weights)
         return {"loss": loss}
-
-
-def test_optimizers_of_a_class_are_called_by_their_attributes():
-    since = Since()
-    model = Pair()
-    model.compile(keras.optimizers.Adam(), keras.optimizers.Adam())
-    model.fit(*arrays(), BATCH, verbose=0)
-    found = [each for each in since.records(model) if each.role == "optimizer"]
-    assert {each.name: each.nbytes for each in found if "kernel" in each.name} == {
-        "d_optimizer.pair/one/kernel.momentum": COLUMNS * 3 * 4,
-        "d_optimizer.pair/one/kernel.velocity": COLUMNS * 3 * 4,
-        "g_optimizer.pair/two/kernel.momentum": 3 * 4,
-        "g_optimizer.pair/two/kernel.velocity": 3 * 4,
-    }
-
-
-def test_optimizers_of_a_class_are_called_by_the_variables_of_a_script(monkeypatch):
-    main = sys.modules["__main__"]
-    monkeypatch.setattr(main, "first", keras.optimizers.SGD(momentum=0.9), raising=False)
-    monkeypatch.setattr(main, "second", keras.optimizers.SGD(momentum=0.9), raising=False)
-    layer = keras.layers.Dense(2, name="dense")
-    layer.build((None, 4))
-    since = Since()
-    for optimizer in (main.first, main.second):
-        optimizer.build(layer.trainable_variables)
-    names = {each.name for each in since.records() if each.name.endswith("kernel.momentum")}
-    assert names == {"first.dense/kernel.momentum", "second.dense/kernel.momentum"}
 
 
 @pytest.mark.parametrize("kind", ["arrays, one optimizer each", "dataset"])

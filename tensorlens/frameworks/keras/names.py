@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,10 +125,6 @@ def layer_path(layer: Any) -> str:
     return "/".join(filter(None, (parent, name))) or class_name(layer)
 
 
-_MODEL_OPTIMIZER = "optimizer"
-"""Keras's own name for the one of each model."""
-
-
 _WEIGHTS, _ALL = "_trainable_variables", "_variables"
 _DEFAULT_NAME = re.compile(r"(variable(_\d+)?)?")
 """Name of a variable that was given none."""
@@ -148,25 +142,10 @@ class OptimizerNames:
     def __init__(self, names: Names, give: Give, name_of: Callable[[Any], int | None]) -> None:
         self._names, self._give, self._name_of = names, give, name_of
         self._distinct = DistinctTexts()
-        self._program_names: dict[int, str] = {}
         self.anchors: dict[int, int] = {}
         """``id()`` of an optimizer to the node of its name."""
         self.given: set[int] = set()
         """``id()`` of the variables that were named."""
-
-    def note_program_names(self, optimizers: Sequence[Any], holders: Iterable[Any]) -> None:
-        """Note the names that the program has for optimizers that are not the only ones of a class.
-
-        Args:
-            optimizers: all there are.
-            holders: models, whose attributes may be optimizers.
-        """
-        count = Counter(map(class_name, optimizers))
-        wanted = {id(each) for each in optimizers if count[class_name(each)] > 1}
-        if wanted:
-            for name, value in _attributes_and_globals(holders):
-                if id(value) in wanted and name.strip("_") != _MODEL_OPTIMIZER:
-                    self._program_names.setdefault(id(value), name)
 
     def add_all(self, found: Sequence[Any], roots: Sequence[CensusRoot]) -> None:
         """Name what the given optimizers hold, then what the others do."""
@@ -181,7 +160,7 @@ class OptimizerNames:
     def _add(self, optimizer: Any, name: str | None) -> None:
         if id(optimizer) in self.anchors:
             return
-        text = name or self._program_names.get(id(optimizer)) or class_name(optimizer)
+        text = name or class_name(optimizer)
         node = self._names.text(self._distinct.next(text))
         self.anchors[id(optimizer)] = node
         content = content_of(optimizer)
@@ -219,10 +198,3 @@ class OptimizerNames:
 
 def _variable_name(variable: Any) -> str:
     return text_of(content_of(variable).get("_name"))
-
-
-def _attributes_and_globals(holders: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    for holder in holders:
-        yield from content_of(holder).items()
-    main = getattr(sys.modules.get("__main__"), "__dict__", {})
-    yield from ((name, value) for name, value in dict.copy(main).items() if type(name) is str)

@@ -66,7 +66,6 @@ class NamedRows:
         optimizers = OptimizerNames(self.names, self._rows.give, lambda item: given.get(id(item)))
         self._layers.add_roots(roots)
         self._layers.add_layers(heap.layers)
-        optimizers.note_program_names(heap.optimizers, heap.layers)
         optimizers.add_all(heap.optimizers, roots)
         self._layers.add_variables(
             each for each in heap.keras_variables if id(each) not in optimizers.given

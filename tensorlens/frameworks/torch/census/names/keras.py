@@ -66,7 +66,6 @@ class KerasOwners:
         layers, optimizers, variables = map(first_seen.ordered, found[:3])
         self._note(layers)
         self._layers.add_layers(layers)
-        self._optimizers.note_program_names(optimizers, layers)
         self._optimizers.add_all(optimizers, self._roots)
         slots = self._optimizers.given
         self._layers.add_variables(each for each in variables if id(each) not in slots)
