@@ -24,23 +24,14 @@ from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
 from tensorlens.frameworks.tensorflow.hooks import follow_calls
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import declare
-from tensorlens.render.figures import counted
 
-_MOST_KNOWN = 4096
-_MOST_PLACED = 1 << 16
-_MOST_READ = 16
-"""Functions whose nodes are kept at hand; the others' are read again if they are wanted."""
-_AT_ONCE = 1 << 15
+_MAX_LINES = 1 << 16
+_MAX_FUNCTIONS = 64
+"""Functions with nodes of followed code whose nodes are kept; after that all are read again."""
+_MAX_WAITING = 1 << 15
 """Events that wait to be added up."""
 _EVENT = np.dtype([("address", "u8"), ("size", "i8"), ("function", "i4"), ("node", "i4")])
 """``NodeEvent`` of ``node_log.hpp``."""
-
-
-@functools.lru_cache(_MOST_READ)
-def _nodes_of(function: str) -> Nodes:
-    """Return a reader for the nodes of one function, which is only the key of the cache."""
-    # nobody asks here which layer a node is in
-    return Nodes(Functions(), {})
 
 
 _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")
@@ -62,8 +53,8 @@ class FollowedCode:
         self._lines = range(code.co_firstlineno, _last_line(code) + 1)
         self._calls = calls
         self._counted: dict[_Line, NodeFigures] = {}
-        self.left_out = 0
-        """How many calls had too many events, or overlapped one that had."""
+        self.is_incomplete = False
+        """Whether a call had more events than are kept."""
         self.failure: str | None = None
         self._of_models: set[int] = set()
         """Lines that run all layers of a functional or Sequential model."""
@@ -85,7 +76,7 @@ class FollowedCode:
     def clear(self) -> None:
         """Forget what was counted."""
         self._calls.add_up()
-        self.times = self.left_out = 0
+        self.times, self.is_incomplete = 0, False
         self.levels = self.failure = None
         self._counted.clear()
 
@@ -138,8 +129,8 @@ class FollowedCode:
             yield "what XLA compiled is in no line: its nodes do not run"
         if self.failure:
             yield f"figures of some calls are missing: {self.failure}"
-        if self.left_out:
-            yield f"left out for more than a million allocations: {counted(self.left_out, 'call')}"
+        if self.is_incomplete:
+            yield "of a call, what comes after two million allocations and frees is in no line"
 
     def depth(self, frames: Frames) -> int | None:
         """Return which of the frames, innermost first, is the function's; None if none is."""
@@ -172,12 +163,13 @@ class FollowedCode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Function:
     """A graph function that has nodes of followed code."""
 
     codes: tuple[FollowedCode, ...]
     is_backward: bool
-    """It computes gradients of another call, and is no call of the code by itself."""
+    """Whether it computes gradients of another call, and is no call of the code by itself."""
+    nodes: Nodes
 
 
 class GraphCalls:
@@ -191,11 +183,12 @@ class GraphCalls:
             {
                 "tl_nodes_begin": (ctypes.py_object, ()),
                 "tl_nodes_take": (number, (address, number)),
-                "tl_nodes_forget": (None, ()),
+                "tl_nodes_dropped": (ctypes.c_int, ()),
             },
         )
         self._lock = reentrant_lock()
         self._codes: tuple[FollowedCode, ...] = ()
+        self._functions: dict[str, _Function | None] = {}
         self._unfollow: Callable[[], None] | None = None
         self._follow(())
 
@@ -219,17 +212,18 @@ class GraphCalls:
     def _follow(self, codes: tuple[FollowedCode, ...]) -> None:
         self.add_up()
         self._codes = codes
-        self._known = functools.lru_cache(_MOST_KNOWN)(self._find_codes)
-        self._lines_of = functools.lru_cache(_MOST_PLACED)(self._find_lines)
+        self._lines_of = functools.lru_cache(_MAX_LINES)(self._find_lines)
         # functions may have come to run beside those that are known
-        _nodes_of.cache_clear()
-        self._library.tl_nodes_forget()
+        self._functions.clear()
 
     def add_up(self) -> None:
         """Add up the events of all calls that are over; a failure is told in the notes."""
         with self._lock:
             try:
                 self._add_up()
+                if self._library.tl_nodes_dropped():
+                    for code in self._codes:
+                        code.is_incomplete = True
             except Exception as failure:
                 for code in self._codes:
                     code.failure = f"{type(failure).__name__}: {failure}"
@@ -254,28 +248,39 @@ class GraphCalls:
         return events[:count]
 
     def _begin(self, name: str) -> Callable[[], None] | None:
-        known = self._known(name)
-        if known is None:
+        function = self._function(name)
+        if function is None:
             return None
         before = self._allocator.allocated()
         call, logged = self._allocator.call(name), self._library.tl_nodes_begin()
 
         def end() -> None:
             self._allocator.end(call)
-            waiting = self._allocator.end(logged)
-            # less than none: nodes are new, and their function may be gone later
-            if not 0 <= waiting <= _AT_ONCE:
+            if self._allocator.end(logged) > _MAX_WAITING:
                 self.add_up()
             after = self._allocator.allocated()
-            for code in known.codes:
+            for code in function.codes:
                 code.levels = (code.levels or (before,))[0], after
-                code.times += not known.is_backward
-                code.left_out += max(0, -1 - waiting)
+                code.times += not function.is_backward
 
         return end
 
-    def _find_codes(self, name: str) -> _Known | None:
-        functions = _nodes_of(name).functions
+    def _function(self, name: str) -> _Function | None:
+        """Return a function that is called; None if it has no nodes of followed code."""
+        with self._lock:
+            if name not in self._functions:
+                found = self._read(name)
+                if found and len([*filter(None, self._functions.values())]) >= _MAX_FUNCTIONS:
+                    self.add_up()
+                    self._functions.clear()
+                self._functions[name] = found
+            return self._functions[name]
+
+    def _read(self, name: str) -> _Function | None:
+        """Read a function's nodes, and those of pipelines beside it: both may be gone later."""
+        # nobody asks here which layer a node is in
+        nodes = Nodes(Functions(), {})
+        functions = nodes.functions
         body = functions.body(name)
         if body is None:
             return None
@@ -291,23 +296,24 @@ class GraphCalls:
                 codes.append(code)
         if not codes:
             return None
-        return _Known(tuple(codes), body.backward_of is not None)
+        functions.catch_up()
+        return _Function(tuple(codes), body.backward_of is not None, nodes)
 
     def _find_lines(self, name: int) -> Sequence[tuple[FollowedCode, _Line]]:
         """Return the lines that a node is of, by the numbers of its function's name and its own."""
-        function, node = map(self._allocator.op_name, (name >> 32, name & 0xFFFFFFFF))
-        known = None if function is None else self._known(function)
-        codes = self._codes if known is None else known.codes
-        if function is None or node is None or node == function:
+        called, node = map(self._allocator.op_name, (name >> 32, name & 0xFFFFFFFF))
+        function = None if called is None else self._function(called)
+        codes = self._codes if function is None else function.codes
+        if called is None or function is None or node is None or node == called:
             # what runs without a name is what XLA compiled; else the preparation of a call
-            return [(code, _WHOLE) for code in codes if known is not None and code.compiled]
+            return [(code, _WHOLE) for code in codes if function is not None and code.compiled]
         try:
-            nodes = _nodes_of(function)
-            origin, is_within = nodes.find(node, function), nodes.within(node, function)
+            origin = function.nodes.find(node, called)
+            is_within = function.nodes.within(node, called)
         except Exception:  # of a TensorFlow with other internals: it is in no line
             return ()
         # input pipelines run beside it
-        found = [(code, _WHOLE) for code in codes if known is not None and is_within]
+        found = [(code, _WHOLE) for code in codes if is_within]
         return found + [(code, line) for code in codes for line in code.lines_of(origin)]
 
 
