@@ -6,7 +6,7 @@ from tensorflow.python import pywrap_tfe
 
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks import UNKNOWN
-from tensorlens.frameworks.tensorflow import Adapter, counters, spelling
+from tensorlens.frameworks.tensorflow import Adapter, counters, torch_device_name
 
 
 class Card:
@@ -35,8 +35,8 @@ def card(monkeypatch):
     stand_in = Card()
     monkeypatch.setattr(pywrap_tfe, "TFE_GetMemoryInfo", stand_in.info)
     monkeypatch.setattr(pywrap_tfe, "TFE_ResetMemoryStats", stand_in.reset)
-    monkeypatch.setattr(counters, "_info", None)
-    monkeypatch.setattr(counters, "_reset", None)
+    monkeypatch.setattr(counters, "_original_info", None)
+    monkeypatch.setattr(counters, "_original_reset", None)
     monkeypatch.setattr(counters, "_highest", {})
     devices = ["/job:localhost/replica:0/task:0/device:CPU:0", "/device:GPU:0"]
     monkeypatch.setattr(counters, "devices", lambda: devices)
@@ -48,10 +48,10 @@ def users_info():
 
 
 def test_names_are_torchs():
-    assert spelling("/job:localhost/replica:0/task:0/device:GPU:1") == "cuda:1"
-    assert spelling("/GPU:0") == "cuda:0"
-    assert spelling("/device:TPU:3") == "tpu:3"
-    assert spelling("/CPU:0") == spelling("") == "cpu"
+    assert torch_device_name("/job:localhost/replica:0/task:0/device:GPU:1") == "cuda:1"
+    assert torch_device_name("/GPU:0") == "cuda:0"
+    assert torch_device_name("/device:TPU:3") == "tpu:3"
+    assert torch_device_name("/CPU:0") == torch_device_name("") == "cpu"
 
 
 def test_a_card_in_use_is_found(card):

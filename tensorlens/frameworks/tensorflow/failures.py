@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorflow.python.framework import dtypes, errors
 
-from tensorlens.frameworks.tensorflow.counters import spelling
+from tensorlens.frameworks.tensorflow.counters import torch_device_name
 from tensorlens.records.oom import Request
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
@@ -39,7 +39,7 @@ def failed_request(error: BaseException) -> Request | None:
     match = _TENSOR.search(text)
     if match is not None:
         nbytes = _nbytes(match[1], match[2])
-        return Request(spelling(match[3]), nbytes, line, line=made, op=op)
+        return Request(torch_device_name(match[3]), nbytes, line, line=made, op=op)
     size = _BYTES.search(text)
     return Request(None, None if size is None else int(size[1]), line, line=made, op=op)
 

@@ -28,8 +28,9 @@ from tensorlens.frameworks.keras.names import layer_path
 from tensorlens.frameworks.registry import when_imported
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.cpu import watch
-from tensorlens.frameworks.tensorflow.graphs.functions import bare_name
-from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
+from tensorlens.frameworks.tensorflow.graphs.node_names import bare_name
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
+from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin, frame_of
 from tensorlens.frameworks.tensorflow.graphs.titles import (
     DATA,
     function_title,

@@ -19,8 +19,10 @@ import numpy as np
 from tensorlens.frameworks.compilers import NodeFigures, TracedFigures
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.counters import used_devices
-from tensorlens.frameworks.tensorflow.graphs.functions import Frames, Functions
-from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes
+from tensorlens.frameworks.tensorflow.graphs.functions import Functions
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
+from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin
+from tensorlens.frameworks.tensorflow.graphs.stacks import Frames, Stack
 from tensorlens.frameworks.tensorflow.hooks import follow_calls
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import declare
@@ -285,11 +287,11 @@ class GraphCalls:
         if body is None:
             return None
         # the gradients of a call are of the lines that it runs
-        plain, compiled = _frames_of(functions, *filter(None, (name, body.backward_of)))
+        plain, compiled = _stacks_of(functions, *filter(None, (name, body.backward_of)))
         codes = []
         for code in self._codes:
-            here = any(code.depth(frames) is not None for frames in plain)
-            inside = any(code.depth(frames) is not None for frames in compiled)
+            here = any(code.depth(stack.frames) is not None for stack in plain)
+            inside = any(code.depth(stack.frames) is not None for stack in compiled)
             code.plain |= here
             code.compiled |= inside
             if here or inside:
@@ -334,17 +336,17 @@ def _sizes(events: Any) -> tuple[Any, Any, Any]:
     return calls[back], name[back], size[back]
 
 
-def _frames_of(functions: Functions, *names: str) -> tuple[set[Frames], set[Frames]]:
-    """Return the frames of all nodes functions run: of those as they are, of those compiled."""
+def _stacks_of(functions: Functions, *names: str) -> tuple[set[Stack], set[Stack]]:
+    """Return the stacks of all nodes of functions: of those that run, of those XLA compiled."""
     bodies = [body for name in names for body in functions.called_by(name)]
     compiled = {
         inner.name for body in bodies if body.compiled for inner in functions.called_by(body.name)
     }
-    plain: set[Frames] = set()
-    inside: set[Frames] = set()
+    plain: set[Stack] = set()
+    inside: set[Stack] = set()
     for body in bodies:
-        frames = inside if body.name in compiled else plain
-        frames.update(body.frames(node) for node in body.nodes)
+        stacks = inside if body.name in compiled else plain
+        stacks.update(map(body.stack, body.nodes))
     return plain, inside
 
 

@@ -27,7 +27,7 @@ from tensorlens.frameworks.tensorflow.census.tensor_reader import (
     Fact,
     read_tensors,
 )
-from tensorlens.frameworks.tensorflow.counters import spelling
+from tensorlens.frameworks.tensorflow.counters import torch_device_name
 from tensorlens.heap import live_objects, select
 from tensorlens.heap.attributes import content_of, dict_of
 from tensorlens.records.names import Names
@@ -109,9 +109,9 @@ class CensusRows:
     def _add(self, fact: Fact, tensor: Any, owner: int) -> None:
         self.of[id(tensor)] = len(self.all)
         if fact.kind == VARIABLE:
-            self.all.append(CensusRow(fact, spelling(tensor.device), owner))
+            self.all.append(CensusRow(fact, torch_device_name(tensor.device), owner))
         else:
-            device = spelling(tensor.backing_device)
+            device = torch_device_name(tensor.backing_device)
             self.all.append(CensusRow(fact, device, owner or id(tensor)))
 
     def _alias(self, variable: Any, inner: Any) -> None:

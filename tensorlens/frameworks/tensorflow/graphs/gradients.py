@@ -1,8 +1,8 @@
 """Matches operations of the backward pass to those of the forward pass.
 
-A tape puts what computes the gradient of an operation into ``gradient_tape/`` and the *scope* that
-operation was made in, so that it may be one of several. ``tf.gradients``, which also makes the
-gradients of functions, loops and branches, puts it into the operation's own name and ``_grad``.
+A tape puts the nodes of an operation's gradient into ``gradient_tape/`` and the *scope* of that
+operation, which several operations may share. ``tf.gradients``, which also makes the gradients of
+functions, loops and branches, puts them into a scope named after the operation, with ``_grad``.
 (_gradient_function of tensorflow/python/eager/backprop.py, _GradientsHelper of
 tensorflow/python/ops/gradients_util.py)
 """
@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
-from tensorlens.frameworks.tensorflow.graphs.functions import Body, BodyNode, Frames, Functions
+from tensorlens.frameworks.tensorflow.graphs.functions import Body, BodyNode, Functions
+from tensorlens.frameworks.tensorflow.graphs.stacks import Frames, Stack
 
-TAPE = "gradient_tape/"
+TAPE_SCOPE = "gradient_tape/"
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")
 _GRAD = re.compile(r"_grad(?:_\d+)?(?:/|$)")
 _SEED = re.compile(r"(?:ones|ones_like)(?:_\d+)?(?:/\w+)?$")
-_OF_GRADIENTS = re.compile(r"(?:V\d+)$|(?:Grad|Backprop|BackpropInput|BackpropFilter)+(?:V\d+)?$")
+_GRADIENT_TYPE = re.compile(r"(?:V\d+)$|(?:Grad|Backprop|BackpropInput|BackpropFilter)+(?:V\d+)?$")
 
-# what the gradient functions of elementwise and reducing operations are made of, where it is of
-# another type than the operation (tensorflow/python/ops/math_grad.py)
-_MADE_FOR = {
+_FORWARD_TYPES = {
     "Mul": ("Mul", "Square", "Exp", "Pow", "Log", "SquaredDifference"),
     "Sum": ("AddV2", "Sub", "Mul", "RealDiv", "SquaredDifference", "Maximum", "Minimum"),
     "RealDiv": ("RealDiv", "Mean"),
@@ -30,65 +30,64 @@ _MADE_FOR = {
     "Neg": ("Sub", "Neg", "RealDiv", "DivNoNan"),
     "Tile": ("Mean", "Sum"),
 }
+"""Type of an operation to the types whose gradient functions use it, for elementwise and reducing
+operations (tensorflow/python/ops/math_grad.py)."""
 
 
 def is_gradient(name: str) -> bool:
     """Tell whether a node's name says that it computes a gradient."""
-    return name.startswith(TAPE) or _SCOPE.search(name) is not None
+    return name.startswith(TAPE_SCOPE) or _SCOPE.search(name) is not None
 
 
 class Backward:
-    """Which nodes of one body were made while gradients were computed."""
+    """The nodes of one function that were made while gradients were computed."""
 
     def __init__(self, body: Body) -> None:
         self._whole = body.backward_of is not None or "__backward_" in body.name
         self._first: dict[Frames, int] = {}
-        """Frames where gradients were asked for, the outermost first, to the first such node."""
+        """Index of the first gradient node by its frames, the outermost first."""
         for node in body.nodes.values():
-            if node.name.startswith(TAPE) and not self._whole:
-                frames = tuple(reversed(body.frames(node.name)))
+            if node.name.startswith(TAPE_SCOPE) and not self._whole:
+                frames = body.stack(node.name).outermost_first
                 if frames:
-                    self._first.setdefault(frames, node.place)
+                    self._first.setdefault(frames, node.index)
         self._lengths = sorted({len(frames) for frames in self._first})
-        self._begins: dict[int, int | None] = {}
-        """Address of frames, which the body keeps, to the first node made where they begin."""
+        self._first_below = cache(self._find_first)
 
     def by_name(self, node: BodyNode) -> bool:
-        """Tell whether a node's name, or its function's, says that it is one."""
+        """Tell whether a node's name, or its function's, says that it computes a gradient."""
         return self._whole or is_gradient(node.name)
 
-    def by_line(self, frames: Frames, node: BodyNode) -> bool:
-        """Tell whether a node was made where gradients were asked for, and after the first of them.
+    def by_line(self, stack: Stack, node: BodyNode) -> bool:
+        """Tell whether a node was made where gradients were asked for, after the first of them.
 
-        So is what is computed again for the gradients, and what these begin with.
+        This includes operations computed again for the gradients, and the gradients' seeds.
         """
-        if not self._first:
-            return False
-        if id(frames) not in self._begins:
-            outward = tuple(reversed(frames))
-            firsts = [self._first.get(outward[:length]) for length in self._lengths]
-            known = [first for first in firsts if first is not None]
-            self._begins[id(frames)] = min(known, default=None)
-        first = self._begins[id(frames)]
-        return first is not None and (node.place > first or _SEED.match(node.name) is not None)
+        first = self._first_below(stack)
+        return first is not None and (node.index > first or _SEED.match(node.name) is not None)
+
+    def _find_first(self, stack: Stack) -> int | None:
+        """Return the index of the first gradient node whose frames a stack begins with."""
+        firsts = (self._first.get(stack.outermost_first[:length]) for length in self._lengths)
+        return min((first for first in firsts if first is not None), default=None)
 
 
 def forward_of(body: Body, node: BodyNode, functions: Functions) -> list[tuple[Body, BodyNode]]:
     """Return the operations of the forward pass that a node of the backward pass may belong to.
 
-    There is more than one where the node's name does not tell them apart, and none where the node
-    adds up gradients or begins them.
+    There are several if the node's name does not tell them apart, and none if the node adds up
+    gradients or is their seed.
     """
-    asked = _asked(node.name)
-    if asked is not None:
+    forward_name = _forward_name(node.name)
+    if forward_name is not None:
         for other in _forward_bodies(body, functions):
-            found = other.nodes.get(asked)
+            found = other.nodes.get(forward_name)
             if found is not None:
                 return [(other, found)]
         return []
-    if not node.name.startswith(TAPE):
+    if not node.name.startswith(TAPE_SCOPE):
         return []
-    scope = node.name[len(TAPE) :].rpartition("/")[0]
+    scope = node.name[len(TAPE_SCOPE) :].rpartition("/")[0]
     while scope:
         found = body.nodes.get(scope)
         if found is not None:
@@ -100,8 +99,8 @@ def forward_of(body: Body, node: BodyNode, functions: Functions) -> list[tuple[B
     return [(body, each) for each in _likely(body, node, _inside(body, ""))]
 
 
-def _asked(name: str) -> str | None:
-    """Return the operation that ``tf.gradients`` names in a node's name."""
+def _forward_name(name: str) -> str | None:
+    """Return the operation that ``tf.gradients`` put into a node's name."""
     scopes = list(_SCOPE.finditer(name))
     if not scopes:
         return None
@@ -117,7 +116,7 @@ def _forward_bodies(body: Body, functions: Functions) -> list[Body]:
 
 
 def _inside(body: Body, scope: str) -> list[BodyNode]:
-    """Return the nodes right in a scope that take part in computing, without gradients."""
+    """Return the nodes right in a scope that compute, but for gradients."""
     return [
         node
         for node in body.scopes.get(scope, ())
@@ -127,22 +126,22 @@ def _inside(body: Body, scope: str) -> list[BodyNode]:
 
 
 def _likely(body: Body, node: BodyNode, inside: Sequence[BodyNode]) -> Sequence[BodyNode]:
-    """Leave those operations whose gradient the node can be of."""
+    """Return the operations of a scope whose gradient a node most likely computes."""
     if len(inside) < 2:
         return inside
-    base = _OF_GRADIENTS.sub("", node.op)
-    types = _MADE_FOR.get(node.op, (base,))
-    named = [each for each in inside if _OF_GRADIENTS.sub("", each.op) in types]
-    read = _values(body, node, 4)
-    reads = [each for each in inside if read and read <= {each.name, *each.inputs}]
-    both = [each for each in reads if each in named]
-    return both or named or reads or inside
+    base = _GRADIENT_TYPE.sub("", node.op)
+    types = _FORWARD_TYPES.get(node.op, (base,))
+    by_type = [each for each in inside if _GRADIENT_TYPE.sub("", each.op) in types]
+    read = _values_read(body, node, 4)
+    by_values = [each for each in inside if read and read <= {each.name, *each.inputs}]
+    both = [each for each in by_values if each in by_type]
+    return both or by_type or by_values or inside
 
 
-def _values(body: Body, node: BodyNode, depth: int) -> set[str]:
-    """Return the operations of the forward pass whose values a node computes with.
+def _values_read(body: Body, node: BodyNode, depth: int) -> set[str]:
+    """Return the forward operations whose values a node reads, but for constants.
 
-    Constants aside, directly or by way of nodes that take no gradient.
+    It reads them directly or through nodes that take no gradient.
     """
     found: set[str] = set()
     for name in node.inputs:
@@ -152,7 +151,7 @@ def _values(body: Body, node: BodyNode, depth: int) -> set[str]:
         if not is_gradient(name):
             found.add(name)
         elif depth and not any(_is_computed(body, each) for each in below.inputs):
-            found |= _values(body, below, depth - 1)
+            found |= _values_read(body, below, depth - 1)
     return found
 
 
@@ -161,8 +160,8 @@ def _is_computed(body: Body, name: str) -> bool:
     return is_gradient(name) and (node is None or node.op != "Const")
 
 
-def summed(body: Body, node: BodyNode) -> list[BodyNode]:
-    """Return the nodes whose gradients a node adds up; none if it does something else."""
+def addends(body: Body, node: BodyNode) -> list[BodyNode]:
+    """Return the gradient nodes that a node adds up; none if it does something else."""
     if node.op != "AddN" and not (node.op == "AddV2" and "/" not in node.name):
         return []
     nodes = [body.nodes[name] for name in node.inputs if name in body.nodes]

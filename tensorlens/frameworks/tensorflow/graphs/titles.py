@@ -10,12 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorlens.frameworks.tensorflow.graphs.functions import (
-    bare_name,
-    is_of_dataset,
-    plain_name,
-    plain_names,
-)
+from tensorlens.frameworks.tensorflow.graphs.functions import is_of_dataset, plain_name
+from tensorlens.frameworks.tensorflow.graphs.node_names import bare_name, plain_names
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.records.families import AHEAD, HANDLE_OF_DATA, HANDLES_OF_DATA, KEPT
 from tensorlens.records.logs.stacks import Frame
@@ -98,18 +94,18 @@ def title_beside(
     if function is None and by_python and "/" not in node:
         # an operation that Python has run itself, known by its type
         return None
-    homes = nodes.homes(node, function)
+    functions = nodes.functions_with(node, function)
     if function is None:
         # what runs while no function is called is tf.data's
-        homes = [home for home in homes if is_of_dataset(home[0])] or homes
-    is_constant = is_folded or (bool(homes) and all(op == "Const" for _, op in homes))
-    if homes and all(is_of_dataset(home) for home, _ in homes):
+        functions = [each for each in functions if is_of_dataset(each[0])] or functions
+    is_constant = is_folded or (bool(functions) and all(op == "Const" for _, op in functions))
+    if functions and all(is_of_dataset(name) for name, _ in functions):
         if is_constant:
             return Title(_CONSTANTS_OF_DATA, bare_name(node), "input", KEPT)
         return Title(BATCH, None, "input", AHEAD)
     if not is_constant:
         return None
-    base = function or (homes[0][0] if len(homes) == 1 else None)
+    base = function or (functions[0][0] if len(functions) == 1 else None)
     text = "a graph" if base is None else function_title(base)
     return Title(f"constants of {text}", bare_name(node), "other", KEPT)
 

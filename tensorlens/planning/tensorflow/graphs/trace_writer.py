@@ -7,7 +7,8 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensorlens.frameworks.tensorflow.graphs.nodes import NodeOrigin, Nodes, frame_of
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
+from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin, frame_of
 from tensorlens.planning.tensorflow.graphs.graph import GraphNode
 from tensorlens.planning.trace import Handover, Trace
 from tensorlens.records.logs.events import ALLOC, FREE, Context, Label, Mark
