@@ -202,6 +202,7 @@ def test_the_largest_batch_is_in_the_file_and_shown_again(
         "next_needed": 446 * MIB,
         "is_limit": False,
         "is_uneven": False,
+        "is_sure": False,
     }
     assert run(*words, "--explain") == code
     assert capsys.readouterr().out.startswith(f"{said}\n\nEstimate for cuda:0")

@@ -161,6 +161,8 @@ def test_a_whole_program_is_explained_by_a_step_more_if_it_makes_one(tmp_path, s
     assert outcome.ran and len(outcome.seconds) == 1
     # weight and bias, and the scratch
     assert outcome.peak_allocated == (64 * 64 + 64) * 4 + (4 << 20)
+    # its first step is known by its end alone
+    assert outcome.setup_allocated == 0
     at = outcome.at_peak.get("line", "")
     assert ("train.py:8" in at) == is_explained
 

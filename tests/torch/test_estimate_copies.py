@@ -170,3 +170,4 @@ def test_step_with_a_model_from_outside_says_what_to_build():
         "the program failed: an operator has tensors on different devices: make_step must build "
         "everything that the step uses, model and optimizer included, and put it on the device"
     )
+    assert "found at least two devices" in caught.value.details

@@ -111,7 +111,7 @@ def _python_queue(item: Any) -> Queue:
     limit = content.get("maxsize")
     bound = limit if type(limit) is int and limit > 0 else None
     count = None if waiting is None else len(waiting)
-    nbytes = 0 if not waiting else batch_bytes(*waiting)
+    nbytes = batch_bytes(*waiting) if waiting else count
     sizes = [size for size in map(batch_bytes, waiting or ()) if size]
     rule = "maxsize" if bound else "no maxsize"
     found = bounded_queue(
@@ -125,7 +125,10 @@ def _python_queue(item: Any) -> Queue:
     )
     most = found.max_nbytes
     part = QueuePart("queue", "this process", count, "batch", nbytes, bound, most, rule)
-    if nbytes is None:
+    if count is None:
+        unknown = "what waits in it cannot be listed"
+        found.missing.update(batches=unknown, nbytes=unknown)
+    elif nbytes is None:
         found.missing["nbytes"] = "the items hold no arrays or tensors"
     return replace(found, batches=count, nbytes=nbytes, parts=(part,))
 

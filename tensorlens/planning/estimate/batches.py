@@ -132,6 +132,7 @@ class MaxBatch(int):
                 next_needed=None if beyond is None else needs[beyond],
                 is_limit=self.reaches_end,
                 is_uneven=any(more < less for less, more in pairwise(needs.values())),
+                is_sure=self.surely,
             ),
         )
 

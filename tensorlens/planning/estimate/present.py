@@ -132,7 +132,7 @@ def _bars(estimate: Estimate) -> Sequence[Block]:
         return []
     figures = {
         "peak allocated": estimate.peak_allocated,
-        "required on card": estimate.needed.point,
+        "required on card" if estimate.card else "required": estimate.needed.point,
         "the card" if estimate.capacity is None else "capacity": fit.capacity,
     }
     whole = max(figures.values())
@@ -279,8 +279,8 @@ Value = str | int | None
 
 COLUMNS = (*("kind", "name", "low", "point", "high"), *("filename", "lineno", "function", "why"))
 """The columns in order. ``kind`` is ``figure``, ``peak allocated``, ``peak reserved``,
-``allocated`` and ``reserved`` of a step, ``term``, ``term outside of torch``, and at the peak
-``role``, ``line`` and ``module``; of these the sizes add up to the figure ``allocated``."""
+``allocated`` and ``reserved`` of a step, ``term``, ``term outside of torch`` (``tensorflow``), and
+at the peak ``role``, ``line`` and ``module``, whose sizes add up to the figure ``allocated``."""
 
 TEXT = ("kind", "name", "filename", "function", "why")
 
@@ -301,7 +301,7 @@ def _rows(estimate: Estimate) -> Iterator[tuple[Value, ...]]:
             kind = figure.replace("_", " ")
             yield _row(kind, step.name, Range.exactly(getattr(step, figure)))
     for term in estimate.terms:
-        kind = "term outside of torch" if term.apart else "term"
+        kind = f"term outside of {estimate.framework}" if term.apart else "term"
         yield _row(kind, term.name, term.nbytes, why=term.why)
     for role, nbytes in estimate.by_role.items():
         yield _row("role", role, Range.exactly(nbytes))

@@ -145,11 +145,13 @@ class LargestBatch:
     next_batch: int | None = None
     """One that does not fit, the smallest that is known; None where all that were tried fit."""
     next_needed: int | None = None
-    """Needs of that one."""
+    """Needs of that one: the likeliest figure, or the upper bound."""
     is_limit: bool = False
     """Whether it is the largest that was to be tried."""
     is_uneven: bool = False
     """Whether a batch was tried that needs less than a smaller one."""
+    is_sure: bool = False
+    """Whether upper bounds were compared with the capacity."""
 
 
 @dataclass(frozen=True)

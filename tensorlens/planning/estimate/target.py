@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, cast
@@ -69,7 +71,7 @@ def program(
                     " script"
                 )
             return replace(given, name=make_step, module=place, file=str(main.resolve()))
-        if not _exists(place):
+        if _spec(place.partition(".")[0]) is None:
             raise UsageError(f"there is no module {place!r} for {make_step!r}")
         return _with_function(replace(given, name=make_step, module=place), function)
     if not Path(place).is_file():
@@ -119,12 +121,19 @@ def search_path() -> tuple[str, ...]:
     return tuple(found if here in found else [here, *found])
 
 
-def _exists(module: str) -> bool:
+def _spec(module: str) -> ModuleSpec | None:
+    """Return the spec of a module, by import hooks too; no package is imported for it."""
+    first, *parts = module.split(".")
     with mock.patch.object(sys, "path", list(search_path())):
         try:
-            return importlib.util.find_spec(module.partition(".")[0]) is not None
+            spec = importlib.util.find_spec(first)
         except (ImportError, ValueError):
-            return False
+            return None
+        for count, _ in enumerate(parts, 2):
+            name = ".".join([first, *parts][:count])
+            folders = None if spec is None else spec.submodule_search_locations
+            spec = None if folders is None else PathFinder.find_spec(name, folders)
+    return spec
 
 
 def framework_of(make_step: Any, program: Program) -> Framework:
@@ -136,8 +145,7 @@ def framework_of(make_step: Any, program: Program) -> Framework:
     modules = _imports(program) if isinstance(make_step, str) else _modules(make_step)
     roots = dict.fromkeys(module.partition(".")[0] for module in modules)
     found = [root for root in roots if root in OPTIONS or root in ("keras", "jax")]
-    usual = os.environ.get("KERAS_BACKEND", "tensorflow")
-    backend = kinds.backend() or usual if "keras" in found else ""
+    backend = kinds.backend() or _configured_backend() if "keras" in found else ""
     name = next((each for each in found if each != "jax"), "jax" if found else "torch")
     # what else is imported beside Keras may be there for its input alone
     if name == "keras" or (backend and backend not in OPTIONS):
@@ -145,6 +153,16 @@ def framework_of(make_step: Any, program: Program) -> Framework:
     if name not in OPTIONS:
         raise UsageError(f"the program computes with {name}: tensorlens runs torch and tensorflow")
     return cast(Framework, name)
+
+
+def _configured_backend() -> str:
+    """Return the backend that Keras will choose (keras/src/backend/config.py)."""
+    home = os.environ.get("KERAS_HOME") or Path("~/.keras").expanduser()
+    try:
+        configured = json.loads(Path(home, "keras.json").read_bytes())["backend"]
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError):
+        configured = "tensorflow"
+    return os.environ.get("KERAS_BACKEND") or str(configured)
 
 
 def parameters_of(program: Program) -> Sequence[str] | None:
@@ -214,7 +232,7 @@ def _main_source(module: str) -> Path | None:
 
 
 def _source(module: str) -> Path | None:
-    """Return the file of a module, a package's ``__init__.py``; None where there is no such."""
-    places = (Path(folder, *module.split(".")) for folder in search_path())
-    files = (each for at in places for each in (at.with_suffix(".py"), at / "__init__.py"))
-    return next((file for file in files if file.is_file()), None)
+    """Return the file of a module, a package's ``__init__.py``; None if there is no such file."""
+    spec = _spec(module)
+    file = Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+    return file if file is not None and file.suffix == ".py" else None

@@ -39,8 +39,10 @@ def largest_batch(estimate: Estimate) -> str:
         return f"{answer}, the largest that was tried{end}"
     if found.next_batch is None:
         return answer + end
-    answer += f"; {found.next_batch:,} would {likely}need {needed}"
-    jump = (found.next_needed or 0) - estimate.needed.point
+    need = "may need up to" if found.is_sure else f"would {likely}need"
+    answer += f"; {found.next_batch:,} {need} {needed}"
+    own = estimate.needed.high if found.is_sure else estimate.needed.point
+    jump = (found.next_needed or 0) - own
     if estimate.framework == "tensorflow" and jump * _JUMP > found.capacity:
         answer += f", {size(jump)} more: TensorFlow's allocator takes memory in ever larger regions"
     return answer + end

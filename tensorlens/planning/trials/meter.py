@@ -45,7 +45,9 @@ class Meter:
         self._peaks.append(peak - self._before)
         of_devices = self._device_bytes()
         if name == "step 1":
-            self._setup = {"cpu": allocated - self._before, **of_devices}
+            of_cpu = {"cpu": allocated - self._before}
+            # the first step of a whole program begins with it
+            self._setup = {} if row == 0 else of_cpu | of_devices
             self._first_step = len(self._peaks)
 
     def forget_marks(self) -> None:

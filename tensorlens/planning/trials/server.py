@@ -198,18 +198,18 @@ def _trouble(error: BaseException, output: str, *, is_fake: bool) -> Trouble:
     with contextlib.suppress(Exception):
         whole, text = f"{whole}: {error}", f"{whole}: {one_line(error, 300)}"
     lines = _own_frames(error)
+    if any(each in text for each in _SEVERAL_DEVICES):
+        text = (
+            "an operator has tensors on different devices: make_step must build everything that the"
+            " step uses, model and optimizer included, and put it on the device"
+        )
     if whole != text:
         lines.append(whole)
     last = "".join(each for each in output.splitlines(True) if not _LOGGED.match(each))
     last = last[-_LAST:].strip()
     if last:
         lines += ["it wrote last:", last]
-    if any(each in text for each in _SEVERAL_DEVICES):
-        text = (
-            "an operator has tensors on different devices: make_step must build everything that the"
-            " step uses, model and optimizer included, and put it on the device"
-        )
-    elif is_fake and _WITHOUT_DATA.search(whole):
+    if is_fake and _WITHOUT_DATA.search(whole):
         lines.append(_ADVICE)
     return Trouble(Reason.FAILED, text, "\n".join(lines))
 

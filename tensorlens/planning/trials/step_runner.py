@@ -91,7 +91,7 @@ def _module(program: Program) -> ModuleType:
         try:
             return importlib.import_module(program.module)
         except ModuleNotFoundError as error:
-            if error.name is not None and program.module.startswith(error.name):
+            if error.name is not None and f"{program.module}.".startswith(f"{error.name}."):
                 raise UsageError(f"{program.name}: there is no module {error.name!r}") from None
             raise
     folder = str(Path(program.file).resolve().parent)

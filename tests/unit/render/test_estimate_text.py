@@ -10,6 +10,7 @@ from tensorlens.planning import find_card
 from tensorlens.planning.estimate import LargestBatch, Range, present, requirement
 from tensorlens.records import ALLOC, EventLog, Frame
 from tensorlens.render import TextRenderer, View, width
+from tensorlens.units import format_bytes
 
 # every figure follows from the table at the head of rendered_estimates
 TRAINING_80 = """\
@@ -359,3 +360,11 @@ def test_a_smaller_batch_that_may_not_fit_is_told():
     found = LargestBatch(8, 4096 * MIB, 9, 5000 * MIB, is_uneven=True)
     text = TextRenderer(200, "utf-8").render(replace(estimates.training(), largest=found))
     assert "9 would need 4.88 GiB; need does not rise with every batch: a smaller one may" in text
+
+
+def test_a_batch_that_may_need_its_upper_bound_is_told_so():
+    found = LargestBatch(8, 4096 * MIB, 9, 5000 * MIB, is_sure=True)
+    estimate = replace(estimates.training(), framework="tensorflow", largest=found)
+    more = 5000 * MIB - estimate.needed.high
+    text = TextRenderer(200, "utf-8").render(estimate)
+    assert f"9 may need up to 4.88 GiB, {format_bytes(more)} more: TensorFlow" in text

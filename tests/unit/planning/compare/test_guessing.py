@@ -45,6 +45,7 @@ PLAIN = "def make_step():\n    return lambda: None"
 )
 def test_a_function_is_of_what_it_names(source, given, framework, monkeypatch):
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    monkeypatch.setenv("KERAS_HOME", "/nowhere")
     monkeypatch.delitem(sys.modules, "keras.src.backend.config", raising=False)
     assert framework_of(made(source, **given), Program("p", parcel=b"")) == framework
 
@@ -54,6 +55,24 @@ def test_keras_on_torch_is_of_torch(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     source = "def make_step():\n    import keras"
     assert framework_of(made(source), Program("p", parcel=b"")) == "torch"
+
+
+@pytest.mark.parametrize(
+    ("content", "framework"),
+    [
+        ('{"backend": "torch"}', "torch"),
+        ("{}", "tensorflow"),
+        ("[", "tensorflow"),
+        ("[]", "tensorflow"),
+    ],
+)
+def test_backend_that_keras_is_configured_with(content, framework, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "keras.src.backend.config", raising=False)
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    (tmp_path / "keras.json").write_text(content)
+    source = "def make_step():\n    import keras"
+    assert framework_of(made(source), Program("p", parcel=b"")) == framework
 
 
 @pytest.mark.parametrize("backend", ["jax", None])

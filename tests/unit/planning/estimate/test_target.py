@@ -1,5 +1,8 @@
 """What a program is found by."""
 
+import importlib.util
+import sys
+
 import pytest
 
 from tensorlens.errors import UsageError
@@ -80,3 +83,26 @@ def test_module_is_run_as_python_runs_it(tmp_path, monkeypatch):
     for name in ("plain", "pkg.nope", "./pkg", "pkg.", "nope"):
         with pytest.raises(UsageError, match="is no file"):
             program(name)
+
+
+def test_module_of_a_package_that_an_import_hook_finds(tmp_path, monkeypatch):
+    package = tmp_path / "hidden" / "hooked"
+    package.mkdir(parents=True)
+    for name in ("__init__", "train"):
+        (package / f"{name}.py").write_text("def make(): ...\nraise SystemExit")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name != "hooked":
+                return None
+            file = str(package / "__init__.py")
+            return importlib.util.spec_from_file_location(
+                name, file, submodule_search_locations=[str(package)]
+            )
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    assert program("hooked.train").file == str((package / "train.py").resolve())
+    assert program("hooked.train:make").function == "make"
+    with pytest.raises(UsageError, match=r"there is no 'mk' in hooked\.train: it has make"):
+        program("hooked.train:mk")

@@ -134,3 +134,7 @@ def test_a_queue_of_arrays():
     assert (found.batches, found.nbytes, found.max_batches) == (2, 80 + 48, 4)
     assert (found.batch_nbytes, found.max_nbytes) == (80, 320)
     assert tensorlens.inputs(queue.Queue()).max_batches is None
+    waiting.queue = None
+    unlisted = tensorlens.inputs(waiting)
+    assert (unlisted.batches, unlisted.nbytes) == (None, None)
+    assert unlisted.missing["nbytes"] == "what waits in it cannot be listed"
