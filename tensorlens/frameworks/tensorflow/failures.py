@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from math import prod
-from typing import Any
 
-from tensorflow.python.framework import dtypes, errors
+from tensorflow.python.framework import errors
 
 from tensorlens.frameworks.tensorflow.counters import torch_device_name
+from tensorlens.frameworks.tensorflow.sizes import nbytes
 from tensorlens.records.oom import Request
 from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
@@ -38,21 +37,17 @@ def failed_request(error: BaseException) -> Request | None:
     made = None if node is None else _made_at(text)
     match = _TENSOR.search(text)
     if match is not None:
-        nbytes = _nbytes(match[1], match[2])
-        return Request(torch_device_name(match[3]), nbytes, line, line=made, op=op)
-    size = _BYTES.search(text)
-    return Request(None, None if size is None else int(size[1]), line, line=made, op=op)
+        size: int | None
+        try:
+            size = nbytes((int(length) for length in match[1].split(",") if length), match[2])
+        except TypeError:  # of a type that is not known
+            size = None
+        return Request(torch_device_name(match[3]), size, line, line=made, op=op)
+    match = _BYTES.search(text)
+    return Request(None, None if match is None else int(match[1]), line, line=made, op=op)
 
 
 def _made_at(text: str) -> SourceLine | None:
     """Return the innermost line of the program's that made the node which failed."""
     lines = [match for match in _FRAME.finditer(text) if not is_foreign(match[1])]
     return SourceLine(lines[-1][1], int(lines[-1][2]), lines[-1][3]) if lines else None
-
-
-def _nbytes(shape: str, dtype: str) -> int | None:
-    try:
-        kind: Any = dtypes.as_dtype(dtype)
-        return prod(int(length) for length in shape.split(",") if length) * int(kind.size)
-    except (TypeError, ValueError):
-        return None

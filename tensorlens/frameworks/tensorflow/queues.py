@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -264,21 +263,18 @@ def _mean(part: QueuePart) -> int | None:
 
 
 def _static_bytes(spec: Any, example: Any) -> int | None:
-    """Return the bytes of an example, or of an element whose shapes are all fixed."""
+    """Return the bytes of an example, or of an element if all its shapes are fixed."""
     if example is not None:
         return batch_bytes(example)
     import tensorflow as tf
 
-    total = 0
+    from tensorlens.frameworks.tensorflow.sizes import nbytes
+
     try:
-        for each in tf.nest.flatten(spec):
-            extents = each.shape.as_list()
-            if None in extents or each.dtype.size < 1:
-                return None
-            total += math.prod(extents) * int(each.dtype.size)
-    except (AttributeError, ValueError, TypeError):
+        leaves = tf.nest.flatten(spec)
+        return sum(nbytes(each.shape.as_list(), each.dtype.name) for each in leaves) or None
+    except (AttributeError, ValueError, TypeError):  # no tensor, or a length that is not fixed
         return None
-    return total or None
 
 
 def _by_chain(chain: Sequence[Transformation], one: int | None, *, is_running: bool) -> Queue:

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.graphs.functions import Functions
+from tensorlens.frameworks.tensorflow.sizes import item_size, nbytes
 from tensorlens.interpreter import paused_collector
 from tensorlens.planning.tensorflow.graphs.graph import (
     BRANCHES,
@@ -18,7 +19,6 @@ from tensorlens.planning.tensorflow.graphs.graph import (
     Graph,
     GraphNode,
     as_traced,
-    item_size,
     optimized,
 )
 from tensorlens.planning.tensorflow.graphs.graph_run import Machine, eager_lasts
@@ -136,7 +136,7 @@ def _band(asked: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
 
 
 def _bytes_of(each: StepInput) -> int:
-    return prod(each.shape) * item_size(each.dtype)
+    return nbytes(each.shape, each.dtype)
 
 
 def _there(each: StepInput, writer: TraceWriter) -> Value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import struct
 from array import array
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from tensorflow.python.framework import dtypes
 
 from tensorlens.frameworks.host.allocator import start
 from tensorlens.frameworks.tensorflow.cpu import TAP
+from tensorlens.frameworks.tensorflow.sizes import OBJECTS, nbytes
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
@@ -143,20 +143,19 @@ def _dtype(number: int) -> str:
 
 def read_tensor(tensor: Any, number: int = 0) -> Fact:
     """Return what Python is told of a tensor: of numbers on the CPU their address too."""
-    kind, nbytes, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
+    kind, size, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
     try:
         dtype, shape = str(tensor.dtype.name), tuple(tensor._shape_tuple())
         kind = PLAIN
-        size = _SIZES.get(dtype)
-        nbytes = math.prod(shape) * (int(tensor.dtype.size) if size is None else size)
-        if size is None and nbytes and "CPU" in tensor.backing_device:
+        size = nbytes(shape, dtype)
+        if size and dtype not in OBJECTS and "CPU" in tensor.backing_device:
             # shares the memory, and is dropped at once
             interface = tensor._numpy().__array_interface__
             address = int(interface["data"][0])
     except Exception:
         # what cannot be read has neither size nor address
         kind = UNREAD
-    return Fact(number, -1, kind, dtype, shape, nbytes, address, nbytes)
+    return Fact(number, -1, kind, dtype, shape, size, address, size)
 
 
 def _value(number: int, tensor: Any, parent: int) -> Fact | None:
@@ -166,13 +165,8 @@ def _value(number: int, tensor: Any, parent: int) -> Fact | None:
         if known is None or not known.is_set or len(known.shape_and_type) != 1:
             return None
         (entry,) = known.shape_and_type
-        kind, shape = dtypes.as_dtype(entry.dtype), tuple(each.size for each in entry.shape.dim)
-        nbytes = math.prod(shape) * int(kind.size)
+        dtype, shape = _dtype(entry.dtype), tuple(each.size for each in entry.shape.dim)
+        size = nbytes(shape, dtype)
     except Exception:
         return None
-    name = str(kind.name)
-    return Fact(number, parent, VARIABLE, name, shape, nbytes, 0, nbytes)
-
-
-_SIZES = {"string": 24, "resource": 0, "variant": 0}
-"""Bytes of an element's own, where they are known."""
+    return Fact(number, parent, VARIABLE, dtype, shape, size, 0, size)

@@ -20,6 +20,7 @@ from tensorflow.core.protobuf import config_pb2, device_properties_pb2, rewriter
 from tensorflow.python.framework import function_def_to_graph, meta_graph
 from tensorflow.python.grappler import cluster, tf_optimizer
 
+from tensorlens.frameworks.tensorflow.sizes import nbytes
 from tensorlens.planning.tensorflow.tracing import TracedStep
 
 LOOPS = ("While", "StatelessWhile")
@@ -34,14 +35,6 @@ _CALLED: Mapping[str, Sequence[str]] = {
 """Operation to its attributes that name functions, but for loops."""
 
 Shape = tuple[int, ...]
-_SIZES = {"string": 24, "resource": 0, "variant": 0}
-
-
-@cache
-def item_size(dtype: str) -> int:
-    """Return the bytes of an element in memory; resources and variants take nothing here."""
-    size = _SIZES.get(dtype)
-    return int(tf.as_dtype(dtype).size) if size is None else size
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +48,7 @@ class NodeOutput:
     @property
     def nbytes(self) -> int | None:
         """Bytes of the tensor; None where the shape is not known."""
-        return None if self.shape is None else prod(self.shape) * item_size(self.dtype)
+        return None if self.shape is None else nbytes(self.shape, self.dtype)
 
 
 @dataclass(slots=True, eq=False)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import tensorflow as tf
 
+from tensorlens.frameworks.tensorflow.sizes import nbytes
 from tensorlens.planning.tensorflow.graphs.graph import (
     BRANCHES,
     LOOPS,
@@ -20,7 +20,6 @@ from tensorlens.planning.tensorflow.graphs.graph import (
     GraphNode,
     NodeOutput,
     Shape,
-    item_size,
 )
 from tensorlens.planning.tensorflow.graphs.kernels import folded_number, special_outputs
 from tensorlens.planning.tensorflow.graphs.live_values import (
@@ -108,7 +107,7 @@ class Machine:
 
     def new(self, shape: Shape, dtype: str) -> Value:
         """Return a new tensor."""
-        return Value(self.allocate(prod(shape) * item_size(dtype)), shape)
+        return Value(self.allocate(nbytes(shape, dtype)), shape)
 
     def _take_scratch(self, scratch: Scratch) -> Buffer:
         buffer = self.allocate(max(scratch.nbytes, scratch.most), scratch.name)
@@ -158,13 +157,13 @@ class Machine:
             if shape is None:
                 self.unknown(node)
                 shape = ()
-            nbytes = prod(shape) * item_size(output.dtype)
+            size = nbytes(shape, output.dtype)
             held: Buffer | None = None
             if slot == 0 and self._forwards:
-                held = self._forwarded(FORWARDS.get(node.op, ()), values, nbytes)
+                held = self._forwarded(FORWARDS.get(node.op, ()), values, size)
             if held is None:
-                held = self.allocate(nbytes)
-            made.append(Value(held, shape, number if slot == 0 else None, part=nbytes))
+                held = self.allocate(size)
+            made.append(Value(held, shape, number if slot == 0 else None, part=size))
         return made
 
     def _forwarded(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
-from tensorlens.planning.tensorflow.graphs.graph import GraphNode, Shape, item_size
+from tensorlens.frameworks.tensorflow.sizes import nbytes
+from tensorlens.planning.tensorflow.graphs.graph import GraphNode, Shape
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +143,7 @@ def rows_of(node: GraphNode, values: Sequence[Value]) -> Value | None:
     if source is None or not source.shape or node.attrs.get("axis"):
         return None
     inner = source.shape[1:]
-    if prod(inner) * item_size(node.outputs[0].dtype) % _ALIGNMENT:
+    if nbytes(inner, node.outputs[0].dtype) % _ALIGNMENT:
         return None
     shapes = [output.shape for output in node.outputs]
     # an index in the first axis alone may take the place of a range
