@@ -256,7 +256,8 @@ def test_values_for_numpy_and_logs(stage, capsys):
     numpy = pytest.importorskip("numpy")
     x = values()
     assert x.cpu().numpy().shape == (5, 7)
-    assert numpy.asarray(x).sum() == 0
+    assert numpy.asarray(x).sum() == 5 * 7
+    assert numpy.asarray(x[0] > 0).tolist() == (x[0] > 0).tolist() == [True] * 7
     assert (x > 0).numpy().dtype == bool
     with pytest.raises(RuntimeError, match="requires grad"):
         x.requires_grad_().numpy()

@@ -22,7 +22,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from tensorlens.planning.patches import intercepted, patched
 from tensorlens.planning.torch.safetensors_files import safetensors_patches
 from tensorlens.planning.torch.saved_files import saved_file_patches
-from tensorlens.planning.torch.values.const_propagation import are_known, compute, known, makers
+from tensorlens.planning.torch.values.const_propagation import (
+    MOST_ELEMENTS,
+    are_known,
+    compute,
+    known,
+    makers,
+)
 from tensorlens.planning.torch.values.selections import SELECTIONS
 from tensorlens.planning.trace import caution
 
@@ -109,7 +115,7 @@ class DataDependentValues:
             if not found.origin.assumed:
                 return value
         else:
-            value = True if tensor.dtype is torch.bool else _one(tensor.dtype)
+            value = _one(tensor.dtype)
         asking = _asking(sys._getframe(1))
         if self._goes_round(asking):
             value = type(value)(not value)
@@ -156,7 +162,7 @@ def _compared(mode: Any, func: Any, one: Any, other: Any, *args: Any, **kwargs: 
 def _one(dtype: Any) -> Any:
     if dtype.is_complex:
         return 1 + 0j
-    return 1.0 if dtype.is_floating_point else 1
+    return 1.0 if dtype.is_floating_point else dtype is torch.bool or 1
 
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -238,10 +244,8 @@ def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
                     _say_listed(tensor)
                 return found.tensor.detach().clone().numpy()
             _say_listed(tensor)
-            import numpy as np
-
-            kind = torch.empty((), dtype=tensor.dtype, device="cpu").numpy().dtype
-        return np.zeros(tuple(tensor.shape), kind)
+            make = torch.ones if tensor.numel() <= MOST_ELEMENTS else torch.zeros
+            return make(tensor.shape, dtype=tensor.dtype, device="cpu").numpy()
 
     def text(tensor: Any, form: str) -> str:
         if form and tensor.dim() == 0:
