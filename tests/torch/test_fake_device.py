@@ -127,6 +127,18 @@ def test_every_optimizer_keeps_its_state_on_the_device(found):
     assert all(devices == [ON_DEVICE] for devices in kept.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "threads"),
+    [("t4", 1024), ("rtx 3090", 1536), ("rtx 5090", 1536), ("p40", 2048), ("a100-80gb", 2048)],
+)
+def test_threads_of_a_multiprocessor(name, threads):
+    from tensorlens.planning import find_card
+    from tensorlens.planning.torch import Bindings
+
+    found = Bindings(None, find_card(name)).properties(0)
+    assert found.max_threads_per_multi_processor == threads
+
+
 PREPARE = "from tensorlens.planning.torch import prepare; print(prepare())"
 
 

@@ -6,6 +6,7 @@ attach(
     __name__,
     {
         "device": ("load_library", "measure_with", "prepare"),
+        "device.bindings": ("Bindings",),
         "memory": ("Temporaries",),
         "memory.attention": (),
         "memory.cublas": ("cublas_workspace",),
