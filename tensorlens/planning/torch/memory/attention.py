@@ -24,13 +24,12 @@ from tensorlens.planning.torch.memory.operators import HALVES
 from tensorlens.planning.trace import caution
 
 _aten = torch.ops.aten
-_LOWEST_OF_HALF = -65504.0
 _FLEX = (
     "flex_attention: taken for one kernel that keeps its output and a number a row, as it is once "
     "compiled; its block mask is counted, what score_mod captures is not"
 )
 
-MATH, FLASH, EFFICIENT, CUDNN, OVERRIDEABLE = 0, 1, 2, 3, 4
+MATH, FLASH, EFFICIENT = 0, 1, 2
 """``at::SDPBackend`` of ``aten/src/ATen/SDPBackend.h``."""
 
 _NEWEST = (12, 1)
@@ -80,10 +79,11 @@ class Attention:
 
 
 def choose(card: Card, asked: Attention) -> int:
-    """Return the kernel, as ``select_sdp_backend`` with cuDNN 9.20.
+    """Return the kernel, as ``select_sdp_backend``.
 
     What a program switches on and off counts (``sdpa_kernel``, ``enable_flash_sdp``). Nested
-    tensors and FlashAttention 3 are left out.
+    tensors and FlashAttention 3 are left out. Flash attention stands for cuDNN's kernel, which
+    torch prefers on cards of capability 9 and 10: the tensors of both are the same.
     """
     for kernel in torch._C._get_sdp_priority_order():
         fits = _FITS.get(kernel)
@@ -93,12 +93,13 @@ def choose(card: Card, asked: Attention) -> int:
 
 
 def _is_for_flash(card: Card, asked: Attention) -> bool:
-    """``can_use_flash_attention``."""
+    """``can_use_flash_attention``, or a card on which cuDNN's kernel comes first."""
+    is_cudnn = card.capability[0] in (9, 10) and torch._C._get_cudnn_sdp_enabled()
     dimension = asked.query.size(-1)
     small = (8, 6) <= card.capability <= (8, 9) or card.capability >= (12, 0)
     no_backward = 192 < dimension <= 224 or (dimension > 192 and asked.dropout > 0)
     return (
-        torch._C._get_flash_sdp_enabled()
+        (is_cudnn or torch._C._get_flash_sdp_enabled())
         and asked.is_plain
         and asked.mask is None
         and dimension == asked.key.size(-1) == asked.value.size(-1)
@@ -130,41 +131,7 @@ def _is_for_efficient(card: Card, asked: Attention) -> bool:
     )
 
 
-def _is_for_cudnn(card: Card, asked: Attention) -> bool:
-    """``can_use_cudnn_attention``."""
-    query, value = asked.query.size(-1), asked.value.size(-1)
-    large = card.capability[0] == 10 or card.capability == (9, 0)
-    limit = 192 if large and (query, value) == (192, 128) else 128
-    return (
-        torch._C._get_cudnn_sdp_enabled()
-        and (asked.dropout * 16).is_integer()
-        and asked.is_plain
-        and torch.get_deterministic_debug_mode() != 2
-        and (8, 0) <= card.capability <= _NEWEST
-        and asked.dtype in HALVES
-        and _has_plain_mask(asked)
-        and asked.has_heads
-        and max(query, value) <= limit
-        and query % 8 == value % 8 == 0
-        and asked.key.size(-2) != 1
-        and (asked.dropout == 0 or asked.query.size(-2) != 1)
-    )
-
-
-def _has_plain_mask(asked: Attention) -> bool:
-    """``check_attn_mask_shape``."""
-    mask = asked.mask
-    if mask is None:
-        return True
-    if mask.requires_grad or mask.dim() not in (2, 4):
-        return False
-    batch, heads, length, _ = asked.query.shape
-    whole = (batch, heads, length, asked.key.size(-2))[-mask.dim() :]
-    return all(size in (1, full) for size, full in zip(mask.shape, whole, strict=True))
-
-
 _FITS: dict[int, Callable[[Card, Attention], bool]] = {
-    CUDNN: _is_for_cudnn,
     FLASH: _is_for_flash,
     EFFICIENT: _is_for_efficient,
     MATH: lambda card, asked: bool(torch._C._get_math_sdp_enabled()),
@@ -184,9 +151,6 @@ def fused_attention(card: Card) -> Iterator[None]:
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
 
     with contextlib.ExitStack() as stage:
-        stage.callback(torch._C._set_sdp_priority_order, torch._C._get_sdp_priority_order())
-        if card.capability[0] in (9, 10):
-            torch._C._set_sdp_priority_order([CUDNN, FLASH, EFFICIENT, MATH, OVERRIDEABLE])
         attend = partial(_attend, card)
 
         def attend_anywhere(query: Any, *args: Any, **kwargs: Any) -> Any:
@@ -222,12 +186,7 @@ def _attend(
     kernel = choose(card, asked)
     if kernel == FLASH:
         return flash(query, key, value, dropout_p, is_causal, scale)
-    if kernel == CUDNN:
-        mask = _additive(attn_mask, query.dtype, _LOWEST_OF_HALF)
-        return _aten._scaled_dot_product_cudnn_attention.default(
-            query, key, value, mask, asked.trains, dropout_p, is_causal, False, scale=scale
-        )[0]
-    mask = _additive(attn_mask, query.dtype, -math.inf)
+    mask = _additive(attn_mask, query.dtype)
     if kernel == EFFICIENT:
         if mask is not None:
             mask = _expanded(mask, query, key)
@@ -272,11 +231,11 @@ def _padded(tensor: Any) -> Any:
     return torch.nn.functional.pad(tensor, (0, missing)) if missing else tensor
 
 
-def _additive(mask: Any, dtype: torch.dtype, masked: float) -> Any:
+def _additive(mask: Any, dtype: torch.dtype) -> Any:
     """``convert_boolean_attn_mask``."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    return torch.where(mask, 0.0, torch.scalar_tensor(masked, dtype=dtype, device=mask.device))
+    return torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=dtype, device=mask.device))
 
 
 def _expanded(mask: Any, query: Any, key: Any) -> Any:

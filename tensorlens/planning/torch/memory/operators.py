@@ -190,7 +190,7 @@ def _attention_backward(call: Call) -> Iterator[Scratch]:
 
     Flash attention (``flash_attn/flash_api.cpp``) takes just that, and gradients of key and value
     for each head of a group. The memory-efficient kernel (``attention_backward.cu``) takes its like
-    in most cases; cuDNN does not say.
+    in most cases; so may cuDNN's, which torch prefers on cards of capability 9 and 10.
     """
     grad, query, key, _, out = call.args[:5]
     is_flash = call.name == "_scaled_dot_product_flash_attention_backward"
@@ -201,7 +201,8 @@ def _attention_backward(call: Call) -> Iterator[Scratch]:
     rows = batch * heads * ceil_div(length, 128) * 128 * 4
     sums = rows * ceil_div(dimension, _WARP) * _WARP
     yield scratch(rows, ATTENTION)
-    yield Scratch(sums, sums if is_flash else 0, sums if is_flash else 3 * sums, ATTENTION)
+    is_exact = is_flash and call.card.capability[0] not in (9, 10)
+    yield Scratch(sums, sums if is_exact else 0, sums if is_exact else 3 * sums, ATTENTION)
     if key.size(1) != heads:
         expanded = batch * key.size(2) * heads * dimension * query.element_size()
         yield from [scratch(expanded, ATTENTION)] * 2
@@ -250,7 +251,6 @@ RULES: dict[str, Rule] = {
         (
             "_scaled_dot_product_flash_attention_backward",
             "_scaled_dot_product_efficient_attention_backward",
-            "_scaled_dot_product_cudnn_attention_backward",
         ),
         _attention_backward,
     ),
