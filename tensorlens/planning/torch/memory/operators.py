@@ -1,7 +1,8 @@
 """Scratch of operators: copies of arguments, multiples of what they are given, by their calls.
 
 Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13. Left out is what is small
-beside the tensors of a step: semaphores, partial sums of norms, counters of sorts.
+beside the tensors of a step (semaphores, partial sums, counters of sorts), and what cuSOLVER and
+cuFFT take.
 """
 
 from __future__ import annotations
@@ -93,17 +94,6 @@ def _as_large(place: int, name: str, times: int = 1) -> Rule:
 
     def rule(call: Call) -> Iterator[Scratch]:
         yield scratch(times * nbytes(call.args[place]), name)
-
-    return rule
-
-
-def _within(name: str, most: int, besides: int) -> Rule:
-    """Return the rule of a library that tells nothing: likely a copy of the larger side."""
-
-    def rule(call: Call) -> Iterator[Scratch]:
-        sides = [each for each in (call.args[0], call.result) if isinstance(each, torch.Tensor)]
-        size = max(map(nbytes, sides))
-        yield Scratch(size, 0, most * size + besides, name)
 
     return rule
 
@@ -223,10 +213,6 @@ _COPIED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), (0, 1)),
 }
 """Operators to the arguments that their kernels want without gaps."""
-_DECOMPOSITIONS = (
-    *("linalg_cholesky_ex", "_linalg_eigh", "_linalg_svd", "linalg_qr"),
-    *("linalg_lu_factor_ex", "_linalg_solve_ex", "_linalg_det", "linalg_inv_ex"),
-)
 RULES: dict[str, Rule] = {
     **{name: _copied(*places) for name, places in _COPIED.items()},
     # SoftMax.cu: gradient * output
@@ -244,9 +230,6 @@ RULES: dict[str, Rule] = {
     "embedding_dense_backward": _embedding,
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"), _put),
     "sort": _sort,
-    # BatchLinearAlgebraLib.cpp: a copy to work on; SpectralOps.cpp, _exec_fft: the input in order
-    **dict.fromkeys(_DECOMPOSITIONS, _within("cuSOLVER workspace", 4, 16 << 20)),
-    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _within("cuFFT workspace", 2, 1 << 20)),
     **dict.fromkeys(
         (
             "_scaled_dot_product_flash_attention_backward",
