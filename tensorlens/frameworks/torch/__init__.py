@@ -67,6 +67,6 @@ attach(
         "leaks.holdings": ("Holdings",),
         "leaks.loop_steps": (),
         "native": ("COUNTER", "TorchAllocator", "level_reader"),
-        "release": ("installed_release", "parse_release"),
+        "release": ("installed_release",),
     },
 )

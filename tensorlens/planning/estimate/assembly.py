@@ -217,26 +217,17 @@ _WHY = {
     "copy of the pooled tensor": "pooled again for the positions (TensorFlow's maxpooling_op.cc)",
     "cuBLAS workspace": (
         "torch keeps one for each thread and stream that multiplies matrices: 8,519,680 B, or "
-        "32 MiB on Hopper and, from torch 2.12 on, Blackwell (CublasHandlePool.cpp)"
+        "32 MiB on Hopper and Blackwell (CublasHandlePool.cpp)"
     ),
     "cuDNN RNN workspace": "cuDNN takes it while a recurrent network runs; only the card tells",
     "cuDNN workspace": (
         "the algorithm that cuDNN picks for a convolution takes it while it runs; only the card "
         "tells how much"
     ),
-    "cuFFT workspace": (
-        "the input in the order of the dimensions, and cuFFT's work area (SpectralOps.cpp, "
-        "_exec_fft); only the card tells how much"
-    ),
-    "cuSOLVER workspace": (
-        "a decomposition works on a copy of its input (BatchLinearAlgebraLib.cpp), with a work "
-        "area that only the card can tell"
-    ),
     "loss of each element": "written out before they are summed (Loss.cpp)",
     "own memory of the kernel": "oneDNN's on this processor, found by a run of it on zeros",
     "position of each maximum": "8 B each, to send gradients to (TensorFlow's maxpooling_op.cc)",
     "product of gradient and output": "of a softmax's backward (SoftMax.cu)",
-    "reduction buffer": "blocks that share an output of a reduction meet in it (Reduce.cuh)",
     "softmax": "before rows that are -inf throughout become zeros (attention.cpp)",
     "sorted indices": "indices in their order, which are summed by it (Embedding.cu, UniqueCub.cu)",
     "sorting": (

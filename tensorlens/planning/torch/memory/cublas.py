@@ -9,19 +9,13 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.census.cuda_blocks import CUBLAS_WORKSPACES
-from tensorlens.frameworks.torch.release import Release, installed_release
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.operators import Call, Rule
 from tensorlens.planning.torch.memory.scratch import Scratch
 
 _SMALL, _LARGE = CUBLAS_WORKSPACES
-_LARGE_SINCE: tuple[tuple[Release, frozenset[int]], ...] = (
-    ((2, 14, 0), frozenset({9, 10, 11, 12})),
-    ((2, 12, 0), frozenset({9, 10, 12})),
-    ((0, 0, 0), frozenset({9})),
-)
-"""First release, and the major compute capabilities whose cards have the large workspace from it
-on; newest first."""
+_LARGE_MAJORS = (9, 10, 12)
+"""Major compute capabilities of the cards with the large workspace."""
 CUBLAS = "cuBLAS workspace"
 _INTEGERS = "_int_mm"
 # linear and matmul come whole where no gradients are noted at all (torch.inference_mode)
@@ -39,7 +33,7 @@ def product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
     has two, as autograd runs the backward pass on a thread of its own. For its bytes see
     :func:`cublas_workspace`. cuBLASLt takes the same one.
     """
-    size = cublas_workspace(card, environment, installed_release())
+    size = cublas_workspace(card, environment)
     held: set[tuple[int, int, int]] = set()
 
     def rule(call: Call) -> Sequence[Scratch]:
@@ -54,19 +48,17 @@ def product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
     return rule
 
 
-def cublas_workspace(card: Card, environment: Mapping[str, str], release: Release) -> int:
+def cublas_workspace(card: Card, environment: Mapping[str, str]) -> int:
     """Return the bytes of a handle's workspace (``parseChosenWorkspaceSize``).
 
-    What ``CUBLAS_WORKSPACE_CONFIG`` says, else 8,519,680 (``:4096:2:16:8``), or 32 MiB on some
-    cards: before torch 2.12 those of capability 9, from 2.12 on 9, 10 and 12 (pytorch pull request
-    175344), from 2.14 on 11 too (189312). Read in the ``libtorch_cuda.so`` of the published 2.11.0,
-    2.12.0, 2.13.0 and 2.14.1; 2.14.0 is taken to be as 2.14.1.
+    What ``CUBLAS_WORKSPACE_CONFIG`` says, else 8,519,680 (``:4096:2:16:8``), or 32 MiB on cards of
+    capability 9, 10 and 12 (pytorch pull request 175344). Before torch 2.12 only those of
+    capability 9 have the large one, and from 2.14 on those of 11 have it too (189312).
     """
     pieces = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pieces:
         return sum(int(size) * int(count) for size, count in pieces) * 1024
-    large = next(majors for since, majors in _LARGE_SINCE if release >= since)
-    return _LARGE if card.capability[0] in large else _SMALL
+    return _LARGE if card.capability[0] in _LARGE_MAJORS else _SMALL
 
 
 def _stream(index: int) -> int:
