@@ -29,6 +29,14 @@ class Card:
     is_assumed: bool = False
     """Whether it stands for a card that nobody named."""
 
+    @property
+    def resident_threads(self) -> int:
+        """Threads that a multiprocessor holds, by capability (CUDA programming guide)."""
+        if self.capability == (7, 5):
+            return 1024
+        is_small = (8, 6) <= self.capability <= (8, 9) or self.capability >= (11, 0)
+        return 1536 if is_small else 2048
+
 
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 132, 85_029_158_912)
 """SXM5, 80 GB."""

@@ -228,6 +228,7 @@ _WHY = {
     "own memory of the kernel": "oneDNN's on this processor, found by a run of it on zeros",
     "position of each maximum": "8 B each, to send gradients to (TensorFlow's maxpooling_op.cc)",
     "product of gradient and output": "of a softmax's backward (SoftMax.cu)",
+    "reduction buffer": "blocks that share an output of a reduction meet in it (Reduce.cuh)",
     "softmax": "before rows that are -inf throughout become zeros (attention.cpp)",
     "sorted indices": "indices in their order, which are summed by it (Embedding.cu, UniqueCub.cu)",
     "sorting": (

@@ -36,11 +36,6 @@ class StandIn:
 CUDA_VERSION = "13.0"
 CUDNN_VERSION = 92000
 _CUDA_DEVICE_TYPE = 1
-_RESIDENT_THREADS = {
-    (7, 5): 1024,
-    **dict.fromkeys(((8, 6), (8, 7), (8, 9), (11, 0), (12, 0), (12, 1)), 1536),
-}
-"""Threads that a multiprocessor holds, by capability (CUDA programming guide); else 2048."""
 _MEASURES = ("current", "peak", "allocated", "freed")
 _IN_USE = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes")
 _UNKNOWN = ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes")
@@ -117,7 +112,7 @@ class Bindings:
             minor=card.capability[1],
             total_memory=card.memory,
             multi_processor_count=card.multiprocessors,
-            max_threads_per_multi_processor=_RESIDENT_THREADS.get(card.capability, 2048),
+            max_threads_per_multi_processor=card.resident_threads,
             max_threads_per_block=1024,
             regs_per_multiprocessor=65536,
             warp_size=32,

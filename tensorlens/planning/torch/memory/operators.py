@@ -39,8 +39,6 @@ Rule = Callable[[Call], Iterable[Scratch]]
 scratch = Scratch.exactly
 
 HALVES = (torch.float16, torch.bfloat16)
-_RESIDENT_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
-"""Threads that a multiprocessor holds, by capability (CUDA programming guide); else 2048."""
 
 
 def nbytes(tensor: Any) -> int:
@@ -129,8 +127,7 @@ def _column_sums(card: Card, rows: int, columns: int, wide: int) -> int:
     width = min(1 << (across.bit_length() - 1), _WARP)
     height = 512 // vector // width
     values, grid = ceil_div(rows, height), ceil_div(across, width)
-    resident = _RESIDENT_THREADS.get(card.capability, 2048)
-    target = card.multiprocessors * (resident // (width * height))
+    target = card.multiprocessors * (card.resident_threads // (width * height))
     if values < 256 or grid > target:
         return 0
     blocks = max(min(ceil_div(target, grid), ceil_div(values, 16)), ceil_div(values, 256))
