@@ -2,8 +2,8 @@
 
 The rules are those of ``DeviceCachingAllocator`` in ``c10/cuda/CUDACachingAllocator.cpp`` of torch
 2.13: of expandable segments ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``, of
-what goes back ``release_available_cached_blocks`` and ``release_blocks``. Private pools (CUDA
-graphs, ``torch.cuda.MemPool``) are left out, and streams: all blocks are of the default one.
+what goes back ``release_blocks``. Left out are ``release_available_cached_blocks``, private pools
+(CUDA graphs, ``torch.cuda.MemPool``) and streams: all blocks are of the default one.
 """
 
 from __future__ import annotations
@@ -94,8 +94,6 @@ class CachingAllocator(SimulatedAllocator):
         """Return a free block that is in no pool, from the driver."""
         memory = self._memory
         block = self._take(pool, size)
-        if block is None and _release_oversize(memory, self.settings.max_split_size, pool, size):
-            block = self._take(pool, size)
         if block is None:
             _release_cached(memory)
             block = self._take(pool, size)
@@ -199,29 +197,6 @@ def _map(memory: Memory, block: Block, size: int) -> bool:
     if block.prev is None and block.segment_stack < 0:
         block.segment_stack = memory.stack
     return True
-
-
-def _release_oversize(memory: Memory, limit: int | None, pool: Pool, size: int) -> bool:
-    """Give back blocks too large to be split until a request of so many bytes has room.
-
-    One that is large enough, else the largest ones first; tell whether it was enough.
-    """
-    if limit is None:
-        return False
-    wanted = max(size, limit)
-    blocks = memory.free_blocks(pool)
-    index = bisect_left(pool.keys, wanted << SHIFT)
-    if index < len(blocks) and blocks[index].base is None:
-        memory.release(blocks[index])
-        return True
-    released = 0
-    for block in reversed(blocks[:index]):
-        if released >= wanted or block.size < limit:
-            break
-        if block.base is None:
-            released += block.size
-            memory.release(block)
-    return released >= wanted
 
 
 def _release_cached(memory: Memory) -> None:

@@ -144,20 +144,6 @@ def test_blocks_too_large_to_be_split():
     assert allocator.figures.allocated.current == 70 * MIB
 
 
-@pytest.mark.parametrize(("cached", "retries"), [(76, 0), (40, 1)])
-def test_what_is_too_large_to_be_split_goes_back_first(cached, retries):
-    settings = Settings(max_split_size=32 * MIB)
-    allocator = CachingAllocator(settings, capacity=110 * MIB)
-    allocator.free(allocator.malloc(cached * MIB))
-    allocator.malloc(30 * MIB)
-    allocator.free(allocator.malloc(512))
-    # 50 MiB may not take 76, which go back, and the small segment stays; 40 are fewer than are
-    # wanted, and so all that is cached goes
-    allocator.malloc(50 * MIB)
-    figures = allocator.figures
-    assert figures.reserved == Level((82 - 2 * retries) * MIB, max(cached + 32, 80) * MIB)
-
-
 def test_a_block_too_large_for_a_request_that_is_not_split():
     allocator = CachingAllocator(Settings(max_split_size=32 * MIB))
     place = allocator.malloc(60 * MIB)
