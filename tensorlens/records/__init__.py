@@ -33,7 +33,7 @@ attach(
         "run": ("Run", "current_run"),
         "tensors": ("FIELDS", "SourceLine", "TensorTable", "table_rows"),
         "torch_files": ("from_snapshot", "read"),
-        "torch_files.sizes": ("Rules",),
+        "torch_files.sizes": ("Rules", "segment_size"),
         "torch_files.snapshots": ("unpickle",),
     },
 )

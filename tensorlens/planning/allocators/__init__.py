@@ -3,7 +3,6 @@
 from tensorlens.lazy import attach
 from tensorlens.planning.allocators.bfc import BFCAllocator
 from tensorlens.planning.allocators.cuda import CachingAllocator
-from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import (
     Figures,
     Level,
@@ -16,7 +15,6 @@ __all__ = [
     "CachingAllocator",
     "Figures",
     "Level",
-    "Settings",
     "SimulatedAllocator",
     "SimulatedOutOfMemory",
 ]
@@ -25,7 +23,7 @@ attach(
     __name__,
     {
         "cuda": ("CachingAllocator",),
-        "settings": ("settings_text",),
+        "settings": ("parse_settings", "settings_text"),
         "simulated": ("ALLOCATED", "Block", "FREE", "Memory"),
     },
 )

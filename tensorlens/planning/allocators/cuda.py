@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from tensorlens.planning.allocators.settings import LARGE_SEGMENT, Settings
 from tensorlens.planning.allocators.simulated import (
     ADDRESSES,
     FREE,
@@ -23,7 +22,13 @@ from tensorlens.planning.allocators.simulated import (
     SimulatedOutOfMemory,
 )
 from tensorlens.records.logs.events import EventLog
-from tensorlens.records.torch_files.sizes import SMALL, SMALL_SEGMENT
+from tensorlens.records.torch_files.sizes import (
+    LARGE_SEGMENT,
+    SMALL,
+    SMALL_SEGMENT,
+    Rules,
+    segment_size,
+)
 from tensorlens.units import rounded_up
 
 _ADDRESS_SPACE = 1 << 40
@@ -35,7 +40,7 @@ class CachingAllocator(SimulatedAllocator):
     """Hands out addresses as torch's caching allocator does on one device.
 
     Args:
-        settings: what ``PYTORCH_CUDA_ALLOC_CONF`` would set.
+        rules: what ``PYTORCH_CUDA_ALLOC_CONF`` sets.
         capacity: bytes that the driver has for this allocator, what other users of the card and
             the CUDA context take left out; None: no end.
         log: where every event is written; None: nowhere.
@@ -44,14 +49,14 @@ class CachingAllocator(SimulatedAllocator):
 
     def __init__(
         self,
-        settings: Settings | None = None,
+        rules: Rules | None = None,
         *,
         capacity: int | None = None,
         log: EventLog | None = None,
         device: str = "cuda:0",
     ) -> None:
         super().__init__(capacity, log, device)
-        self.settings = Settings() if settings is None else settings
+        self.rules = Rules() if rules is None else rules
 
     def empty_cache(self) -> None:
         """Give all segments that are not in use back to the driver."""
@@ -59,7 +64,7 @@ class CachingAllocator(SimulatedAllocator):
         _release_cached(self._memory)
 
     def _obtain(self, nbytes: int) -> tuple[Block, int]:
-        memory, rules = self._memory, self.settings
+        memory, rules = self._memory, self.rules
         size = rules.rounded(nbytes)
         small = size <= SMALL
         pool = memory.small if small else memory.large
@@ -81,7 +86,7 @@ class CachingAllocator(SimulatedAllocator):
             if _room(following) >= _room(block):
                 break
             index, block = index + 1, following
-        limit = self.settings.max_split_size
+        limit = self.rules.max_split_size
         if limit is not None:
             if size < limit <= block.size:
                 return None
@@ -102,9 +107,9 @@ class CachingAllocator(SimulatedAllocator):
         return block
 
     def _take(self, pool: Pool, size: int) -> Block | None:
-        if self.settings.expandable_segments:
+        if self.rules.expandable_segments:
             return _grow(self._memory, pool, size)
-        return self._memory.take(pool, self.settings.segment_size(size))
+        return self._memory.take(pool, segment_size(size))
 
 
 def _room(block: Block) -> int:

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from tensorlens.errors import UsageError
 from tensorlens.guards import reason
-from tensorlens.planning.allocators import Settings
-from tensorlens.planning.allocators.settings import VARIABLES
+from tensorlens.planning.allocators.settings import VARIABLES, parse_settings
 from tensorlens.planning.card import DeviceSpec, device_spec
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.outcomes import (
@@ -229,7 +228,7 @@ def _trials(
     jobs = []
     for option in options:
         conf = option.choice.settings.get("alloc_conf")
-        Settings.parse(conf or "")
+        parse_settings(conf or "")
         environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
         jobs.append(replace(job, name=option.name, choice=option.choice, environment=environment))
     works: list[Work] = [replace(each, explains=True) for each in jobs]

@@ -11,7 +11,7 @@ from typing import Any
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.guards import one_line
-from tensorlens.planning.allocators.settings import Settings, settings_text
+from tensorlens.planning.allocators.settings import parse_settings, settings_text
 from tensorlens.planning.card import Card, DeviceSpec, device_spec
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.result import Estimate
@@ -149,7 +149,7 @@ def allocator_settings(given: str | None) -> str:
     settings = settings_text(os.environ) if given is None else given
     if not isinstance(settings, str):
         raise UsageError(f"settings={given!r}: give a text, as in PYTORCH_CUDA_ALLOC_CONF")
-    Settings.parse(settings)
+    parse_settings(settings)
     return settings
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensorlens.errors import TensorlensError
-from tensorlens.planning.allocators import Settings
+from tensorlens.planning.allocators.settings import parse_settings
 from tensorlens.planning.card import Card, DeviceSpec
 from tensorlens.planning.estimate.result import CONTEXT, Estimate, EstimateTerm, Range
 from tensorlens.planning.estimate.simulation import (
@@ -24,6 +24,7 @@ from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import EventLog, Label
 from tensorlens.records.logs.origin import Origin
+from tensorlens.records.torch_files.sizes import Rules
 from tensorlens.units import format_bytes
 
 
@@ -35,13 +36,13 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
     if trace.unsimulated:
         program = f"{program} without XLA"
     _name_inputs(trace)
-    asked = Settings.parse(settings)
+    rules, unsimulated = parse_settings(settings)
     if trace.approximate is not None:
         # host memory stands for the device's
         name = device if ":" in device else f"{device}:0"
         trace.log.devices = [name if each == "cpu" else each for each in trace.log.devices]
     device = _found(trace, device)
-    variants = [Simulation(trace, asked, size).run() for size in _sizes(trace)]
+    variants = [Simulation(trace, rules, size).run() for size in _sizes(trace)]
     likely = variants[len(variants) // 2]
     allocated, reserved = map(_range, zip(*(each.peaks(device) for each in variants), strict=True))
     if trace.spread is not None:
@@ -54,7 +55,7 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
         card=card,
         allocated=allocated,
         reserved=reserved,
-        least_capacity=_capacity(trace, device, asked, reserved),
+        least_capacity=_capacity(trace, device, rules, reserved),
         steps=tuple(likely.figures[device]),
         terms=(*_terms(trace, likely, device, row), *context_overhead(card, trace)),
         recording=Recording(log, _origin(trace, program)),
@@ -62,7 +63,11 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
         capacity=spec.capacity,
         batch=trace.batch or _batch(log, device),
         settings=settings,
-        warnings=(*trace.cautions, *_growth(log, device)),
+        warnings=(
+            *(Caution(f"{name} is not simulated") for name in unsimulated if device != "cpu"),
+            *trace.cautions,
+            *_growth(log, device),
+        ),
         approximate=trace.approximate,
         unsimulated=trace.unsimulated,
         versions=trace.versions,
@@ -109,12 +114,12 @@ def _range(figures: Sequence[int]) -> Range:
     return Range(min(figures), figures[len(figures) // 2], max(figures))
 
 
-def _capacity(trace: Trace, device: str, settings: Settings, reserved: Range) -> Range:
+def _capacity(trace: Trace, device: str, rules: Rules, reserved: Range) -> Range:
     if device == "cpu":
         return reserved
     peaks = (reserved.low, reserved.point, reserved.high)
     least = (
-        least_capacity(trace, device, settings, most, size)
+        least_capacity(trace, device, rules, most, size)
         for most, size in zip(peaks, _sizes(trace), strict=False)
     )
     return _range(sorted(least))

@@ -12,13 +12,13 @@ from tensorlens.planning.allocators import (
     CachingAllocator,
     Figures,
     Level,
-    Settings,
     SimulatedAllocator,
     SimulatedOutOfMemory,
 )
 from tensorlens.planning.estimate.result import EstimatedStep
 from tensorlens.planning.trace import Handover, Trace
 from tensorlens.records.logs.events import ALLOC, FREE, Context, EventLog, Mark
+from tensorlens.records.torch_files.sizes import Rules
 
 _FINEST = 2 << 20
 _SHARE = 400
@@ -52,10 +52,10 @@ class Simulated:
 class Simulation:
     """Makes a trace's requests of one allocator a device.
 
-    ``settings`` are of the allocators of accelerators; host memory is counted as it is asked for.
+    ``rules`` are of the allocators of accelerators; host memory is counted as it is asked for.
     """
 
-    def __init__(self, trace: Trace, settings: Settings, size: SizeOf | None = None) -> None:
+    def __init__(self, trace: Trace, rules: Rules, size: SizeOf | None = None) -> None:
         self._trace = trace
         self._size = trace.log.size.__getitem__ if size is None else size
         log = trace.log.sibling()
@@ -69,7 +69,7 @@ class Simulation:
             elif trace.framework == "tensorflow":
                 self._counters[name] = BFCAllocator(log=log, device=name)
             else:
-                self._counters[name] = CachingAllocator(settings, log=log, device=name)
+                self._counters[name] = CachingAllocator(rules, log=log, device=name)
         self._result = Simulated(log, {})
         self._addresses: dict[int, int] = {}
         """Address of a block in the trace to that which it was given."""
@@ -193,7 +193,7 @@ class _HostCounter:
 
 
 def least_capacity(
-    trace: Trace, device: str, settings: Settings, reserved: int, size: SizeOf | None = None
+    trace: Trace, device: str, rules: Rules, reserved: int, size: SizeOf | None = None
 ) -> int:
     """Return the fewest bytes in which all of a device's requests have room, found by halving.
 
@@ -208,7 +208,7 @@ def least_capacity(
         allocator: SimulatedAllocator = (
             BFCAllocator(capacity, collects=True)
             if is_tensorflow
-            else CachingAllocator(settings, capacity=capacity)
+            else CachingAllocator(rules, capacity=capacity)
         )
         try:
             _replay(requests, allocator)

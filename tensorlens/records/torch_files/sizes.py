@@ -20,6 +20,11 @@ SMALL = 1 << 20
 """The largest request that the small pool serves (``kSmallSize``)."""
 SMALL_SEGMENT = 2 << 20
 """Bytes of a segment of the small pool (``kSmallBuffer``)."""
+LARGE_SEGMENT = 20 << 20
+"""Bytes of a segment for requests above 1 MiB and below 10 MiB (``kLargeBuffer``); a block that is
+not split serves requests that are less than this smaller."""
+_MIN_LARGE_REQUEST = 10 << 20
+"""Requests of at least this many bytes get a segment of their own size (``kMinLargeAlloc``)."""
 
 _POWERS = 16
 
@@ -70,6 +75,13 @@ class Rules:
         if small or self.expandable_segments:
             return remainder >= MIN_BLOCK
         return (self.max_split_size is None or size < self.max_split_size) and remainder > SMALL
+
+
+def segment_size(size: int) -> int:
+    """Return the bytes of a new segment for a rounded request (``get_allocation_size``)."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    return LARGE_SEGMENT if size < _MIN_LARGE_REQUEST else rounded_up(size, SMALL_SEGMENT)
 
 
 def _divided(size: int, divisions: int) -> int:

@@ -22,7 +22,7 @@ def restore(allocator: CachingAllocator, found: Iterable[Segment]) -> None:
         allocator._requested += block.requested
         allocator._allocated += block.size
         if allocator.log is not None:
-            size = min(allocator.settings.rounded(block.requested), block.size)
+            size = min(allocator.rules.rounded(block.requested), block.size)
             log, stack = allocator.log, block.stack
             block.row = log.append(START, allocator.device, block.address, size, 0, stack)
             if size < block.size:

@@ -4,8 +4,8 @@ import pytest
 from restored import restore
 
 from tensorlens import Recording
-from tensorlens.planning.allocators import CachingAllocator, Settings
-from tensorlens.records import Context, EventLog, Frame, Segment, SegmentBlock
+from tensorlens.planning.allocators import CachingAllocator
+from tensorlens.records import Context, EventLog, Frame, Rules, Segment, SegmentBlock
 from tensorlens.render import TextRenderer, html_page
 
 MIB = 1 << 20
@@ -64,7 +64,7 @@ def test_large_segments_go_back_first_and_the_smaller_of_them_before():
 
 @pytest.mark.parametrize("expandable", [False, True])
 def test_views_agree_with_the_allocator(expandable):
-    allocator, log = made(Settings(expandable_segments=expandable))
+    allocator, log = made(Rules(expandable_segments=expandable))
     recording = Recording(log)
     figures = allocator.figures
     peak = recording.peak()

@@ -3,7 +3,8 @@
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.allocators import CachingAllocator, Level, Settings, SimulatedOutOfMemory
+from tensorlens.planning.allocators import CachingAllocator, Level, SimulatedOutOfMemory
+from tensorlens.records import Rules
 
 KIB, MIB = 1 << 10, 1 << 20
 BASE = 1 << 44
@@ -135,7 +136,7 @@ def test_a_capacity_that_is_just_enough():
 
 
 def test_blocks_too_large_to_be_split():
-    allocator = CachingAllocator(Settings(max_split_size=32 * MIB), capacity=100 * MIB)
+    allocator = CachingAllocator(Rules(max_split_size=32 * MIB), capacity=100 * MIB)
     place = allocator.malloc(40 * MIB)
     allocator.free(place)
     # 30 MiB is below the limit and may not take 40; 34 may, and keeps all of it
@@ -145,7 +146,7 @@ def test_blocks_too_large_to_be_split():
 
 
 def test_a_block_too_large_for_a_request_that_is_not_split():
-    allocator = CachingAllocator(Settings(max_split_size=32 * MIB))
+    allocator = CachingAllocator(Rules(max_split_size=32 * MIB))
     place = allocator.malloc(60 * MIB)
     allocator.free(place)
     assert allocator.malloc(40 * MIB) == BASE + 60 * MIB
@@ -153,25 +154,15 @@ def test_a_block_too_large_for_a_request_that_is_not_split():
 
 
 def test_a_request_of_the_limit_itself_is_not_split():
-    allocator = CachingAllocator(Settings(max_split_size=32 * MIB))
+    allocator = CachingAllocator(Rules(max_split_size=32 * MIB))
     place = allocator.malloc(50 * MIB)
     allocator.free(place)
     assert allocator.malloc(32 * MIB) == place
     assert blocks(allocator) == [[50 * MIB]]
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "held"),
-    [(1200, 1536), (2049, 2560), (5 * MIB, 5 * MIB), (5 * MIB + 1, 6 * MIB), (8 * MIB, 8 * MIB)],
-)
-def test_four_parts_between_powers_of_two(nbytes, held):
-    allocator = CachingAllocator(Settings(roundup_power2_divisions=(4,) * 16))
-    allocator.malloc(nbytes)
-    assert allocator.figures.allocated.current == held
-
-
 def test_expandable_segments_grow_unit_by_unit():
-    allocator = CachingAllocator(Settings(expandable_segments=True))
+    allocator = CachingAllocator(Rules(expandable_segments=True))
     first = allocator.malloc(15 * MIB)
     second = allocator.malloc(15 * MIB)
     # the address space is one: 20 MiB are mapped, then 20 more for the ten that are missing
@@ -189,7 +180,7 @@ def test_expandable_segments_grow_unit_by_unit():
 
 
 def test_whole_units_of_expandable_segments_are_unmapped():
-    allocator = CachingAllocator(Settings(expandable_segments=True))
+    allocator = CachingAllocator(Rules(expandable_segments=True))
     places = [allocator.malloc(25 * MIB) for _ in range(4)]
     assert allocator.figures.reserved.current == 100 * MIB
     allocator.free(places[1])
@@ -210,7 +201,7 @@ def test_whole_units_of_expandable_segments_are_unmapped():
 
 
 def test_blocks_at_the_growing_end_of_an_expandable_segment_are_spared():
-    allocator = CachingAllocator(Settings(expandable_segments=True))
+    allocator = CachingAllocator(Rules(expandable_segments=True))
     first, _, last = (allocator.malloc(size * MIB) for size in (25, 15, 20))
     allocator.free(first)
     allocator.free(last)
@@ -219,7 +210,7 @@ def test_blocks_at_the_growing_end_of_an_expandable_segment_are_spared():
 
 
 def test_expandable_segments_without_room():
-    allocator = CachingAllocator(Settings(expandable_segments=True), capacity=60 * MIB)
+    allocator = CachingAllocator(Rules(expandable_segments=True), capacity=60 * MIB)
     place = allocator.malloc(50 * MIB)
     with pytest.raises(SimulatedOutOfMemory):
         allocator.malloc(11 * MIB)

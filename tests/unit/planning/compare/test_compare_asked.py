@@ -31,7 +31,7 @@ def make_step():
         ({"a": {"set_to_none": 1}}, "True or False"),
         ({"a": {"function": 3}}, "function= takes a function"),
         ({"a": {"arguments": 3}}, "arguments= takes a dict"),
-        ({"a": {"alloc_conf": "no_such_thing:1"}}, "no_such_thing"),
+        ({"a": {"alloc_conf": "no_such_thing"}}, "no_such_thing"),
     ],
 )
 def test_options_that_make_no_sense(options, words):

@@ -4,9 +4,9 @@ import pytest
 
 from tensorlens.errors import UsageError
 from tensorlens.planning import H100, DeviceSpec, Trace
-from tensorlens.planning.allocators import Settings
+from tensorlens.planning.allocators import parse_settings
 from tensorlens.planning.estimate import Fit, Range, Simulation, assemble, least_capacity
-from tensorlens.records import ALLOC, FREE, Mark
+from tensorlens.records import ALLOC, FREE, Mark, Rules
 
 MIB = 1 << 20
 
@@ -39,7 +39,16 @@ class Requests:
 
 
 def simulated(requests, settings=""):
-    return Simulation(requests.trace, Settings.parse(settings)).run()
+    return Simulation(requests.trace, parse_settings(settings)[0]).run()
+
+
+def test_options_of_the_allocator_that_are_not_simulated_are_named():
+    requests = Requests()
+    requests.mark("step 1")
+    requests.take(600)
+    requests.mark("end")
+    found = assemble(requests.trace, DeviceSpec("cuda", H100, None), "p", "foo:1,backend:native")
+    assert [each.text for each in found.warnings] == ["foo is not simulated"]
 
 
 def test_each_step_has_its_own_peaks():
@@ -93,7 +102,7 @@ def test_least_capacity_is_below_what_is_reserved_where_cached_memory_can_go():
     result = simulated(requests)
     assert result.peaks("cuda:0")[1] == 202 * MIB
     # to one part in four hundred, of which 2 MiB are the finest
-    least = least_capacity(requests.trace, "cuda:0", Settings(), 202 * MIB)
+    least = least_capacity(requests.trace, "cuda:0", Rules(), 202 * MIB)
     assert 102 * MIB <= least <= 104 * MIB
 
 
@@ -153,7 +162,7 @@ def test_least_capacity_of_tensorflows_allocator():
     # with growth and without an end: 32 MiB, all for the 30, then for the 20; then 32 more
     assert simulated(requests).peaks("cuda:0")[1] == 64 * MIB
     # 20 are given all 32: the 8 need as much again, for which 8 will do
-    assert least_capacity(requests.trace, "cuda:0", Settings(), 64 * MIB) == 40 * MIB
+    assert least_capacity(requests.trace, "cuda:0", Rules(), 64 * MIB) == 40 * MIB
 
 
 def test_least_capacity_of_expandable_segments():
@@ -165,9 +174,9 @@ def test_least_capacity_of_expandable_segments():
     requests.take(60 * MIB)
     requests.mark("end")
     # 60 MiB in one piece: 12 are in use, the two segments of 30 go back
-    assert least_capacity(requests.trace, "cuda:0", Settings(), 132 * MIB) == 72 * MIB
+    assert least_capacity(requests.trace, "cuda:0", Rules(), 132 * MIB) == 72 * MIB
     # mapped in units of 20: 71 MiB in use; behind the 11 that follow the free 60
-    expandable = Settings(expandable_segments=True)
+    expandable = Rules(expandable_segments=True)
     assert least_capacity(requests.trace, "cuda:0", expandable, 132 * MIB) == 80 * MIB
 
 
