@@ -107,7 +107,7 @@ def test_losses(measured):
 
 
 def test_predicted_savings_are_the_measured_ones(measured):
-    options = {**SAVING, "jit": {"jit_compile": True}}
+    options = {**SAVING, "jit": {"jit_compile": True}, "no jit": {"jit_compile": False}}
     predicted = tensorlens.compare(
         programs.make_step, options, how="estimated", device="cpu", batch=BATCH
     )
@@ -115,6 +115,8 @@ def test_predicted_savings_are_the_measured_ones(measured):
         assert predicted[name].ran, predicted[name].why
         assert predicted.saved(name) == pytest.approx(measured.saved(name), rel=0.05)
     assert predicted["jit"].status == "cannot" and "measure it" in predicted["jit"].why
+    assert predicted["no jit"].ran, predicted["no jit"].why
+    assert predicted["no jit"].peak_allocated == predicted["baseline"].peak_allocated
 
 
 def test_the_largest_batch_under_a_simulated_capacity_is_the_largest():

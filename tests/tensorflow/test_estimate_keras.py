@@ -213,6 +213,23 @@ def small(activation=None, **compiled):
     return model
 
 
+def two_headed(first, second):
+    inputs = keras.Input((16,))
+    outputs = [layers.Dense(4, name=first)(inputs), layers.Dense(3, name=second)(inputs)]
+    model = keras.Model(inputs, outputs)
+    losses = {first: "sparse_categorical_crossentropy", second: "mse"}
+    model.compile("sgd", losses, run_eagerly=True)
+    return model
+
+
+def test_losses_by_name_are_paired_with_outputs_by_name():
+    in_order, in_reverse = (
+        tensorlens.estimate(two_headed(*names), batch_size=8, device="cpu")
+        for names in (("box", "label"), ("label", "box"))
+    )
+    assert in_reverse.peak_allocated == in_order.peak_allocated
+
+
 def unsupported():
     model = small()
     model.layers[0].supports_jit = False

@@ -261,6 +261,9 @@ def targets_of(model: Any, inputs: Any, loss: Any) -> Any:
         return None
     outputs = model.compute_output_spec(inputs)
     flat = keras.tree.flatten(outputs)
+    names = getattr(model, "output_names", None)
+    if isinstance(loss, dict) and names and not isinstance(outputs, dict):
+        loss = [loss.get(name) for name in names]
     is_one = not isinstance(loss, (dict, list, tuple))
     losses = [loss] * len(flat) if is_one else keras.tree.flatten(loss)
     found = []

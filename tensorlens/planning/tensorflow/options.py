@@ -196,7 +196,7 @@ class JitCompile(Option):
 
     def __init__(self, value: Any, program: Stage) -> None:
         super().__init__(value, program)
-        if program.estimated:
+        if program.estimated and value:
             raise CannotApply("jit_compile: XLA plans its memory when it compiles; measure it")
 
     @contextlib.contextmanager
