@@ -97,7 +97,7 @@ def dict_of(holder: Any) -> Any:
 
 def dict_getter(kind: type) -> Callable[[Any], Any]:
     """Return what gives the ``__dict__`` of an instance of a type, as :func:`dict_of` does."""
-    for base in mro(kind):
+    for base in _MRO(kind):
         found = vars_of_type(base).get("__dict__")
         if type(found) is GetSetDescriptorType:
             return found.__get__

@@ -10,7 +10,6 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from itertools import count
 from types import FunctionType
 from typing import Any
 
@@ -75,18 +74,14 @@ class Names:
 
     def attribute(self, parent: int, name: str) -> int:
         """Return a new node: ``parent.name``, or ``name`` where the parent's text is empty."""
-        return self._add(parent, ATTRIBUTE, self.number(attribute_text(name)))
-
-    def attributes(self, parents: Sequence[int], names: Sequence[str]) -> range:
-        """Return new nodes, ``parent.name`` for each of ``parents`` and ``names``, in order."""
-        first, numbers = len(self.parents), self._numbers
-        new = [name for name in dict.fromkeys(names) if name not in numbers]
-        numbers.update(zip(new, count(len(self.texts))))
-        self.texts += new
-        self.parents.extend(parents)
-        self.kinds.extend(array("b", [ATTRIBUTE]) * len(parents))
-        self.values.extend(map(numbers.__getitem__, names))
-        return range(first, len(self.parents))
+        number = self._numbers.get(name)
+        if number is None:
+            number = self.number(attribute_text(name))
+        # not by _add(): a large model has a hundred thousand
+        self.parents.append(parent)
+        self.kinds.append(ATTRIBUTE)
+        self.values.append(number)
+        return len(self.parents) - 1
 
     def below(self, node: int, copies: dict[int, int]) -> int:
         """Return a node that reads as ``node`` gone on from another one.

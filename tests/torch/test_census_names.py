@@ -377,17 +377,6 @@ class TestModels:
             "Sequential.0.inner": ("other", 16),
         }
 
-    def test_scripted(self):
-        since = Since()
-        model = torch.jit.script(nn.Sequential(nn.Linear(3, 4)))
-        adam = torch.optim.Adam(model.parameters())
-        model(torch.zeros(1, 3)).sum().backward()
-        adam.step()
-        found = since.sizes(model, adam)
-        assert found["0.weight"] == ("parameter", 48)
-        assert found["0.weight.grad"] == ("gradient", 48)
-        assert found["Adam.0.weight.exp_avg"] == ("optimizer", 48)
-
     def test_one_inside_itself(self):
         since = Since()
         model = nn.Linear(3, 2)

@@ -42,13 +42,13 @@ class FoundTensors:
     """Every tensor that could be found, as rows of :attr:`scan`."""
 
     def __init__(
-        self, tensors: list[Any], named: Naming, nodes: Sequence[Any], can_read: Callable[[], bool]
+        self, tensors: list[Any], naming: Naming, nodes: Sequence[Any], can_read: Callable[[], bool]
     ) -> None:
         """Find the rest, beginning from the heap's tensors.
 
         Args:
             tensors: the tensors of the heap; takes those that are found besides.
-            named: the tensors that have been named.
+            naming: the tensors that have been named.
             nodes: autograd's nodes of the heap.
             can_read: tells whether a node can be read now, see
                 :mod:`~tensorlens.frameworks.torch.census.exclusive_use`.
@@ -58,8 +58,8 @@ class FoundTensors:
         self.tensors = tensors
         """Those that come into Python only now among them, to live until the census is over."""
         self._rows = self.scan.add(self.tensors)
-        self.named = self._rows_of(named)
-        """The row of each tensor that has been named."""
+        self.given_rows = self._rows_of(naming)
+        """The row of each item of ``naming``."""
         self.parts: dict[int, list[tuple[int, TensorPart]]] = {}
         """Row of a tensor without plain storage to the rows of its parts."""
         self.nonleaf: dict[int, Any] = {}
@@ -90,13 +90,13 @@ class FoundTensors:
         self._rows.extend(rows)
         return rows
 
-    def _rows_of(self, named: Naming) -> array[int]:
-        rows = self.scan.rows_of(named.addresses) if named.items else array("i")
+    def _rows_of(self, naming: Naming) -> array[int]:
+        rows = self.scan.rows_of(naming.addresses) if naming.items else array("i")
         # the heap need not show them (gc.freeze)
         if rows and min(rows) < 0:
-            unknown = [item for item, row in zip(named.items, rows, strict=True) if row < 0]
+            unknown = [item for item, row in zip(naming.items, rows, strict=True) if row < 0]
             self._bring(unknown)
-            rows = self.scan.rows_of(named.addresses)
+            rows = self.scan.rows_of(naming.addresses)
         return rows
 
     def _having(self, flags: bytes) -> tuple[list[Any], array[int]]:

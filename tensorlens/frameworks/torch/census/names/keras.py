@@ -33,9 +33,9 @@ class KerasOwners:
     def __init__(self, naming: Naming, modules: ModulePaths) -> None:
         self._naming, self._modules = naming, modules
         self._roots: Sequence[CensusRoot] = ()
-        self._layers = LayerNames(naming.names, self._give)
+        self._layers = LayerNames(naming.names, self._add_value)
         self._optimizers = OptimizerNames(
-            naming.names, self._give, lambda variable: self._layers.given.get(id(variable))
+            naming.names, self._add_value, lambda variable: self._layers.given.get(id(variable))
         )
         self.of_weights: dict[int, tuple[str, ...]] = {}
         """Address of a weight to the parts of the path of its layer."""
@@ -49,8 +49,8 @@ class KerasOwners:
 
     def add_roots(self, roots: Sequence[CensusRoot]) -> list[CensusRoot]:
         """Name what given models hold, and layers in modules of torch; return the other roots."""
-        self._roots = [root for root in roots if _is_ours(root.item)]
-        others = [root for root in roots if not _is_ours(root.item)]
+        self._roots = [root for root in roots if _is_keras(root.item)]
+        others = [root for root in roots if not _is_keras(root.item)]
         for root in self._roots:
             self._note(layers_of(root.item))
         self._layers.add_roots(self._roots)
@@ -70,18 +70,18 @@ class KerasOwners:
         slots = self._optimizers.given
         self._layers.add_variables(each for each in variables if id(each) not in slots)
 
-    def without_ours(self, modules: Iterable[Any]) -> list[Any]:
+    def without_keras(self, modules: Iterable[Any]) -> list[Any]:
         """Return the modules that are neither layers nor hold the weights of one."""
         modules = list(modules)
         layers = [each for each in modules if is_layer(each)]
-        ours = {id(each) for each in layers}
-        ours.update(
+        of_keras = {id(each) for each in layers}
+        of_keras.update(
             id(held)
             for layer in layers
             for name, held in _submodules(layer)
             if name == "_torch_params"
         )
-        return [each for each in modules if id(each) not in ours]
+        return [each for each in modules if id(each) not in of_keras]
 
     def _note(self, layers: Iterable[Any]) -> None:
         """Give layers their paths, and what modules of torch they wrap names below them."""
@@ -93,12 +93,12 @@ class KerasOwners:
             for name, held in _submodules(layer):
                 if name != "_torch_params" and not is_layer(held):
                     below = self._naming.names.attribute(node, name)
-                    self._modules.add([held], [below], again=False)
+                    self._modules.add([held], [below], keeps_second=False)
 
-    def _give(self, variable: Any, node: int, role: Role) -> None:
+    def _add_value(self, variable: Any, node: int, role: Role) -> None:
         value = content_of(variable).get("_value")
         if issubclass(type(value), torch.Tensor):
-            self._naming.give(value, node, role, again=False)
+            self._naming.add(value, node, role, keeps_second=False)
             self.values.add(id(value))
             path = self._layers.layer_of.get(id(variable))
             if path is not None:
@@ -110,7 +110,7 @@ def is_layer(item: Any) -> bool:
     return issubclass(type(item), kinds.layer())
 
 
-def _is_ours(item: Any) -> bool:
+def _is_keras(item: Any) -> bool:
     return is_layer(item) or issubclass(type(item), kinds.optimizer())
 
 

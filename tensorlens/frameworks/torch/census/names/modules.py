@@ -6,9 +6,7 @@ access, which ``nn.Module`` answers itself.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, compress, starmap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,16 +14,17 @@ import torch
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.heap import attributes
 from tensorlens.heap.attributes import class_name
-from tensorlens.roles import ROLES
+from tensorlens.roles import Role
 
-_MOST_PATHS = 100_000
+_MAX_PATHS = 100_000
 """Modules that contain each other many times over have more paths than anyone would read."""
+_LEAVE = -1
+"""Stands for a node: everything below the module has been walked."""
 
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attributes by which torch.compile, FSDP and checkpoint wrappers hold their module."""
 
-_PARAMETER = ROLES.index("parameter")
-_ROLES = (("_parameters", _PARAMETER), ("_buffers", ROLES.index("buffer")))
+_REGISTRIES: tuple[tuple[str, Role], ...] = (("_parameters", "parameter"), ("_buffers", "buffer"))
 
 
 class ModulePaths:
@@ -36,109 +35,71 @@ class ModulePaths:
         self.paths: dict[int, int] = {}
         """Address of a module to the node of its first path."""
         self.modules: list[Any] = []
-        """The modules; one may be there again."""
-        self._nodes: list[int] = []
-        """The path of each of :attr:`modules`."""
-        self._held: list[tuple[list[Any], list[int], list[int]]] = []
-        """Tensors, the paths of the modules that they were met in, and their roles."""
+        """The modules; one with several paths is there as often."""
+        self._held: list[tuple[Any, Any]] = []
+        """``(module, parameter or buffer)``."""
 
-    def add(self, roots: Iterable[Any], prefixes: Iterable[int], *, again: bool = True) -> None:
-        """Name what modules and their submodules hold, each below the node of its own.
+    def add(
+        self, roots: Iterable[Any], prefixes: Iterable[int], *, keeps_second: bool = True
+    ) -> None:
+        """Name the tensors of modules and their submodules, below the node of each root.
 
-        A module that contains itself is not entered again on its own path. One met again on another
-        path is walked again: what it holds has a name by each. ``again`` gives a second name to
-        what has one: tied weights within the user's models.
+        A module that contains itself is not entered again on its own path. One that is met again on
+        another path is: what it holds has a name by each. With ``keeps_second`` both names are
+        kept: tied weights within the user's models.
         """
         for root, prefix in zip(roots, prefixes, strict=True):
-            self._walk(root, prefix, again)
+            self._walk(root, prefix, keeps_second)
 
     def note(self, module: Any, node: int) -> None:
-        """Give a module a path, and nothing to what it holds."""
+        """Give a module a path, without naming what it holds."""
         self.modules.append(module)
-        self._nodes.append(node)
         self.paths.setdefault(id(module), node)
 
     def users(self) -> Mapping[int, Sequence[Any]]:
-        """Return address of a parameter to the modules that have it, in the order they were met."""
-        modules = dict(zip(self._nodes, self.modules, strict=True))
-        found: dict[int, list[Any]] = {}
-        for item, node, role in chain.from_iterable(starmap(zip, self._held)):
-            if role == _PARAMETER:
-                several = found.setdefault(id(item), [])
-                if not any(known is modules[node] for known in several):
-                    several.append(modules[node])
-        return found
+        """Return the modules that have each tensor, by its address, in the order of the walk."""
+        found: dict[int, dict[int, Any]] = {}
+        for module, tensor in self._held:
+            found.setdefault(id(tensor), {}).setdefault(id(module), module)
+        return {address: list(several.values()) for address, several in found.items()}
 
-    def _walk(self, root: Any, prefix: int, again: bool) -> None:
-        # a large model has more entries than all else in the heap: no call of ours for each
-        names, dict_of = self._naming.names, _reader()
-        entries: list[tuple[str, Any]] = []
-        places: list[int] = []
-        roles: list[int] = []
-        parents: list[int] = []
-        texts: list[str] = []
-        wrapped: list[tuple[int, int]] = []
-        met, first = len(self.modules), len(names)
+    def _walk(self, root: Any, prefix: int, keeps_second: bool) -> None:
+        attribute, add = self._naming.names.attribute, self._naming.add
+        limit = len(self.modules) + _MAX_PATHS
+        inside: set[int] = set()
         # depth first, as named_parameters() goes: of tied weights the same name comes first
-        above = [(iter([("", root)]), prefix)]
-        inside = [0]
-        while above:
-            children, path = above[-1]
-            for name, module in children:
-                content = dict_of(module)
-                if not content or type(name) is not str or id(module) in inside:
-                    continue
-                node = path
-                if len(above) > 1:
-                    node = first + len(parents)
-                    parents.append(path)
-                    texts.append(name)
-                    if name in _WRAPPED:
-                        wrapped.append((node, path))
-                self.modules.append(module)
-                self._nodes.append(node)
-                for registry, role in _ROLES:
-                    held = content.get(registry)
-                    held = held if type(held) is dict else _plain(held)
-                    if held:
-                        entries += held.items()
-                        places += [node] * len(held)
-                        roles += [role] * len(held)
-                below = content.get("_modules")
-                below = below if type(below) is dict else _plain(below)
-                if below and len(self.modules) - met < _MOST_PATHS:
-                    above.append((iter([*below.items()]), node))
-                    inside.append(id(module))
-                    break
-            else:
-                above.pop()
-                inside.pop()
-        for module, node in zip(self.modules[met:], self._nodes[met:], strict=True):
-            self.paths.setdefault(id(module), node)
-        names.attributes(parents, texts)
-        for node, path in wrapped:
-            names.become(node, path)
-        tensor = torch.Tensor
-        chosen = [type(name) is str and issubclass(type(item), tensor) for name, item in entries]
-        if not all(chosen):
-            entries = [*compress(entries, chosen)]
-            places, roles = [*compress(places, chosen)], [*compress(roles, chosen)]
-        items = [item for _, item in entries]
-        self._held.append((items, places, roles))
-        given = names.attributes(places, [name for name, _ in entries])
-        self._naming.give_all(items, given, roles, again=again)
+        waiting = [(root, prefix)]
+        while waiting:
+            module, node = waiting.pop()
+            if node == _LEAVE:
+                inside.discard(id(module))
+                continue
+            content = instance_dict(module)
+            if content is None or id(module) in inside:
+                continue
+            self.note(module, node)
+            for registry, role in _REGISTRIES:
+                for name, item in entries(dict.get(content, registry)):
+                    if type(name) is str and issubclass(type(item), torch.Tensor):
+                        add(item, attribute(node, name), role, keeps_second=keeps_second)
+                        self._held.append((module, item))
+            children = entries(dict.get(content, "_modules"))
+            if children and len(self.modules) < limit:
+                inside.add(id(module))
+                waiting.append((module, _LEAVE))
+                waiting += (
+                    (child, node if name in _WRAPPED else attribute(node, name))
+                    for name, child in reversed(children)
+                    if type(name) is str and child is not None
+                )
 
 
 def outermost(modules: Sequence[Any]) -> list[Any]:
     """Return the modules that are not inside another of them, in order."""
     inside: set[int] = set()
-    dict_of = _reader()
     for module in modules:
-        children = dict_of(module).get("_modules")
-        children = children if type(children) is dict else _plain(children)
-        if children:  # most have none
-            # copied in one step: another thread may add to it
-            inside.update(id(each) for each in [*children.values()] if each is not module)
+        children = entries(dict.get(instance_dict(module) or {}, "_modules"))
+        inside.update(id(each) for _, each in children if each is not module)
     return [module for module in modules if id(module) not in inside]
 
 
@@ -151,38 +112,12 @@ def instance_dict(item: Any) -> dict[str, Any] | None:
 def model_name(module: Any) -> str:
     """Return the name of a module's class, of a wrapper's that of the module it stands for."""
     for name in _WRAPPED:
-        registry: Any = (instance_dict(module) or {}).get("_modules")
+        registry: Any = dict.get(instance_dict(module) or {}, "_modules")
         if issubclass(type(registry), dict):
             module = dict.get(registry, name, module)
     return class_name(module)
 
 
-def _reader() -> Callable[[Any], dict[str, Any]]:
-    """Return :func:`instance_dict` for many objects of few types; empty for what has none."""
-    getters: dict[int, Callable[[Any], Any]] = {}
-
-    def read(item: Any) -> dict[str, Any]:
-        kind = id(type(item))
-        if kind not in getters:
-            getters[kind] = attributes.dict_getter(type(item))
-        content = getters[kind](item)
-        if type(content) is dict:
-            return content
-        return dict.copy(content) if issubclass(type(content), dict) else {}
-
-    return read
-
-
-def _plain(registry: Any) -> dict[str, Any]:
-    """Return a registry of a module that is no plain dict as one; it may be a scripted module's."""
-    if issubclass(type(registry), dict):
-        return dict(dict.items(registry))
-    return dict(registry.items()) if _is_scripted(registry) else {}
-
-
-def _is_scripted(registry: Any) -> bool:
-    if registry is None:
-        return False
-    scripts = sys.modules.get("torch.jit._script")
-    kind = getattr(scripts, "OrderedDictWrapper", None)
-    return isinstance(kind, type) and issubclass(type(registry), kind)
+def entries(value: Any) -> list[tuple[Any, Any]]:
+    """Return the items of a dict, without running methods of its subclass; empty for others."""
+    return list(dict.items(value)) if issubclass(type(value), dict) else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 from tensorlens.frameworks.torch.census.graph import Saved
@@ -57,10 +58,6 @@ class NamedRows:
         self._loose: set[int] = set()
         """Roots of the names of objects that no variable leads to."""
         self._dependants = {row for row, _, _, _ in self._links}
-        scan = found.scan
-        self._gradients = [*zip(scan.owners, scan.gradients, strict=True)]
-        """``(row, row of its gradient)`` of the gradients without a name."""
-        self._dependants.update(scan.gradients)
         self._apply_given()
         self._apply_roles()
         self._name_dependants()
@@ -71,14 +68,14 @@ class NamedRows:
 
     def _apply_given(self) -> None:
         naming, nodes, roles = self._owners.naming, self.node, self.role
-        columns = self._found.named, naming.nodes, naming.roles, naming.again
-        for row, node, role, again in zip(*columns, strict=True):
+        columns = self._found.given_rows, naming.nodes, naming.roles, naming.keeps_second
+        for row, node, role, keeps_second in zip(*columns, strict=True):
             if row < 0:
                 continue
             if nodes[row] < 0:
                 nodes[row] = node
                 roles[row] = role
-            elif again:
+            elif keeps_second:
                 self.more[row] = (*self.more.get(row, (nodes[row],)), node)
 
     def _apply_roles(self) -> None:
@@ -169,7 +166,7 @@ class NamedRows:
         """Return the nodes that saved a parameter, each with the path of the module using it."""
         found, addresses = self._found, self._owners.naming.addresses
         owners: dict[int, int] = {}
-        for address, row in zip(addresses, found.named, strict=True):
+        for address, row in zip(addresses, found.given_rows, strict=True):
             if row >= 0 and address in users and found.scan.first[row] in found.saved:
                 owners.setdefault(found.scan.first[row], address)
         savers: dict[Any, Path] = {}
@@ -250,20 +247,9 @@ class NamedRows:
         """Name gradients and parts after what they belong to, where that has a name."""
         before = -1
         # the gradient of a sharded parameter has parts: what it is named after waits, too
-        while len(self._links) + len(self._gradients) != before:
-            before = len(self._links) + len(self._gradients)
+        while len(self._links) != before:
+            before = len(self._links)
             self._links = [link for link in self._links if not self._name_after(*link)]
-            self._name_gradients()
-
-    def _name_gradients(self) -> None:
-        """Name gradients after what they belong to, all at once: there may be many."""
-        node, pairs = self.node, self._gradients
-        ready = [(owner, row) for owner, row in pairs if node[row] < 0 <= node[owner]]
-        named = self.names.attributes([node[owner] for owner, _ in ready], ["grad"] * len(ready))
-        # of two that share a gradient the first names it
-        for number, (_, row) in zip(reversed(named), reversed(ready), strict=True):
-            node[row] = number
-        self._gradients = [pair for pair in pairs if node[pair[1]] < 0]
 
     def _name_after(self, row: int, owner: int, suffix: str, note: str | None) -> bool:
         """Name a row after its owner; return whether that is done."""
@@ -289,3 +275,5 @@ def _links(found: FoundTensors) -> Iterator[tuple[int, int, str, str | None]]:
         for row, part in parts:
             if row >= 0:
                 yield row, owner, part.name, part.note
+    owners, gradients = found.scan.owners, found.scan.gradients
+    yield from zip(gradients, owners, repeat("grad"), repeat(None))

@@ -22,34 +22,22 @@ class Naming:
     def __init__(self, names: Names) -> None:
         self.names = names
         self.items: list[Any] = []
-        """The objects: some came into Python only now, and must live on until the end.
-
-        One may be there again.
-        """
+        """The objects, kept alive until the census ends; one with two names is there twice."""
         self.nodes = array("i")
-        """The name that each was given."""
+        """The name of each item."""
         self.roles = array("b")
-        """The number of the role that came with each node."""
-        self.again = array("b")
-        """Whether a node is kept beside the first of its object: tied weights."""
+        """The role of each item, as an index of :data:`~tensorlens.roles.ROLES`."""
+        self.keeps_second = array("b")
+        """Whether the name is kept beside an earlier one of the same object: tied weights."""
         self._first: dict[int, int] = {}
         self._looked_up = 0
 
-    def give(self, item: Any, node: int, role: Role, *, again: bool = True) -> None:
-        """Name an object; ``again`` keeps a second name beside its first."""
+    def add(self, item: Any, node: int, role: Role, keeps_second: bool = True) -> None:
+        """Name an object; ``keeps_second`` keeps this name beside an earlier one."""
         self.items.append(item)
         self.nodes.append(node)
         self.roles.append(_NUMBERS[role])
-        self.again.append(again)
-
-    def give_all(
-        self, items: Sequence[Any], nodes: Sequence[int], roles: Sequence[int], *, again: bool
-    ) -> None:
-        """Name objects in order; ``roles`` are numbers."""
-        self.items += items
-        self.nodes.extend(nodes)
-        self.roles.extend(roles)
-        self.again.extend(array("b", [again]) * len(items))
+        self.keeps_second.append(keeps_second)
 
     @property
     def addresses(self) -> array[int]:

@@ -19,6 +19,7 @@ from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_us
 from tensorlens.frameworks.torch.census.names.labels import Path, Users
 from tensorlens.frameworks.torch.census.names.modules import (
     ModulePaths,
+    entries,
     instance_dict,
     model_name,
     outermost,
@@ -28,11 +29,9 @@ from tensorlens.frameworks.torch.census.reducer_buckets import reducer_buckets
 from tensorlens.heap.attributes import class_name
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, DistinctTexts, Names
-from tensorlens.roles import ROLES
 
-_DEEPEST = 16
+_MAX_DEPTH = 16
 """Containers in an optimizer's state that are looked into."""
-_OPTIMIZER = ROLES.index("optimizer")
 _NOTHING = (int, float, bool, str, type(None))
 _EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 _OF_METHOD = re.compile(r"closure of .*: self")
@@ -73,7 +72,7 @@ class Owners:
                 self._optimizers.append(root)
             elif issubclass(kind, torch.Tensor):
                 node = self.naming.names.text(root.name or "tensor")
-                self.naming.give(root.item, node, "other")
+                self.naming.add(root.item, node, "other")
             elif not issubclass(kind, torch.nn.Module):
                 self.places[id(root.item)] = root.name or class_name(root.item)
 
@@ -86,13 +85,13 @@ class Owners:
             if not text:
                 self.home = model_name(root.item)
             nodes.append(self.naming.names.text(distinct.next(text)))
-        first = len(self.naming.again)
+        first = len(self.naming.keeps_second)
         self.modules.add([root.item for root in roots], nodes)
         if self.keras is not None:
             # a module of torch has a second name for the weights of layers in it
-            for index in range(first, len(self.naming.again)):
+            for index in range(first, len(self.naming.keeps_second)):
                 if id(self.naming.items[index]) in self.keras.values:
-                    self.naming.again[index] = False
+                    self.naming.keeps_second[index] = False
 
     def add_keras(self, objects: list[Any]) -> None:
         """Name what Keras's layers and optimizers among the heap's objects hold."""
@@ -104,11 +103,11 @@ class Owners:
         """Name what the heap's other modules hold, and what all optimizers hold."""
         known, names = self.modules.paths, self.naming.names
         if self.keras is not None:
-            modules = self.keras.without_ours(modules)
+            modules = self.keras.without_keras(modules)
         unknown = [item for item in modules if id(item) not in known] if known else list(modules)
         roots = first_seen.ordered(outermost(unknown))
         nodes = [names.open_text(model_name(module)) for module in roots]
-        self.modules.add(roots, nodes, again=False)
+        self.modules.add(roots, nodes, keeps_second=False)
         self.nameless.extend(zip(roots, nodes, strict=True))
         self._add_reducers(modules)
         for root in self._optimizers:
@@ -121,7 +120,7 @@ class Owners:
         for module, index, bucket in reducer_buckets(modules):
             node = names.attribute(self.modules.paths[id(module)], "reducer")
             node = names.index(names.attribute(node, "buckets"), index)
-            self.naming.give(bucket, node, "gradient", again=False)
+            self.naming.add(bucket, node, "gradient", keeps_second=False)
 
     def settle(self, node: int, found: int) -> None:
         """Give a module of :attr:`nameless` its name, and what optimizers say of it likewise.
@@ -231,43 +230,46 @@ class OptimizerNaming:
     def _add_state(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
         names, copies = self._naming.names, {-1: prefix}
         given = self._naming.first_nodes()
-        entries: list[tuple[Any, Any]] = []
-        owners: list[int] = []
-        for key, state in _entries(content):
+        waiting: list[tuple[Any, int, int]] = []
+        for key, state in entries(content):
             if issubclass(type(key), torch.Tensor):
                 path = parameters.get(id(key), given.get(id(key)))
                 node = prefix if path is None else names.below(path, copies)
             else:
                 node = names.key(prefix, key)
-            if type(state) is dict:
-                held = [*state.items()]
-                entries += held
-                owners += [node] * len(held)
-            else:
-                self._walk(state, node)
-        # most are plain tensors by plain names, such as exp_avg: these are named a slot at a time
-        slots: dict[str, tuple[list[Any], list[int]]] = {}
-        for (key, item), node in zip(entries, owners, strict=True):
-            if type(item) is torch.Tensor and type(key) is str:
-                if key not in slots:
-                    slots[key] = [], []
-                items, parents = slots[key]
-                items.append(item)
-                parents.append(node)
-            elif type(item) not in _NOTHING:
-                self._walk(item, self._below(node, key))
-        for key, (items, parents) in slots.items():
-            nodes: Sequence[int]
-            if key.isidentifier():
-                nodes = names.attributes(parents, [key] * len(parents))
-            else:
-                nodes = [names.key(parent, key) for parent in parents]
-            self._naming.give_all(items, nodes, [_OPTIMIZER] * len(items), again=False)
+            waiting.append((state, node, 0))
+        waiting.reverse()
+        add, tensor = self._naming.add, torch.Tensor
+        while waiting:
+            state, node, depth = waiting.pop()
+            if issubclass(type(state), tensor):
+                add(state, node, "optimizer", False)
+            elif depth <= _MAX_DEPTH:
+                for item, below in self._items(state, node):
+                    if issubclass(type(item), tensor):
+                        add(item, below, "optimizer", False)
+                    else:
+                        waiting.append((item, below, depth + 1))
 
-    def _below(self, node: int, key: Any) -> int:
-        names = self._naming.names
-        is_name = type(key) is str and key.isidentifier()
-        return names.attribute(node, key) if is_name else names.key(node, key)
+    def _items(self, container: Any, node: int) -> list[tuple[Any, int]]:
+        """Return what a dict, list, tuple or deque holds, and the names of it; no plain values."""
+        names, attribute = self._naming.names, self._naming.names.attribute
+        if issubclass(type(container), dict):
+            return [
+                (
+                    item,
+                    attribute(node, key)
+                    if type(key) is str and key.isidentifier()
+                    else names.key(node, key),
+                )
+                for key, item in entries(container)
+                if type(item) not in _NOTHING
+            ]
+        return [
+            (item, names.index(node, index))
+            for index, item in _sequence(container)
+            if type(item) not in _NOTHING
+        ]
 
     def _prefix(self, optimizer: Any, name: str | None) -> int:
         text = self._distinct.next(name or class_name(optimizer))
@@ -287,29 +289,8 @@ class OptimizerNaming:
                 if issubclass(type(parameter), torch.Tensor) and id(parameter) not in known:
                     given[id(parameter)] = names.index(path, position)
                     below = names.below(given[id(parameter)], {-1: prefix})
-                    self._naming.give(parameter, below, "parameter")
+                    self._naming.add(parameter, below, "parameter")
         return given
-
-    def _walk(self, value: Any, node: int, depth: int = 0) -> None:
-        names, give = self._naming.names, self._naming.give
-        if issubclass(type(value), torch.Tensor):
-            give(value, node, "optimizer", again=False)
-        elif depth > _DEEPEST:
-            return
-        elif issubclass(type(value), dict):
-            for key, item in _entries(value):
-                if type(item) in _NOTHING:
-                    continue
-                self._walk(item, self._below(node, key), depth=depth + 1)
-        else:
-            for index, item in _sequence(value):
-                if type(item) not in _NOTHING:
-                    self._walk(item, names.index(node, index), depth=depth + 1)
-
-
-def _entries(value: Any) -> list[tuple[Any, Any]]:
-    # read as the dict it is: a defaultdict's or a subclass's own methods are not run
-    return list(dict.items(value)) if issubclass(type(value), dict) else []
 
 
 def _sequence(value: Any) -> Iterator[tuple[int, Any]]:
