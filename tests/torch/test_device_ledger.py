@@ -16,7 +16,6 @@ from tensorlens.frameworks.torch import (  # noqa: E402
     Accelerators,
     cuda_blocks,
     device_ledgers,
-    ledgers_of,
 )
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -144,7 +143,7 @@ def table_of(*storages, aliases=()):
 
 
 def ledgers(torch_, *storages, **options):
-    return ledgers_of(table_of(*storages, **options), torch_, Accelerators(torch_))
+    return device_ledgers(table_of(*storages, **options), Accelerators(torch_))
 
 
 def terms(ledger):
@@ -526,7 +525,7 @@ def test_peaks_stay_as_they_are():
     torch_ = cuda(backend="cudaMallocAsync", stats=(4000, 2 * MIB))
     devices = Accelerators(torch_)
     devices.device_counter("cuda:0")
-    ledgers_of(table_of(), torch_, devices)  # the stub's reset raises
+    device_ledgers(table_of(), devices)  # the stub's reset raises
     assert torch_._C._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"] == 4007
 
 

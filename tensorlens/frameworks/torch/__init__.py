@@ -54,7 +54,7 @@ attach(
         "accelerators": ("Accelerators",),
         "backends": ("Cuda",),
         "census.cuda_blocks": (),
-        "census.device_ledger": ("device_ledgers", "ledgers_of"),
+        "census.device_ledger": ("device_ledgers",),
         "census.exclusive_use": (),
         "census.findings": (),
         "census.graph": ("graphs_kept",),

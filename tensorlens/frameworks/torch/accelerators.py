@@ -220,13 +220,12 @@ def kind_and_index(device: str) -> tuple[str, int]:
     return kind, int(index or 0)
 
 
-_here = Accelerators(_torch)
+here = Accelerators(_torch)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_here.forget_use)
+    os.register_at_fork(after_in_child=here.forget_use)
 
-has_accelerators = _here.has_accelerators
-used_devices = _here.used_devices
-device_counter = _here.device_counter
-device_name = _here.device_name
-canonical = _here.canonical
-backends = _here.backends
+has_accelerators = here.has_accelerators
+used_devices = here.used_devices
+device_counter = here.device_counter
+device_name = here.device_name
+backends = here.backends

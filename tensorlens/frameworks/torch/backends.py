@@ -8,9 +8,11 @@ torch 2.13 unless a comment names another version.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN
@@ -22,6 +24,20 @@ from tensorlens.native.build import NativeUnavailable
 # than 1 MiB of it would be left (c10/cuda/CUDACachingAllocator.cpp), so a figure can exceed the
 # request by more than the rounding
 _ROUNDED = "exact as torch rounds: multiples of 512 B"
+DRIVER = {
+    "other": "in use on the device beside what is reserved here: contexts, kernels and libraries' "
+    "own memory, and other processes",
+    "driver_used": "in use on the device by all processes, as the driver tells: total less free",
+    "driver_total": "what the device has, as the driver tells",
+}
+_METAL = {
+    "other": "what Metal has given this process beside what is reserved here: MPSGraph and kernels",
+    "driver_used": "what Metal has given this process; it does not tell of others",
+    "driver_total": "the most that Metal recommends to use",
+}
+CUBLAS_WORKSPACES = ((2 * 4096 + 8 * 16) << 10, (8 * 4096) << 10)
+"""Bytes of a handle's workspace, the small and the large one: ``parseChosenWorkspaceSize`` of
+``aten/src/ATen/cuda/CublasHandlePool.cpp``."""
 _OF_ACCELERATOR = ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats")
 
 
@@ -43,6 +59,11 @@ class Backend:
     """What ``torch._C`` has, and is true, where torch was built with it."""
     discovery = ""
     """What tells the number of devices without initialising any, of its module."""
+
+    driver_explanations: Mapping[str, str] = DRIVER
+    """What the driver's figures mean, by field of a ledger."""
+    workspaces: Set[int] = frozenset()
+    """Sizes in bytes that a library's workspace is known to have."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -144,6 +165,28 @@ class Backend:
             found = take()
         return found
 
+    def require_context(self, index: int) -> None:
+        """Pass if asking the driver changes nothing.
+
+        Raises:
+            LookupError: the driver would make a context, or end what is being recorded.
+        """
+        if not self.in_use(index):
+            raise LookupError(f"this process has not used {self.spell(index)}")
+
+    def driver_figures(self, index: int) -> tuple[int, int]:
+        """Return the bytes that all processes use on a device, and the bytes it has.
+
+        Raises:
+            LookupError: the backend does not tell.
+        """
+        ask = getattr(self.module, "mem_get_info", None)
+        if ask is None:
+            what = f"the memory of {self.name} devices"
+            raise LookupError(f"this torch does not tell {what}: upgrade torch")
+        free, total = ask(index)
+        return int(total) - int(free), int(total)
+
     def install(self) -> None:
         """Make the user's own peak statistics survive our reads."""
         if self._level is not None or self.statistics is None:
@@ -182,6 +225,7 @@ class Cuda(Backend):
         self.statistics = self._own_statistics()
         self._is_rocm = bool(getattr(torch.version, "hip", None))
         self.discovery = "_device_count_amdsmi" if self._is_rocm else "_device_count_nvml"
+        self.workspaces = frozenset(() if self._is_rocm else CUBLAS_WORKSPACES)
         # Asks the driver about a context without creating one. Asked before torch is ready it
         # would initialise the driver (at::cuda::device_count). Bound directly: with eight
         # devices visible it is asked for seven of them at every profiled line.
@@ -202,6 +246,46 @@ class Cuda(Backend):
     def reports_blocks(self) -> bool:
         """Tell whether its allocator reports each block to torch as it comes and goes."""
         return self._allocator() == "native"
+
+    def require_context(self, index: int) -> None:
+        """Pass if asking the driver changes nothing; a graph that is captured would end."""
+        super().require_context(index)
+        # the next question makes a context on the current device (c10/cuda/CUDAGraphsC10Utils.h:
+        # currentStreamCaptureStatusMayInitCtx); without one nothing is captured
+        if self.in_use(self.current()) and self.module.is_current_stream_capturing():
+            raise LookupError("a CUDA graph is being captured, which asking the driver could end")
+
+    def process_bytes(self, index: int) -> int:
+        """Return the bytes this process has on a CUDA device, its context included.
+
+        Raises:
+            LookupError: NVML is not installed, or does not tell.
+        """
+        if self._is_rocm:
+            raise LookupError("ROCm's drivers are not asked for the memory of a process")
+        try:
+            pynvml = importlib.import_module("pynvml")
+        except ImportError:
+            raise LookupError("needs NVML's Python bindings: pip install nvidia-ml-py") from None
+        # NVML numbers devices otherwise than CUDA does, and knows nothing of CUDA_VISIBLE_DEVICES
+        uuid = self.module.get_device_properties(index).uuid
+        pynvml.nvmlInit()
+        try:
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            except pynvml.NVMLError:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+            processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        finally:
+            pynvml.nvmlShutdown()
+        sizes = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+        if not sizes:
+            raise LookupError(
+                "NVML does not list this process: in a container it has another number there"
+            )
+        if sizes[0] is None:
+            raise LookupError("this driver does not tell NVML the memory of a process (WDDM)")
+        return int(sizes[0])
 
     def _allocator(self) -> str:
         try:
@@ -232,6 +316,7 @@ class Mps(Backend):
     device_type = 13
     is_numbered = False
     build = "a Mac with Apple silicon"
+    driver_explanations = _METAL
     mark = "_has_mps"
 
     def __init__(self, torch: Any) -> None:
@@ -287,6 +372,11 @@ class Mps(Backend):
         c_module = self.torch._C
         allocated = int(c_module._mps_currentAllocatedMemory())
         return allocated, UNKNOWN, int(c_module._mps_driverAllocatedMemory())
+
+    def driver_figures(self, index: int) -> tuple[int, int]:
+        """Return the bytes that this process has, and what Metal recommends as the most."""
+        module = self.module
+        return int(module.driver_allocated_memory()), int(module.recommended_max_memory())
 
 
 KINDS: tuple[type[Backend], ...] = (Cuda, Xpu, Mps)

@@ -26,10 +26,6 @@ Segment = Mapping[str, Any]
 LARGEST = 100
 """How many unnamed blocks are described."""
 
-CUBLAS_WORKSPACES = ((2 * 4096 + 8 * 16) << 10, (8 * 4096) << 10)
-"""Bytes of a handle's workspace, the small and the large one: ``parseChosenWorkspaceSize`` of
-``aten/src/ATen/cuda/CublasHandlePool.cpp``."""
-
 _ALLOCATED = "active_allocated"
 _FREE = "inactive"
 _SHARED_POOL = (0, 0)

@@ -8,16 +8,15 @@ records one (``c10/cuda/CUDACachingAllocator.cpp``).
 from __future__ import annotations
 
 import functools
-import importlib
-import os
 from collections.abc import Callable
 from typing import Any
 
-import torch as _torch
-
 from tensorlens.frameworks.host.ledger import balanced, difference
 from tensorlens.frameworks.torch import accelerators
-from tensorlens.frameworks.torch.census.cuda_blocks import CUBLAS_WORKSPACES, Range, account
+from tensorlens.frameworks.torch.accelerators import Accelerators
+from tensorlens.frameworks.torch.backends import DRIVER, Cuda
+from tensorlens.frameworks.torch.census.cuda_blocks import Range, account
+from tensorlens.guards import first_line
 from tensorlens.records.ledger import Ledger, Part
 from tensorlens.records.tensors import TensorTable
 
@@ -38,28 +37,6 @@ _BY_STATISTICS = {
     "reserved": "what the allocator holds from the driver, as its statistics tell",
     "cached": "of it, what is not handed out: kept for later requests",
 }
-_DRIVER = {
-    "other": "in use on the device beside what is reserved here: contexts, kernels and libraries' "
-    "own memory, and other processes",
-    "driver_used": "in use on the device by all processes, as the driver tells: total less free",
-    "driver_total": "what the device has, as the driver tells",
-}
-_METAL = {
-    "other": "what Metal has given this process beside what is reserved here: MPSGraph and kernels",
-    "driver_used": "what Metal has given this process; it does not tell of others",
-    "driver_total": "the most that Metal recommends to use",
-}
-
-
-def _explanations(kind: str, no_blocks: str | None) -> dict[str, str]:
-    """Return one line for each figure; ``no_blocks`` is why blocks are not known, or None."""
-    found = {**_BY_BLOCK, **(_METAL if kind == "mps" else _DRIVER)}
-    if no_blocks is not None:
-        found |= _BY_STATISTICS
-        found["unnamed"] += f"; no block is listed: {no_blocks}"
-    return found
-
-
 _PARTS = {
     "outside": (
         "tensors outside of the allocator",
@@ -78,35 +55,25 @@ _PARTS = {
 _NOT_OURS = ("cpu", "meta")
 
 
-def device_ledgers(table: TensorTable) -> dict[str, Ledger]:
+def device_ledgers(
+    table: TensorTable, devices: Accelerators = accelerators.here
+) -> dict[str, Ledger]:
     """Return a ledger for each accelerator that is in use or has tensors in the table.
 
     A figure that cannot be had is None and has its reason in ``Ledger.missing``. Where torch
-    tells each block (CUDA, ROCm, XPU), ``named`` is the size of the blocks that the table's
-    storages lie in; elsewhere it is the bytes of the storages. Raises nothing.
-    """
-    return ledgers_of(table, _torch, accelerators)
-
-
-def ledgers_of(table: TensorTable, torch: Any, devices: Any) -> dict[str, Ledger]:
-    """Return :func:`device_ledgers` of some torch.
-
-    Args:
-        table: the tensors.
-        torch: the torch module, or what stands in for it in a test.
-        devices: an :class:`~tensorlens.frameworks.torch.accelerators.Accelerators` of it.
+    lists blocks (CUDA, ROCm, XPU), ``named`` is the size of the blocks that the table's storages
+    lie in; elsewhere it is the bytes of the storages. Raises nothing.
     """
     storages = _storages(table, devices)
     # of all devices of a backend, read once
     segments = functools.cache(lambda kind: devices.backends[kind].segments())
     names = dict.fromkeys((*devices.used_devices(), *storages))
     return {
-        name: _Device(torch, devices, name, storages.get(name, []), segments).ledger()
-        for name in names
+        name: _Device(devices, name, storages.get(name, []), segments).ledger() for name in names
     }
 
 
-def _storages(table: TensorTable, devices: Any) -> dict[str, list[Range]]:
+def _storages(table: TensorTable, devices: Accelerators) -> dict[str, list[Range]]:
     storages: dict[str, list[Range]] = {}
     places = [
         None
@@ -124,7 +91,7 @@ def _storages(table: TensorTable, devices: Any) -> dict[str, list[Range]]:
     return storages
 
 
-def _spelled(devices: Any, name: str) -> str:
+def _spelled(devices: Accelerators, name: str) -> str:
     try:
         return str(devices.canonical(name))
     except Exception:  # a backend from outside torch
@@ -136,15 +103,14 @@ class _Device:
 
     def __init__(
         self,
-        torch: Any,
-        devices: Any,
+        devices: Accelerators,
         name: str,
         storages: list[Range],
         segments: Callable[[str], Any],
     ) -> None:
-        self._torch, self._devices, self._name = torch, devices, name
+        self._devices, self._name = devices, name
         self._kind, self._index = accelerators.kind_and_index(name)
-        self._backend = devices.backends.get(self._kind)
+        self._backend: Any = devices.backends.get(self._kind)
         self._storages, self._segments = storages, segments
         self._no_blocks: str | None = "the allocator was not asked"
         self._figures: dict[str, Any] = {"named": _total(storages), "allocated": None}
@@ -166,10 +132,17 @@ class _Device:
             *self._described(),
             missing=self._missing,
             parts=tuple(self._parts),
-            explanations=_explanations(self._kind, self._no_blocks),
+            explanations=self._explanations(),
             **self._figures,
         )
         return balanced(ledger)
+
+    def _explanations(self) -> dict[str, str]:
+        driver = DRIVER if self._backend is None else self._backend.driver_explanations
+        if self._no_blocks is None:
+            return {**_BY_BLOCK, **driver}
+        unnamed = f"{_BY_STATISTICS['unnamed']}; no block is listed: {self._no_blocks}"
+        return {**_BY_STATISTICS, **driver, "unnamed": unnamed}
 
     def _lack(self, reason: str, *names: str) -> None:
         """Note why figures cannot be had; the first reason stays."""
@@ -186,7 +159,7 @@ class _Device:
             if self._backend.forked():
                 return f"{self._kind} cannot be used in a forked process"
         except Exception as error:
-            return _line(error)
+            return first_line(error)
         return f"this process has not initialised {self._kind}"
 
     def _described(self) -> tuple[str, str]:
@@ -197,13 +170,11 @@ class _Device:
         return counter.source, counter.precision
 
     def _read_allocator(self) -> None:
-        nvidia = self._kind == "cuda" and not getattr(self._torch.version, "hip", None)
-        workspaces = frozenset(CUBLAS_WORKSPACES if nvidia else ())
         try:
             segments = self._segments(self._kind)
-            found = account(segments, self._index, self._storages, workspaces)
+            found = account(segments, self._index, self._storages, self._backend.workspaces)
         except Exception as error:  # an allocator may count its bytes and not tell its blocks
-            self._no_blocks = _line(error)
+            self._no_blocks = first_line(error)
             self._read_statistics()
             return
         self._no_blocks = None
@@ -221,42 +192,30 @@ class _Device:
             allocated, _, reserved = read(self._index)
             self._figures |= {"allocated": allocated, "reserved": reserved}
         except Exception as error:
-            self._lack(_line(error), "allocated", "reserved")
+            self._lack(first_line(error), "allocated", "reserved")
 
     def _read_driver(self) -> None:
         try:
-            self._require_use()
-            used, total = _driver_figures(self._torch, self._kind, self._index)
+            self._backend.require_context(self._index)
+            used, total = self._backend.driver_figures(self._index)
             self._figures |= {"driver_used": used, "driver_total": total}
         except Exception as error:
-            self._lack(_line(error), "driver_used", "driver_total")
-
-    def _require_use(self) -> None:
-        """Pass if asking the driver changes nothing; raises LookupError."""
-        # the driver would make a context on a device that has none
-        if not self._backend.in_use(self._index):
-            raise LookupError(f"this process has not used {self._name}")
-        if self._kind != "cuda" or not self._backend.in_use(self._backend.current()):
-            # the next question would make one too (c10/cuda/CUDAGraphsC10Utils.h:
-            # currentStreamCaptureStatusMayInitCtx), and without one nothing is captured here
-            return
-        if self._torch.cuda.is_current_stream_capturing():
-            raise LookupError("a CUDA graph is being captured, which asking the driver could end")
+            self._lack(first_line(error), "driver_used", "driver_total")
 
     def _add_process(self) -> None:
         """Split ``other`` between this process and everything else."""
         reserved = self._figures.get("reserved")
         other = difference(self._figures.get("driver_used"), reserved)
-        if self._kind != "cuda" or other is None or reserved is None:
+        if not isinstance(self._backend, Cuda) or other is None or reserved is None:
             return
         context: int | None = None
         try:
-            process = _process_bytes(self._torch, self._index)
+            process = self._backend.process_bytes(self._index)
             if not reserved <= process <= reserved + other:
                 raise LookupError(f"{process:,} B for this process do not fit the driver's figures")
             context = process - reserved
         except Exception as error:
-            self._lack(_line(error), "context", "other_processes")
+            self._lack(first_line(error), "context", "other_processes")
         self._add_part("context", context)
         self._add_part("other_processes", None if context is None else other - context)
 
@@ -265,66 +224,9 @@ class _Device:
         self._parts.append(Part("other", key, label, nbytes, explanation))
 
 
-def _driver_figures(torch: Any, kind: str, index: int) -> tuple[int, int]:
-    """Return the bytes in use on a device and the bytes it has; asked only when it is in use.
-
-    Of CUDA, ROCm and XPU these are of all processes. Metal tells what this process has, and
-    what it recommends as the most (``torch/mps/__init__.py``, 2.13).
-
-    Raises:
-        LookupError: the backend does not tell.
-    """
-    if kind == "mps":
-        return int(torch.mps.driver_allocated_memory()), int(torch.mps.recommended_max_memory())
-    ask = getattr(getattr(torch, kind), "mem_get_info", None)
-    if ask is None:
-        raise LookupError(f"this torch does not tell the memory of {kind} devices: upgrade torch")
-    free, total = ask(index)
-    return int(total) - int(free), int(total)
-
-
-def _process_bytes(torch: Any, index: int) -> int:
-    """Return the bytes this process has on a CUDA device, its context included.
-
-    Raises:
-        LookupError: NVML is not installed, or does not tell.
-    """
-    if getattr(torch.version, "hip", None):
-        raise LookupError("ROCm's drivers are not asked for the memory of a process")
-    try:
-        pynvml = importlib.import_module("pynvml")
-    except ImportError:
-        raise LookupError("needs NVML's Python bindings: pip install nvidia-ml-py") from None
-    # NVML numbers devices otherwise than CUDA does, and knows nothing of CUDA_VISIBLE_DEVICES
-    uuid = torch.cuda.get_device_properties(index).uuid
-    pynvml.nvmlInit()
-    try:
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        except pynvml.NVMLError:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    finally:
-        pynvml.nvmlShutdown()
-    sizes = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
-    if not sizes:
-        raise LookupError(
-            "NVML does not list this process: in a container it has another number there"
-        )
-    if sizes[0] is None:
-        raise LookupError("this driver does not tell NVML the memory of a process (WDDM)")
-    return int(sizes[0])
-
-
 def _total(storages: list[Range]) -> int:
     # on MPS an address is that of a Metal buffer's object, so that ranges mean nothing there
     largest: dict[int, int] = {}
     for start, end in storages:
         largest[start] = max(end - start, largest.get(start, 0))
     return sum(largest.values())
-
-
-def _line(error: Exception) -> str:
-    text = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
-    lines = text.strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.cuda_blocks import CUBLAS_WORKSPACES
+from tensorlens.frameworks.torch.backends import CUBLAS_WORKSPACES
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.operators import Call, Rule
 from tensorlens.planning.torch.memory.scratch import Scratch
