@@ -209,12 +209,11 @@ class Recording(Document):
     def without_source(self) -> Recording:
         """Return it without the text of files, and without expressions as names."""
         now = self.still()
-        labels = [_without_expression(each) for each in now.log.labels]
-        if not now.log.sources and labels == now.log.labels:
+        log, dropped = _without_expressions(now.log), now.origin.dropped_peaks
+        peaks = {device: _without_expressions(each) for device, each in dropped.items()}
+        if log is now.log and peaks == dropped:
             return self
-        log = copy(now.log)
-        log.sources, log.labels = {}, InternTable(labels)
-        return Recording(log, now.origin)
+        return Recording(log, replace(now.origin, dropped_peaks=peaks))
 
     def _fields(self) -> dict[str, Any]:
         from tensorlens.recording import tlens
@@ -239,6 +238,16 @@ class Recording(Document):
 
     def __repr__(self) -> str:
         return f"<recording of {len(self.log)} events on {', '.join(self.devices) or 'no device'}>"
+
+
+def _without_expressions(log: EventLog) -> EventLog:
+    """Return the log without source text; itself if it has none."""
+    labels = [_without_expression(each) for each in log.labels]
+    if not log.sources and labels == log.labels:
+        return log
+    found = copy(log)
+    found.sources, found.labels = {}, InternTable(labels)
+    return found
 
 
 def _without_expression(label: Label) -> Label:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorlens.records.documents import Document
 from tensorlens.records.ledger import Ledger
-from tensorlens.records.run import Run, current_run
+from tensorlens.records.run import Run, current_run, run_over
 from tensorlens.records.tensors import TensorTable, merge_tables
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Snapshot(Document):
             provenance=", ".join(provenances) or "measured",
             process=f"merged: {', '.join(parts)}",
             notes=tuple(f"{label}: {note}" for label, part in parts.items() for note in part.notes),
+            run=run_over(parts.values()),
         )
 
     def _fields(self) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class _Place(NamedTuple):
         return self._replace(op=name, outer=self.outer or name, is_step=is_step)
 
     def context(self) -> Context | None:
-        if self.op is None and self.node is None:
+        if self.op is None and self.node is None and not self.is_step:
             return None
         return Context(
             op=self.op,

@@ -5,7 +5,7 @@ from made_logs import Made, user
 
 from tensorlens import Recording
 from tensorlens.errors import UsageError
-from tensorlens.records import START, Context, EventLog, Origin
+from tensorlens.records import START, Context, EventLog, Label, Origin
 
 MM = Context(op="aten::mm", outer="aten::linear", grad=True)
 
@@ -84,3 +84,14 @@ def test_an_only_row_left_of_the_dropped() -> None:
     log.append(START, "cpu", 1, 8, 5)
     moment = Recording(log, Origin(dropped=2)).at(-1)
     assert (moment.time_ns, [block.age_ns for block in moment.tensors]) == (5, [0])
+
+
+def test_source_is_left_out_of_the_dropped_too() -> None:
+    log, dropped = EventLog(), EventLog()
+    dropped.labels = log.labels
+    label = log.labels.number(Label("step(): load('patients.csv')[0]", "input"))
+    for each in (log, dropped):
+        each.label[each.append(START, "cpu", 1, 100, 0)] = label
+    clean = Recording(log, Origin(dropped=1, dropped_peaks={"cpu": dropped})).without_source()
+    assert [each.name for each in clean.origin.dropped_peaks["cpu"].labels] == ["input"]
+    assert "patients" not in clean.to_json()

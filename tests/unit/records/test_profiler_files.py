@@ -123,3 +123,12 @@ def test_a_trace_may_be_packed(tmp_path):
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(FileFormatError, match=r"json\.gz: damaged gzip file"):
         load(file)
+
+
+def test_what_an_optimizer_allocates_outside_of_an_operator_has_its_phase():
+    events = [
+        a_range("user_annotation", "Optimizer.step#Adam.step", 10, 9),
+        memory(12, 64, 512, 512),
+    ]
+    (event,) = parse(trace(events)).events
+    assert event.context.phase == "optimizer"

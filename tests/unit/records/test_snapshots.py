@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from snapshot_builder import T, ledger_of, snapshot_of
 from tensorlens import Difference, LineReport, Snapshot, TensorlensError, load
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.loading import parse
-from tensorlens.records import Part, SourceLine, UnnamedBlock, table_rows
+from tensorlens.records import Part, Run, SourceLine, UnnamedBlock, table_rows
 from tensorlens.render import View
 
 LEDGER = ledger_of(
@@ -76,6 +77,16 @@ def test_merged_parts_stay_apart_and_add_up() -> None:
     assert both.ledger["rank0/cpu"].allocated == 24
     assert both.notes == ("rank0: one", "rank0: two")
     assert both.process == "merged: rank0, rank1"
+
+
+def test_merged_parts_tell_the_versions_and_cards_of_all() -> None:
+    runs = [
+        Run("train.py", 0, 1, "node", "3.11", "Linux", "0.1", {"torch": version}, (card,))
+        for version, card in (("2.12", "T4"), ("2.13", "L4"))
+    ]
+    parts = {f"rank{at}": replace(SNAPSHOT, run=run) for at, run in enumerate(runs)}
+    run = Snapshot.merged(parts).run
+    assert run is not None and run.versions["torch"] == "2.13" and run.devices[:2] == ("T4", "L4")
 
 
 def test_merged_can_be_merged_again() -> None:
