@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tensorlens.records.logs.events import Phase
 from tensorlens.records.tensors import SourceLine
@@ -41,3 +42,14 @@ class KeptGraph:
     """Addresses of the storages that its nodes saved."""
     holders: tuple[int, ...]
     """Addresses of the storages of the tensors in Python that keep it alive."""
+
+
+def array_nbytes(error: Any) -> int | None:
+    """Return the bytes of the array that NumPy could not allocate; None if the error is another."""
+    try:
+        nbytes = int(error.dtype.itemsize)
+        for length in error.shape:
+            nbytes *= int(length)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return nbytes

@@ -21,7 +21,7 @@ MIB = 1 << 20
 def ledger_of(*roots):
     gc.collect()
     torch.cuda.synchronize()
-    ledger = findings.take([CensusRoot(item) for item in roots]).ledger["cuda:0"]
+    ledger = findings.census([CensusRoot(item) for item in roots]).ledger["cuda:0"]
     for total, parts in BALANCE:
         figures = [getattr(ledger, name) for name in parts]
         if None not in figures:

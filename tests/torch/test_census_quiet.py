@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tensorlens
-from tensorlens.frameworks.torch import exclusive_use
+from tensorlens.frameworks.torch import undisturbed
 from tensorlens.interpreter import start_thread
 
 
@@ -26,7 +26,7 @@ def in_the_engine(monkeypatch):
 
     lock = threading.Lock()
     lock.acquire()
-    monkeypatch.setattr(exclusive_use, "_ENGINE", engine.__code__)
+    monkeypatch.setattr(undisturbed, "_ENGINE", engine.__code__)
     thread = threading.Thread(target=engine)
     thread.start()
     # no call of its own comes between, where it would not be seen to be in the engine
@@ -36,18 +36,18 @@ def in_the_engine(monkeypatch):
 
 
 def test_a_pass_that_ends_is_waited_for(monkeypatch):
-    monkeypatch.setattr(exclusive_use, "_LONGEST_WAIT", 60)
+    monkeypatch.setattr(undisturbed, "_LONGEST_WAIT", 60)
     thread, lock, went_on = in_the_engine(monkeypatch)
     timer = threading.Timer(0.05, lock.release)
     timer.start()
-    with exclusive_use.undisturbed() as can_read:
+    with undisturbed.undisturbed() as can_read:
         assert can_read() and went_on
     timer.join()
     thread.join()
 
 
 def test_a_pass_that_goes_on_leaves_graphs_out(monkeypatch):
-    monkeypatch.setattr(exclusive_use, "_LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(undisturbed, "_LONGEST_WAIT", 0.02)
     thread, lock, _ = in_the_engine(monkeypatch)
     x = torch.ones(3, requires_grad=True)
     y = (x * 2).exp()
@@ -67,7 +67,7 @@ def test_inside_of_backward_on_this_thread_graphs_are_read():
     seen = []
 
     def look(gradient):
-        with exclusive_use.undisturbed() as can_read:
+        with undisturbed.undisturbed() as can_read:
             seen.append(can_read())
 
     y.register_hook(look)
@@ -79,16 +79,16 @@ def test_inside_of_backward_on_this_thread_graphs_are_read():
 @pytest.mark.parametrize("was_inside", [True, False])
 def test_no_node_is_read_where_a_thread_was_inside_the_engine_at_the_fork(monkeypatch, was_inside):
     with monkeypatch.context() as patch:
-        patch.setattr(exclusive_use, "others_run", lambda: was_inside)
+        patch.setattr(undisturbed, "others_run", lambda: was_inside)
         child = os.fork()
     if not child:
         code = 2
         try:
-            code = int(exclusive_use.ExclusiveUse()())
+            code = int(undisturbed.NodeAccess()())
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == int(not was_inside)
-    assert exclusive_use.ExclusiveUse()()
+    assert undisturbed.NodeAccess()()
 
 
 def test_own_thread_reads_no_node_during_a_pass(monkeypatch):
@@ -96,7 +96,7 @@ def test_own_thread_reads_no_node_during_a_pass(monkeypatch):
     allowed, has_ended = [], threading.Event()
 
     def look():
-        allowed.append(exclusive_use.ExclusiveUse()())
+        allowed.append(undisturbed.NodeAccess()())
         has_ended.set()
 
     before = threading.enumerate()

@@ -339,7 +339,7 @@ def test_names_of_what_was_there_at_the_start_and_is_at_the_end(monkeypatch, lim
     weight = table_of([("fc.weight", 8 * MIB, 2 * MIB), ("fc.bias", 10 * MIB, 100)])
     output = table_of([("out", 0, 3 * MIB - 100)])
     tables = [weight, output]
-    monkeypatch.setattr(recorders, "take", lambda roots: Found(tables.pop(0)))
+    monkeypatch.setattr(recorders, "census", lambda roots: Found(tables.pop(0)))
     recorder = recorders.CudaRecorder(RecordOptions(limit=limit))
     now = time.time() * 1e6 + 10
     history.event("alloc", 0, 3 * MIB - 100, now)
@@ -361,5 +361,5 @@ def test_names_of_what_was_there_at_the_start_and_is_at_the_end(monkeypatch, lim
 
 def test_before_cuda_is_used_there_is_nothing_to_name(monkeypatch):
     History(monkeypatch, initialized=False)
-    monkeypatch.setattr(recorders, "take", lambda roots: pytest.fail("a census of nothing"))
+    monkeypatch.setattr(recorders, "census", lambda roots: pytest.fail("a census of nothing"))
     assert recorders.CudaRecorder(RecordOptions(limit=1000)).read(True) is None

@@ -235,7 +235,7 @@ def test_the_key_covers_torch_and_the_source(monkeypatch, tmp_path):
     changed.write_bytes(COUNTER.source.read_bytes() + b"\n")
     assert build._key(replace(COUNTER, source=changed)) != before
     with monkeypatch.context() as patch:
-        patch.setattr(torch_parts, "_text", lambda path: "__version__ = '9.9.9'")
+        patch.setattr(torch_parts, "version_text", lambda: "__version__ = '9.9.9'")
         assert build._key(COUNTER) != before
 
 

@@ -11,7 +11,14 @@ import numpy
 import pytest
 import torch
 
-from tensorlens.frameworks.torch import ODD, REQUIRES_GRAD, NativeScan, PythonScan, Scan, open_scan
+from tensorlens.frameworks.torch import (
+    IRREGULAR,
+    REQUIRES_GRAD,
+    NativeScan,
+    PythonScan,
+    Scan,
+    open_scan,
+)
 from tensorlens.native import NativeUnavailable
 
 BASE = torch._C.TensorBase
@@ -304,7 +311,7 @@ def test_wrapper_that_wants_to_be_asked_for_everything(scan):
         dtype="float32",
         shape=(),
         stride=None,
-        flags=ODD,
+        flags=IRREGULAR,
     )
     assert Dispatching.calls == []
 
@@ -327,7 +334,7 @@ def test_tensors_without_a_storage(scan, convert):
         dtype="float32",
         shape=(4, 4),
         stride=None,
-        flags=ODD,
+        flags=IRREGULAR,
     )
 
 

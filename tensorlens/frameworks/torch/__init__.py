@@ -24,13 +24,13 @@ class Adapter(base.Adapter):
     device_counter = deferred("tensorlens.frameworks.torch.accelerators:device_counter")
     device_name = deferred("tensorlens.frameworks.torch.accelerators:device_name")
     compiled_by = deferred("tensorlens.frameworks.torch.compilers:compiled_by")
-    forward_of = deferred("tensorlens.frameworks.torch.compilers:forward_of")
+    forward_of = deferred("tensorlens.frameworks.torch.census.names.modules:forward_of")
     watch_compiler = deferred("tensorlens.frameworks.torch.compilers:TorchCompilerWatch")
     has_compiled = deferred("tensorlens.frameworks.torch.compilers:has_compiled")
     skip_code = deferred("tensorlens.frameworks.torch.compilers:skip")
     keep_compilers_out = deferred("tensorlens.frameworks.torch.compilers:keep_compilers_out")
     watch = deferred("tensorlens.frameworks.torch.cpu:watch")
-    census = deferred("tensorlens.frameworks.torch.census.findings:take")
+    census = deferred("tensorlens.frameworks.torch.census.findings:census")
     record = deferred("tensorlens.frameworks.torch.recorder:start")
     follow = deferred("tensorlens.frameworks.torch.leaks.loop_steps:TorchSteps")
     when_stepped = deferred("tensorlens.frameworks.torch.optimizer_steps:when_stepped")
@@ -55,12 +55,12 @@ attach(
         "backends": ("Cuda",),
         "census.cuda_blocks": (),
         "census.device_ledger": ("device_ledgers",),
-        "census.exclusive_use": (),
+        "census.undisturbed": (),
         "census.findings": (),
         "census.graph": ("graphs_kept",),
         "census.live_tensors": (),
         "census.names.naming": ("FirstSeenOrder",),
-        "census.scan": ("NativeScan", "ODD", "REQUIRES_GRAD", "Scan", "open_scan"),
+        "census.scan": ("NativeScan", "IRREGULAR", "REQUIRES_GRAD", "Scan", "open_scan"),
         "census.scan_python": ("PythonScan",),
         "cpu": ("CpuCounter", "adopt_living"),
         "failures": ("failed_request",),

@@ -1,7 +1,7 @@
-"""The accelerators of torch: which are in use, what counts them, which exist.
+"""Accelerators of torch: those in use, their counters, and the spelling of their names.
 
-Every function here can be asked at any time: none initialises a device, so that a program that
-only forks, or chooses its device later, runs as without the profiler.
+Nothing here initialises a device, so a program that forks, or chooses its device later, runs as
+without the profiler.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tensorlens.guards import first_line
 from tensorlens.interpreter import reentrant_lock
 
 _UNREADABLE = (UNKNOWN, UNKNOWN, UNKNOWN)
-_NOTHING_YET = (0, 0, 0)
+_BEFORE_USE = (0, 0, 0)
 _SPELLING = re.compile(r"([a-z]+)(?::(\d+))?")
 _LOOSE = re.compile(r"/?(?:device:)?(?:gpu|cuda|hip|rocm|nvidia)[:_ ]?(\d*)", re.IGNORECASE)
 _NAMES = ("cpu", *(kind.name for kind in KINDS))
-_ALONE = ("cpu", *(kind.name for kind in KINDS if not kind.is_numbered))
-"""Kinds of one device, which has no number."""
+_UNNUMBERED = ("cpu", *(kind.name for kind in KINDS if not kind.is_numbered))
+"""Backends with a single device, spelled without a number."""
 
 
 class DeviceCounter:
@@ -37,7 +37,7 @@ class DeviceCounter:
         self._index = index
         self._gave_up = False
         self._missing = dict(backend.missing)
-        # each figure that reads UNKNOWN, to the reason; grows when a read fails
+        # figure that reads UNKNOWN to the reason; grows when a read fails
         self.missing: Mapping[str, str] = self._missing
         self.device = backend.spell(index)
         self.source, self.precision = backend.describe()
@@ -45,9 +45,9 @@ class DeviceCounter:
     def reader(self) -> Reader:
         """Return the function that reads this device; any thread may call it.
 
-        It gives zeros until the program initialises the backend, since nothing has been handed
-        out by then, and UNKNOWN for all three when torch cannot read (a lost context, an
-        allocator without statistics, a child forked after initialisation).
+        The figures are 0 until the program initialises the backend, and UNKNOWN when torch cannot
+        read them: a lost context, an allocator without statistics, a child forked after
+        initialisation.
         """
         self._backend.install()
         return self._read
@@ -59,10 +59,10 @@ class DeviceCounter:
                 return _UNREADABLE if self._gave_up else backend.read(self._index)
             if backend.forked():
                 return self._unreadable(f"{backend.name} cannot be used in a forked process")
-            return _NOTHING_YET
-        except Exception as error:  # whatever torch raises is no matter of the user's line
+            return _BEFORE_USE
+        except Exception as error:  # no error of torch may reach the user's line
             reason = first_line(error)
-            # raising costs tens of microseconds: an allocator without statistics is asked once
+            # raising costs tens of microseconds: ask an allocator without statistics only once
             self._gave_up = "does not yet support" in reason
             return self._unreadable(reason)
 
@@ -76,38 +76,38 @@ class Accelerators:
     """Accelerators of this process's torch.
 
     Args:
-        torch: the torch module, or what stands in for it in a test.
+        torch: the torch module, or a test's stand-in.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.backends = {kind.name: kind(torch) for kind in KINDS if kind.is_built(torch)}
-        self._looked_at = tuple(self.backends.values())
+        self._all_backends = tuple(self.backends.values())
         self._counters: dict[str, DeviceCounter] = {}
         self.forget_use()
 
     def forget_use(self) -> None:
-        """Start over with no device in use: what a forked child needs."""
+        """Forget which devices are in use; called in a forked child."""
         self._used: list[str] = []
         self._unused: dict[str, list[int]] = {}
         self._lock = reentrant_lock()
 
     def has_accelerators(self) -> bool:
-        """Tell whether this torch was built with any: where not, none can ever be in use."""
+        """Return whether this torch was built with any accelerator."""
         return bool(self.backends)
 
     def used_devices(self) -> list[str]:
         """Return the names of the accelerators in use so far, initialising none.
 
-        It is the same list object, not to be changed, until one more device is in use.
+        The same list object is returned until one more device is in use; do not change it.
         """
-        for backend in self._looked_at:
+        for backend in self._all_backends:
             unused = self._unused.get(backend.name)
             if unused is None or unused:
-                self._look_again(backend, unused)
+                self._add_used(backend, unused)
         return self._used
 
-    def _look_again(self, backend: Backend, unused: list[int] | None) -> None:
+    def _add_used(self, backend: Backend, unused: list[int] | None) -> None:
         try:
             if unused is None:
                 if not backend.ready():
@@ -115,7 +115,7 @@ class Accelerators:
                 unused = self._unused[backend.name] = list(range(backend.count()))
             in_use = backend.in_use
             found = [index for index in unused if in_use(index)]
-        except Exception:  # a lost context: what was known to be in use stays so
+        except Exception:  # a lost context: devices known to be in use stay so
             return
         if found:
             with self._lock:
@@ -127,7 +127,7 @@ class Accelerators:
         """Return the counter of an accelerator; the same one for every spelling of it.
 
         Raises:
-            DeviceError: the device surely does not exist here, or is the CPU.
+            DeviceError: the device certainly does not exist here, or is the CPU.
         """
         device = self.canonical(name)
         if device == "cpu":
@@ -143,8 +143,8 @@ class Accelerators:
         """Return torch's full spelling of a device that may exist here; nothing is initialised.
 
         Raises:
-            DeviceError: one line: no device's name, a backend this torch was not built with,
-                or a number beyond the last device where the count can be known.
+            DeviceError: with a one-line text: no device has this name, this torch was built
+                without the backend, or the number is beyond the last device, if that is known.
         """
         device = self.canonical(name)
         self._check(device)
@@ -176,8 +176,8 @@ class Accelerators:
     def canonical(self, name: object) -> str:
         """Return torch's full spelling of a device: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``.
 
-        A bare backend is its current device (the first before it is initialised), an int a
-        CUDA index; a ``torch.device`` is taken too.
+        A backend without a number means its current device (the first before it is
+        initialised), an int a CUDA index. A ``torch.device`` is accepted too.
 
         Raises:
             DeviceError: it names no device.
@@ -194,20 +194,20 @@ class Accelerators:
             known = f"{', '.join(others)} or {last}" if loose is None else f"cuda:{loose[1] or 0}"
             raise DeviceError(f"{text or repr(text)} is no device: write {known}")
         kind, index = match.groups()
-        if kind in _ALONE:
+        if kind in _UNNUMBERED:
             if index not in (None, "0"):
                 raise DeviceError(f"{text}: there is only one {kind} device")
             return str(kind)
         if index is None:
             index = 0
-            # a lost context; the first device is what torch starts with
+            # a lost context; torch starts with the first device
             with contextlib.suppress(Exception):
                 index = self.backends[kind].current()
         return f"{kind}:{int(index)}"
 
 
 def pinned() -> int:
-    """Return the bytes of page-locked memory handed out, CUDA being in use; else UNKNOWN."""
+    """Return the bytes of page-locked memory handed out; UNKNOWN if CUDA is not in use."""
     figures = getattr(_torch.cuda, "host_memory_stats", None)
     if figures is None or not _torch.cuda.is_initialized():
         return UNKNOWN
@@ -215,7 +215,7 @@ def pinned() -> int:
 
 
 def kind_and_index(device: str) -> tuple[str, int]:
-    """Return the two parts of a device's name."""
+    """Split a device's name into its backend and its number."""
     kind, _, index = device.partition(":")
     return kind, int(index or 0)
 

@@ -1,7 +1,7 @@
-"""torch's accelerator backends: what tells their state, and what counts their bytes.
+"""torch's accelerator backends: their state, and the figures of their allocators and drivers.
 
 Nothing here initialises a device: before a backend is ready only NVML, amdsmi and Level Zero
-Sysman are asked, which torch itself uses to leave a later fork unharmed. Rules were read in
+Sysman are asked, as torch itself does so that the program can still fork. Rules were read in
 torch 2.13 unless a comment names another version.
 """
 
@@ -17,12 +17,11 @@ from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.torch.native import level_reader
-from tensorlens.frameworks.torch.peak_statistics import Statistics
+from tensorlens.frameworks.torch.peak_statistics import PeakStatistics
 from tensorlens.native.build import NativeUnavailable
 
-# c10/core/AllocatorConfig.h: kMinBlockSize; a block of the large pool is split only when more
-# than 1 MiB of it would be left (c10/cuda/CUDACachingAllocator.cpp), so a figure can exceed the
-# request by more than the rounding
+# c10/core/AllocatorConfig.h: kMinBlockSize. A block of the large pool is split only if more than
+# 1 MiB would be left (c10/cuda/CUDACachingAllocator.cpp): a figure may exceed the request by that.
 _ROUNDED = "exact as torch rounds: multiples of 512 B"
 DRIVER = {
     "other": "in use on the device beside what is reserved here: contexts, kernels and libraries' "
@@ -46,30 +45,30 @@ class Backend:
 
     name = ""
     aliases: tuple[str, ...] = ()
-    """Other names that messages of failed allocations have for it."""
+    """Other names for it in messages of failed allocations."""
     device_type = 0
-    """Its number in ``c10/core/DeviceType.h``."""
+    """The backend's number in ``c10/core/DeviceType.h``."""
     is_numbered = True
-    """Whether its devices are told apart by a number: ``cuda:0``."""
-    lists_blocks = False
-    """Whether its allocator lists its blocks."""
+    """Whether device names end with a number: ``cuda:0``."""
+    can_list_blocks = False
+    """Whether an allocator of this backend can list its blocks."""
     build = "another build"
-    """Build or machine that has it."""
+    """Build or machine that has the backend."""
     mark = ""
-    """What ``torch._C`` has, and is true, where torch was built with it."""
+    """Attribute of ``torch._C`` that is true if torch was built with the backend."""
     discovery = ""
-    """What tells the number of devices without initialising any, of its module."""
+    """Function of the backend's module that counts devices without initialising any."""
 
     driver_explanations: Mapping[str, str] = DRIVER
-    """What the driver's figures mean, by field of a ledger."""
+    """Meaning of the driver's figures, by field of a ledger."""
     workspaces: Set[int] = frozenset()
-    """Sizes in bytes that a library's workspace is known to have."""
+    """Known sizes of libraries' workspaces, in bytes."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.module = getattr(torch, self.name)
         self.missing: dict[str, str] = {}
-        self.statistics: Statistics | None = None
+        self.statistics: PeakStatistics | None = None
         self._level: Callable[[int], tuple[int, int, int]] | None = None
 
     @classmethod
@@ -78,7 +77,7 @@ class Backend:
         return bool(getattr(torch._C, cls.mark, False))
 
     def describe(self) -> tuple[str, str]:
-        """Return what counts the bytes and how exact it is, for the report's header."""
+        """Return the name of the allocator and its precision, for the report's header."""
         return f"{self.name.upper()} caching allocator", _ROUNDED
 
     @classmethod
@@ -87,62 +86,62 @@ class Backend:
         return f"{cls.name}:{index}" if cls.is_numbered else cls.name
 
     def ready(self) -> bool:
-        """Tell whether the program has initialised the backend, in this very process."""
+        """Return whether the program has initialised the backend in this process."""
         return bool(self.module.is_initialized())
 
     def forked(self) -> bool:
-        """Tell whether the backend was initialised before a fork and is dead in this child."""
+        """Return whether this is a forked child in which the backend cannot be used."""
         return bool(self.module._is_in_bad_fork())
 
     def count(self) -> int:
-        """Return how many devices there are; asked only when ready."""
+        """Return the number of devices; only to be called when ready."""
         return int(self.module.device_count())
 
     def visible(self) -> int | None:
-        """Return how many devices there are, or None where only initialising would tell."""
+        """Return the number of devices; None if it is known only after initialising."""
         if self.ready():
             return self.count()
         discover = getattr(self.module, self.discovery, None)
         if discover is None:
             return None
         with warnings.catch_warnings():
-            # "Can't initialize NVML" is an answer here, not news for the user
+            # "Can't initialize NVML" is an answer here; the user need not see it
             warnings.simplefilter("ignore")
             found = int(discover())
         return None if found < 0 else found
 
     def may_exist(self) -> bool:
-        """Tell whether there may be a device; initialises nothing."""
+        """Return whether there may be a device; initialises nothing."""
         try:
             return self.visible() != 0
         except Exception:  # a lost context or driver
             return False
 
     def current(self) -> int:
-        """Return what the bare name stands for: the thread's current device, 0 before use."""
+        """Return the number of the thread's current device; 0 before use."""
         return int(getattr(self.torch._C, f"_{self.name}_getDevice")()) if self.ready() else 0
 
     def in_use(self, index: int) -> bool:
-        """Tell whether the device was used so far; asked only when ready.
+        """Return whether the device was used so far; only to be called when ready.
 
-        Where torch has no test of use, a device counts from its first allocation on.
+        If torch cannot tell, a device is in use from its first allocation on.
         """
         assert self.statistics is not None
         return any(figure > 0 for figure in self.statistics.figures(index))
 
-    def reports_blocks(self) -> bool:
-        """Tell whether its allocator reports each block to torch as it comes and goes."""
-        return self.lists_blocks
+    def lists_blocks(self) -> bool:
+        """Return whether the allocator in use lists its blocks, and reports each as it changes."""
+        return self.can_list_blocks
 
     def read(self, index: int) -> tuple[int, int, int]:
-        """Return ``(allocated, peak since the previous read, reserved)``; asked when ready."""
+        """Return ``(allocated, peak since the previous read, reserved)``; only when ready."""
         assert self.statistics is not None
         if self._level is None:
             return self.statistics.read(index)
         try:
             return self._level(index)
         except LookupError:
-            # torch says why in its own words
+            # raises torch's own error
             self.statistics.figures(index)
             raise
 
@@ -150,13 +149,13 @@ class Backend:
         """Return the allocator's segments, with their blocks.
 
         Raises:
-            LookupError: the allocator does not tell its blocks.
+            LookupError: the allocator does not list its blocks.
             Exception: whatever torch raises.
         """
         take = getattr(self.module, "memory_snapshot", None)
         if take is None:
             take = getattr(getattr(self.module, "memory", None), "memory_snapshot", None)
-        if take is None or not self.reports_blocks():
+        if take is None or not self.lists_blocks():
             raise LookupError("this allocator does not tell its blocks")
         try:
             # the trace may be gigabytes; an older torch, and XPU's, cannot leave it out
@@ -169,7 +168,7 @@ class Backend:
         """Pass if asking the driver changes nothing.
 
         Raises:
-            LookupError: the driver would make a context, or end what is being recorded.
+            LookupError: the driver would create a context, or end the capture of a graph.
         """
         if not self.in_use(index):
             raise LookupError(f"this process has not used {self.spell(index)}")
@@ -188,17 +187,17 @@ class Backend:
         return int(total) - int(free), int(total)
 
     def install(self) -> None:
-        """Make the user's own peak statistics survive our reads."""
+        """Keep the user's own peak statistics intact while we read peaks."""
         if self._level is not None or self.statistics is None:
             return
-        if self.reports_blocks() and self.torch is sys.modules.get("torch"):
+        if self.lists_blocks() and self.torch is sys.modules.get("torch"):
             with contextlib.suppress(NativeUnavailable):
                 self._level = level_reader(self.device_type)
                 return
         self.statistics.install()
 
-    def _own_statistics(self) -> Statistics:
-        """Return those of a caching allocator, which ``torch.accelerator`` reaches too."""
+    def _own_statistics(self) -> PeakStatistics:
+        """Return the statistics of a caching allocator; ``torch.accelerator`` has them too."""
         c_module, name = self.torch._C, self.name
 
         def is_the_accelerator() -> bool:
@@ -207,16 +206,18 @@ class Backend:
             return accelerator is not None and accelerator.type == name
 
         own = (f"_{name}_memoryStats", f"_{name}_resetPeakMemoryStats")
-        return Statistics.shared(c_module, own, also=_OF_ACCELERATOR, applies=is_the_accelerator)
+        return PeakStatistics.shared(
+            c_module, own, also=_OF_ACCELERATOR, applies=is_the_accelerator
+        )
 
 
 class Cuda(Backend):
-    """NVIDIA, and AMD through ROCm, which goes by the name of cuda in torch."""
+    """NVIDIA's GPUs, and AMD's through ROCm, which torch calls ``cuda`` as well."""
 
     name = "cuda"
     aliases = ("hip",)
     device_type = 1
-    lists_blocks = True
+    can_list_blocks = True
     build = "a CUDA or ROCm build: https://pytorch.org/get-started"
     mark = "_cuda_memoryStats"
 
@@ -226,15 +227,15 @@ class Cuda(Backend):
         self._is_rocm = bool(getattr(torch.version, "hip", None))
         self.discovery = "_device_count_amdsmi" if self._is_rocm else "_device_count_nvml"
         self.workspaces = frozenset(() if self._is_rocm else CUBLAS_WORKSPACES)
-        # Asks the driver about a context without creating one. Asked before torch is ready it
-        # would initialise the driver (at::cuda::device_count). Bound directly: with eight
-        # devices visible it is asked for seven of them at every profiled line.
+        # Asks the driver for a context without creating one; before torch is ready it would
+        # initialise the driver (at::cuda::device_count). Bound directly for speed: with eight
+        # visible devices it is called for seven of them at every profiled line.
         has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
         if has_context is not None:
             self.in_use = has_context  # type: ignore[method-assign]
 
     def describe(self) -> tuple[str, str]:
-        """Return what counts the bytes and how exact it is; a program may choose another."""
+        """Return the name of the allocator that the program chose, and its precision."""
         allocator = self._allocator()
         if allocator == "native":
             return f"{'HIP' if self._is_rocm else 'CUDA'} caching allocator", _ROUNDED
@@ -243,12 +244,12 @@ class Cuda(Backend):
             return "cudaMallocAsync pool", "as the driver counts its pool, other users included"
         return f"{allocator} allocator", "as that allocator counts, if it does"
 
-    def reports_blocks(self) -> bool:
-        """Tell whether its allocator reports each block to torch as it comes and goes."""
+    def lists_blocks(self) -> bool:
+        """Return whether the allocator in use is torch's caching allocator."""
         return self._allocator() == "native"
 
     def require_context(self, index: int) -> None:
-        """Pass if asking the driver changes nothing; a graph that is captured would end."""
+        """Pass if asking the driver changes nothing, which could end a graph's capture."""
         super().require_context(index)
         # the next question makes a context on the current device (c10/cuda/CUDAGraphsC10Utils.h:
         # currentStreamCaptureStatusMayInitCtx); without one nothing is captured
@@ -290,7 +291,7 @@ class Cuda(Backend):
     def _allocator(self) -> str:
         try:
             return str(self.torch._C._cuda_getAllocatorBackend())
-        except Exception:  # its name only words the header
+        except Exception:  # the name is for the header alone
             return "native"
 
 
@@ -299,7 +300,7 @@ class Xpu(Backend):
 
     name = "xpu"
     device_type = 12
-    lists_blocks = True
+    can_list_blocks = True
     build = "an XPU build: https://pytorch.org/get-started"
     mark = "_xpu_memoryStats"
     discovery = "_device_count_zes"
@@ -327,21 +328,20 @@ class Mps(Backend):
             torch._C._accelerator_isAllocatorInitialized()
             self._allocator_ready = torch._C._accelerator_isAllocatorInitialized
         if self._allocator_ready is not None:
-            self.statistics = Statistics.shared(torch._C, _OF_ACCELERATOR)
+            self.statistics = PeakStatistics.shared(torch._C, _OF_ACCELERATOR)
         else:
             self.missing["peak"] = "torch before 2.13 keeps no peak on MPS: upgrade torch"
 
     def describe(self) -> tuple[str, str]:
-        """Return what counts the bytes and how exact it is, for the report's header."""
+        """Return the name of the allocator and its precision, for the report's header."""
         source = "MPS heap allocator" if self.statistics else "MPS heap allocator, Metal driver"
         return source, "exact as torch rounds to Metal's alignment"
 
     def ready(self) -> bool:
-        """Tell whether the program has used the device.
+        """Return whether the program has used the device.
 
-        Before torch 2.13 nothing tells, so the answer is whether the program has asked
-        ``torch.backends.mps.is_available()``, which caches its result and is what makes the
-        Metal device.
+        Before torch 2.13 this is whether it has called ``torch.backends.mps.is_available()``,
+        which creates the Metal device and caches its result.
         """
         if self._allocator_ready is not None:
             return bool(self._allocator_ready()) and not self.forked()
@@ -354,19 +354,19 @@ class Mps(Backend):
         return 1
 
     def visible(self) -> int | None:
-        """Return 1, also where the program has found none."""
+        """Return 1, even if the program has found none."""
         return 1
 
     def current(self) -> int:
-        """Return 0: there is no other."""
+        """Return 0, the only device."""
         return 0
 
     def in_use(self, index: int) -> bool:
-        """Tell that the device is in use: it is ready only then."""
+        """Return True: the backend is ready only once the device is in use."""
         return True
 
     def read(self, index: int) -> tuple[int, int, int]:
-        """Return ``(allocated, peak since the previous read, reserved)``; asked when ready."""
+        """Return ``(allocated, peak since the previous read, reserved)``; only when ready."""
         if self.statistics is not None:
             return self.statistics.read(index)
         c_module = self.torch._C
@@ -380,4 +380,4 @@ class Mps(Backend):
 
 
 KINDS: tuple[type[Backend], ...] = (Cuda, Xpu, Mps)
-"""Every backend there is, built or not."""
+"""All backends, whether this torch was built with them or not."""

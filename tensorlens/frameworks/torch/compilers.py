@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.compilers import attributes, wrapped
-from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.registry import when_imported
 
 _FRAMES = "torch._dynamo.eval_frame"
@@ -95,16 +94,6 @@ def _is_compiled(function: Any) -> bool:
         # Module.compile() leaves the type as it is
         or marks.get("_compiled_call_impl") is not None
     )
-
-
-def forward_of(item: Any) -> str | None:
-    """Return ``forward`` when ``item`` is an instance of ``nn.Module``, else None.
-
-    Of a layer of Keras, which is one where torch is its backend, it is ``call``.
-    """
-    if not issubclass(type(item), torch.nn.Module):
-        return None
-    return "call" if issubclass(type(item), kinds.layer()) else "forward"
 
 
 def keep_compilers_out(functions: Sequence[Callable[..., Any]]) -> None:

@@ -18,9 +18,9 @@ from tensorlens.frameworks.host.ledger import (
     host_ledger,
     ledger_of_process,
 )
-from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.graph import maker_of, walk
 from tensorlens.frameworks.torch.census.reducer_buckets import reducer_buckets
+from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.frameworks.torch.native import TorchAllocator, install
 from tensorlens.heap.fallback import without_tuples
 from tensorlens.native.build import NativeUnavailable

@@ -7,15 +7,15 @@ import re
 import torch
 
 from tensorlens.frameworks.torch.backends import KINDS
-from tensorlens.records.oom import Request
+from tensorlens.records.oom import Request, array_nbytes
 from tensorlens.units import parse_bytes
 
 _BYTES = re.compile(r"(?:tried|unable) to (?:allocate|mmap) (\d+) bytes", re.IGNORECASE)
 _SIZE = re.compile(r"(?:tried|unable) to allocate (\d+(?:\.\d+)? ?[KMGTP]i?B)\b", re.IGNORECASE)
 _DEVICE = re.compile(r"\b(?:GPU|device:?) ?(\d+)")
-_KINDS = {name: kind for kind in KINDS for name in (kind.name, *kind.aliases)}
-_BACKEND = re.compile(rf"\b({'|'.join(_KINDS)})\b", re.IGNORECASE)
-_FULL = re.compile(rf"\b(?:{'|'.join(_KINDS)})(?: backend)? out of memory\b", re.IGNORECASE)
+_BY_NAME = {name: kind for kind in KINDS for name in (kind.name, *kind.aliases)}
+_BACKEND = re.compile(rf"\b({'|'.join(_BY_NAME)})\b", re.IGNORECASE)
+_FULL = re.compile(rf"\b(?:{'|'.join(_BY_NAME)})(?: backend)? out of memory\b", re.IGNORECASE)
 _CPU = (
     *("DefaultCPUAllocator", "not enough memory", "can't allocate memory"),
     *("Cannot allocate memory", "unable to mmap", "std::bad_alloc"),
@@ -45,7 +45,7 @@ def failed_request(error: BaseException) -> Request | None:
     ):
         return Request(_device_of(text), nbytes, line, exact)
     if isinstance(error, MemoryError):
-        return Request("cpu", _nbytes_of_array(error), line or "no memory for a Python object")
+        return Request("cpu", array_nbytes(error), line or "no memory for a Python object")
     if isinstance(error, RuntimeError):
         # with no memory left the message itself is cut short
         is_cut = len(text) > len("[enforce") and _ENFORCED.startswith(text)
@@ -69,22 +69,8 @@ def _device_of(text: str) -> str | None:
     backend = _BACKEND.search(text)
     if backend is None:
         return None
-    kind = _KINDS[backend[1].lower()]
+    kind = _BY_NAME[backend[1].lower()]
     if not kind.is_numbered:
         return kind.spell(0)
     number = _DEVICE.search(text)
     return kind.spell(int(number[1])) if number else None
-
-
-def _nbytes_of_array(error: BaseException) -> int | None:
-    """Return what NumPy asked for: its error has the shape and the type of the array."""
-    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
-    if shape is None or dtype is None:
-        return None
-    try:
-        nbytes = int(dtype.itemsize)
-        for length in shape:
-            nbytes *= int(length)
-    except (AttributeError, TypeError, ValueError):
-        return None
-    return nbytes

@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.host.allocator import NativeAllocator, start
+from tensorlens.frameworks.torch.release import version_text
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
@@ -42,7 +43,11 @@ def torch_part(source: str, label: str, *libraries: str) -> NativePart:
     """
 
     def configuration() -> str:
-        return _text(torch_folder(label) / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
+        path = torch_folder(label) / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
+        try:
+            return path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
 
     def abi() -> str:
         return _stated(r"CXX11_ABI=(\d)", configuration(), "1")
@@ -67,12 +72,11 @@ def torch_part(source: str, label: str, *libraries: str) -> NativePart:
         folder = torch_folder(label)
         suffix = "dylib" if sys.platform == "darwin" else "so"
         stat = (folder / "lib" / f"libc10.{suffix}").stat()
-        return _text(folder / "version.py"), configuration(), stat.st_size, stat.st_mtime_ns
+        return version_text(), configuration(), stat.st_size, stat.st_mtime_ns
 
     def release() -> str | None:
         # the headers of a minor release are one
-        version = _text(torch_folder(label) / "version.py")
-        number = _stated(r"__version__ = '(\d+\.\d+)\.\d+['+]", version, "")
+        number = _stated(r"__version__ = '(\d+\.\d+)\.\d+['+]", version_text(), "")
         return f"torch{number}-abi{abi()}" if number else None
 
     return NativePart(
@@ -84,13 +88,6 @@ def torch_part(source: str, label: str, *libraries: str) -> NativePart:
         release=release,
         depends_on=depends_on,
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _stated(pattern: str, text: str, otherwise: str) -> str:

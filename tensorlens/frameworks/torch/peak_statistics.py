@@ -20,7 +20,7 @@ from tensorlens.interpreter import reentrant_lock
 Stats = dict[Any, Any]
 
 
-class Statistics:
+class PeakStatistics:
     """The statistics of one backend's allocator, shared between the profiler and the user.
 
     Args:
@@ -45,11 +45,11 @@ class Statistics:
         self._query, self._reset = (getattr(c_module, name) for name in own)
         self._lock = reentrant_lock()
         self._maxima: dict[int, Stats] = {}
-        self._cut_off: dict[int, int] = {}
+        self._peak_before_reset: dict[int, int] = {}
         self._is_installed = False
 
     @classmethod
-    def shared(cls, c_module: Any, own: tuple[str, str], **options: Any) -> Statistics:
+    def shared(cls, c_module: Any, own: tuple[str, str], **options: Any) -> PeakStatistics:
         """Return the one already installed behind ``own``, or a new one."""
         owner = getattr(getattr(c_module, own[0]), "__tensorlens__", None)
         return owner if owner is not None else cls(c_module, own, **options)
@@ -75,7 +75,7 @@ class Statistics:
                 self._fold(self._maxima.setdefault(index, {}), stats)
                 self._reset(index)
             # an interval that the user's own reset cut in two has its first half here
-            return allocated, max(peak, self._cut_off.pop(index, 0)), reserved
+            return allocated, max(peak, self._peak_before_reset.pop(index, 0)), reserved
 
     def install(self) -> None:
         """Replace the entry points by the wrappers; again changes nothing."""
@@ -126,7 +126,7 @@ class Statistics:
             _, peak, _ = _figures(self._query(device))
         except Exception:  # the user's reset is about to say it in torch's own words
             return
-        self._cut_off[device] = max(peak, self._cut_off.get(device, 0))
+        self._peak_before_reset[device] = max(peak, self._peak_before_reset.get(device, 0))
 
     def _fold(self, maxima: Stats, stats: Stats) -> None:
         for key, value in stats.items():

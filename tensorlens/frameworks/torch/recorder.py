@@ -20,8 +20,8 @@ from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder, ModulePath, Moment
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import backends
-from tensorlens.frameworks.torch.census.exclusive_use import others_run
-from tensorlens.frameworks.torch.census.findings import look, take
+from tensorlens.frameworks.torch.census.findings import census, named_tensors
+from tensorlens.frameworks.torch.census.undisturbed import others_run
 from tensorlens.frameworks.torch.compilers import TorchCompilerWatch, has_compiled
 from tensorlens.frameworks.torch.native import OPS
 from tensorlens.heap import UNREACHABLE
@@ -105,15 +105,17 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
     hooks = FrameworkHooks(
-        cpu.CpuCounter.source, cpu.watch, _look, lambda roots: look(roots, near=True)[1]
+        cpu.CpuCounter.source, cpu.watch, _look, lambda roots: named_tensors(roots, near=True)[1]
     )
     return HostRecorder(options, _recorder(cpu.recordable()), hooks)
 
 
 def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
     # of a backward pass in another thread the model is not near this one
-    found = look(roots, near=moment != "backward" or not others_run())
-    return look(roots, near=False) if moment == "end" and not _is_whole(found[0]) else found
+    found = named_tensors(roots, near=moment != "backward" or not others_run())
+    return (
+        named_tensors(roots, near=False) if moment == "end" and not _is_whole(found[0]) else found
+    )
 
 
 def _is_whole(table: TensorTable) -> bool:
@@ -189,7 +191,7 @@ class CudaRecorder:
         return log, replace(origin, started=begun, notes=(*origin.notes, *self._notes))
 
     def _census(self) -> TensorTable | None:
-        return take(self._options.roots()).tensors if self._options.names else None
+        return census(self._options.roots()).tensors if self._options.names else None
 
     def _stop(self) -> None:
         if self._unhook is not None:
@@ -262,7 +264,7 @@ def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
     # hooks would be compiled into the program's graphs
     if tell is None or has_compiled():
         return lambda: None
-    _, path_of = look(roots, near=False)
+    _, path_of = named_tensors(roots, near=False)
     running = threading.local()
 
     def paths() -> list[str]:

@@ -46,16 +46,20 @@ def check_release() -> None:
         )
 
 
-def _version() -> str:
-    module = sys.modules.get("torch")
-    if module is not None and hasattr(module, "__version__"):
-        return str(module.__version__)
+def version_text() -> str:
+    """Return the text of torch's ``version.py``; empty if there is none. Does not import torch."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return ""
     try:
-        text = Path(spec.origin).with_name("version.py").read_text("utf-8")
+        return Path(spec.origin).with_name("version.py").read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-    stated = re.search(r"__version__ = ['\"]([^'\"]+)", text)
+
+
+def _version() -> str:
+    module = sys.modules.get("torch")
+    if module is not None and hasattr(module, "__version__"):
+        return str(module.__version__)
+    stated = re.search(r"__version__ = ['\"]([^'\"]+)", version_text())
     return "" if stated is None else stated[1]

@@ -33,7 +33,7 @@ extern "C" void Py_DecRef(PyObject*);
 namespace {
 
 constexpr uint8_t kRequiresGrad = 1;
-constexpr uint8_t kOdd = 2;
+constexpr uint8_t kIrregular = 2;
 
 // Every bit of the result depends on every bit of the key.
 uint64_t mixed(uint64_t key) {
@@ -415,25 +415,25 @@ class Scan {
     c10::StorageImpl* const storage = storage_of(tensor);
     const uint64_t data = storage == nullptr || is_meta ? 0 : address_of(storage);
     const bool is_shell = keys.has(c10::DispatchKey::Python) && data == 0;
-    const bool is_odd = storage == nullptr || is_shell || wraps(keys) ||
+    const bool is_irregular = storage == nullptr || is_shell || wraps(keys) ||
         Inside::customizes(tensor, Inside::Policy::CustomStrides);
-    add_shape(tensor, is_shell || Inside::customizes(tensor, Inside::Policy::CustomSizes), is_odd);
+    add_shape(tensor, is_shell || Inside::customizes(tensor, Inside::Policy::CustomSizes), is_irregular);
     const auto row = static_cast<int32_t>(storage_.size());
     storage_.push_back(data);
     storage_nbytes_.push_back(data == 0 ? 0 : bytes_of(*storage));
     first_.push_back(data == 0 ? row : rows_by_storage_.number(data, row));
-    flags_.push_back((tensor.requires_grad() ? kRequiresGrad : 0) | (is_odd ? kOdd : 0));
+    flags_.push_back((tensor.requires_grad() ? kRequiresGrad : 0) | (is_irregular ? kIrregular : 0));
   }
 
-  void add_shape(const c10::TensorImpl& tensor, bool is_hidden, bool is_odd) {
+  void add_shape(const c10::TensorImpl& tensor, bool is_hidden, bool is_irregular) {
     const auto& layout = Inside::layout(tensor);
     const size_t length = is_hidden ? 0 : layout.size();
     const auto size = static_cast<int64_t>(Inside::dtype(tensor).itemsize());
     const int32_t shape = shape_.empty() ? -1 : shape_.back();
     const int32_t stride = stride_.empty() ? -1 : stride_.back();
     shape_.push_back(shapes_.number(layout.sizes_data(), length, shape));
-    stride_.push_back(is_odd ? -1 : shapes_.number(layout.strides_data(), length, stride));
-    offsets_.push_back(is_odd ? 0 : Inside::offset(tensor));
+    stride_.push_back(is_irregular ? -1 : shapes_.number(layout.strides_data(), length, stride));
+    offsets_.push_back(is_irregular ? 0 : Inside::offset(tensor));
     nbytes_.push_back(is_hidden ? 0 : Inside::elements(tensor) * size);
   }
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.findings import look
-from tensorlens.frameworks.torch.census.graph import storage_addresses, walk
+from tensorlens.frameworks.torch.census.findings import named_tensors
+from tensorlens.frameworks.torch.census.graph import storage_address, walk
 from tensorlens.heap import instances
 from tensorlens.heap.attributes import class_name
 from tensorlens.planning.patches import intercepted
@@ -63,7 +63,7 @@ class StepWatch:
     def facts(self, is_whole: bool) -> StepFacts:
         """Return what is known now; models and optimizers are those that are alive."""
         models = Stage(estimated=False, batch=None).models()
-        _, path = look((), near=False)
+        _, path = named_tensors((), near=False)
         found = [
             (path(id(block), class_name(block)), class_name(block))
             for block in repeated_blocks(models)
@@ -118,7 +118,7 @@ class StepWatch:
         saved = [each.tensor for each in graph.saved]
         self._has_low_precision |= any(each.dtype in _LOWER for each in (*roots, *saved))
         kept = (*roots, *saved, *graph.leaves.values())
-        needed = {address for each in kept for address in storage_addresses(each)}
+        needed = {*map(storage_address, kept)}
         if not self.is_last:
             return
         self._unused_variables.clear()
@@ -131,7 +131,7 @@ class StepWatch:
         code, tensor = frame.f_code, frame.f_locals.get(name)
         if not isinstance(tensor, torch.Tensor) or tensor.is_leaf:
             return
-        address = next(storage_addresses(tensor), 0)
+        address = storage_address(tensor)
         if address and address not in needed:
             function = code.co_qualname
             self._unused_variables[function, name] = UnusedVariable(

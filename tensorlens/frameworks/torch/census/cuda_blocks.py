@@ -218,15 +218,15 @@ def _described(piece: Block, workspaces: Set[int]) -> UnnamedBlock:
         SourceLine(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
         for frame in piece.frames
     ]
-    users = next((depth for depth, line in enumerate(frames) if _is_users(line)), None)
+    user_depth = next((depth for depth, line in enumerate(frames) if _is_users(line)), None)
     known = ["in a private pool"] if piece.private else []
-    if users is None and piece.requested in workspaces:
+    if user_depth is None and piece.requested in workspaces:
         known.append("has the size of a cuBLAS workspace")
     return UnnamedBlock(
         address=piece.start,
         nbytes=piece.size,
-        born=None if users is None else frames[users],
-        stack=tuple(frames if users is None else frames[users + 1 :]),
+        born=None if user_depth is None else frames[user_depth],
+        stack=tuple(frames if user_depth is None else frames[user_depth + 1 :]),
         what=", ".join(known) or None,
     )
 

@@ -21,12 +21,12 @@ from tensorlens.frameworks.host.census_table import (
 from tensorlens.frameworks.host.recorder import ModulePath
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
-from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
+from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import Heap, live_objects, near_heap, no_locals, select
 from tensorlens.interpreter import frozen_objects
 from tensorlens.records.logs.stacks import LAYERS
@@ -52,7 +52,7 @@ def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTab
     table.dtypes = list(scan.dtypes)
     table.shapes = list(scan.shapes)
     add_births(table, births)
-    _tell_inputs(table)
+    _set_made_inputs(table)
     _add_sparse(table, rows, named)
     plain = isinstance(rows, range)
     if not plain:
@@ -63,7 +63,7 @@ def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTab
     return table
 
 
-def _tell_inputs(table: TensorTable) -> None:
+def _set_made_inputs(table: TensorTable) -> None:
     """Make inputs of autograd's nodes activations that a layer made: they are no one's input."""
     if _INPUT not in table.role:
         return
@@ -133,10 +133,10 @@ def _add_sparse(table: TensorTable, rows: Sequence[int], named: NamedRows) -> No
         numbers.extend(known)
 
 
-_KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
+_HEAP_CLASSES = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
 
 
-def take(roots: Sequence[CensusRoot]) -> Findings:
+def census(roots: Sequence[CensusRoot]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
     births = Births(cpu.allocator())
     with undisturbed() as can_read:
@@ -147,7 +147,7 @@ def take(roots: Sequence[CensusRoot]) -> Findings:
     return Findings(table, ledger, (*_notes(found), *reasons))
 
 
-def look(roots: Sequence[CensusRoot], *, near: bool) -> tuple[TensorTable, ModulePath]:
+def named_tensors(roots: Sequence[CensusRoot], *, near: bool) -> tuple[TensorTable, ModulePath]:
     """Return the live tensors by name, and what gives the paths of the modules.
 
     Args:
@@ -167,7 +167,7 @@ def _census(
 ) -> tuple[FoundTensors, Owners, NamedRows]:
     # a program that holds a node by itself is rare, and there are hundreds of types of nodes
     exact = node_types() if heap.modules is None else ()
-    tensors, functions, modules, optimizers, nodes = select(heap.objects, _KINDS, exact)
+    tensors, functions, modules, optimizers, nodes = select(heap.objects, _HEAP_CLASSES, exact)
     owners = Owners(roots)
     owners.add_keras(heap.objects)
     owners.add_found(modules, optimizers)

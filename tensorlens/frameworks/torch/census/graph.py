@@ -12,11 +12,12 @@ import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
+from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import live_objects, select
 from tensorlens.records.oom import KeptGraph
 
@@ -163,15 +164,15 @@ def graphs_kept() -> list[KeptGraph]:
         graph = walk((node for _, node in made), can_read)
         saved: dict[Any, set[int]] = {}
         for each in graph.saved:
-            saved.setdefault(each.node, set()).update(storage_addresses(each.tensor))
+            saved.setdefault(each.node, set()).add(storage_address(each.tensor))
         results: dict[Any, list[int]] = {}
         for tensor, node in made:
-            results.setdefault(node, []).extend(storage_addresses(tensor))
+            results.setdefault(node, []).append(storage_address(tensor))
         kept = [
             KeptGraph(
                 max(node._sequence_nr() for node in part),
-                frozenset().union(*(saved.get(node, ()) for node in part)),
-                tuple(address for node in part for address in results.get(node, ())),
+                frozenset().union(*(saved.get(node, ()) for node in part)) - {0},
+                tuple(filter(None, chain.from_iterable(results.get(node, ()) for node in part))),
             )
             for part in connected(graph.nodes)
             if not saved.keys().isdisjoint(part)
@@ -179,15 +180,13 @@ def graphs_kept() -> list[KeptGraph]:
         return sorted(kept, key=lambda graph: graph.newest)
 
 
-def storage_addresses(tensor: Any) -> Iterator[int]:
-    """Yield the address of a tensor's memory, if it has any."""
+def storage_address(tensor: Any) -> int:
+    """Return the address of a tensor's memory; 0 if it has none."""
     try:
-        address = _base.untyped_storage(tensor).data_ptr()
+        return int(_base.untyped_storage(tensor).data_ptr())
     except Exception:
         # sparse tensors and the like have none of their own
-        return
-    if address:
-        yield address
+        return 0
 
 
 def _read(node: Any, graph: Graph, frames: dict[int, Region]) -> None:

@@ -14,18 +14,20 @@ import torch
 from tensorlens.frameworks.torch.census.graph import Graph, Saved, maker_of, walk
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.naming import Naming
-from tensorlens.frameworks.torch.census.scan import ODD, REQUIRES_GRAD, open_scan
+from tensorlens.frameworks.torch.census.scan import IRREGULAR, REQUIRES_GRAD, open_scan
 from tensorlens.heap.attributes import class_name, mro, vars_of_type
 
 _base = torch._C.TensorBase
 
 
-def _suiting(wanted: int) -> bytes:
+def _flag_table(wanted: int) -> bytes:
     """Return a table for ``bytes.translate()``: 1 for the flags that have one of these."""
     return bytes(bool(flags & wanted) for flags in range(256))
 
 
-_ODD, _FOLLOWED, _NEEDED = map(_suiting, (ODD, REQUIRES_GRAD, ODD | REQUIRES_GRAD))
+_IRREGULAR, _FOLLOWED, _IRREGULAR_OR_FOLLOWED = map(
+    _flag_table, (IRREGULAR, REQUIRES_GRAD, IRREGULAR | REQUIRES_GRAD)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class FoundTensors:
             naming: the tensors that have been named.
             nodes: autograd's nodes of the heap.
             can_read: tells whether a node can be read now, see
-                :mod:`~tensorlens.frameworks.torch.census.exclusive_use`.
+                :mod:`~tensorlens.frameworks.torch.census.undisturbed`.
         """
         self._can_read = can_read
         self.scan = open_scan()
@@ -62,15 +64,15 @@ class FoundTensors:
         """The row of each item of ``naming``."""
         self.parts: dict[int, list[tuple[int, TensorPart]]] = {}
         """Row of a tensor without plain storage to the rows of its parts."""
-        self.nonleaf: dict[int, Any] = {}
+        self.makers: dict[int, Any] = {}
         """Row of a tensor to the node that made it."""
         self.graph = Graph()
         self.leaves: list[int] = []
         """Rows of the graph's leaves."""
-        self.saved: dict[int, list[tuple[Saved, int]]] = {}
+        self.saved_of_storage: dict[int, list[tuple[Saved, int]]] = {}
         """First row of a storage to what autograd saved of it, each with its own row."""
-        self._bring_gradients()
-        self._take_apart()
+        self._add_gradients()
+        self._add_irregular_parts()
         self.in_python = len(self.scan.nbytes)
         """Rows before this one are held by Python, or are gradients."""
         self._walk_graph(nodes)
@@ -84,7 +86,7 @@ class FoundTensors:
     def _pairs(self) -> zip[tuple[Any, int]]:
         return zip(self.tensors, self._rows, strict=True)
 
-    def _bring(self, tensors: Sequence[Any]) -> array[int]:
+    def _add_rows(self, tensors: Sequence[Any]) -> array[int]:
         rows = self.scan.add(tensors)
         self.tensors.extend(tensors)
         self._rows.extend(rows)
@@ -95,11 +97,11 @@ class FoundTensors:
         # the heap need not show them (gc.freeze)
         if rows and min(rows) < 0:
             unknown = [item for item, row in zip(naming.items, rows, strict=True) if row < 0]
-            self._bring(unknown)
+            self._add_rows(unknown)
             rows = self.scan.rows_of(naming.addresses)
         return rows
 
-    def _having(self, flags: bytes) -> tuple[list[Any], array[int]]:
+    def _with_flags(self, flags: bytes) -> tuple[list[Any], array[int]]:
         """Return the tensors whose flags suit, and the row of each."""
         having = self.scan.flags.tobytes().translate(flags)
         if 1 not in having:
@@ -109,43 +111,43 @@ class FoundTensors:
         chosen = bytes(map(having.__getitem__, self._rows))
         return [*compress(self.tensors, chosen)], array("i", compress(self._rows, chosen))
 
-    def _bring_gradients(self) -> None:
+    def _add_gradients(self) -> None:
         """Bring those gradients into Python that are needed as objects: odd ones, graph roots."""
         gradients = self.scan.gradients
-        chosen = self.scan.flags.tobytes().translate(_NEEDED)
+        chosen = self.scan.flags.tobytes().translate(_IRREGULAR_OR_FOLLOWED)
         owners = {*compress(self.scan.owners, map(chosen.__getitem__, gradients))}
         if owners:
             wanted = [tensor for tensor, row in self._pairs() if row in owners]
-            self._bring([_base.grad.__get__(owner) for owner in wanted])
+            self._add_rows([_base.grad.__get__(owner) for owner in wanted])
 
-    def _take_apart(self) -> None:
-        for tensor, row in zip(*self._having(_ODD), strict=True):
+    def _add_irregular_parts(self) -> None:
+        for tensor, row in zip(*self._with_flags(_IRREGULAR), strict=True):
             self._add_parts(row, _parts_of(tensor))
 
     def _add_parts(self, row: int, parts: list[TensorPart]) -> None:
         if parts and row not in self.parts:
-            rows = self._bring([part.tensor for part in parts])
+            rows = self._add_rows([part.tensor for part in parts])
             self.parts[row] = list(zip(rows, parts, strict=True))
             for inner, part in zip(rows, parts, strict=True):
-                if inner >= 0 and inner != row and self.scan.flags[inner] & ODD:
+                if inner >= 0 and inner != row and self.scan.flags[inner] & IRREGULAR:
                     self._add_parts(inner, _parts_of(part.tensor))
 
     def _walk_graph(self, nodes: Sequence[Any]) -> None:
-        self._ask_makers(*self._having(_FOLLOWED))
-        self.graph = walk((*self.nonleaf.values(), *nodes), self._can_read)
-        leaves = self._bring(list(self.graph.leaves.values()))
+        self._ask_makers(*self._with_flags(_FOLLOWED))
+        self.graph = walk((*self.makers.values(), *nodes), self._can_read)
+        leaves = self._add_rows(list(self.graph.leaves.values()))
         self.leaves = [row for row in leaves if row >= 0]
         tensors = [saved.tensor for saved in self.graph.saved]
-        rows = self._bring(tensors)
+        rows = self._add_rows(tensors)
         for saved, row in zip(self.graph.saved, rows, strict=True):
             if row >= 0:
-                self.saved.setdefault(self.scan.first[row], []).append((saved, row))
+                self.saved_of_storage.setdefault(self.scan.first[row], []).append((saved, row))
         pairs = [pair for pair in zip(tensors, rows, strict=True) if pair[1] >= 0]
         flags = self.scan.flags
         followed = [pair for pair in pairs if flags[pair[1]] & REQUIRES_GRAD]
         self._ask_makers([tensor for tensor, _ in followed], [row for _, row in followed])
         for tensor, row in pairs:
-            if flags[row] & ODD:
+            if flags[row] & IRREGULAR:
                 self._add_parts(row, _parts_of(tensor))
 
     def _ask_makers(self, tensors: Sequence[Any], rows: Sequence[int]) -> None:
@@ -154,7 +156,7 @@ class FoundTensors:
             makers = [*map(_base.grad_fn.__get__, tensors)]
         except Exception:
             makers = [*map(maker_of, tensors)]
-        self.nonleaf.update(pair for pair in zip(rows, makers, strict=True) if pair[1] is not None)
+        self.makers.update(pair for pair in zip(rows, makers, strict=True) if pair[1] is not None)
 
 
 def _parts_of(tensor: Any) -> list[TensorPart]:

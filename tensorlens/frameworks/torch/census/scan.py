@@ -17,7 +17,7 @@ from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
 
 REQUIRES_GRAD = 1
 """Autograd follows it: a leaf that asks for a gradient, or the result of a recorded operation."""
-ODD = 2
+IRREGULAR = 2
 """Not a plain strided tensor with a storage: its parts have to be looked at one by one."""
 
 
@@ -74,7 +74,7 @@ class Scan:
     object: array[int]
     """``id()`` of the tensor; 0 where no Python object is known."""
     flags: array[int]
-    """Sum of :data:`REQUIRES_GRAD` and :data:`ODD`."""
+    """Sum of :data:`REQUIRES_GRAD` and :data:`IRREGULAR`."""
     first: array[int]
     """First row with the same ``storage``; its own row where it has no address."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.census.scan import (
-    ODD,
+    IRREGULAR,
     REQUIRES_GRAD,
     Scan,
     fake_tensor,
@@ -100,8 +100,8 @@ class PythonScan(Scan):
         is_hidden = keys.has(torch._C.DispatchKey.Functionalize) or (is_dispatched and not address)
         dtype = _base.dtype.__get__(tensor)
         shape = None if is_hidden else _lengths(_base.shape.__get__, tensor)
-        is_odd = storage is None or is_hidden or wraps or shape is None
-        stride = None if is_odd else _lengths(_base.stride, tensor)
+        is_irregular = storage is None or is_hidden or wraps or shape is None
+        stride = None if is_irregular else _lengths(_base.stride, tensor)
         requires_grad = _base.requires_grad.__get__(tensor)
         return {
             "object": id(tensor),
@@ -112,7 +112,7 @@ class PythonScan(Scan):
             "offset": 0 if stride is None else _base.storage_offset(tensor),
             "storage": address,
             "storage_nbytes": storage.nbytes() if address else 0,
-            "flags": REQUIRES_GRAD * requires_grad + ODD * (stride is None),
+            "flags": REQUIRES_GRAD * requires_grad + IRREGULAR * (stride is None),
             "nbytes": 0 if shape is None else math.prod(shape) * dtype.itemsize,
         }
 

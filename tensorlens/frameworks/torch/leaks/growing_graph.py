@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.graph import maker_of, nodes_below
+from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import live_objects, select
 
 _MOST_NODES = 100_000

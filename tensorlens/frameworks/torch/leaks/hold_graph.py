@@ -68,7 +68,7 @@ class HoldGraph:
         for owner, parts in found.parts.items():
             for row, part in parts:
                 self._add(owner, row, "attribute", part.name or part.note)
-        for row, node in found.nonleaf.items():
+        for row, node in found.makers.items():
             if node in self._of_node:
                 self._add(row, self._of_node[node], "graph", "grad_fn")
 
@@ -84,7 +84,7 @@ class HoldGraph:
             self._add(of_node[node], row, "graph", "AccumulateGrad.variable")
 
     def _add_saved(self, found: FoundTensors) -> None:
-        for pairs in found.saved.values():
+        for pairs in found.saved_of_storage.values():
             for saved, row in pairs:
                 text = _saved_text(saved)
                 nodes = saved.region.nodes if saved.region is not None else ()

@@ -14,12 +14,12 @@ import torch
 
 from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.exclusive_use import undisturbed
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
+from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.heap import Heap, live_objects, select
 from tensorlens.heap.attributes import class_name
@@ -184,7 +184,7 @@ class _HeapView:
         scan, names = self.found.scan, self.names
         if vertex >= len(scan):
             return GraphRoot(0, "", "", (), 0, 0, class_name(self.roots[vertex]))
-        node = self.found.nonleaf.get(vertex)
+        node = self.found.makers.get(vertex)
         return GraphRoot(
             address=self.graph.storage[vertex],
             name="" if names.node[vertex] < 0 else names.names[names.node[vertex]],
@@ -207,7 +207,7 @@ class _HeapView:
         if best is None:
             return Survivor(address, size, (), arrays, shown=bytes_shown)
         scan, names = self.found.scan, self.names
-        made = (self.found.nonleaf.get(row) for row in held)
+        made = (self.found.makers.get(row) for row in held)
         node = next((each for each in made if each is not None), None)
         # an array shows what it shows of a tensor that shows all
         if held or not arrays:

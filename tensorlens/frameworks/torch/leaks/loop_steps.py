@@ -32,7 +32,7 @@ from tensorlens.frameworks.torch.accelerators import (
 )
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.census.cuda_blocks import Block, handed_out
-from tensorlens.frameworks.torch.census.graph import storage_addresses
+from tensorlens.frameworks.torch.census.graph import storage_address
 from tensorlens.frameworks.torch.native import DEVICE_BLOCKS
 from tensorlens.interpreter import paused_collector
 from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
@@ -40,7 +40,7 @@ from tensorlens.records.tensors import SourceLine
 
 _KINDS = {kind.device_type: kind for kind in KINDS}
 """The native part says 1, CUDA's, for ROCm too."""
-_FOLLOWED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
+_FOLLOWED = tuple(kind.name for kind in KINDS if kind.can_list_blocks)
 _REPORTING = "native"
 """CUDA's allocator that reports its blocks; ``cudaMallocAsync`` and pluggable ones do not."""
 _BEFORE = -1
@@ -123,7 +123,7 @@ class TorchSteps(HostSteps):
         if found is None:
             return None
         tensor, nodes_per_step = found
-        line = self.line_at(next(storage_addresses(tensor), 0))
+        line = self.line_at(storage_address(tensor))
         is_number = torch._C.TensorBase.numel(tensor) == 1
         return GrowingGraph(tensor, nodes_per_step, line, is_number)
 

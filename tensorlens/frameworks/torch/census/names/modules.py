@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.heap import attributes
 from tensorlens.heap.attributes import class_name
@@ -121,3 +122,13 @@ def model_name(module: Any) -> str:
 def entries(value: Any) -> list[tuple[Any, Any]]:
     """Return the items of a dict, without running methods of its subclass; empty for others."""
     return list(dict.items(value)) if issubclass(type(value), dict) else []
+
+
+def forward_of(item: Any) -> str | None:
+    """Return the name of a module's method that has its lines; None if ``item`` is no module.
+
+    It is ``forward``, or ``call`` of a Keras layer, which is a module where torch is the backend.
+    """
+    if not issubclass(type(item), torch.nn.Module):
+        return None
+    return "call" if issubclass(type(item), kinds.layer()) else "forward"

@@ -81,7 +81,7 @@ class NamedRows:
     def _apply_roles(self) -> None:
         for row in self._found.scan.gradients:
             self.role[row] = _GRADIENT
-        for row in self._found.nonleaf:
+        for row in self._found.makers:
             if self.role[row] == _OTHER:
                 self.role[row] = _ACTIVATION
 
@@ -138,12 +138,12 @@ class NamedRows:
     def _ask_graph(self) -> None:
         """Note what autograd saved, and name by it the rows that have no other name."""
         found = self._found
-        if not found.saved and not found.nonleaf:
+        if not found.saved_of_storage and not found.makers:
             return
         users = self._owners.parameter_users()
         owners = self._owners
         label = Labels(found.graph, users, self._savers(users), owners.home, owners.path_of)
-        for first, pairs in found.saved.items():
+        for first, pairs in found.saved_of_storage.items():
             # what a node computed belongs to it more than to the nodes that use it
             pairs = sorted(pairs, key=_by_node)
             row = self._row_of_storage(first, pairs[0][1])
@@ -155,7 +155,7 @@ class NamedRows:
             if self.node[row] < 0 and found.scan.first[row] not in standing:
                 self.node[row] = self.names.text("AccumulateGrad.variable")
                 self.of_graph.add(row)
-        for row, node in found.nonleaf.items():
+        for row, node in found.makers.items():
             if self.node[row] < 0 and found.scan.first[row] not in standing:
                 self.node[row] = self.names.text(label.made_by(node))
                 self.of_graph.add(row)
@@ -167,11 +167,11 @@ class NamedRows:
         found, addresses = self._found, self._owners.naming.addresses
         owners: dict[int, int] = {}
         for address, row in zip(addresses, found.given_rows, strict=True):
-            if row >= 0 and address in users and found.scan.first[row] in found.saved:
+            if row >= 0 and address in users and found.scan.first[row] in found.saved_of_storage:
                 owners.setdefault(found.scan.first[row], address)
         savers: dict[Any, Path] = {}
         for first, address in owners.items():
-            for saved, _ in found.saved[first]:
+            for saved, _ in found.saved_of_storage[first]:
                 if saved.region is None:
                     path = path_of_user(users, address, saved.node)
                     savers[saved.node] = common_path(savers.get(saved.node, path), path)

@@ -33,23 +33,23 @@ class _ForkDamage:
     """
 
     def __init__(self) -> None:
-        self.is_so = self._next = False
+        self.is_damaged = self._next = False
 
     def before_fork(self) -> None:
         """Note what the child will find."""
-        self._next = self.is_so or others_run()
+        self._next = self.is_damaged or others_run()
 
     def in_child(self) -> None:
         """Be the child."""
-        self.is_so = self._next
+        self.is_damaged = self._next
 
 
-_torn = _ForkDamage()
+_fork_damage = _ForkDamage()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_torn.before_fork, after_in_child=_torn.in_child)
+    os.register_at_fork(before=_fork_damage.before_fork, after_in_child=_fork_damage.in_child)
 
 
-class ExclusiveUse:
+class NodeAccess:
     """Tells whether a node of autograd can be read now; waits for a while until it can."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class ExclusiveUse:
 
     def __call__(self) -> bool:
         """Return False when passes go on and on."""
-        if _torn.is_so:
+        if _fork_damage.is_damaged:
             return False
         while _runs_elsewhere():
             if self._left <= 0:
@@ -69,12 +69,12 @@ class ExclusiveUse:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[ExclusiveUse]:
+def undisturbed() -> Iterator[NodeAccess]:
     """Run no code of the user's: no mode, no override of a subclass, no finalizer."""
-    quiet = ExclusiveUse()
-    quiet()
+    can_read = NodeAccess()
+    can_read()
     with paused_collector(), torch._C.DisableTorchFunction(), _disable_current_modes():
-        yield quiet
+        yield can_read
 
 
 def others_run() -> bool:
