@@ -109,7 +109,7 @@ def test_every_address_and_figure(truth, case, direction):
     for seed in range(2):
         allocator = BFCAllocator(limit)
         if direction < 0:
-            allocator._memory.reserve_addresses = Downwards()
+            allocator._reserve_addresses = Downwards()
         largest = 64 * MIB if limit > MIB else MIB // 4
         lines, answers = requests(seed, allocator, largest=largest)
         assert answers == ask(truth, lines, limit, direction)
@@ -169,7 +169,7 @@ def test_eager_tensors_on_the_cpu():
     # the number that tensors are filled with was there before
     place = told_of[0][0] - 256
     allocator = BFCAllocator(ON_CPU)
-    allocator._memory.reserve_addresses = lambda nbytes: place
+    allocator._reserve_addresses = lambda nbytes: place
     addresses = {-1: allocator.malloc(1)}
     for (what, key, nbytes), answer in zip(asked, told_of, strict=True):
         place, address = answer[0], 0

@@ -1,4 +1,7 @@
-"""Pure simulators of allocators: requests and frees in, addresses and segments out."""
+"""Pure simulators of allocators: requests and frees in, addresses and segments out.
+
+What :mod:`~tensorlens.planning.estimate` needs is imported here; the rest is for tests.
+"""
 
 from tensorlens.lazy import attach
 from tensorlens.planning.allocators.bfc import BFCAllocator
@@ -24,6 +27,6 @@ attach(
     {
         "cuda": ("CachingAllocator",),
         "settings": ("parse_settings", "settings_text"),
-        "simulated": ("ALLOCATED", "Block", "FREE", "Memory"),
+        "simulated": ("ALLOCATED", "Block", "FREE"),
     },
 )

@@ -1,13 +1,12 @@
-"""A simulated allocator: blocks, pools of free ones, memory from the driver, and figures.
+"""What simulated allocators share: blocks, pools of free blocks, segments and figures.
 
-Where a block comes from and what goes back to the driver is each one's own. The rules are those of
-``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.13. Sizes are bytes.
+Subclasses decide where a block comes from and what is returned to the driver. The rules are those
+of ``c10/cuda/CUDACachingAllocator.cpp`` in torch 2.13. Sizes are in bytes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -18,18 +17,17 @@ from tensorlens.records.torch_files.sizes import SMALL_SEGMENT
 from tensorlens.units import format_bytes, rounded_up
 
 FREE, ALLOCATED, UNMAPPED = range(3)
-"""A block can be handed out; is handed out; is address space of an expandable segment that has no
-memory behind it."""
+"""States of a block. An unmapped one is address space of an expandable segment without memory."""
 
 SHIFT = 64
 ADDRESSES = (1 << SHIFT) - 1
 FIRST_ADDRESS = 1 << 44
-"""Where a simulated device's memory begins."""
+"""Start of a simulated device's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A figure now, and at its highest since the beginning or the last reset."""
+    """A figure's value now, and its highest since the start or the last reset."""
 
     current: int
     peak: int
@@ -40,16 +38,16 @@ class Figures:
     """Figures of an allocator, in bytes."""
 
     allocated: Level
-    """Of blocks handed out, remainders included: torch's ``allocated_bytes.all``, TensorFlow's
+    """Blocks in use, with their remainders: torch's ``allocated_bytes.all``, TensorFlow's
     ``get_memory_info``."""
     requested: Level
-    """Asked for, of the same blocks: ``requested_bytes.all``."""
+    """Requests for these blocks: ``requested_bytes.all``."""
     reserved: Level
-    """Held from the driver: ``reserved_bytes.all``, ``pool_bytes``."""
+    """Memory from the driver: ``reserved_bytes.all``, ``pool_bytes``."""
 
 
 class SimulatedOutOfMemory(TensorlensError):
-    """A request that has no room in what the allocator may take."""
+    """A request exceeds the memory that the allocator may take."""
 
     exit_code = 3
 
@@ -59,18 +57,18 @@ class SimulatedOutOfMemory(TensorlensError):
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """Free blocks, for small requests or for large ones."""
+    """Free blocks for small requests, or for large ones."""
 
     small: bool
     keys: list[int] = field(default_factory=list)
-    """Size and address of each free block in one number, in ascending order."""
+    """Size and address of each free block as one number, ascending."""
     unmapped: list[int] = field(default_factory=list)
-    """Addresses of unmapped blocks, in ascending order."""
+    """Addresses of unmapped blocks, ascending."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Block:
-    """A piece of a segment; together with its neighbours it makes up the whole."""
+    """A piece of a segment, linked to its neighbours."""
 
     pool: Pool
     address: int
@@ -80,18 +78,18 @@ class Block:
     prev: Block | None = None
     next: Block | None = None
     base: int | None = None
-    """Of an expandable segment, where its address space begins, into which memory is mapped."""
+    """Start of the address space, if the segment is expandable."""
     row: int = -1
     stack: int = -1
     segment_stack: int = -1
 
     @property
     def is_split(self) -> bool:
-        """Whether it is only a part of its segment."""
+        """Whether it is not the whole segment."""
         return self.prev is not None or self.next is not None
 
     def follow(self, before: Block | None, after: Block | None) -> None:
-        """Put the block between two others of its segment."""
+        """Link the block between two others of its segment."""
         self.prev, self.next = before, after
         if before is not None:
             before.next = self
@@ -99,152 +97,43 @@ class Block:
             after.prev = self
 
 
-class Memory:
-    """Memory that the allocator holds from the driver."""
-
-    def __init__(self, capacity: int | None, log: EventLog | None, device: str) -> None:
-        self.capacity = capacity
-        self.blocks: dict[int, Block] = {}
-        """Every block by its address."""
-        self.small, self.large = Pool(small=True), Pool(small=False)
-        self.reserved = self.peak_reserved = 0
-        self.stack = -1
-        """The stack of what is going on, for the events of segments."""
-        self._log, self._device = log, device
-        self.next_address = FIRST_ADDRESS
-
-    def insert(self, block: Block) -> None:
-        """Put a block that is not handed out where searches find it."""
-        insort(*_entry(block))
-
-    def remove(self, block: Block) -> None:
-        """Take a block out of its pool."""
-        entries, entry = _entry(block)
-        del entries[bisect_left(entries, entry)]
-
-    def drop(self, block: Block) -> None:
-        """Forget a block that is in its pool."""
-        self.remove(block)
-        del self.blocks[block.address]
-
-    def free_blocks(self, pool: Pool) -> list[Block]:
-        """Return a pool's free blocks, smallest first."""
-        return [self.blocks[key & ADDRESSES] for key in pool.keys]
-
-    def split(self, block: Block, size: int) -> None:
-        """Make a block in its pool of what a block has beyond so many bytes."""
-        rest = Block(block.pool, block.address + size, block.size - size, block.state)
-        self.blocks[rest.address] = rest
-        rest.base = block.base
-        rest.follow(block, block.next)
-        block.size = size
-        self.insert(rest)
-
-    def merge(self, block: Block, state: int) -> None:
-        """Free or unmap a block: join it with neighbours in the same state.
-
-        The result goes into its pool (``free_block``, ``try_merge_blocks``).
-        """
-        before, after = block.prev, block.next
-        block.state, block.requested = state, 0
-        if before is not None and before.state == state:
-            self.drop(before)
-            del self.blocks[block.address]
-            block.address, block.size = before.address, before.size + block.size
-            self.blocks[block.address] = block
-            block.segment_stack = before.segment_stack
-            block.follow(before.prev, after)
-        if after is not None and after.state == state:
-            self.drop(after)
-            block.size += after.size
-            block.follow(block.prev, after.next)
-        self.insert(block)
-
-    def take_free(self, pool: Pool, size: int) -> Block | None:
-        """Take the smallest free block that fits out of its pool."""
-        index = bisect_left(pool.keys, size << SHIFT)
-        if index == len(pool.keys):
-            return None
-        return self.blocks[pool.keys.pop(index) & ADDRESSES]
-
-    def reserve_addresses(self, size: int) -> int:
-        """Return an address that a segment of so many bytes has from now on."""
-        address = self.next_address
-        self.next_address += rounded_up(size, SMALL_SEGMENT)
-        return address
-
-    def has(self, size: int) -> bool:
-        """Tell whether the driver has so many bytes left."""
-        return self.capacity is None or self.reserved + size <= self.capacity
-
-    def take(self, pool: Pool, size: int) -> Block | None:
-        """Take a segment from the driver; None where it has no room."""
-        if not self.has(size):
-            return None
-        address = self.reserve_addresses(size)
-        block = self.blocks[address] = Block(pool, address, size, FREE)
-        block.segment_stack = self.stack
-        self.count_reserved(address, size)
-        return block
-
-    def count_reserved(self, address: int, size: int) -> None:
-        """Count memory from the driver, and note it."""
-        self.reserved += size
-        self.peak_reserved = max(self.peak_reserved, self.reserved)
-        self._note(events.SEGMENT_ALLOC, address, size)
-
-    def count_returned(self, address: int, size: int) -> None:
-        """Count memory that went back to the driver, and note it."""
-        self.reserved -= size
-        self._note(events.SEGMENT_FREE, address, size)
-
-    def _note(self, kind: int, address: int, size: int) -> None:
-        if self._log is not None:
-            self._log.append(kind, self._device, address, size, 0, self.stack)
-
-    def release(self, block: Block) -> None:
-        """Give a segment back that is one free block (``release_block``)."""
-        self.drop(block)
-        self.count_returned(block.address, block.size)
-
-
-def _entry(block: Block) -> tuple[list[int], int]:
-    """Return the list of its pool that a block is in, and what stands there for it."""
-    if block.state == UNMAPPED:
-        return block.pool.unmapped, block.address
-    return block.pool.keys, block.size << SHIFT | block.address
-
-
 class SimulatedAllocator:
-    """Counts what is handed out on one device, and writes events into a log.
+    """Serves requests on one device without memory, and logs them.
 
-    What it says and does follows from the requests alone: the same ones give the same addresses.
+    It is deterministic: the same requests get the same addresses.
     """
 
     def __init__(self, capacity: int | None, log: EventLog | None, device: str) -> None:
-        self.device = device
+        self.capacity = capacity
         self.log = log
-        self._memory = Memory(capacity, log, device)
+        self.device = device
+        self.blocks: dict[int, Block] = {}
+        """Every block by its address."""
+        self.small, self.large = Pool(small=True), Pool(small=False)
+        self.reserved = self._peak_reserved = 0
+        self.next_address = FIRST_ADDRESS
+        self._stack = -1
+        """Stack of the current request, for the events of segments."""
         self._allocated = self._peak_allocated = 0
         self._requested = self._peak_requested = 0
 
     def malloc(self, nbytes: int, *, stack: int = -1, context: Context | None = None) -> int:
-        """Hand out a block and return its address; 0 for a request of 0 bytes.
+        """Allocate a block and return its address; 0 for a request of 0 bytes.
 
         Args:
-            nbytes: bytes asked for.
+            nbytes: bytes requested.
             stack: number of the stack in the log.
-            context: what else the log says of it.
+            context: the operator, node and thread for the log.
 
         Raises:
-            SimulatedOutOfMemory: there is no room, also after the allocator gave back what it may.
+            SimulatedOutOfMemory: there is no room, even after unused memory was returned.
             UsageError: a negative number of bytes.
         """
         if nbytes <= 0:
             if nbytes < 0:
                 raise UsageError(f"cannot allocate {nbytes} bytes")
             return 0
-        self._memory.stack = stack
+        self._stack = stack
         block, size = self._obtain(nbytes)
         block.state, block.requested = ALLOCATED, nbytes
         self._allocated = allocated = self._allocated + block.size
@@ -264,10 +153,10 @@ class SimulatedAllocator:
         return block.address
 
     def free(self, address: int, *, stack: int = -1, context: Context | None = None) -> None:
-        """Take a block back; the arguments are those of :meth:`malloc`, address 0 is no block."""
+        """Free a block; ``stack`` and ``context`` as in :meth:`malloc`. Address 0 is ignored."""
         if not address:
             return
-        block = self._memory.blocks.get(address)
+        block = self.blocks.get(address)
         if block is None or block.state != ALLOCATED:
             raise UsageError(f"{self.device}: no block is handed out at address {address:#x}")
         self._allocated -= block.size
@@ -275,36 +164,41 @@ class SimulatedAllocator:
         log = self.log
         if log is not None:
             log.append(events.FREE, self.device, address, log.size[block.row], 0, stack, context)
-        self._memory.merge(block, FREE)
+        self._merge(block, FREE)
 
     def empty_cache(self) -> None:
-        """Give what is not in use back to the driver; TensorFlow keeps its regions."""
+        """Return unused memory to the driver; TensorFlow keeps its regions."""
 
     def _obtain(self, nbytes: int) -> tuple[Block, int]:
-        """Return a block that is in no pool, split, and the rounded bytes of the request."""
+        """Return a block taken out of its pool and split, and the rounded size of the request."""
         raise NotImplementedError
 
     @property
     def figures(self) -> Figures:
-        """Figures now and at their highest."""
-        memory = self._memory
+        """Current and peak figures."""
         return Figures(
             allocated=Level(self._allocated, self._peak_allocated),
             requested=Level(self._requested, self._peak_requested),
-            reserved=Level(memory.reserved, memory.peak_reserved),
+            reserved=Level(self.reserved, self._peak_reserved),
         )
 
     def reset_peaks(self) -> None:
-        """Let every peak be what is there now."""
+        """Set every peak to its current value."""
         self._peak_allocated, self._peak_requested = self._allocated, self._requested
-        self._memory.peak_reserved = self._memory.reserved
+        self._peak_reserved = self.reserved
 
     def segments(self) -> tuple[Segment, ...]:
-        """Return what is held from the driver, by address, with every block in it."""
-        return tuple(_segment(self.device, blocks) for blocks in _mapped_runs(self._memory))
+        """Return the segments by address; of an expandable one each run of mapped blocks."""
+        heads = [
+            block
+            for block in self.blocks.values()
+            if block.state != UNMAPPED and (block.prev is None or block.prev.state == UNMAPPED)
+        ]
+        heads.sort(key=attrgetter("address"))
+        return tuple(_segment(self.device, head) for head in heads)
 
     def write_segments(self) -> None:
-        """Put the segments as they are now into the log, in place of those of the same device."""
+        """Replace the device's segments in the log by the current ones."""
         log = self.log
         if log is None:
             return
@@ -313,40 +207,131 @@ class SimulatedAllocator:
         log.segments = [*others, *self.segments()]
         log.segments_known = True
 
+    def _insert(self, block: Block) -> None:
+        """Add a free or unmapped block to its pool."""
+        insort(*_entry(block))
 
-def _segment(device: str, blocks: list[Block]) -> Segment:
-    first = blocks[0]
-    return Segment(
-        device=device,
-        address=first.address,
-        size=sum(block.size for block in blocks),
-        kind="small" if first.pool.small else "large",
-        expandable=first.base is not None,
-        blocks=tuple(
+    def _remove(self, block: Block) -> None:
+        """Remove a block from its pool."""
+        entries, entry = _entry(block)
+        del entries[bisect_left(entries, entry)]
+
+    def _drop(self, block: Block) -> None:
+        """Remove a block from its pool and from the table of blocks."""
+        self._remove(block)
+        del self.blocks[block.address]
+
+    def _free_blocks(self, pool: Pool) -> list[Block]:
+        """Return a pool's free blocks, smallest first."""
+        return [self.blocks[key & ADDRESSES] for key in pool.keys]
+
+    def _split(self, block: Block, size: int) -> None:
+        """Cut a block down to ``size`` and add the rest to its pool."""
+        rest = Block(
+            block.pool, block.address + size, block.size - size, block.state, base=block.base
+        )
+        self.blocks[rest.address] = rest
+        rest.follow(block, block.next)
+        block.size = size
+        self._insert(rest)
+
+    def _merge(self, block: Block, state: int) -> None:
+        """Free or unmap a block, join it with neighbours in the same state, and add it to its pool.
+
+        ``free_block`` and ``try_merge_blocks``.
+        """
+        before, after = block.prev, block.next
+        block.state, block.requested = state, 0
+        if before is not None and before.state == state:
+            self._drop(before)
+            del self.blocks[block.address]
+            block.address, block.size = before.address, before.size + block.size
+            self.blocks[block.address] = block
+            block.segment_stack = before.segment_stack
+            block.follow(before.prev, after)
+        if after is not None and after.state == state:
+            self._drop(after)
+            block.size += after.size
+            block.follow(block.prev, after.next)
+        self._insert(block)
+
+    def _take_smallest(self, pool: Pool, size: int) -> Block | None:
+        """Remove the smallest free block that fits from its pool and return it."""
+        index = bisect_left(pool.keys, size << SHIFT)
+        if index == len(pool.keys):
+            return None
+        return self.blocks[pool.keys.pop(index) & ADDRESSES]
+
+    def _reserve_addresses(self, size: int) -> int:
+        """Return the address of a new segment."""
+        address = self.next_address
+        self.next_address += rounded_up(size, SMALL_SEGMENT)
+        return address
+
+    def _has_room(self, size: int) -> bool:
+        """Tell whether the driver has this many bytes left."""
+        return self.capacity is None or self.reserved + size <= self.capacity
+
+    def _take_segment(self, pool: Pool, size: int) -> Block | None:
+        """Return a new segment as one free block; None if the driver has no room."""
+        if not self._has_room(size):
+            return None
+        address = self._reserve_addresses(size)
+        block = self.blocks[address] = Block(pool, address, size, FREE)
+        block.segment_stack = self._stack
+        self._count_reserved(address, size)
+        return block
+
+    def _count_reserved(self, address: int, size: int) -> None:
+        """Count and log memory from the driver."""
+        self.reserved += size
+        self._peak_reserved = max(self._peak_reserved, self.reserved)
+        self._log_segment(events.SEGMENT_ALLOC, address, size)
+
+    def _count_returned(self, address: int, size: int) -> None:
+        """Count and log memory returned to the driver."""
+        self.reserved -= size
+        self._log_segment(events.SEGMENT_FREE, address, size)
+
+    def _log_segment(self, kind: int, address: int, size: int) -> None:
+        if self.log is not None:
+            self.log.append(kind, self.device, address, size, 0, self._stack)
+
+    def _release_segment(self, block: Block) -> None:
+        """Return a segment that is one free block (``release_block``)."""
+        self._drop(block)
+        self._count_returned(block.address, block.size)
+
+
+def _entry(block: Block) -> tuple[list[int], int]:
+    """Return the list in its pool that holds a block, and the block's entry there."""
+    if block.state == UNMAPPED:
+        return block.pool.unmapped, block.address
+    return block.pool.keys, block.size << SHIFT | block.address
+
+
+def _segment(device: str, head: Block) -> Segment:
+    """Return the segment that begins with a block and ends before an unmapped one."""
+    blocks = []
+    block: Block | None = head
+    while block is not None and block.state != UNMAPPED:
+        is_free = block.state == FREE
+        blocks.append(
             SegmentBlock(
                 address=block.address,
                 size=block.size,
                 requested=block.requested,
-                state="inactive" if block.state == FREE else "active_allocated",
-                stack=-1 if block.state == FREE else block.stack,
+                state="inactive" if is_free else "active_allocated",
+                stack=-1 if is_free else block.stack,
             )
-            for block in blocks
-        ),
-        stack=first.segment_stack,
+        )
+        block = block.next
+    return Segment(
+        device=device,
+        address=head.address,
+        size=sum(each.size for each in blocks),
+        kind="small" if head.pool.small else "large",
+        expandable=head.base is not None,
+        blocks=tuple(blocks),
+        stack=head.segment_stack,
     )
-
-
-def _mapped_runs(memory: Memory) -> Iterator[list[Block]]:
-    """Give the blocks of each segment, or of each mapped run of an expandable one."""
-    heads = [
-        block
-        for block in memory.blocks.values()
-        if block.state != UNMAPPED and (block.prev is None or block.prev.state == UNMAPPED)
-    ]
-    for head in sorted(heads, key=attrgetter("address")):
-        blocks: list[Block] = []
-        block: Block | None = head
-        while block is not None and block.state != UNMAPPED:
-            blocks.append(block)
-            block = block.next
-        yield blocks

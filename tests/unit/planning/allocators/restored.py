@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from tensorlens.planning.allocators import ALLOCATED, FREE, Block, CachingAllocator, Memory
+from tensorlens.planning.allocators import ALLOCATED, FREE, Block, CachingAllocator
 from tensorlens.records import START, Segment
 
 SEGMENTS = 2 << 20
@@ -18,7 +18,7 @@ def restore(allocator: CachingAllocator, found: Iterable[Segment]) -> None:
 
     Blocks that were handed out are in the log as having been there before the recording.
     """
-    for block in _restored(allocator._memory, found):
+    for block in _restored(allocator, found):
         allocator._requested += block.requested
         allocator._allocated += block.size
         if allocator.log is not None:
@@ -30,12 +30,12 @@ def restore(allocator: CachingAllocator, found: Iterable[Segment]) -> None:
     allocator.reset_peaks()
 
 
-def _restored(memory: Memory, found: Iterable[Segment]) -> list[Block]:
-    """Put segments into an empty memory and return the blocks that are not free."""
+def _restored(allocator: CachingAllocator, found: Iterable[Segment]) -> list[Block]:
+    """Put segments into an empty allocator and return the blocks that are not free."""
     active: list[Block] = []
     for segment in sorted(found, key=attrgetter("address")):
         assert not segment.expandable and segment.pool is None
-        blocks = list(_blocks(memory, segment))
+        blocks = list(_blocks(allocator, segment))
         ends = [segment.address, *(block.address + block.size for block in blocks)]
         assert [block.address for block in blocks] == ends[:-1]
         assert ends[-1] == segment.address + segment.size
@@ -45,19 +45,19 @@ def _restored(memory: Memory, found: Iterable[Segment]) -> list[Block]:
             if block.state != FREE:
                 active.append(block)
                 continue
-            memory.insert(block)
-        memory.reserved += segment.size
+            allocator._insert(block)
+        allocator.reserved += segment.size
         end = -(-(segment.address + segment.size) // SEGMENTS) * SEGMENTS
-        memory.next_address = max(memory.next_address, end)
+        allocator.next_address = max(allocator.next_address, end)
     return active
 
 
-def _blocks(memory: Memory, segment: Segment) -> Iterator[Block]:
+def _blocks(allocator: CachingAllocator, segment: Segment) -> Iterator[Block]:
     assert not segment.stream
-    pool = memory.small if segment.kind == "small" else memory.large
+    pool = allocator.small if segment.kind == "small" else allocator.large
     for each in segment.blocks:
         block = Block(pool, each.address, each.size, CODES[each.state])
         block.requested, block.stack = each.requested, each.stack
         block.segment_stack = segment.stack
-        memory.blocks[block.address] = block
+        allocator.blocks[block.address] = block
         yield block

@@ -41,7 +41,7 @@ def test_every_address_and_every_segment(name):
 
     log = EventLog()
     allocator = CachingAllocator(log=log)
-    allocator._memory.reserve_addresses = place
+    allocator._reserve_addresses = place
     restore(allocator, trace.before)
     reused = 0
     for event in trace.events:
