@@ -169,13 +169,13 @@ def test_without_the_native_reader_tensors_are_read_from_python():
     (plain, handle, value, strings) = tensor_reader.read_in_python([made, weight.handle, words])
     assert (plain.shape, plain.dtype, plain.nbytes) == ((30, 20), "float32", 2400)
     assert plain.address == tensor_reader.read_tensors([made])[0].address != 0
-    assert (handle.dtype, handle.kind) == ("resource", tensor_reader.PLAIN)
-    assert (value.parent, value.kind, value.shape, value.nbytes) == (
+    assert (handle.dtype, handle.kind) == ("resource", tensor_reader.FactKind.TENSOR)
+    assert (value.handle_fact, value.kind, value.shape, value.nbytes) == (
         1,
-        tensor_reader.VARIABLE,
+        tensor_reader.FactKind.VARIABLE,
         (5, 4),
         80,
     )
     # where a variable's value lies Python is not told
     assert value.address == 0
-    assert (strings.kind, strings.nbytes) == (tensor_reader.PLAIN, 2 * 24)
+    assert (strings.kind, strings.nbytes) == (tensor_reader.FactKind.TENSOR, 2 * 24)

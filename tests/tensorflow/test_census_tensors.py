@@ -225,7 +225,7 @@ def test_before_the_first_operation_nothing_is_initialised():
         import tensorflow as tf
         from tensorflow.python.eager import context
         from tensorlens.frameworks.tensorflow import findings
-        found = findings.take([])
+        found = findings.census([])
         print(len(found.tensors), found.notes[0], context.context_safe() is None)
     """
     done = subprocess.run(

@@ -11,7 +11,7 @@ def census(*roots, **named):
     allocator = cpu.install()
     findings.adopt_all(allocator)
     before = allocator.allocated()
-    found = findings.take(
+    found = findings.census(
         [*map(CensusRoot, roots), *(CensusRoot(item, name) for name, item in named.items())]
     )
     assert allocator.allocated() == before

@@ -13,8 +13,8 @@ from tensorlens.heap.attributes import class_name, content_of, items_of, text_of
 from tensorlens.records.names import DistinctTexts, Names
 from tensorlens.roles import Role
 
-Give = Callable[[Any, int, Role], None]
-"""Names a variable: takes it, the node of its name and its role."""
+NameVariable = Callable[[Any, int, Role], None]
+"""Names a variable; the arguments are the variable, the node of its name and its role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class LayerVariable:
 class LayerNames:
     """Names the variables of given models first, then of all others."""
 
-    def __init__(self, names: Names, give: Give) -> None:
-        self._names, self._give = names, give
+    def __init__(self, names: Names, name_variable: NameVariable) -> None:
+        self._names, self._name_variable = names, name_variable
         self._distinct = DistinctTexts()
-        self.given: dict[int, int] = {}
+        self.named: dict[int, int] = {}
         """``id()`` of a variable to its node."""
         self.paths: dict[int, str] = {}
         """``id()`` of a layer to its path."""
@@ -66,7 +66,7 @@ class LayerNames:
 
     def _name(self, owned: LayerVariable, prefix: int | None) -> None:
         variable = owned.variable
-        if not issubclass(type(variable), kinds.variable()) or id(variable) in self.given:
+        if not issubclass(type(variable), kinds.variable()) or id(variable) in self.named:
             return
         if owned.layer is not None:
             self.layer_of[id(variable)] = self.note_path(owned.layer)
@@ -77,8 +77,8 @@ class LayerNames:
             node = self._names.attribute(prefix, text)
         else:
             node = self._names.text(self._distinct.next(text))
-        self.given[id(variable)] = node
-        self._give(variable, node, owned.role)
+        self.named[id(variable)] = node
+        self._name_variable(variable, node, owned.role)
 
 
 def layer_variables(layer: Any) -> Iterator[LayerVariable]:
@@ -139,12 +139,14 @@ class OptimizerNames:
         name_of: gives the node that a weight has been given, or None.
     """
 
-    def __init__(self, names: Names, give: Give, name_of: Callable[[Any], int | None]) -> None:
-        self._names, self._give, self._name_of = names, give, name_of
+    def __init__(
+        self, names: Names, name_variable: NameVariable, name_of: Callable[[Any], int | None]
+    ) -> None:
+        self._names, self._name_variable, self._name_of = names, name_variable, name_of
         self._distinct = DistinctTexts()
         self.anchors: dict[int, int] = {}
         """``id()`` of an optimizer to the node of its name."""
-        self.given: set[int] = set()
+        self.named: set[int] = set()
         """``id()`` of the variables that were named."""
 
     def add_all(self, found: Sequence[Any], roots: Sequence[CensusRoot]) -> None:
@@ -168,20 +170,20 @@ class OptimizerNames:
         for attribute, value in content.items():
             if attribute not in (_WEIGHTS, _ALL):
                 for slot, weight in zip(items_of(value), weights, strict=False):
-                    if issubclass(type(slot), kinds.variable()) and id(slot) not in self.given:
-                        self._give_slot(slot, weight, node, attribute.strip("_"))
+                    if issubclass(type(slot), kinds.variable()) and id(slot) not in self.named:
+                        self._name_slot(slot, weight, node, attribute.strip("_"))
         attributes = {id(value): attribute.strip("_") for attribute, value in content.items()}
         for each in items_of(content.get(_ALL)):
-            if id(each) not in self.given:
+            if id(each) not in self.named:
                 text = _variable_name(each)
                 if _DEFAULT_NAME.fullmatch(text):
                     text = attributes.get(id(each), text or "variable")
-                self._take(each, self._names.attribute(node, text))
+                self._name(each, self._names.attribute(node, text))
         inner = content.get("inner_optimizer")
         if inner is not None:
             self._add(inner, None if name is None else f"{name}.{class_name(inner)}")
 
-    def _give_slot(self, slot: Any, weight: Any, node: int, attribute: str) -> None:
+    def _name_slot(self, slot: Any, weight: Any, node: int, attribute: str) -> None:
         text = _variable_name(slot)
         path = text_of(content_of(weight).get("_path"))
         prefix = path.replace("/", "_") + "_"
@@ -189,11 +191,11 @@ class OptimizerNames:
         kind = text.removeprefix(prefix) if text.startswith(prefix) else attribute
         named = self._name_of(weight)
         below = self._names.attribute(node, path if named is None else self._names[named])
-        self._take(slot, self._names.attribute(below, kind))
+        self._name(slot, self._names.attribute(below, kind))
 
-    def _take(self, variable: Any, node: int) -> None:
-        self.given.add(id(variable))
-        self._give(variable, node, "optimizer")
+    def _name(self, variable: Any, node: int) -> None:
+        self.named.add(id(variable))
+        self._name_variable(variable, node, "optimizer")
 
 
 def _variable_name(variable: Any) -> str:

@@ -24,7 +24,7 @@ class Adapter(base.Adapter):
     forward_of = deferred("tensorlens.frameworks.tensorflow.autograph:forward_of")
     keep_compilers_out = deferred("tensorlens.frameworks.tensorflow.autograph:keep_autograph_out")
     watch = deferred("tensorlens.frameworks.tensorflow.cpu:watch")
-    census = deferred("tensorlens.frameworks.tensorflow.census.findings:take")
+    census = deferred("tensorlens.frameworks.tensorflow.census.findings:census")
     record = deferred("tensorlens.frameworks.tensorflow.recorder:start")
     follow = deferred("tensorlens.frameworks.tensorflow.leaks.loop_steps:TensorflowSteps")
     when_stepped = deferred("tensorlens.frameworks.tensorflow.hooks:when_stepped")

@@ -21,7 +21,7 @@ from tensorflow.python.eager import backprop
 from tensorflow.python.framework.ops import EagerTensor
 
 from tensorlens.frameworks.host.recorder import Amendment
-from tensorlens.frameworks.tensorflow.census.tensor_reader import UNREAD, read_tensor
+from tensorlens.frameworks.tensorflow.census.tensor_reader import FactKind, read_tensor
 from tensorlens.frameworks.tensorflow.hooks import Shared, harmless
 from tensorlens.records.logs.events import ALLOC, FREE, EventLog
 
@@ -143,7 +143,7 @@ def _plain(op: str) -> str:
 def _nbytes(gradients: Sequence[Any]) -> int:
     found = [each for each in gradients or () if type(each) is EagerTensor]
     fact = read_tensor(found[0]) if len(found) == 1 else None
-    return -1 if fact is None or fact.kind == UNREAD else fact.nbytes
+    return -1 if fact is None or fact.kind == FactKind.UNREAD else fact.nbytes
 
 
 Note = Callable[[int, tuple[Any, ...]], None]

@@ -31,12 +31,12 @@ from tensorlens.frameworks.tensorflow.cpu import watch
 from tensorlens.frameworks.tensorflow.graphs.node_names import bare_name
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin, frame_of
-from tensorlens.frameworks.tensorflow.graphs.titles import (
+from tensorlens.frameworks.tensorflow.graphs.runtime_blocks import (
     DATA,
+    describe_data_or_constant,
     function_title,
     is_folded,
     is_keras_data,
-    title_beside,
 )
 from tensorlens.frameworks.tensorflow.hooks import follow_calls, nothing
 from tensorlens.heap import instances
@@ -129,7 +129,7 @@ class GraphLines:
         if context.op == _HANDLE:
             # of a variable that has died since
             return Label(HANDLES, "other")
-        what = title_beside(
+        block = describe_data_or_constant(
             self._nodes,
             context.op,
             context.outer,
@@ -137,7 +137,7 @@ class GraphLines:
             by_python=stack >= 0,
             is_folded=is_folded(context.op),
         )
-        return None if what is None else Label(what.base, what.role)
+        return None if block is None else Label(block.base, block.role)
 
     def _known(self, log: EventLog, number: int) -> _ContextFacts:
         if number < 0:
@@ -261,8 +261,8 @@ def _note(reference: weakref.ref[HostRecorder]) -> None:
 
 
 def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
-    from tensorlens.frameworks.tensorflow.census.findings import take
+    from tensorlens.frameworks.tensorflow.census.findings import census
 
     # modules that are gone at the end have no paths
     path = module_paths(roots) if moment == "end" else lambda address, kind: None
-    return take(roots).tensors, path
+    return census(roots).tensors, path

@@ -1,7 +1,7 @@
-"""A census of TensorFlow's tensors: found, read, named, and put in a table.
+"""A census of TensorFlow's tensors: finds, reads and names them, and puts them into a table.
 
-No operation is run, so that no device is initialised and no tape, profiler or callback of the
-program notices; nothing of it refers to a tensor at its end.
+No operation is run: no device is initialised, and no tape, profiler or callback of the program
+notices. Nothing refers to a tensor at the end.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import starmap
 
 from tensorlens.frameworks.base import CensusRoot, Counter, Findings
-from tensorlens.frameworks.host.allocator import LiveBlocks, NativeAllocator
+from tensorlens.frameworks.host.allocator import Balance, LiveBlocks, NativeAllocator
 from tensorlens.frameworks.host.census_table import Births, note_foreign, number_of
 from tensorlens.frameworks.host.ledger import (
     AllocatorFigures,
@@ -26,26 +27,22 @@ from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import (
     CensusRow,
     CensusRows,
-    append,
-    look,
+    find_objects,
     tabulate,
 )
-from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    PLAIN,
-    Fact,
-    fallback_reason,
-)
+from tensorlens.frameworks.tensorflow.census.tensor_reader import Fact, FactKind, fallback_reason
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, TensorflowAllocator
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
-from tensorlens.frameworks.tensorflow.graphs.titles import Title, title
+from tensorlens.frameworks.tensorflow.graphs.runtime_blocks import RuntimeBlock, describe_block
 from tensorlens.heap import no_locals
 from tensorlens.interpreter import frozen_objects, paused_collector
 from tensorlens.records.ledger import Ledger, Part, UnnamedBlock
+from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
 from tensorlens.units import rounded_up
 
 UNIT = 256
-"""Bytes that a chunk is a multiple of (tsl/framework/bfc_allocator.h, ``kMinAllocationSize``)."""
+"""Unit of a chunk's bytes (tsl/framework/bfc_allocator.h, ``kMinAllocationSize``)."""
 
 _EXPLANATIONS = {
     "allocated": "chunks that TensorFlow's allocator has handed out, as get_memory_info tells",
@@ -85,40 +82,36 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
 
 
 _adopted = False
-"""Whether what was there before the allocator was tapped has been counted in."""
+"""Whether the tensors from before the allocator was tapped are counted."""
 
 
-def take(roots: Sequence[CensusRoot]) -> Findings:
+def census(roots: Sequence[CensusRoot]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
-    counter = cpu.cpu_counter()
-    allocator = cpu.allocator()
-    births = Births(allocator)
+    counter, allocator = cpu.cpu_counter(), cpu.allocator()
     if not counters.is_initialized():
-        table = TensorTable()
-        ledger = {"cpu": cpu_ledger(table, counter, births)}
-        return Findings(table, ledger, ("TensorFlow has run no operation: nothing is allocated",))
+        notes = ("TensorFlow has run no operation: nothing is allocated",)
+        return Findings(*_tabulate([], Names(), counter), notes)
     with paused_collector():
-        heap = look()
+        heap = find_objects()
         rows = CensusRows(heap)
         if allocator is not None:
             _adopt(rows, allocator)
         names = NamedRows(heap, rows, roots).names
         del heap
-        table = tabulate(rows.all, names, births)
-        ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
+        table, ledgers = _tabulate(rows.rows, names, counter)
     reasons = filter(None, (cpu.fallback_reason(), fallback_reason(), no_locals()))
-    return Findings(table, ledger, (*_notes(rows), *reasons))
+    return Findings(table, ledgers, (*_notes(rows), *reasons))
 
 
 def adopt_all(allocator: TensorflowAllocator) -> int:
-    """Count in what was allocated before the allocator was tapped; return how many blocks.
+    """Count tensors from before the allocator was tapped; return their number.
 
-    Only what belongs to tensors that Python knows of, and only the first time.
+    Only those that Python knows of are found. Later calls do nothing.
     """
     if _adopted or not counters.is_initialized():
         return 0
     with paused_collector():
-        return _adopt(CensusRows(look()), allocator)
+        return _adopt(CensusRows(find_objects()), allocator)
 
 
 def _adopt(rows: CensusRows, allocator: TensorflowAllocator) -> int:
@@ -128,10 +121,10 @@ def _adopt(rows: CensusRows, allocator: TensorflowAllocator) -> int:
     _adopted = True
     sizes = {
         row.fact.address: row.fact.buffer_nbytes
-        for row in rows.all
+        for row in rows.rows
         if row.fact.owned and row.fact.address and row.device == "cpu"
         # a number may lie in its tensor's own object, which the allocator does not free
-        if row.fact.shape or row.fact.buffer_nbytes > ONE
+        if row.fact.shape or row.fact.buffer_nbytes > _NUMBER_NBYTES
     }
     return allocator.adopt(array("Q", sizes), array("q", sizes.values()))
 
@@ -153,91 +146,92 @@ def _notes(rows: CensusRows) -> list[str]:
 
 
 _UNTYPED = "bytes"
-"""Stands for the type of an element where only the size of the memory is known."""
-
-
-def _add_runtime_blocks(
-    table: TensorTable, tagged: LiveBlocks, allocator: NativeAllocator, births: Births
-) -> tuple[int, list[UnnamedBlock]]:
-    """Add a row for each block whose node tells what it is.
-
-    Returns the bytes of these, and the blocks of which no more is known than the operation that
-    made them.
-    """
-    nodes, named, others = Nodes(), 0, []
-    known: dict[tuple[int, int, int, bool], Title | None] = {}
-    lines: dict[int, int] = {-1: -1}
-    bases: dict[str, int] = {}
-    for address, size, birth, node, function in zip(
-        *(tagged.address, tagged.size, tagged.birth, tagged.node, tagged.function), strict=True
-    ):
-        key = node, function, size, birth >= 0
-        if key not in known:
-            calling = allocator.op_name(function)
-            made_by = allocator.op_name(node) or ""
-            known[key] = title(nodes, made_by, calling, size, by_python=birth >= 0)
-        found = known[key]
-        if found is None:
-            what = f"made by {allocator.op_name(node)}"
-            others.append(births.block(address, size, birth, what))
-            continue
-        if birth not in lines:
-            lines[birth] = len(table.lines)
-            table.lines.append(births.line(birth))
-        if found.base not in bases:
-            bases[found.base] = table.names.text(found.base)
-        name = bases[found.base]
-        name = name if found.key is None else table.names.key(name, found.key)
-        fact = Fact(-1, -1, PLAIN, _UNTYPED, (size,), size, address, size)
-        append(table, CensusRow(fact, "cpu", 0, name, found.role, found.module, note=found.note))
-        table.born.append(lines[birth])
-        table.model_line.append(-1)
-        table.alias.append(-1)
-        named += size
-    return named, others
-
-
+"""Element type of memory of which only the size is known."""
 _UNNAMED = (
     "blocks that neither a tensor known to Python or to a tape nor a node of a graph accounts for: "
     "whole batches that datasets hold ahead (tensorlens.inputs counts them), what kernels made "
     "before anybody watched, their scratch"
 )
-_LISTED = 100
-ONE = 16
+_MAX_LISTED = 100
+_NUMBER_NBYTES = 16
 """Bytes of the largest number."""
-_SCALAR = "a number kept in the tensor's own object, not of TensorFlow's allocator"
+_NUMBER = "a number kept in the tensor's own object, not of TensorFlow's allocator"
 
 
-def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
-    """Return the CPU's ledger, and note in ``table`` whose memory is not TensorFlow's."""
-    rows = cpu_rows(table)
+def _tabulate(
+    rows: Sequence[CensusRow], names: Names, counter: Counter
+) -> tuple[TensorTable, Mapping[str, Ledger]]:
+    """Return the table of tensors and of the runtime's blocks, and the ledger of each device."""
     if not isinstance(counter, CpuCounter):
-        return ledger_of_process(table, rows, counter)
-    allocator = counter.allocator
-    addresses = array("Q", map(table.storage.__getitem__, rows))
-    balance = allocator.balance(addresses, _LISTED)
-    foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
-    _note_scalars(table, foreign)
+        table = tabulate(rows, names, Births(None))
+        ledger = ledger_of_process(table, cpu_rows(table), counter)
+        return table, {"cpu": ledger, **device_ledgers(table)}
+    births = Births(counter.allocator)
+    numbers = [number for number, row in enumerate(rows) if row.device == "cpu"]
+    addresses = array("Q", (rows[number].fact.address for number in numbers))
+    balance = counter.allocator.balance(addresses, _MAX_LISTED)
+    blocks, others = _runtime_rows(balance.of_nodes, counter.allocator, names, births)
+    table = tabulate([*rows, *blocks], names, births)
+    foreign = [number for number, size in zip(numbers, balance.sizes, strict=True) if size < 0]
+    _note_numbers(table, foreign)
     note_foreign(table, foreign, "TensorFlow")
-    named, others = _add_runtime_blocks(table, balance.of_nodes, allocator, births)
-    unmatched = starmap(births.block, balance.unmatched)
-    blocks = sorted((*unmatched, *others), key=lambda block: -block.nbytes)
+    named = balance.named + sum(block.fact.nbytes for block in blocks)
+    unmatched = [*starmap(births.block, balance.unmatched), *others]
+    ledger = _cpu_ledger(counter, balance, named, unmatched, len(others))
+    return table, {"cpu": ledger, **device_ledgers(table)}
+
+
+def _runtime_rows(
+    blocks: LiveBlocks, allocator: NativeAllocator, names: Names, births: Births
+) -> tuple[list[CensusRow], list[UnnamedBlock]]:
+    """Return a row for each block that its node describes, and the other blocks."""
+    nodes, text = Nodes(), cache(names.text)
+
+    @cache
+    def describe(node: int, function: int, size: int, by_python: bool) -> RuntimeBlock | None:
+        name, called = allocator.op_name(node) or "", allocator.op_name(function)
+        return describe_block(nodes, name, called, size, by_python=by_python)
+
+    rows, others = [], []
+    columns = blocks.address, blocks.size, blocks.birth, blocks.node, blocks.function
+    for address, size, birth, node, function in zip(*columns, strict=True):
+        found = describe(node, function, size, birth >= 0)
+        if found is None:
+            what = f"made by {allocator.op_name(node)}"
+            others.append(births.block(address, size, birth, what))
+            continue
+        name = text(found.base)
+        name = name if found.key is None else names.key(name, found.key)
+        fact = Fact(FactKind.TENSOR, _UNTYPED, (size,), size, address, size)
+        rows.append(CensusRow(fact, "cpu", 0, name, found.role, found.module, found.note))
+    return rows, others
+
+
+def _cpu_ledger(
+    counter: CpuCounter,
+    balance: Balance,
+    named: int,
+    unmatched: Sequence[UnnamedBlock],
+    of_nodes: int,
+) -> Ledger:
+    """Return the CPU's ledger; ``of_nodes`` of the unmatched blocks are those of nodes."""
     ledger = host_ledger(
         AllocatorFigures(
             source=counter.source,
             precision=counter.precision,
-            named=balance.named + named,
+            named=named,
             allocated=balance.allocated,
-            blocks=tuple(blocks[:_LISTED]),
-            block_count=balance.unmatched_count + len(others),
+            blocks=tuple(sorted(unmatched, key=lambda block: -block.nbytes)[:_MAX_LISTED]),
+            block_count=balance.unmatched_count + of_nodes,
         )
     )
     return replace(ledger, explanations={**ledger.explanations, "unnamed": _UNNAMED})
 
 
-def _note_scalars(table: TensorTable, rows: list[int]) -> None:
-    """Say of one number made from a Python number that no allocator was asked."""
+def _note_numbers(table: TensorTable, rows: Sequence[int]) -> None:
+    """Add a note to tensors made of a Python number, which take nothing from the allocator."""
     for row in rows:
-        is_one = table.storage_nbytes[row] <= ONE and table.shapes[table.shape[row]] == ()
-        if is_one and table.storage[row] and table.note[row] < 0:
-            table.note[row] = number_of(table.notes, _SCALAR)
+        is_number = table.shapes[table.shape[row]] == ()
+        is_small = table.storage_nbytes[row] <= _NUMBER_NBYTES
+        if is_number and is_small and table.storage[row] and table.note[row] < 0:
+            table.note[row] = number_of(table.notes, _NUMBER)

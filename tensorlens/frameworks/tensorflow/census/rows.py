@@ -1,4 +1,4 @@
-"""TensorFlow's and Keras's objects in the heap, and the rows of a census while it goes on."""
+"""TensorFlow's and Keras's objects in the heap, and the rows of a census."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from tensorlens.frameworks.host.census_table import (
 )
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    UNREAD,
-    VARIABLE,
     Fact,
+    FactKind,
     read_tensors,
 )
 from tensorlens.frameworks.tensorflow.counters import torch_device_name
@@ -39,16 +38,21 @@ _ROLES = {role: number for number, role in enumerate(ROLES)}
 
 @dataclass(slots=True)
 class CensusRow:
-    """One tensor, and what is learned of it while a census goes on."""
+    """A tensor, and what a census finds out about it."""
 
     fact: Fact
     device: str
     owner: int
-    """``id()`` of what holders refer to it by: a variable in place of its value; 0: not known."""
+    """``id()`` of the object that holders refer to: the variable for its value; 0 if unknown."""
     name: int = -1
     role: Role = "other"
     module: str | None = None
     note: str | None = None
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it is a variable's value."""
+        return self.fact.kind == FactKind.VARIABLE
 
 
 @dataclass(slots=True)
@@ -67,39 +71,36 @@ class Heap:
 
 
 class CensusRows:
-    """The rows, and which one stands for which object.
-
-    Nothing of the objects met is run.
-    """
+    """The rows, and the row of each object. No code of these objects is run."""
 
     def __init__(self, heap: Heap) -> None:
-        self.all: list[CensusRow] = []
-        self.of: dict[int, int] = {}
-        """``id()`` of a tensor or variable to its row; a variable's is that of its value."""
+        self.rows: list[CensusRow] = []
+        self.row_numbers: dict[int, int] = {}
+        """Row of a tensor or variable by ``id()``; that of a variable is its value's."""
         self.unread = 0
         facts = read_tensors(heap.tensors)
         owners = self._owners(heap)
-        start: dict[int, int] = {}
-        for position, fact in enumerate(facts):
-            tensor = heap.tensors[fact.tensor]
-            if fact.kind == UNREAD and not fact.nbytes:
+        start: dict[int, int] = {}  # number of a fact to its row
+        for number, fact in enumerate(facts):
+            tensor = heap.tensors[fact.tensor_index]
+            if fact.kind == FactKind.UNREAD and not fact.nbytes:
                 self.unread += 1
                 continue
-            start[position] = len(self.all)
+            start[number] = len(self.rows)
             self._add(fact, tensor, owners.get(id(tensor), 0))
         self.handles = [
-            (start[row.fact.parent], value)
-            for value, row in enumerate(self.all)
-            if row.fact.parent in start
+            (start[row.fact.handle_fact], value)
+            for value, row in enumerate(self.rows)
+            if row.fact.handle_fact in start
         ]
-        """``(row of a handle, row of its variable's value)``."""
+        """Pairs of rows: a handle, its variable's value."""
         for variable in heap.variables:
             self._alias(variable, content_of(variable).get("_handle"))
         for variable in heap.keras_variables:
             self._alias(variable, content_of(variable).get("_value"))
 
     def _owners(self, heap: Heap) -> dict[int, int]:
-        """Return the handle of each variable, by ``id()``, to what refers to the variable."""
+        """Return ``id()`` of the outermost variable by ``id()`` of its handle."""
         outer = {id(content_of(each).get("_value")): id(each) for each in heap.keras_variables}
         return {
             id(content_of(each).get("_handle")): outer.get(id(each), id(each))
@@ -107,55 +108,50 @@ class CensusRows:
         }
 
     def _add(self, fact: Fact, tensor: Any, owner: int) -> None:
-        self.of[id(tensor)] = len(self.all)
-        if fact.kind == VARIABLE:
-            self.all.append(CensusRow(fact, torch_device_name(tensor.device), owner))
+        self.row_numbers[id(tensor)] = len(self.rows)
+        if fact.kind == FactKind.VARIABLE:
+            self.rows.append(CensusRow(fact, torch_device_name(tensor.device), owner))
         else:
             device = torch_device_name(tensor.backing_device)
-            self.all.append(CensusRow(fact, device, owner or id(tensor)))
+            self.rows.append(CensusRow(fact, device, owner or id(tensor)))
 
     def _alias(self, variable: Any, inner: Any) -> None:
-        row = self.of.get(id(inner))
+        row = self.row_numbers.get(id(inner))
         if row is not None:
-            self.of[id(variable)] = row
+            self.row_numbers[id(variable)] = row
 
-    def give(self, item: Any, node: int, role: Role) -> None:
-        """Name a variable, if it has no name yet."""
+    def name_variable(self, item: Any, node: int, role: Role) -> None:
+        """Name a variable unless it has a name."""
         row = self.row(item)
         if row is not None and row.name < 0:
             row.name, row.role = node, role
 
-    def is_value(self, row: int) -> bool:
-        """Tell whether a row is a variable's value."""
-        return self.all[row].fact.kind == VARIABLE
-
     def row(self, item: Any) -> CensusRow | None:
         """Return the row of a tensor or variable."""
-        place = self.of.get(id(item))
-        return None if place is None else self.all[place]
+        number = self.row_numbers.get(id(item))
+        return None if number is None else self.rows[number]
 
 
 def tabulate(rows: Sequence[CensusRow], names: Names, births: Births) -> TensorTable:
-    """Return the table of everything found; each buffer is counted in one row."""
+    """Return the table of all rows; each buffer is counted in one of them."""
     table = TensorTable()
     table.names = names
     for row in rows:
-        append(table, row)
+        _append(table, row)
     table.alias = array("i", [-1]) * len(table)
     add_births(table, births)
     name_the_rest(table)
     first: dict[tuple[int, int], int] = {}
-    places = array("i")
+    firsts = array("i")
     for number, row in enumerate(rows):
         address = row.fact.address
         key = (table.device[number], address) if address else (-1, number)
-        places.append(first.setdefault(key, number))
-    choose_counted(table, places)
+        firsts.append(first.setdefault(key, number))
+    choose_counted(table, firsts)
     return table
 
 
-def append(table: TensorTable, row: CensusRow) -> None:
-    """Add a row to a table; who made it and whose alias it is are to be filled in."""
+def _append(table: TensorTable, row: CensusRow) -> None:
     fact = row.fact
     table.nbytes.append(fact.nbytes)
     table.storage.append(fact.address)
@@ -178,8 +174,8 @@ def _elements(fact: Fact) -> int:
     return fact.offset // size if size else 0
 
 
-def look() -> Heap:
-    """Return the heap's objects by kind."""
+def find_objects() -> Heap:
+    """Return TensorFlow's and Keras's objects in the heap."""
     objects = live_objects()
     found = select(
         objects,
@@ -194,10 +190,10 @@ def look() -> Heap:
 
 
 def contents(heap: Heap) -> list[Any]:
-    """Return the ``__dict__`` of everything that was asked for it."""
-    asked = (
+    """Return the ``__dict__`` of all objects whose attributes are read."""
+    read = (
         *(heap.variables, heap.keras_variables, heap.layers, heap.optimizers),
         heap.datasets,
     )
-    found = (dict_of(item) for items in asked for item in items)
+    found = (dict_of(item) for items in read for item in items)
     return [content for content in found if content is not None]

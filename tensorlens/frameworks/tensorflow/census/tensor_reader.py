@@ -1,4 +1,4 @@
-"""Reads eager tensors and where their bytes lie without running an operation."""
+"""Reads eager tensors and the addresses of their buffers, without running an operation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -40,37 +41,44 @@ READER = NativePart(
 )
 
 
-PLAIN, VARIABLE, UNREAD = range(3)
-"""Subjects of a fact: a tensor, or a variable's value."""
+class FactKind(IntEnum):
+    """The subject of a fact."""
 
-_MOST_DIMENSIONS = 8
-_ROW = struct.Struct(f"=5qQqQ2q{_MOST_DIMENSIONS}q")
+    TENSOR = 0
+    VARIABLE = 1
+    """The value of a variable."""
+    UNREAD = 2
+    """A tensor that could not be read."""
+
+
+_MAX_DIMENSIONS = 8
+_ROW = struct.Struct(f"=5qQqQ2q{_MAX_DIMENSIONS}q")
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One tensor, or the value of the variable that it is a handle of. Sizes are bytes."""
+    """A tensor, or the value of the variable whose handle it is; sizes in bytes."""
 
-    tensor: int
-    """Number of the tensor among those that were read."""
-    parent: int
-    """Of a variable's value: number of the handle's fact; else -1."""
-    kind: int
+    kind: FactKind
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
     address: int
-    """Of the buffer's first byte; 0 where there is none or it is not known."""
+    """Address of the buffer; 0 if there is none or it is unknown."""
     buffer_nbytes: int
     offset: int = 0
-    """Where the tensor begins in the buffer."""
+    """Offset of the tensor in the buffer."""
     owned: bool = False
     """Whether the buffer is TensorFlow's own, not that of NumPy or another library."""
+    tensor_index: int = -1
+    """Index of the tensor among those that were read."""
+    handle_fact: int = -1
+    """Index of the handle's fact, for a variable's value."""
 
 
 @functools.cache
 def _native() -> ctypes.PyDLL | str:
-    """Return the native reader, or why there is none."""
+    """Return the native reader, or the reason why there is none."""
     try:
         library = load(READER)
     except NativeUnavailable as error:
@@ -81,16 +89,13 @@ def _native() -> ctypes.PyDLL | str:
 
 
 def fallback_reason() -> str | None:
-    """Return the one line that says why tensors are read from Python, or None."""
+    """Return why tensors are read from Python; None if they are read natively."""
     found = _native()
     return f"{found}; variables are counted by their shapes" if isinstance(found, str) else None
 
 
 def read_tensors(tensors: Sequence[Any]) -> list[Fact]:
-    """Return a fact for each tensor, and one for a variable's value after its handle.
-
-    It is read through TensorFlow's own objects where the native reader can be had.
-    """
+    """Return a fact for each tensor, and after that of a handle one for its variable's value."""
     library = _native()
     if isinstance(library, str):
         return read_in_python(tensors)
@@ -102,28 +107,27 @@ def read_tensors(tensors: Sequence[Any]) -> list[Fact]:
 
 
 def read_in_python(tensors: Sequence[Any]) -> list[Fact]:
-    """Return what Python is told of tensors: of variables and resources no address."""
+    """Return the same facts as far as Python can tell: no addresses of variables and resources."""
     facts: list[Fact] = []
-    for number, tensor in enumerate(tensors):
-        facts.append(read_tensor(tensor, number))
-        value = _value(number, tensor, len(facts) - 1)
+    for index, tensor in enumerate(tensors):
+        facts.append(read_tensor(tensor, index))
+        value = _value(tensor, index, len(facts) - 1)
         if value is not None:
             facts.append(value)
     return facts
 
 
-def _fact(row: tuple[int, ...], item: Any) -> Fact:
-    parent, tensor, kind, dtype, nbytes, address, buffer_nbytes, data, owned, rank = row[:10]
+def _fact(row: tuple[int, ...], tensor: Any) -> Fact:
+    handle_fact, index, kind, dtype, nbytes, address, buffer_nbytes, data, owned, rank = row[:10]
     if nbytes == 0 and buffer_nbytes == 0:
         address = data = 0
     shape = row[10 : 10 + rank]
-    if rank > _MOST_DIMENSIONS:
-        told = _value(tensor, item, parent) if kind == VARIABLE else read_tensor(item)
-        shape = () if told is None else told.shape
+    if rank > _MAX_DIMENSIONS:
+        is_value = kind == FactKind.VARIABLE
+        in_python = _value(tensor, index, handle_fact) if is_value else read_tensor(tensor)
+        shape = () if in_python is None else in_python.shape
     return Fact(
-        tensor=tensor,
-        parent=parent,
-        kind=kind,
+        kind=FactKind(kind),
         dtype=_dtype(dtype),
         shape=shape,
         nbytes=nbytes,
@@ -131,6 +135,8 @@ def _fact(row: tuple[int, ...], item: Any) -> Fact:
         buffer_nbytes=buffer_nbytes,
         offset=data - address if address else 0,
         owned=bool(owned),
+        tensor_index=index,
+        handle_fact=handle_fact,
     )
 
 
@@ -141,25 +147,24 @@ def _dtype(number: int) -> str:
         return "unknown"
 
 
-def read_tensor(tensor: Any, number: int = 0) -> Fact:
-    """Return what Python is told of a tensor: of numbers on the CPU their address too."""
-    kind, size, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
+def read_tensor(tensor: Any, index: int = 0) -> Fact:
+    """Return a tensor's fact as far as Python can tell: with an address for numbers on the CPU."""
+    kind, size, address, dtype, shape = FactKind.UNREAD, 0, 0, "unknown", ()
     try:
         dtype, shape = str(tensor.dtype.name), tuple(tensor._shape_tuple())
-        kind = PLAIN
+        kind = FactKind.TENSOR
         size = nbytes(shape, dtype)
         if size and dtype not in OBJECTS and "CPU" in tensor.backing_device:
-            # shares the memory, and is dropped at once
+            # an array that shares the memory, dropped at once
             interface = tensor._numpy().__array_interface__
             address = int(interface["data"][0])
     except Exception:
-        # what cannot be read has neither size nor address
-        kind = UNREAD
-    return Fact(number, -1, kind, dtype, shape, size, address, size)
+        kind = FactKind.UNREAD
+    return Fact(kind, dtype, shape, size, address, size, tensor_index=index)
 
 
-def _value(number: int, tensor: Any, parent: int) -> Fact | None:
-    """Return what a handle says of the variable it is for, or None for any other tensor."""
+def _value(tensor: Any, index: int, handle_fact: int) -> Fact | None:
+    """Return what a handle tells of its variable; None for any other tensor."""
     try:
         known = getattr(tensor, "_handle_data", None)
         if known is None or not known.is_set or len(known.shape_and_type) != 1:
@@ -169,4 +174,8 @@ def _value(number: int, tensor: Any, parent: int) -> Fact | None:
         size = nbytes(shape, dtype)
     except Exception:
         return None
-    return Fact(number, parent, VARIABLE, dtype, shape, size, 0, size)
+    return Fact(
+        *(FactKind.VARIABLE, dtype, shape, size, 0, size),
+        tensor_index=index,
+        handle_fact=handle_fact,
+    )

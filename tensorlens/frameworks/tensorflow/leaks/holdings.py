@@ -10,7 +10,7 @@ from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
-from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, look
+from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, find_objects
 from tensorlens.heap.paths import reference_paths
 from tensorlens.heap.untracked_arrays import arrays_in, shown
 from tensorlens.interpreter import paused_collector
@@ -56,7 +56,7 @@ class _Census:
     """The heap as it is now: to be dropped at once."""
 
     def __init__(self, addresses: Sequence[int]) -> None:
-        heap = look()
+        heap = find_objects()
         try:
             self._rows = CensusRows(heap)
             self._names = NamedRows(heap, self._rows, ()).names
@@ -64,7 +64,7 @@ class _Census:
             arrays = arrays_in([*self._sizes.items()], heap.objects)
             self._arrays = {address: _outermost(each) for address, each in arrays.items()}
             self._at: dict[int, list[int]] = {}
-            for number, row in enumerate(self._rows.all):
+            for number, row in enumerate(self._rows.rows):
                 if row.fact.address in self._sizes:
                     self._at.setdefault(row.fact.address, []).append(number)
             self._value_of = dict(self._rows.handles)
@@ -80,10 +80,10 @@ class _Census:
         wanted.update(self._value_of[row] for row in tuple(wanted) if row in self._value_of)
         self._holders: dict[int, Any] = {}
         for item in (*heap.keras_variables, *heap.variables, *heap.tensors):
-            row = self._rows.of.get(id(item), -1)
+            row = self._rows.row_numbers.get(id(item), -1)
             if row in wanted:
                 self._holders.setdefault(row, item)
-        rows = self._rows.all
+        rows = self._rows.rows
         self.handle_sizes = {
             id(self._holders[value]): (
                 rows[handle].fact.address,
@@ -101,7 +101,7 @@ class _Census:
         if not rows:
             bytes_shown = shown(arrays) if arrays else 0
             return Survivor(address, size, arrays=arrays, shown=bytes_shown, words=TENSORFLOW)
-        all_rows = self._rows.all
+        all_rows = self._rows.rows
         row = all_rows[min(rows, key=lambda row: (ROLES.index(all_rows[row].role), row))]
         # a handle is kept by its variable, which is held by others
         above = (self._holders.get(self._value_of.get(each, -1)) for each in rows)
@@ -126,7 +126,7 @@ class _Census:
 
     def hung(self, item: Any) -> GraphRoot:
         """Return what is known of a variable that is a holder."""
-        row = self._rows.all[self._rows.of[id(item)]]
+        row = self._rows.rows[self._rows.row_numbers[id(item)]]
         fact, name = row.fact, "" if row.name < 0 else self._names[row.name]
         sizes = fact.nbytes, fact.buffer_nbytes
         return GraphRoot(fact.address, name, fact.dtype, fact.shape, *sizes, None)
@@ -134,7 +134,7 @@ class _Census:
     def _find_unheld(self, heap: Heap) -> None:
         """Find the tensors that Python has no path to but an array that shows them."""
         self._unheld: set[int] = set()
-        rows = self._rows.all
+        rows = self._rows.rows
         asked = [row for row in self._holders if self._arrays.get(rows[row].fact.address)]
         if not asked:
             return

@@ -35,7 +35,7 @@ class KerasOwners:
         self._roots: Sequence[CensusRoot] = ()
         self._layers = LayerNames(naming.names, self._add_value)
         self._optimizers = OptimizerNames(
-            naming.names, self._add_value, lambda variable: self._layers.given.get(id(variable))
+            naming.names, self._add_value, lambda variable: self._layers.named.get(id(variable))
         )
         self.of_weights: dict[int, tuple[str, ...]] = {}
         """Address of a weight to the parts of the path of its layer."""
@@ -67,7 +67,7 @@ class KerasOwners:
         self._note(layers)
         self._layers.add_layers(layers)
         self._optimizers.add_all(optimizers, self._roots)
-        slots = self._optimizers.given
+        slots = self._optimizers.named
         self._layers.add_variables(each for each in variables if id(each) not in slots)
 
     def without_keras(self, modules: Iterable[Any]) -> list[Any]:
