@@ -21,6 +21,8 @@ class RepeatedBlock:
     """As recordings have it: ``net.layers.0``."""
     kind: str
     """The name of its class."""
+    list_length: int | None = None
+    """Number of modules in the torch list that holds it; 0: a ``ModuleDict``; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

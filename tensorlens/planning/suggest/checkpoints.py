@@ -97,19 +97,30 @@ def _code(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
 
 
 def _loop(blocks: Sequence[RepeatedBlock]) -> str:
-    """Return the loop over blocks: over ``net[1:5]`` where others come before them."""
-    places: dict[str, list[int]] = {}
+    """Return the loop over these blocks and no other module of their containers."""
+    by_container: dict[str, list[RepeatedBlock]] = {}
     for block in blocks:
-        last = block.path.rpartition(".")[2]
-        places.setdefault(_container(block), []).append(int(last) if last.isdigit() else 0)
-    lists = [f"{path}[{min(at)}:{max(at) + 1}]" if min(at) else path for path, at in places.items()]
-    several = f"[{', '.join(f'*{path}' for path in lists)}]"
+        by_container.setdefault(_container(block), []).append(block)
+    parts = [_iterable(path, inside) for path, inside in by_container.items()]
+    several = f"[{', '.join(f'*{part}' for part in parts)}]"
     return (
         "from functools import partial\n"
         "from torch.utils.checkpoint import checkpoint\n"
-        f"for block in {lists[0] if len(lists) == 1 else several}:\n"
+        f"for block in {parts[0] if len(parts) == 1 else several}:\n"
         "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
     )
+
+
+def _iterable(path: str, blocks: Sequence[RepeatedBlock]) -> str:
+    """Return blocks of one container as Python has them: ``net.layers``, ``net[1:4]``."""
+    names = tuple(block.path.rpartition(".")[2] for block in blocks)
+    length = blocks[0].list_length
+    if length == 0 or not all(map(str.isdigit, names)):
+        return f"map({path}.get_submodule, {names})"
+    places = sorted(map(int, names))
+    if places != [*range(places[0], places[-1] + 1)]:
+        return f"[{', '.join(f'{path}[{place}]' for place in places)}]"
+    return path if len(places) == length else f"{path}[{places[0]}:{places[-1] + 1}]"
 
 
 def _container(block: RepeatedBlock) -> str:

@@ -64,16 +64,22 @@ class StepWatch:
         """Return what is known now; models and optimizers are those that are alive."""
         models = Stage(estimated=False, batch=None).models()
         _, path = named_tensors((), near=False)
-        found = [
-            (path(id(block), class_name(block)), class_name(block))
-            for block in repeated_blocks(models)
-        ]
+        lengths = {
+            id(child): 0 if isinstance(each, torch.nn.ModuleDict) else len(vars(each)["_modules"])
+            for model in models
+            for each in model.modules()
+            for child in each.children()
+        }
         parameters = [each for model in models for each in model.parameters()]
         whole = sum(each.nbytes for each in parameters)
         lower = sum(each.nbytes for each in parameters if each.dtype in _LOWER)
         return StepFacts(
             model=_variable(models, path),
-            blocks=tuple(RepeatedBlock(where, kind) for where, kind in found if where is not None),
+            blocks=tuple(
+                RepeatedBlock(where, class_name(block), lengths.get(id(block)))
+                for block in repeated_blocks(models)
+                if (where := path(id(block), class_name(block))) is not None
+            ),
             optimizers=tuple(
                 _described(each)
                 for each in instances(torch.optim.Optimizer)

@@ -162,10 +162,15 @@ def test_another_framework_is_refused():
 
 
 def test_code_names_the_blocks_of_a_list_and_no_others():
-    def loop_of(*paths):
-        return checkpoints._loop([RepeatedBlock(path, "Block") for path in paths]).splitlines()[2]
+    def loop_of(*paths, length=None):
+        blocks = [RepeatedBlock(path, "Block", length) for path in paths]
+        return checkpoints._loop(blocks).splitlines()[2]
 
-    assert loop_of("net.layers.0", "net.layers.1") == "for block in net.layers:"
+    assert loop_of("net.layers.0", "net.layers.1", length=2) == "for block in net.layers:"
+    # a head lies behind them, or may
+    assert loop_of("net.0", "net.1", length=3) == "for block in net[0:2]:"
+    assert loop_of("net.0", "net.1") == "for block in net[0:2]:"
+    assert loop_of("net.0", "net.2", length=3) == "for block in [net[0], net[2]]:"
     # before them an embedding lies in the same Sequential
     assert loop_of("net.1", "net.2", "net.3") == "for block in net[1:4]:"
-    assert loop_of("net.a.0", "net.1.2", "net.1.3") == "for block in [*net.a, *net[1][2:4]]:"
+    assert loop_of("net.a.0", "net.1.2", "net.1.3") == "for block in [*net.a[0:1], *net[1][2:4]]:"
