@@ -50,7 +50,8 @@ PROGRAM is a function that builds model, optimizer and data and returns step(),
 which may return its loss. --option has a name, or none, and settings with
 commas between them; what is no setting is an argument of the function. The
 program as it is is the baseline, unless an option is called so or --baseline
-names one; without any option the usual ones are compared.
+names one; without any option the usual ones are compared, and a name of
+theirs alone (checkpoint, bf16, offload; recompute, sgd) is that option.
 
 settings of torch:
 {torch}
@@ -160,6 +161,9 @@ def _options(args: argparse.Namespace, framework: Framework) -> Mapping[str, Map
     for name, *words in args.option:
         if name in options:
             raise UsageError(f"--option {shlex.quote(name)}: there are two of that name")
+        if not words and name in _USUAL[framework]:
+            options[name] = _USUAL[framework][name]
+            continue
         # settings that nobody gave a name are called as they are written
         settings = words or [name] * ("=" in name)
         options[name] = parsed(

@@ -170,6 +170,15 @@ def test_settings_without_a_name_are_settings_and_no_name(
     assert "did you mean 'checkpoint'?" in capsys.readouterr().err
 
 
+def test_bare_name_of_a_usual_option_is_that_option(asked: Asked) -> None:
+    run("train:make_step", "--framework", "torch", "--option", "bf16", "--option", "mine")
+    usual = {"bf16": {"autocast": "bf16"}, "mine": {}}
+    assert asked.given[1] == usual and asked.given[2]["baseline"] == "mine"
+    asked.calls.clear()
+    run("train:make_step", "--framework", "torch", "--option", "bf16")
+    assert asked.given[1] == {"baseline": {}, "bf16": {"autocast": "bf16"}}
+
+
 def test_no_option_ran(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     details = "Traceback (most recent call last):\n  ...\nValueError: not today\n"
     asked.outcomes = [failure("a", Status.FAILED, "ValueError: not today", details=details)]

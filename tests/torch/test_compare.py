@@ -207,6 +207,8 @@ def test_predicted_peaks_are_the_measured_ones(model):
         peak = measured[name].peak_allocated
         assert predicted[name].peak_allocated == pytest.approx(peak, rel=0.01)
     assert predicted.pareto == ()
+    # an estimate runs two steps, whatever is asked
+    assert (predicted.steps, predicted.repeats) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,9 @@ def compare(
         raise UsageError(f"how={how!r}: it is measured or estimated")
     measured = how == "measured"
     if measured and card is not None:
-        raise UsageError('card= is for how="estimated": what is measured runs on what is here')
+        raise UsageError(
+            'card is for estimates (--estimated, how="estimated"): measured runs use this machine'
+        )
     _check_numbers(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
@@ -183,7 +185,7 @@ def compare(
     if measured:
         works = _trials(job, known_options, repeats, spec.capacity, batches)
     else:
-        repeats = 1
+        repeats, steps = 1, STEPS
         works = [_estimate_request(job, each, spec, batches) for each in known_options]
     found = _results(works, executor)
     known = [each for each in found if isinstance(each, Measured | EstimateOutcome)]

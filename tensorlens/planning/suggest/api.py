@@ -119,7 +119,9 @@ def suggest(
         raise UsageError(f"framework={framework!r}: there is {', '.join(_FINDERS)}")
     if isinstance(step, Recording):
         if verify:
-            raise UsageError("verify=True runs the program: give make_step in place of a recording")
+            raise UsageError(
+                "to verify, the program is run: give make_step in place of a recording"
+            )
         record = RecordedSteps(step.still(), device=device, framework=framework)
         return _suggestions(record, _candidates(record), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:

@@ -52,7 +52,7 @@ def test_options_that_make_no_sense(options, words):
         ({"repeats": None}, "repeats=None"),
         ({"baseline": "x"}, "none of the options"),
         ({"device": "tpu"}, "cuda and cpu"),
-        ({"card": "h100"}, "estimated"),
+        ({"card": "h100"}, r"^card is for estimates \(--estimated, how=\"estimated\"\)"),
         ({"how": "estimated", "card": "no such card"}, "no such card"),
         ({"capacity": "much"}, "not a size"),
         ({"framework": "jax"}, "there is torch"),
