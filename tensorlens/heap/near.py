@@ -22,7 +22,9 @@ _MOST = 20_000
 """Objects that are looked at."""
 _LARGEST = 10_000
 """Entries of a container that is looked into: larger ones hold data."""
-_CLOSED = frozenset((CodeType, FrameType, BuiltinFunctionType))
+_CLOSED = frozenset(map(id, (CodeType, FrameType, BuiltinFunctionType)))
+_SIZED = frozenset(map(id, (list, dict, set, tuple)))
+"""Types by identity: to compare or hash a class may run code of its metaclass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class _Search:
         self._modules: set[str] = set()
         self._next: list[Any] = []
         self._plain: dict[int, type] = {}
-        """Types of what is looked into, by identity: a metaclass's hash is not asked for."""
+        """Types of what is looked into, by identity."""
 
     def add_frame(self, frame: FrameType) -> None:
         """Begin at a function's variables, and at its globals where it is the user's."""
@@ -103,7 +105,7 @@ class _Search:
             if is_tracked(each) and id(each) not in seen and len(seen) < _MOST:
                 kind = type(each)
                 if id(kind) not in plain:
-                    if kind in _CLOSED or is_subtype(kind, type):
+                    if id(kind) in _CLOSED or is_subtype(kind, type):
                         continue
                     if is_subtype(kind, MODULES):
                         self.add_module(each)
@@ -119,7 +121,7 @@ def _is_open(item: Any) -> bool:
     kind = type(item)
     if kind is FunctionType:
         return False
-    return kind not in (list, dict, set, tuple) or len(item) <= _LARGEST
+    return id(kind) not in _SIZED or len(item) <= _LARGEST
 
 
 def _parts_of_function(function: FunctionType) -> Iterator[Any]:

@@ -87,13 +87,22 @@ def test_no_code_of_the_program_runs():
         def __len__(self):
             raise AssertionError("a length was asked for")
 
-    hostile = Hostile()
+    class HostileClass(type):
+        # and so without a hash
+        def __eq__(cls, other):
+            raise AssertionError("a class was compared")
+
+    class OfHostileClass(metaclass=HostileClass):
+        pass
+
+    hostile, odd = Hostile(), OfHostileClass()
     names = Globals(
         near_heap=near_heap, hostile=hostile, __name__="odd", __file__="/home/me/odd.py"
     )
     exec("def call():\n    inner = hostile\n    return near_heap()", names)
     near = dict.__getitem__(names, "call")()
     assert any(each is hostile for each in near.objects)
+    assert any(each is odd for each in near.objects)
 
 
 def test_a_main_that_is_no_module(monkeypatch):
