@@ -1,10 +1,10 @@
 """The Python heap: which objects are of given types, and who holds each of some objects."""
 
 from tensorlens.heap.frames import anchors, tuples
-from tensorlens.heap.frames import note as no_locals
-from tensorlens.heap.holders import UNREACHABLE, find_holders, instances, live_objects, select
-from tensorlens.heap.native import note as not_native
+from tensorlens.heap.holders import UNREACHABLE, find_holders, why_no_names
+from tensorlens.heap.native import why_not_native
 from tensorlens.heap.near import Heap, near_heap
+from tensorlens.heap.objects import instances, live_objects, select
 from tensorlens.lazy import attach
 
 __all__ = [
@@ -15,16 +15,16 @@ __all__ = [
     "instances",
     "live_objects",
     "near_heap",
-    "no_locals",
-    "not_native",
     "select",
     "tuples",
+    "why_no_names",
+    "why_not_native",
 ]
 
 attach(
     __name__,
     {
-        "fallback": ("without_tuples",),
+        "objects": ("without_tuples",),
         "paths": ("cycle", "reference_paths"),
         "reference_names": ("KEPT",),
     },

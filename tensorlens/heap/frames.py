@@ -122,8 +122,8 @@ def cell_content(cell: CellType) -> Any:
         return None
 
 
-def note() -> str:
-    """Return why locals are not among the anchors, or an empty text."""
+def why_no_locals() -> str:
+    """Return why variables of functions are not among the anchors, or an empty text."""
     if _VIEWS or _reads_frames():
         return ""
     return "the variables of running functions cannot be read, so nothing is named after them"

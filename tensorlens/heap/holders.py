@@ -7,12 +7,12 @@ import gc
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tensorlens.heap import fallback, reference_names
+from tensorlens.heap import reference_names
 from tensorlens.heap.attributes import is_subtype
-from tensorlens.heap.frames import TEMPORARY
+from tensorlens.heap.frames import TEMPORARY, why_no_locals
 from tensorlens.heap.frames import tuples as variables
 from tensorlens.heap.native import HolderRows, How, Origin, Written, native
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, attribute_text, key_text
@@ -41,37 +41,11 @@ _ATTRIBUTES = {
 }
 
 
-def live_objects() -> list[Any]:
-    """Return the heap's objects, without the tuples.
-
-    A tuple is made in steps, and whoever makes it fails if someone else holds it when another
-    thread gets its turn in between. :func:`find_holders` looks at tuples by itself.
-    """
-    reader = native()
-    return fallback.without_tuples() if reader is None else reader.objects()
-
-
-def select(
-    objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...] = ()
-) -> tuple[list[Any], ...]:
-    """Return, for each kind, the objects whose type derives from it, in order.
-
-    After these, those whose type is itself one of ``exact``, which may be hundreds. It is the type
-    that counts, never ``__class__``, and no metaclass is asked.
-    """
-    engine = native() or fallback
-    return engine.select(objects, kinds, exact)
-
-
-def instances(*kinds: type) -> list[Any]:
-    """Return the heap's objects of these classes, and of those derived from them, each once.
-
-    What is not tracked by the garbage collector, and what ``gc.freeze()`` set aside, is not seen.
-    """
-    found: dict[int, Any] = {}
-    for each in select(live_objects(), kinds):
-        found.update((id(item), item) for item in each)
-    return [*found.values()]
+def why_no_names() -> str:
+    """Return why nothing is named after variables, or an empty text."""
+    if native() is None:
+        return "the native reader of the heap is missing, so nothing is named after variables"
+    return why_no_locals()
 
 
 def find_holders(
@@ -107,17 +81,15 @@ def find_holders(
     One step back takes in at most four holders per target and 10,000 more, in the order of the
     heap: beyond these a name may be a longer path or none.
 
-    Where the native reader cannot be had, the names are those of a coarse search: what no variable
-    or global leads to has none.
+    Without the native reader nothing has a name, see :func:`why_no_names`.
     """
     reader = native()
+    if reader is None:
+        return array("i", [-1]) * len(targets)
     named = named or {}
     origins = _origins(named, names)
     origins.extend(map(_origin, anchors.values()))
     places = array("Q", [*named, *anchors])
-    if reader is None:
-        begin = _by_origin({**anchors, **named}, places, origins)
-        return fallback.find_names(objects, variables(), targets, begin, names)
     fetch = gc.get_objects if tuples is None else tuples.copy
     first_text = len(names.texts)
     rows = reader.search(objects, targets, places, origins, first_text, variables(), fetch)
@@ -137,14 +109,6 @@ def _origin(text: str) -> int:
     if not text:
         return Origin.MAIN
     return Origin.OTHER_MODULE if dict.__contains__(sys.modules, text) else Origin.CLASS
-
-
-def _by_origin(
-    texts: Mapping[int, int | str], addresses: Sequence[int], origins: Sequence[int]
-) -> dict[int, int | str]:
-    """Return where names begin, the best first, without what may be long gone."""
-    ordered = sorted(zip(origins, range(len(addresses)), addresses, strict=True))
-    return {place: texts[place] for origin, _, place in ordered if origin != Origin.TEMPORARY}
 
 
 def _origins(named: Mapping[int, int], names: Names) -> array[int]:

@@ -354,7 +354,7 @@ def native() -> NativeHeap | None:
     return loaded if isinstance(loaded, NativeHeap) else None
 
 
-def note() -> str:
+def why_not_native() -> str:
     """Return why there is no native reader, or an empty text."""
     loaded = _load()
     return loaded if isinstance(loaded, str) else ""

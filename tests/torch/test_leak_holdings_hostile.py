@@ -10,7 +10,7 @@ import torch
 from census_models import Mlp
 
 from tensorlens.frameworks.torch import Holdings, PythonScan, live_tensors
-from tensorlens.heap import holders
+from tensorlens.heap import holders, objects
 
 RAN = []
 SPECIAL = (
@@ -161,7 +161,8 @@ def test_nothing_waits_for_the_collector():
 
 def test_without_the_compiled_readers(monkeypatch):
     monkeypatch.setattr(live_tensors, "open_scan", PythonScan)
-    monkeypatch.setattr(holders, "native", lambda: None)
+    for room in (holders, objects):
+        monkeypatch.setattr(room, "native", lambda: None)
     weight = torch.ones(5, requires_grad=True)
     batch = torch.ones(5)
     loss = (weight * batch).sum()

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.counters import mappings
-from tensorlens.heap import no_locals
+from tensorlens.heap import why_no_names
 from tensorlens.records.ledger import UnnamedBlock
 from tensorlens.records.tensors import SourceLine, TensorTable
 
@@ -75,8 +75,8 @@ def name_the_rest(table: TensorTable) -> None:
         if line >= 0 and line not in made:
             made[line] = table.names.text(f"made at {table.lines[line]}")
         elif line < 0 and native < 0:
-            variable = "held by a variable that cannot be read here"
-            native = table.names.text(variable if no_locals() else "held by NumPy or native code")
+            unread = "held by a variable that cannot be read here"
+            native = table.names.text(unread if why_no_names() else "held by NumPy or native code")
         table.name[row] = made[line] if line >= 0 else native
 
 

@@ -22,7 +22,7 @@ from tensorlens.frameworks.torch.census.graph import maker_of, walk
 from tensorlens.frameworks.torch.census.reducer_buckets import reducer_buckets
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.frameworks.torch.native import TorchAllocator, install
-from tensorlens.heap.fallback import without_tuples
+from tensorlens.heap.objects import without_tuples
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable

@@ -10,7 +10,7 @@ from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS, Backend
 from tensorlens.frameworks.torch.census.scan import fallback_reason, open_scan
 from tensorlens.frameworks.torch.native import COUNTER
-from tensorlens.heap import not_native
+from tensorlens.heap import why_not_native
 from tensorlens.native.build import origin
 from tensorlens.render.figures import counted
 
@@ -21,7 +21,7 @@ def diagnose() -> list[Finding]:
     No accelerator is initialised, and ``torch.cuda.is_initialized()`` stays as it was.
     """
     open_scan().close()
-    slow = fallback_reason() or not_native() or None
+    slow = fallback_reason() or why_not_native() or None
     return [
         *_host(),
         part("snapshots", slow, "tensors and their holders are read natively"),

@@ -13,7 +13,7 @@ from types import CellType, FrameType, FunctionType
 from typing import Any
 
 from tensorlens.heap.attributes import MODULES, is_subtype, module_of_type, vars_of_module
-from tensorlens.heap.frames import OWN, function_name, locals_of, note, suspension
+from tensorlens.heap.frames import OWN, function_name, locals_of, suspension, why_no_locals
 from tensorlens.user_code import is_foreign
 
 _PACKAGE = "tensorlens"
@@ -110,7 +110,7 @@ class RootTable:
         self.variables: Counter[int] = Counter()
         """How many variables of running functions refer to an address, the profiler's included."""
         self._in_libraries: dict[int, PathRoot] = {}
-        self.reads_variables = not note()
+        self.reads_variables = not why_no_locals()
         for name, module in dict.copy(sys.modules).items():
             if type(name) is str and is_subtype(type(module), MODULES):
                 self._add_globals(id(vars_of_module(module)), name)

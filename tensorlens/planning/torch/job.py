@@ -11,7 +11,7 @@ from typing import Any
 from tensorlens.folders import temporary_folder
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.torch.release import check_release
-from tensorlens.heap.fallback import without_tuples
+from tensorlens.heap.objects import without_tuples
 from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
 from tensorlens.planning.torch.device import Readiness, prepare

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.torch.census.names.modules import outermost
 from tensorlens.frameworks.torch.census.names.owners import Owners
-from tensorlens.heap.fallback import without_tuples
+from tensorlens.heap.objects import without_tuples
 from tensorlens.planning.torch.tracker import Tracker, label_of
 from tensorlens.roles import ROLES
 

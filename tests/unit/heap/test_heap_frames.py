@@ -13,7 +13,7 @@ import pytest
 from tensorlens.heap import anchors, find_holders, frames
 from tensorlens.records import Names
 
-pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
+pytestmark = pytest.mark.skipif(bool(frames.why_no_locals()), reason="frames cannot be read here")
 
 
 class Thing:

@@ -1,4 +1,4 @@
-"""By what way an object is held: every kind of holder, and the coarse search in Python."""
+"""By what way an object is held: every kind of holder."""
 
 import collections
 import functools
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tensorlens.heap import anchors, find_holders, holders, native
+from tensorlens.heap import anchors, find_holders, holders, native, why_no_names
 from tensorlens.records import Names, key_text
 
 
@@ -37,15 +37,6 @@ class Config:
 def _native() -> None:
     if native.native() is None:
         pytest.skip("no compiler")
-
-
-@pytest.fixture
-def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(holders, "native", lambda: None)
-    # what a test does not make is left out: in Python a look at all takes seconds
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def name_all(
@@ -127,12 +118,7 @@ def fully_shard() -> None:
     """A function that is a key, as in the state of FSDP2."""
 
 
-@pytest.mark.parametrize("search", ["native", "python"])
-def test_names_are_those_of_another_run_of_the_program(
-    search: str, request: pytest.FixtureRequest
-) -> None:
-    if search == "python":
-        request.getfixturevalue("in_python")
+def test_names_are_those_of_another_run_of_the_program() -> None:
     root, thing = Node(), Thing()
     vars(root)["state_e52164fc-f828-48c8-878b-54107adfafbd"] = {fully_shard: thing}
     assert name(root, thing) == "main(): root.state[<fully_shard>]"
@@ -174,40 +160,13 @@ def test_how_it_is_held(make: Callable[[Any], Any], expected: str) -> None:
     assert name(root, thing) == "main(): root" + expected
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda thing: (0, [thing]), "[1][0]"),
-        (lambda thing: {"k": thing}, "['k']"),
-        (lambda thing: [{"loss": [[thing]]}], "[0]['loss'][0][0]"),
-        (attribute, ".best"),
-        (materialised, ".best"),
-        (slotted, ".second"),
-        (default, "['k']"),
-        (lambda thing: collections.deque([0, 0, thing]), "[2]"),
-        (lambda thing: functools.partial(print, end=thing), ".keywords['end']"),
-        (bound, ".__self__"),
-        (module_like, ".fc.weight"),
-        (tuple_with_attribute, ".extra"),
-        (list_with_attribute, ".extra"),
-    ],
-)
-def test_how_it_is_held_in_python(
-    make: Callable[[Any], Any], expected: str, in_python: None
-) -> None:
-    thing = Thing()
-    root = make(thing)
-    assert name(root, thing) == "main(): root" + expected
-
-
-def test_where_names_begin_in_python(in_python: None) -> None:
-    thing, far, lone = things = [Thing(), Thing(), Thing()]
-    space, module, variable = {"thing": thing}, {"far": [far], "thing": thing}, [thing, far]
-    begin = {id(variable): "f(): kept", id(module): "sys", id(space): "", id(thing): "f(): x"}
-    assert name_all(things, begin) == ["f(): x", "f(): kept[1]", None]
-    del begin[id(thing)], begin[id(variable)]
-    assert name_all(things, begin, (variable,)) == ["thing", "sys.far[0]", None]
-    assert lone
+def test_without_the_native_reader_nothing_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "native", lambda: None)
+    root = [thing := Thing()]
+    assert name(root, thing) is None
+    assert why_no_names() == (
+        "the native reader of the heap is missing, so nothing is named after variables"
+    )
 
 
 def test_chain_of_instances() -> None:
@@ -380,14 +339,6 @@ def test_what_variables_hold_and_what_only_the_heap_does() -> None:
         "f(): node.value['list'][0]",
         "f(): root[1]",
     ]
-
-
-def test_an_anchor_that_is_gone_is_not_looked_into() -> None:
-    thing = Thing()
-    gone = [thing]
-    address = id(gone)
-    del gone
-    assert name_all([thing], {address: "f(): gone"}) == [None]
 
 
 class Holder:

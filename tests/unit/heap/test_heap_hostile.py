@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tensorlens.heap import anchors, find_holders, holders, native, select
+from tensorlens.heap import anchors, find_holders, native, objects, select
 from tensorlens.records import Names
 
 ran: list[str] = []
@@ -67,21 +67,24 @@ class Thing:
     pass
 
 
-@pytest.fixture(params=["native", "python"], autouse=True)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if request.param == "native" and native.native() is None:
-        pytest.skip("no compiler")
-    if request.param == "python":
-        monkeypatch.setattr(holders, "native", lambda: None)
-        # what a test does not make is left out: in Python a look at all takes seconds
-        gc.freeze()
+@pytest.fixture(autouse=True)
+def nothing_runs() -> Iterator[None]:
     ran.clear()
     yield
-    gc.unfreeze()
     assert ran == []
 
 
+@pytest.fixture(params=["native", "python"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "python":
+        monkeypatch.setattr(objects, "native", lambda: None)
+    elif native.native() is None:
+        pytest.skip("no compiler")
+
+
 def find(thing: Any, root: Any) -> str:
+    if native.native() is None:
+        pytest.skip("no compiler")
     names = Names()
     (node,) = find_holders(
         gc.get_objects(), array("Q", [id(thing)]), {id(root): "f(): root"}, names
@@ -89,25 +92,25 @@ def find(thing: Any, root: Any) -> str:
     return names[node]
 
 
-def test_select_asks_the_type_only() -> None:
+def test_select_asks_the_type_only(engine: None) -> None:
     one, hostile, other = Thing(), Hostile(), OfMeta()
     dead = weakref.proxy(Thing())
-    objects = [one, hostile, dead, other, 3, Thing]
-    things, hostiles, metas, _ = select(objects, (Thing, Hostile, type(other)))
+    listed = [one, hostile, dead, other, 3, Thing]
+    things, hostiles, metas, _ = select(listed, (Thing, Hostile, type(other)))
     assert len(things) == len(hostiles) == len(metas) == 1
     assert things[0] is one and hostiles[0] is hostile and metas[0] is other
 
 
-def test_select_takes_subclasses_in_order() -> None:
+def test_select_takes_subclasses_in_order(engine: None) -> None:
     class Below(Thing):
         pass
 
-    objects = [Below(), 1, Thing(), Below()]
-    found, below, nothing, exact = select(objects, (Thing, Below, complex), (Thing, int))
-    assert found == [objects[0], objects[2], objects[3]]
-    assert below == [objects[0], objects[3]]
+    listed = [Below(), 1, Thing(), Below()]
+    found, below, nothing, exact = select(listed, (Thing, Below, complex), (Thing, int))
+    assert found == [listed[0], listed[2], listed[3]]
+    assert below == [listed[0], listed[3]]
     assert nothing == []
-    assert exact == [objects[1], objects[2]]
+    assert exact == [listed[1], listed[2]]
     assert select([], (Thing,)) == ([], [])
 
 
@@ -151,8 +154,7 @@ def test_dict_property_does_not_run() -> None:
 
     thing, root = Thing(), Shadowed()
     root.kept = thing  # type: ignore[attr-defined]
-    found = find(thing, root)
-    assert found.startswith("f(): root.")
+    assert find(thing, root).startswith("f(): root.")
 
 
 def test_hostile_target() -> None:

@@ -17,7 +17,7 @@ import pytest
 from tensorlens.heap import frames, reference_paths
 from tensorlens.records import Reference, ReferencePath
 
-pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
+pytestmark = pytest.mark.skipif(bool(frames.why_no_locals()), reason="frames cannot be read here")
 
 HERE = __name__
 

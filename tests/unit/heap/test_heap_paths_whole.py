@@ -14,7 +14,7 @@ import pytest
 from tensorlens.heap import cycle, frames, reference_paths
 from tensorlens.records import Reference, ReferencePath
 
-pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
+pytestmark = pytest.mark.skipif(bool(frames.why_no_locals()), reason="frames cannot be read here")
 
 HERE = __name__
 OUTSIDE = "a loop or a call that runs, or a holder outside of Python"

@@ -34,7 +34,7 @@ from tensorlens.frameworks.tensorflow.census.tensor_reader import Fact, FactKind
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, TensorflowAllocator
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.runtime_blocks import RuntimeBlock, describe_block
-from tensorlens.heap import no_locals
+from tensorlens.heap import why_no_names
 from tensorlens.interpreter import frozen_objects, paused_collector
 from tensorlens.records.ledger import Ledger, Part, UnnamedBlock
 from tensorlens.records.names import Names
@@ -99,7 +99,7 @@ def census(roots: Sequence[CensusRoot]) -> Findings:
         names = NamedRows(heap, rows, roots).names
         del heap
         table, ledgers = _tabulate(rows.rows, names, counter)
-    reasons = filter(None, (cpu.fallback_reason(), fallback_reason(), no_locals()))
+    reasons = filter(None, (cpu.fallback_reason(), fallback_reason(), why_no_names()))
     return Findings(table, ledgers, (*_notes(rows), *reasons))
 
 

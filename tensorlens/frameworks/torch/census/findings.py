@@ -27,7 +27,7 @@ from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
-from tensorlens.heap import Heap, live_objects, near_heap, no_locals, select
+from tensorlens.heap import Heap, live_objects, near_heap, select, why_no_names
 from tensorlens.interpreter import frozen_objects
 from tensorlens.records.logs.stacks import LAYERS
 from tensorlens.records.tensors import TensorTable
@@ -143,7 +143,7 @@ def census(roots: Sequence[CensusRoot]) -> Findings:
         found, _, named = _census(roots, Heap(live_objects()), can_read)
         table = tabulate(found, named, births)
         ledger = {"cpu": cpu.cpu_ledger(table, cpu.cpu_counter(), births), **device_ledgers(table)}
-    reasons = filter(None, (cpu.fallback_reason(), no_locals()))
+    reasons = filter(None, (cpu.fallback_reason(), why_no_names()))
     return Findings(table, ledger, (*_notes(found), *reasons))
 
 
