@@ -1,6 +1,6 @@
 """The Python heap: which objects are of given types, and who holds each of some objects."""
 
-from tensorlens.heap.frames import anchors, tuples
+from tensorlens.heap.frames import anchors
 from tensorlens.heap.holders import UNREACHABLE, find_holders, why_no_names
 from tensorlens.heap.native import why_not_native
 from tensorlens.heap.near import Heap, near_heap
@@ -16,7 +16,6 @@ __all__ = [
     "live_objects",
     "near_heap",
     "select",
-    "tuples",
     "why_no_names",
     "why_not_native",
 ]

@@ -86,21 +86,6 @@ def library_functions() -> frozenset[str]:
     return frozenset(map(_label, (frame.f_code for frame in _frames(("tensorlens",))[1])))
 
 
-def tuples() -> list[tuple[Any, ...]]:
-    """Return the tuples that are globals of ``__main__``, or variables of this thread's functions.
-
-    They are finished, and nobody takes them away while the caller runs: these alone can be held
-    without harm, see :func:`~tensorlens.heap.holders.live_objects`.
-    """
-    held = [*_variables_of_main()]
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_flags & 0x02 and not frame.f_code.co_filename.startswith(OWN):
-            held += variables_of(frame)
-        frame = frame.f_back
-    return [*{id(each): each for each in held if type(each) is tuple}.values()]
-
-
 def variables_of(frame: FrameType) -> Iterator[Any]:
     """Give what a function's variables refer to; the frame is one of this thread's."""
     if _VIEWS:

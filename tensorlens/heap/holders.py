@@ -13,7 +13,6 @@ from typing import Any
 from tensorlens.heap import reference_names
 from tensorlens.heap.attributes import is_subtype
 from tensorlens.heap.frames import TEMPORARY, why_no_locals
-from tensorlens.heap.frames import tuples as variables
 from tensorlens.heap.native import HolderRows, How, Origin, Written, native
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, attribute_text, key_text
 
@@ -92,7 +91,7 @@ def find_holders(
     places = array("Q", [*named, *anchors])
     fetch = gc.get_objects if tuples is None else tuples.copy
     first_text = len(names.texts)
-    rows = reader.search(objects, targets, places, origins, first_text, variables(), fetch)
+    rows = reader.search(objects, targets, places, origins, first_text, fetch)
     describer = _Describer(rows, anchors, names, named)
     kinds, values = describer.columns()
     nodes, numbers, *new = reader.assemble(rows, kinds, values, len(names))

@@ -43,7 +43,7 @@ _SIGNATURES: Signatures = {
     "tl_heap_inline_name": (ctypes.c_uint64, (_Object, _Object)),
     "tl_heap_objects": (_Object, (_Object,)),
     "tl_heap_select": (ctypes.c_int, (*[_Object] * 4,)),
-    "tl_heap_search": (_Address, (_Object, *[_Address] * 4, _Number, *[_Object] * 4)),
+    "tl_heap_search": (_Address, (_Object, *[_Address] * 4, _Number, *[_Object] * 3)),
     "tl_heap_length": (_Number, (_Address,)),
     "tl_heap_read": (None, (*[_Address] * 7,)),
     "tl_heap_release": (None, (_Address,)),
@@ -158,7 +158,6 @@ class NativeHeap:
         anchors: array[int],
         origins: array[int],
         first_text: int,
-        tuples: list[tuple[Any, ...]],
         fetch: Callable[[], list[Any]],
     ) -> HolderRows:
         """Return how the targets are held.
@@ -169,8 +168,7 @@ class NativeHeap:
             anchors: addresses of where names begin.
             origins: the :class:`Origin` of each.
             first_text: the number of the first key's text; the others' go on from there.
-            tuples: looked at before all the tuples of the heap are, to save time.
-            fetch: gives the objects that the other tuples are among.
+            fetch: gives the objects that the tuples are among.
 
         Raises:
             MemoryError: there is no memory for the search.
@@ -178,7 +176,7 @@ class NativeHeap:
         library, keys, met = self._library, list[Any](), list[Any]()
         lengths = array("q", map(len, (targets, anchors)))
         columns = map(pointer, (targets, anchors, origins, lengths))
-        handle = library.tl_heap_search(objects, *columns, first_text, tuples, fetch, keys, met)
+        handle = library.tl_heap_search(objects, *columns, first_text, fetch, keys, met)
         if not handle:
             raise MemoryError
         try:

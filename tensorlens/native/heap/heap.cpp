@@ -101,11 +101,11 @@ TL_EXPORT int tl_heap_select(
 // there is no memory. `lengths` are those of targets and anchors.
 TL_EXPORT Rows* tl_heap_search(
     PyObject* objects, const uint64_t* targets, const uint64_t* anchors, const int8_t* origins,
-    const int64_t* lengths, int64_t first_text, PyObject* variables, PyObject* fetch,
-    PyObject* keys, PyObject* tuples) {
+    const int64_t* lengths, int64_t first_text, PyObject* fetch, PyObject* keys,
+    PyObject* tuples) {
   try {
     auto rows = std::make_unique<Rows>();
-    Search search(objects, static_cast<size_t>(lengths[0]), first_text, variables, fetch);
+    Search search(objects, static_cast<size_t>(lengths[0]), first_text, fetch);
     std::for_each(targets, targets + lengths[0], [&](uint64_t a) { search.target(a); });
     for (int64_t index = 0; index < lengths[1]; ++index) {
       search.anchor(anchors[index], static_cast<Origin>(origins[index]));

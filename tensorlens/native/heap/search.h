@@ -17,12 +17,10 @@ constexpr int16_t kDepth = 8;  // references of a path at most
 class Search {
  public:
   // A key's text has the number of the key among `keys` of the rows, counted from `first_text` on.
-  // In the end tuples are looked at: those in the list `tuples`, then all that are among the heap's
-  // objects, which `fetch` gives afresh.
-  Search(
-      PyObject* objects, size_t targets, int64_t first_text, PyObject* tuples, PyObject* fetch)
+  // In the end the tuples are looked at that are among the heap's objects, which `fetch` gives afresh.
+  Search(PyObject* objects, size_t targets, int64_t first_text, PyObject* fetch)
       : objects_(list_items(objects)), count_(size_of(objects)), first_text_(first_text),
-        tuples_(tuples), fetch_(fetch), cap_(4 * targets + 10000), nodes_(targets + 4096) {
+        fetch_(fetch), cap_(4 * targets + 10000), nodes_(targets + 4096) {
     edges_.reserve(targets + 1024);
     skip_.insert(reinterpret_cast<uintptr_t>(objects));
   }
@@ -51,9 +49,6 @@ class Search {
       }
       look(objects_, count_);
       settle();
-    }
-    if (!all_resolved()) {
-      look_into_tuples();
     }
     if (!all_resolved()) {
       go_on_through_tuples();
@@ -90,7 +85,6 @@ class Search {
 
   void look(PyObject* const* objects, ssize_t count);
   void look_at_main();
-  void look_into_tuples();
   void go_on_through_tuples();
   void forget_passes();
   void visit(PyObject* object, const Type& type);
@@ -124,7 +118,6 @@ class Search {
   PyObject* const* objects_;
   ssize_t count_;
   int64_t first_text_;
-  PyObject* tuples_;
   PyObject* fetch_;
   PyObject* fresh_ = nullptr;
   size_t cap_;
@@ -230,23 +223,6 @@ void Search::look(PyObject* const* objects, ssize_t count) {
 void Search::look_at_main() {
   look(mains_.data(), static_cast<ssize_t>(mains_.size()));
   settle();
-}
-
-// Nothing is nearer than a variable, and to fetch all tuples takes as long as a look at the heap.
-void Search::look_into_tuples() {
-  if (size_of(tuples_) == 0) {
-    return;
-  }
-  forget_passes();
-  ++pass_;
-  if (choose_wanted()) {
-    look(list_items(tuples_), size_of(tuples_));
-    settle();
-  }
-  ++pass_;
-  if (choose_wanted()) {
-    look_at_main();
-  }
 }
 
 void Search::forget_passes() {

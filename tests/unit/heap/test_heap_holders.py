@@ -328,19 +328,6 @@ def test_of_ways_that_are_equally_long_a_global_comes_before_a_variable() -> Non
     ]
 
 
-def test_what_variables_hold_and_what_only_the_heap_does() -> None:
-    """Those found first must not keep the others from being looked for."""
-    held, far, both = Thing(), Thing(), Thing()
-    root, node = [held, both], Node()
-    node.value = {"list": [far, both]}
-    begin = {id(root): "f(): root", id(node): "f(): node"}
-    assert name_all([held, far, both], begin) == [
-        "f(): root[0]",
-        "f(): node.value['list'][0]",
-        "f(): root[1]",
-    ]
-
-
 class Holder:
     pass
 
