@@ -18,7 +18,7 @@ from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, attribu
 
 UNREACHABLE = "unreachable cycle"
 """How the names begin of what nothing holds that could be found."""
-_NO_NODE, _NEW_NAME = -1, -2
+_NO_NODE = -1
 
 _KINDS: dict[int, int] = {
     How.ITEM: INDEX,
@@ -135,7 +135,7 @@ class _Describer:
         """Rows of the outermost holders, where no variable was found."""
 
     def columns(self) -> tuple[array[int], array[int]]:
-        """Return each row's kind (-1: no node, -2: a new name) and value."""
+        """Return each row's kind (-1: no node) and value; a row that begins a name has no holder."""
         rows = self._rows
         how = rows.how.tobytes()
         kinds = array("b", how.translate(_TO_KINDS))
@@ -157,17 +157,17 @@ class _Describer:
 
     def _describe(self, row: int) -> tuple[int, int | str]:
         rows = self._rows
-        how, value = rows.how[row], rows.value[row]
+        how, value, holder = rows.how[row], rows.value[row], rows.holder[row]
         if how == How.ROOT:
-            return _NEW_NAME, self._root(row, value)
+            return TEXT, self._root(row, value)
         if how == How.FREE:
-            function = self._object(rows.holder[rows.holder[row]])
-            return _NEW_NAME, reference_names.closure_text(function, value)
+            rows.holder[row] = -1
+            return TEXT, reference_names.closure_text(self._object(rows.holder[holder]), value)
         if how == How.LOCAL:
-            holder = self._object(rows.holder[row])
-            return _NEW_NAME, reference_names.local_text(holder, rows.address[row])
+            rows.holder[row] = -1
+            return TEXT, reference_names.local_text(self._object(holder), rows.address[row])
         if how == How.OPAQUE:
-            return self._steps.step(self._object(rows.holder[row]), self._object(row))
+            return self._steps.step(self._object(holder), self._object(row))
         if how == How.KEY:
             return TEXT, "{key}"
         return ATTRIBUTE, _ATTRIBUTES[How(how)]

@@ -151,22 +151,22 @@ TL_EXPORT void tl_heap_release(Rows* rows) {
   delete rows;
 }
 
-// Writes the nodes of names for `count` rows, of which an alias (kind -1) has none. A row's parent
-// is its holder's node unless its kind is a text that begins a name (kind -2). Gives their number;
-// `numbers` takes each row's node, `nodes` each target's, given its row.
+// Writes the nodes of names for `count` rows and returns their number. A row's parent is its holder's
+// node; an alias (kind -1) has no node of its own. `numbers` receives each row's node, `nodes` each
+// target's.
 TL_EXPORT int64_t tl_heap_assemble(
     int64_t count, int64_t first, const int32_t* holder, const int8_t* kind, const int64_t* value,
     int32_t* numbers, int32_t* parents, int8_t* kinds, int64_t* values, const int32_t* targets,
     int64_t target_count, int32_t* nodes) {
   int64_t made = 0;
   for (int64_t row = 0; row < count; ++row) {
-    const int32_t parent = holder[row] < 0 || kind[row] == -2 ? -1 : numbers[holder[row]];
+    const int32_t parent = holder[row] < 0 ? -1 : numbers[holder[row]];
     if (kind[row] == -1) {
       numbers[row] = parent;
       continue;
     }
     parents[made] = parent;
-    kinds[made] = kind[row] == -2 ? 0 : kind[row];
+    kinds[made] = kind[row];
     values[made] = value[row];
     numbers[row] = static_cast<int32_t>(first + made++);
   }
