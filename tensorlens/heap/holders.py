@@ -135,7 +135,7 @@ class _Describer:
         """Rows of the outermost holders, where no variable was found."""
 
     def columns(self) -> tuple[array[int], array[int]]:
-        """Return each row's kind (-1: no node) and value; a row that begins a name has no holder."""
+        """Return each row's kind (-1: no node) and value; a new name's row loses its holder."""
         rows = self._rows
         how = rows.how.tobytes()
         kinds = array("b", how.translate(_TO_KINDS))

@@ -38,13 +38,9 @@ TL_EXPORT PyObject* tl_heap_objects(PyObject* fetch) {
   }
   auto** const items = const_cast<PyObject**>(list_items(objects));
   const ssize_t count = size_of(objects);
-  constexpr ssize_t kAhead = 16;
   std::vector<PyObject*> tuples;
   ssize_t kept = 0;
   for (ssize_t index = 0; index < count; ++index) {
-    if (index + kAhead < count) {
-      __builtin_prefetch(reinterpret_cast<const char*>(items[index + kAhead]) + 8);
-    }
     PyObject* const item = items[index];
     if (type_of(item) == &PyTuple_Type) {
       tuples.push_back(item);
