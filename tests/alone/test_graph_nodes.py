@@ -23,7 +23,7 @@ from tensorflow.python.eager import context
 from tensorlens.frameworks.tensorflow import (
     Functions,
     Nodes,
-    follow_calls,
+    follow_graph_calls,
     not_followed,
     plain_name,
     plain_names,
@@ -46,7 +46,7 @@ class Ran:
         runtime = context.context()
         runtime.ensure_initialized()
         self.nodes = Nodes()
-        end = follow_calls(self._begin)
+        end = follow_graph_calls(self._begin)
         runtime.enable_run_metadata()
         try:
             act()
@@ -320,7 +320,7 @@ def test_a_function_that_died_is_unknown_unless_it_was_remembered():
         names.append(name)
         kept.remember(name)
 
-    end = follow_calls(begin)
+    end = follow_graph_calls(begin)
     name = make()
     end()
     gc.collect()
@@ -454,7 +454,7 @@ def test_calls_are_followed_with_gradients_and_nested_calls():
         return tf.py_function(lambda b: inner(b), [a], tf.float32)
 
     outer(X)
-    end = follow_calls(begin)
+    end = follow_graph_calls(begin)
     try:
         outer(X)
         with tf.GradientTape() as tape:
@@ -475,7 +475,7 @@ def test_a_function_that_fails_ends_and_its_traceback_shows_nobody_else():
         tf.debugging.assert_equal(a, 0.0)
 
     ended = []
-    end = follow_calls(lambda name: lambda: ended.append(1))
+    end = follow_graph_calls(lambda name: lambda: ended.append(1))
     try:
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             failing(X)
@@ -492,8 +492,8 @@ def test_errors_of_those_who_follow_do_not_reach_the_program():
     def broken(*_):
         raise RuntimeError
 
-    end = follow_calls(broken)
-    half = follow_calls(lambda name: broken)
+    end = follow_graph_calls(broken)
+    half = follow_graph_calls(lambda name: broken)
     try:
         assert float(tf.reduce_sum(inner(X))) == 64.0
     finally:
@@ -504,8 +504,8 @@ def test_errors_of_those_who_follow_do_not_reach_the_program():
 def test_followers_end_in_any_order_and_more_than_once():
     method = vars(context.Context)["call_function"]
     first, second = [], []
-    end_first = follow_calls(first.append)
-    end_second = follow_calls(second.append)
+    end_first = follow_graph_calls(first.append)
+    end_second = follow_graph_calls(second.append)
     end_first()
     inner(X)
     end_second()
@@ -520,7 +520,7 @@ def test_followers_end_in_any_order_and_more_than_once():
 def test_each_call_is_told_on_the_thread_that_makes_it():
     inner(X)
     seen = []
-    end = follow_calls(lambda name: seen.append(threading.get_ident()))
+    end = follow_graph_calls(lambda name: seen.append(threading.get_ident()))
     try:
         threads = [threading.Thread(target=inner, args=(X,)) for _ in range(4)]
         for thread in threads:

@@ -8,7 +8,7 @@ from interrupting import Interrupted, interrupt_once
 from line_checks import Table, tables
 
 from tensorlens import LineProfiler, LineReport
-from tensorlens.frameworks.tensorflow import cpu, traced_lines
+from tensorlens.frameworks.tensorflow import cpu, graph_lines
 from tensorlens.lines import Options, Profile, layouts, overview
 from tensorlens.render import TextRenderer, fragment
 
@@ -214,7 +214,7 @@ def test_a_failure_to_add_up_is_told_and_reaches_nobody(monkeypatch):
     work(tf.zeros(1000))
     profiler.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(traced_lines, "_sizes", fail)
+        patch.setattr(graph_lines, "_sizes", fail)
         work(tf.zeros(1000))
         table = graph_table(profiler)
     assert table.function.calls == 1

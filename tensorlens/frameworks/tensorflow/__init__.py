@@ -1,4 +1,4 @@
-"""TensorFlow: what of it counts, names and records memory."""
+"""TensorFlow: counts, names and records its memory."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class Adapter(base.Adapter):
     used_devices = deferred("tensorlens.frameworks.tensorflow.counters:used_devices")
     device_counter = deferred("tensorlens.frameworks.tensorflow.counters:device_counter")
     device_name = deferred("tensorlens.frameworks.tensorflow.counters:device_name")
-    compiled_by = deferred("tensorlens.frameworks.tensorflow.autograph:compiled_by")
-    follow_code = deferred("tensorlens.frameworks.tensorflow.traced_lines:follow_code")
-    forward_of = deferred("tensorlens.frameworks.tensorflow.autograph:forward_of")
-    keep_compilers_out = deferred("tensorlens.frameworks.tensorflow.autograph:keep_autograph_out")
+    compiled_by = deferred("tensorlens.frameworks.tensorflow.tf_functions:compiled_by")
+    follow_code = deferred("tensorlens.frameworks.tensorflow.graph_lines:follow_code")
+    forward_of = deferred("tensorlens.frameworks.tensorflow.tf_functions:forward_of")
+    keep_compilers_out = deferred("tensorlens.frameworks.tensorflow.wrappers:keep_autograph_out")
     watch = deferred("tensorlens.frameworks.tensorflow.cpu:watch")
     census = deferred("tensorlens.frameworks.tensorflow.census.findings:census")
-    record = deferred("tensorlens.frameworks.tensorflow.recorder:start")
+    record = deferred("tensorlens.frameworks.tensorflow.recording.recorder:start")
     follow = deferred("tensorlens.frameworks.tensorflow.leaks.loop_steps:TensorflowSteps")
-    when_stepped = deferred("tensorlens.frameworks.tensorflow.hooks:when_stepped")
+    when_stepped = deferred("tensorlens.frameworks.tensorflow.steps:when_stepped")
     failed_request = deferred("tensorlens.frameworks.tensorflow.failures:failed_request")
     notes = deferred("tensorlens.frameworks.tensorflow.cpu:notes")
 
     def __init__(self) -> None:
-        from tensorlens.frameworks.tensorflow import autograph, hooks
+        from tensorlens.frameworks.tensorflow import steps, wrappers
 
-        compiler.is_building = autograph.is_building
-        compiler.as_called = autograph.as_called
-        compiler.when_run = hooks.when_run
-        compiler.follow_runs = hooks.follow
+        compiler.is_building = wrappers.is_building
+        compiler.as_called = wrappers.as_called
+        compiler.when_run = steps.when_run
+        compiler.follow_runs = steps.follow_tf_functions
 
 
 attach(
@@ -52,6 +52,8 @@ attach(
         "graphs.functions": ("Functions", "plain_name"),
         "graphs.node_names": ("plain_names",),
         "graphs.nodes": ("Nodes",),
-        "hooks": ("follow_calls", "not_followed", "when_stepped"),
+        "hooks": ("follow_graph_calls", "not_followed"),
+        "recording.eager_gradients": (),
+        "steps": ("when_stepped",),
     },
 )

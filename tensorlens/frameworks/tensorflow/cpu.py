@@ -17,7 +17,7 @@ import tensorflow
 
 from tensorlens.frameworks.host.allocator import NativeAllocator, start
 from tensorlens.frameworks.host.counters import HostCounterChoice, NativeCounter
-from tensorlens.frameworks.tensorflow.hooks import Shared, follow_calls, nothing
+from tensorlens.frameworks.tensorflow.hooks import SharedHook, follow_graph_calls, noop
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
 _LABEL = "the native CPU counter of TensorFlow"
@@ -148,7 +148,7 @@ def watch() -> Callable[[], None]:
     """
     found = allocator()
     if found is None:
-        return nothing
+        return noop
     # imported here: it reads the heap's native part
     from tensorlens.frameworks.tensorflow.census.findings import adopt_all
 
@@ -157,7 +157,7 @@ def watch() -> Callable[[], None]:
         return _watched.add()
     except NativeUnavailable:
         # names and sizes do without; births are shown as unknown
-        return nothing
+        return noop
 
 
 def _begin() -> Callable[[], None]:
@@ -167,7 +167,7 @@ def _begin() -> Callable[[], None]:
     """
     found = recordable()
     found.watch_births()
-    unfollow = follow_calls(lambda name: functools.partial(found.end, found.call(name)))
+    unfollow = follow_graph_calls(lambda name: functools.partial(found.end, found.call(name)))
 
     def end() -> None:
         found.watch_births(False)
@@ -176,4 +176,4 @@ def _begin() -> Callable[[], None]:
     return end
 
 
-_watched = Shared(_begin)
+_watched = SharedHook(_begin)

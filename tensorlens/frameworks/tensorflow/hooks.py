@@ -1,21 +1,16 @@
-"""Hooks into methods of TensorFlow and Keras: calls of graph functions, steps of optimizers."""
+"""Hooks into methods of TensorFlow: calls of graph functions, and gradient functions."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import threading
-import weakref
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
-from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.framework import ops
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import backprop, context
 
-from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.registry import when_imported
 from tensorlens.guards import is_from_a_handler
 from tensorlens.interpreter import reentrant_lock
 
@@ -23,12 +18,12 @@ _lock = reentrant_lock()
 
 
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> Callable[[], None]:
-    """Put around a method of a class what ``wrapper`` makes of it.
+    """Replace a method of a class by ``wrapper(method)``.
 
-    Tracebacks, and stacks of operations, show it as part of the method: nobody sees a line of ours.
+    Tracebacks and stacks of operations show the wrapper as part of the method, not as ours.
 
     Returns:
-        What takes it off again, unless another wrapper lies above it.
+        A function that restores the method, unless it was replaced again.
     """
     original = vars(owner)[name]
     method: Any = functools.wraps(original)(wrapper(original))
@@ -48,44 +43,44 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> Callable[[], N
     return undo
 
 
-class Shared:
-    """Something that is put in place for the first who wants it, and taken away after the last.
+class SharedHook:
+    """A hook that is installed for its first user and removed after its last.
 
     Args:
-        begin: puts it in place and returns what takes it away.
+        install: installs the hook and returns a function that removes it.
     """
 
-    def __init__(self, begin: Callable[[], Callable[[], None]]) -> None:
-        self._begin = begin
-        self._end: Callable[[], None] = nothing
+    def __init__(self, install: Callable[[], Callable[[], None]]) -> None:
+        self._install = install
+        self._remove: Callable[[], None] = noop
         self._lock = reentrant_lock()
         self.users: tuple[tuple[Any], ...] = ()
-        """Those who want it, each in a tuple of its own."""
+        """The users, each in a tuple of its own."""
 
     def add(self, user: Any = None) -> Callable[[], None]:
-        """Have it for a user; return what ends that, on any thread and more than once."""
-        place = (user,)
+        """Add a user; return a function that removes it, on any thread and more than once."""
+        entry = (user,)
         with self._lock:
             if not self.users:
-                self._end = self._begin()
-            self.users = (*self.users, place)
+                self._remove = self._install()
+            self.users = (*self.users, entry)
 
         def stop() -> None:
             with self._lock:
                 before = self.users
-                self.users = tuple(each for each in before if each is not place)
+                self.users = tuple(each for each in before if each is not entry)
                 if before and not self.users:
-                    self._end()
+                    self._remove()
 
         return stop
 
 
-def nothing() -> None:
-    """Undo nothing."""
+def noop() -> None:
+    """Do nothing."""
 
 
 class _Harmless:
-    """Keeps what fails inside from the program, but for what a signal's handler raises there."""
+    """Swallows exceptions of the code inside, but for those that a signal handler raises there."""
 
     def __enter__(self) -> None:
         return None
@@ -101,33 +96,33 @@ _End = Callable[[], object]
 
 
 def not_followed() -> str | None:
-    """Return why calls cannot be followed in this TensorFlow; None if they can."""
+    """Return why calls of graph functions cannot be followed here; None if they can."""
     if hasattr(context.Context, _METHOD):
         return None
     return "this TensorFlow calls functions in a way that is not known"
 
 
-def follow_calls(begin: Callable[[str], _End | None]) -> Callable[[], None]:
-    """Call ``begin`` with the name of each function that is called, and what it gives at its end.
+def follow_graph_calls(begin: Callable[[str], _End | None]) -> Callable[[], None]:
+    """Call ``begin`` with the name of each called graph function, and its result at the call's end.
 
-    All calls of a concrete function from Python, those of gradient functions and of Keras's ``fit``
-    included, go through ``Context.call_function`` of tensorflow/python/eager/context.py, and calls
-    from within a graph that is being traced do not.
+    All calls of a concrete function from Python, including those of gradient functions and of
+    Keras's ``fit``, go through ``Context.call_function`` of tensorflow/python/eager/context.py;
+    calls from within a graph that is being traced do not.
 
-    Both run on the thread that calls, where Python's stack is still the caller's. Calls may nest:
-    a function may call Python code that calls another one. The end also comes when the function
-    fails. What both raise is swallowed, but for what a signal's handler raises there: the end may
-    then be left out or cut short, and what has to end all the same ends when nobody refers to it
-    any more. An exception that is kept, as the last one of a notebook, keeps it.
+    Both run on the calling thread, where Python's stack is still the caller's. Calls may nest: a
+    function may call Python code that calls another one. The end also comes if the function fails.
+    Exceptions of both are swallowed, but for those that a signal handler raises there: the end may
+    then be skipped or cut short, and what must end nevertheless has to end when nothing refers to
+    it any more. An exception that is kept, such as the last one of a notebook, keeps it.
 
-    With asynchronous execution, which programs must ask for, a call ends when the function has
-    been queued.
+    With asynchronous execution, which programs must ask for, a call ends when the function is
+    queued.
 
     Returns:
-        What ends it, which may be called from any thread and more than once. Where calls cannot be
-        followed, see :func:`not_followed`, nothing is called and there is nothing to end.
+        A function that ends this; any thread may call it, more than once. If calls cannot be
+        followed, see :func:`not_followed`, it does nothing.
     """
-    return nothing if not_followed() is not None else _called.add(begin)
+    return noop if not_followed() is not None else _graph_calls.add(begin)
 
 
 def _wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,125 +139,41 @@ def _wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_function
 
 
-_called = Shared(lambda: wrap(context.Context, _METHOD, _wrapper))
+_graph_calls = SharedHook(lambda: wrap(context.Context, _METHOD, _wrapper))
 
 
 def _begin(name: Any, ends: list[_End]) -> None:
     text = name.decode() if isinstance(name, bytes) else str(name)
-    for (begin,) in _called.users:
+    for (begin,) in _graph_calls.users:
         with harmless:
             end = begin(text)
             if end is not None:
                 ends.append(end)
 
 
-_Act = Callable[[], None]
+def follow_gradient_functions(
+    call: Callable[[int, tuple[Any, ...]], None],
+) -> Callable[[], None]:
+    """Call ``call`` after each gradient function with its start time and arguments.
 
-_acts: weakref.WeakKeyDictionary[Any, list[_Act]] = weakref.WeakKeyDictionary()
-_latest: weakref.ref[Any] | None = None
-
-
-_calls = threading.local()
-"""``outermost``: the function that this thread has called."""
-
-
-def follow() -> Callable[[], None]:
-    """Follow the calls of every ``tf.function`` until what is returned is called."""
-    return _followed.add()
-
-
-def when_run(act: _Act) -> None:
-    """Call ``act`` whenever the function that is now traced has run, this time too.
-
-    Where one calls another it is the outermost that counts. Nothing happens where calls are not
-    followed.
+    The arguments are the operation's name, its attributes, the number of its inputs, the inputs,
+    its outputs, and their gradients. Returns a function that ends this.
     """
-    # the threads of a distribution strategy trace for the one that waits for them
-    function = getattr(_calls, "outermost", None) or (_latest and _latest())
-    if function is not None:
-        acts = _acts.setdefault(function, [])
-        if act not in acts:
-            acts.append(act)
+    return _gradient_functions.add(call)
 
 
-def _wrap() -> Callable[[], None]:
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def called(self: Any, *arguments: Any, **options: Any) -> Any:
-            global _latest
-            if getattr(_calls, "outermost", None) is not None or not context.executing_eagerly():
-                return original(self, *arguments, **options)
-            _calls.outermost = self
-            _latest = weakref.ref(self)
-            try:
-                result = original(self, *arguments, **options)
-            finally:
-                _calls.outermost = None
-            for act in [*_acts.get(self, ())]:
-                act()
-            return result
-
-        return called
-
-    undo = wrap(polymorphic_function.Function, "__call__", wrapper)
-
-    def end() -> None:
-        undo()
-        _acts.clear()
-
-    return end
+def _register() -> Callable[[], None]:
+    pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
+    return lambda: pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
 
-_followed = Shared(_wrap)
+_gradient_functions = SharedHook(_register)
 
 
-_MODULE = "keras.src.optimizers.base_optimizer"
-
-
-def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
-    """Call ``act`` after each step of the program's first Keras optimizer; return what ends that.
-
-    Where it steps inside of a ``tf.function``, as in ``fit``, that is whenever the outermost such
-    function has run. When that optimizer is gone the next one to step takes its place. Keras may
-    be imported later.
-    """
-    first: Callable[[], Any] = nothing
-    is_over = False
-
-    # wrappers and functions that it is known to may outlast it
-    def told() -> None:
-        if not is_over:
-            act()
-
-    def stepped(optimizer: Any) -> None:
-        nonlocal first
-        known = first()
-        if known is None:
-            first = weakref.ref(optimizer)
-        elif known is not optimizer:
-            return
-        if ops.inside_function():
-            when_run(told)
-        else:
-            told()
-
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def apply(optimizer: Any, *arguments: Any, **options: Any) -> Any:
-            result = original(optimizer, *arguments, **options)
-            stepped(optimizer)
-            return result
-
-        return apply
-
-    def imported() -> None:
-        stack.callback(wrap(kinds.optimizer(), "apply", wrapper))
-
-    stack = ExitStack()
-    stack.callback(follow())
-    stack.callback(when_imported(_MODULE, imported))
-
-    def end() -> None:
-        nonlocal is_over
-        is_over = True
-        stack.close()
-
-    return end
+def _gradient_function(*arguments: Any) -> Any:
+    begin = time.monotonic_ns()
+    result = backprop._gradient_function(*arguments)
+    with harmless:
+        for (call,) in _gradient_functions.users:
+            call(begin, arguments)
+    return result

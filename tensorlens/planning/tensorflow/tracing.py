@@ -14,7 +14,7 @@ from tensorflow.python.framework import ops
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.tensorflow.eager_gradients import follow_gradients
+from tensorlens.frameworks.tensorflow.hooks import follow_gradient_functions
 from tensorlens.guards import one_line
 from tensorlens.planning.card import Card
 from tensorlens.planning.tensorflow.clone_model import (
@@ -306,7 +306,7 @@ def _kept_by_tapes() -> Iterator[dict[Any, dict[str, int]]]:
                 # how many operations the graph has now
                 until[each.op.name] = each.graph.version - 1
 
-    end = follow_gradients(note)
+    end = follow_gradient_functions(note)
     try:
         yield found
     finally:

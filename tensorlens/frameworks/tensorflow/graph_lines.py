@@ -1,8 +1,8 @@
 """Charges the allocations of graph functions to the profiled lines that made their nodes.
 
-While code is followed, each call of a graph function that has nodes of it is logged natively, and
-nothing else is: a function is looked at once, when it is called first. Of the events only sums
-remain, made where there are many of them, where nodes are new, and where somebody asks.
+While code is followed, calls of graph functions with nodes of that code are logged natively, and no
+others: each function is read once, at its first call. The events are added up when there are many
+of them and when figures are asked for, and then dropped.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tensorlens.frameworks.tensorflow.graphs.functions import Functions
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin
 from tensorlens.frameworks.tensorflow.graphs.stacks import Frames, Stack
-from tensorlens.frameworks.tensorflow.hooks import follow_calls
+from tensorlens.frameworks.tensorflow.hooks import follow_graph_calls
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import declare
 
 _MAX_LINES = 1 << 16
 _MAX_FUNCTIONS = 64
-"""Functions with nodes of followed code whose nodes are kept; after that all are read again."""
+"""Functions whose nodes are kept; beyond that number all are read again."""
 _MAX_WAITING = 1 << 15
 """Events that wait to be added up."""
 _EVENT = np.dtype([("address", "u8"), ("size", "i8"), ("function", "i4"), ("node", "i4")])
@@ -37,12 +37,12 @@ _EVENT = np.dtype([("address", "u8"), ("size", "i8"), ("function", "i4"), ("node
 
 
 _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")
-"""Code of Keras that runs the layers of a model which has no ``call`` of the user's."""
-_INPUTS = "/keras/src/trainers/data_adapters/"
-"""Code of Keras that makes the input pipeline of ``fit``, which runs beside the graphs."""
+"""Keras code that runs the layers of a model without a ``call`` of the user's."""
+_DATA_ADAPTERS = "/keras/src/trainers/data_adapters/"
+"""Keras code that makes the input pipeline of ``fit``, which runs beside the graphs."""
 
 _Line = tuple[Literal["whole", "forward", "backward"], int]
-_WHOLE: _Line = ("whole", 0)
+_WHOLE_GRAPH: _Line = ("whole", 0)
 _NOTHING = NodeFigures(0, 0, 0, 0, 0, 0)
 
 
@@ -56,34 +56,34 @@ class FollowedCode:
         self._calls = calls
         self._counted: dict[_Line, NodeFigures] = {}
         self.is_incomplete = False
-        """Whether a call had more events than are kept."""
+        """Whether a call had more events than the log holds."""
         self.failure: str | None = None
-        self._of_models: set[int] = set()
+        self._model_lines: set[int] = set()
         """Lines that run all layers of a functional or Sequential model."""
         self.times = 0
-        """How often graphs with its nodes were called."""
-        self.plain = self.compiled = False
-        """Whether there were nodes of it that run as they are, and such that XLA compiled."""
+        """Number of calls of graphs with its nodes."""
+        self.has_plain = self.has_compiled = False
+        """Whether it has nodes that run as they are, and nodes that XLA compiled."""
         self.levels: tuple[int, int] | None = None
-        """Bytes handed out when the first call began and when the last one ended."""
+        """Bytes handed out at the begin of the first call and at the end of the last."""
 
     def resume(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         self._calls.add(self)
 
     def pause(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._calls.remove(self)
 
     def clear(self) -> None:
-        """Forget what was counted."""
+        """Reset the figures."""
         self._calls.add_up()
         self.times, self.is_incomplete = 0, False
         self.levels = self.failure = None
         self._counted.clear()
 
     def count(self, line: _Line, call: Any, size: Any) -> None:
-        """Add the events of a line's nodes: the number of the call, and bytes, less if freed."""
+        """Add the events of a line's nodes: numbers of calls, and bytes, negative if freed."""
         starts = np.flatnonzero(np.diff(call, prepend=-1))
         net, level = np.add.reduceat(size, starts), np.cumsum(size)
         level -= np.repeat(np.cumsum(net) - net, np.diff(starts, append=len(size)))
@@ -98,28 +98,28 @@ class FollowedCode:
         )
 
     def figures(self) -> TracedFigures | None:
-        """Return what was counted; None where no graph with such nodes was called."""
+        """Return the figures; None if no graph with nodes of the code was called."""
         if not self.times:
             return None
         self._calls.add_up()
         forward, backward = (
-            {lineno: found for (kind, lineno), found in self._counted.items() if kind == way}
-            for way in ("forward", "backward")
+            {lineno: found for (pass_, lineno), found in self._counted.items() if pass_ == name}
+            for name in ("forward", "backward")
         )
         return TracedFigures(
             device="cpu",
             calls=self.times,
             lines=forward,
             backward=backward,
-            whole=self._counted.get(_WHOLE, _NOTHING),
+            whole=self._counted.get(_WHOLE_GRAPH, _NOTHING),
             growth=self.levels[1] - self.levels[0] if self.levels else 0,
-            compiler="XLA" if self.compiled and not self.plain else None,
+            compiler="XLA" if self.has_compiled and not self.has_plain else None,
             notes=tuple(self._notes()),
         )
 
     def _notes(self) -> Iterator[str]:
-        if self._of_models:
-            lines = ", ".join(f"line {each}" for each in sorted(self._of_models))
+        if self._model_lines:
+            lines = ", ".join(f"line {each}" for each in sorted(self._model_lines))
             yield (
                 f"{lines}: all layers of a Keras model are in one line, because the model has "
                 "no code of its own; tensorlens.record() tells the memory of each layer"
@@ -127,7 +127,7 @@ class FollowedCode:
         if used := ", ".join(used_devices()):
             hidden = "TensorFlow does not tell of single nodes there"
             yield f"of {used} nothing is in this table: {hidden}"
-        if self.compiled and self.plain:
+        if self.has_compiled and self.has_plain:
             yield "what XLA compiled is in no line: its nodes do not run"
         if self.failure:
             yield f"figures of some calls are missing: {self.failure}"
@@ -135,7 +135,7 @@ class FollowedCode:
             yield "of a call, what comes after two million allocations and frees is in no line"
 
     def depth(self, frames: Frames) -> int | None:
-        """Return which of the frames, innermost first, is the function's; None if none is."""
+        """Return the index of the code's innermost frame; None if it has none."""
         for depth, frame in enumerate(frames):
             if (
                 frame.function == self._name
@@ -146,7 +146,7 @@ class FollowedCode:
         return None
 
     def lines_of(self, origin: NodeOrigin | None) -> list[_Line]:
-        """Return the lines that a node is of."""
+        """Return the code's lines that a node belongs to."""
         if origin is None:
             return []
         found = self._line("forward", origin.frames or origin.stack)
@@ -154,28 +154,28 @@ class FollowedCode:
             found += self._line("backward", origin.forward.frames or origin.forward.stack)
         return found
 
-    def _line(self, way: Literal["forward", "backward"], frames: Frames) -> list[_Line]:
+    def _line(self, name: Literal["forward", "backward"], frames: Frames) -> list[_Line]:
         depth = self.depth(frames)
-        if depth is None or any(_INPUTS in frame.filename for frame in frames[:depth]):
+        if depth is None or any(_DATA_ADAPTERS in frame.filename for frame in frames[:depth]):
             return []
         lineno = frames[depth].lineno
         if any(frame.filename.endswith(_WHOLE_MODELS) for frame in frames[:depth]):
-            self._of_models.add(lineno)
-        return [(way, lineno)]
+            self._model_lines.add(lineno)
+        return [(name, lineno)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A graph function that has nodes of followed code."""
+    """A graph function with nodes of followed code."""
 
     codes: tuple[FollowedCode, ...]
     is_backward: bool
-    """Whether it computes gradients of another call, and is no call of the code by itself."""
+    """Whether it computes gradients of another call, and so is no call of the code itself."""
     nodes: Nodes
 
 
 class GraphCalls:
-    """Follows the calls of graph functions while there is code to follow."""
+    """Follows calls of graph functions while code is followed."""
 
     def __init__(self, allocator: cpu.TensorflowAllocator) -> None:
         self._allocator, self._library = allocator, allocator.library
@@ -195,15 +195,15 @@ class GraphCalls:
         self._follow(())
 
     def add(self, code: FollowedCode) -> None:
-        """Follow the graphs with nodes of this code as well."""
+        """Start following code."""
         with self._lock:
             if code not in self._codes:
                 self._follow((*self._codes, code))
             if self._unfollow is None:
-                self._unfollow = follow_calls(self._begin)
+                self._unfollow = follow_graph_calls(self._begin)
 
     def remove(self, code: FollowedCode) -> None:
-        """Undo :meth:`add`."""
+        """Stop following code."""
         with self._lock:
             if code in self._codes:
                 self._follow(tuple(each for each in self._codes if each is not code))
@@ -215,11 +215,11 @@ class GraphCalls:
         self.add_up()
         self._codes = codes
         self._lines_of = functools.lru_cache(_MAX_LINES)(self._find_lines)
-        # functions may have come to run beside those that are known
+        # new functions may run beside the known ones
         self._functions.clear()
 
     def add_up(self) -> None:
-        """Add up the events of all calls that are over; a failure is told in the notes."""
+        """Add up the events of finished calls; a failure gets a note."""
         with self._lock:
             try:
                 self._add_up()
@@ -232,15 +232,15 @@ class GraphCalls:
 
     def _add_up(self) -> None:
         call, name, size = _sizes(self._events())
-        names, place = np.unique(name, return_inverse=True)
-        members: dict[tuple[FollowedCode, _Line], list[int]] = {}
+        names, index = np.unique(name, return_inverse=True)
+        names_of_line: dict[tuple[FollowedCode, _Line], list[int]] = {}
         for number, each in enumerate(names.tolist()):
-            for place_of in self._lines_of(each):
-                members.setdefault(place_of, []).append(number)
-        for (code, line), numbers in members.items():
+            for key in self._lines_of(each):
+                names_of_line.setdefault(key, []).append(number)
+        for (code, line), numbers in names_of_line.items():
             is_of_line = np.zeros(len(names), bool)
             is_of_line[numbers] = True
-            chosen = np.flatnonzero(is_of_line[place])
+            chosen = np.flatnonzero(is_of_line[index])
             code.count(line, call[chosen], size[chosen])
 
     def _events(self) -> Any:
@@ -268,7 +268,7 @@ class GraphCalls:
         return end
 
     def _function(self, name: str) -> _Function | None:
-        """Return a function that is called; None if it has no nodes of followed code."""
+        """Return a called function; None if it has no nodes of followed code."""
         with self._lock:
             if name not in self._functions:
                 found = self._read(name)
@@ -279,22 +279,23 @@ class GraphCalls:
             return self._functions[name]
 
     def _read(self, name: str) -> _Function | None:
-        """Read a function's nodes, and those of pipelines beside it: both may be gone later."""
-        # nobody asks here which layer a node is in
-        nodes = Nodes(Functions(), {})
+        """Read the nodes of a function and of input pipelines, before these are gone."""
+        nodes = Nodes(Functions(), {})  # layers are not needed
         functions = nodes.functions
         body = functions.body(name)
         if body is None:
             return None
-        # the gradients of a call are of the lines that it runs
+        # the gradients of a call belong to the lines of the call
         plain, compiled = _stacks_of(functions, *filter(None, (name, body.backward_of)))
         codes = []
         for code in self._codes:
-            here = any(code.depth(stack.frames) is not None for stack in plain)
-            inside = any(code.depth(stack.frames) is not None for stack in compiled)
-            code.plain |= here
-            code.compiled |= inside
-            if here or inside:
+            is_plain, is_compiled = (
+                any(code.depth(stack.frames) is not None for stack in stacks)
+                for stacks in (plain, compiled)
+            )
+            code.has_plain |= is_plain
+            code.has_compiled |= is_compiled
+            if is_plain or is_compiled:
                 codes.append(code)
         if not codes:
             return None
@@ -302,27 +303,32 @@ class GraphCalls:
         return _Function(tuple(codes), body.backward_of is not None, nodes)
 
     def _find_lines(self, name: int) -> Sequence[tuple[FollowedCode, _Line]]:
-        """Return the lines that a node is of, by the numbers of its function's name and its own."""
+        """Return the lines that a node belongs to.
+
+        The upper half of ``name`` is the number of its function's name, the lower half of its own.
+        """
         called, node = map(self._allocator.op_name, (name >> 32, name & 0xFFFFFFFF))
         function = None if called is None else self._function(called)
-        codes = self._codes if function is None else function.codes
-        if called is None or function is None or node is None or node == called:
-            # what runs without a name is what XLA compiled; else the preparation of a call
-            return [(code, _WHOLE) for code in codes if function is not None and code.compiled]
+        if called is None or function is None:
+            return []
+        codes = function.codes
+        if node is None or node == called:
+            # XLA's code runs without names; else it is the preparation of a call
+            return [(code, _WHOLE_GRAPH) for code in codes if code.has_compiled]
         try:
             origin = function.nodes.find(node, called)
             is_within = function.nodes.within(node, called)
-        except Exception:  # of a TensorFlow with other internals: it is in no line
+        except Exception:  # this TensorFlow has other internals
             return ()
-        # input pipelines run beside it
-        found = [(code, _WHOLE) for code in codes if is_within]
+        # nodes of input pipelines run beside the graph
+        found = [(code, _WHOLE_GRAPH) for code in codes if is_within]
         return found + [(code, line) for code in codes for line in code.lines_of(origin)]
 
 
 def _sizes(events: Any) -> tuple[Any, Any, Any]:
-    """Return call, function with node, and bytes of each event; less than none where freed."""
+    """Return the call, the function and node, and the bytes of each event, negative if freed."""
     call = np.cumsum(events["size"] < 0)
-    # what is freed was allocated by the event before it at the same address, if in the same call
+    # the event before a free, at the same address and in the same call, allocated the block
     order = np.argsort(events["address"], kind="stable")
     address, size, calls = events["address"][order], events["size"][order], call[order]
     name = events["function"][order].astype("i8") << 32 | events["node"][order].astype("u4")
@@ -361,9 +367,9 @@ _calls: GraphCalls | None = None
 
 
 def follow_code(code: CodeType) -> FollowedCode | None:
-    """Return what follows the graphs with nodes of a function's lines.
+    """Return a counter of the graph nodes that a function's lines made.
 
-    None where single nodes cannot be told: host memory is counted by a fallback.
+    None if a fallback counts host memory, which does not know nodes.
     """
     global _calls
     allocator = cpu.allocator()

@@ -1,0 +1,103 @@
+"""A recording of TensorFlow's CPU allocator."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
+from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.allocator_log import NativeRecorder
+from tensorlens.frameworks.host.recorder import (
+    Amendment,
+    FrameworkHooks,
+    HostRecorder,
+    ModulePath,
+    Moment,
+)
+from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.keras.names import layer_path
+from tensorlens.frameworks.registry import when_imported
+from tensorlens.frameworks.tensorflow import cpu
+from tensorlens.frameworks.tensorflow.cpu import watch
+from tensorlens.frameworks.tensorflow.recording.graph_origins import GraphOrigins
+from tensorlens.heap import instances
+from tensorlens.records.logs.events import GRAPH_CALL, EventLog
+from tensorlens.records.tensors import TensorTable
+
+_LAYERS = "keras.src.layers.layer"
+
+
+class TensorflowRecorder(NativeRecorder):
+    """Recorder of the tapped allocator's spans, which may overlap."""
+
+    def __init__(self, allocator: NativeAllocator) -> None:
+        super().__init__(allocator)
+        # a recording may begin before Keras is imported
+        when_imported(_LAYERS, self._follow_layers)
+
+    def _follow_layers(self) -> None:
+        # the method that calls every layer, without its decorators
+        function: Any = inspect.unwrap(vars(kinds.layer())["__call__"])
+        self._library.tl_module_call(id(function.__code__))
+
+
+def module_paths(roots: Sequence[CensusRoot] = ()) -> ModulePath:
+    """Return a function that maps the address and type name of a living layer to its path."""
+    paths = {
+        (id(layer), type(layer).__name__): layer_path(layer) for layer in instances(kinds.layer())
+    }
+    return lambda address, kind: paths.get((address, kind))
+
+
+_recorder = functools.cache(TensorflowRecorder)
+"""Returns the only recorder of an allocator."""
+
+
+def start(options: RecordOptions) -> Mapping[str, Recorder]:
+    """Start recording TensorFlow's CPU allocator.
+
+    Raises:
+        NativeUnavailable: there is no native counter, or no stacks on this Python.
+    """
+    from tensorlens.frameworks.tensorflow.recording.eager_gradients import EagerGradients
+
+    native = _recorder(cpu.recordable())
+    gradients, origins = EagerGradients(native.thread_now), GraphOrigins()
+
+    def observe() -> Callable[[], None]:
+        ends = [watch(), gradients.start(), origins.start()]
+
+        def end() -> None:
+            for each in ends:
+                each()
+
+        return end
+
+    def amend(log: EventLog, amendment: Amendment) -> None:
+        origins.amend(log)
+        gradients.amend(log, amendment)
+
+    hooks = FrameworkHooks(cpu.CpuCounter.source, observe, _look, module_paths, amend)
+    recorder = HostRecorder(options, native, hooks)
+    # a hook must not keep a recording alive that nobody ends
+    reference = weakref.ref(recorder)
+    origins.after_begin = lambda: _note(reference)
+    return {"tensorflow": recorder}
+
+
+def _note(reference: weakref.ref[HostRecorder]) -> None:
+    recorder = reference()
+    if recorder is not None:
+        recorder.note(GRAPH_CALL)
+
+
+def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
+    from tensorlens.frameworks.tensorflow.census.findings import census
+
+    # modules that are gone at the end have no paths
+    path = module_paths(roots) if moment == "end" else lambda address, kind: None
+    return census(roots).tensors, path
