@@ -285,7 +285,7 @@ def test_no_checkpoint_is_written_and_it_comes_back(stage, tmp_path):
     net = nn.Linear(3, 4)
     path = tmp_path / "net.pt"
     torch.save({"net": net.state_dict(), "step": 7}, path)
-    assert path.stat().st_size == 0
+    assert not path.exists()
     state = torch.load(path, map_location="cpu")
     assert state["step"] == 7
     net.load_state_dict(state["net"])
@@ -304,14 +304,31 @@ def test_checkpoint_in_an_open_file_comes_back_and_the_file_is_as_before(tmp_pat
         net = nn.Linear(3, 4)
         for path in (old, new, old):
             with open(path, "wb") as file:  # noqa: PTH123
+                file.write(b"header")
                 torch.save(net.state_dict(), file)
-            with path.open("rb") as file:
-                state = torch.load(file, map_location="cpu")
-            assert state["weight"].shape == (4, 3)
+            assert torch.load(path, map_location="cpu")["weight"].shape == (4, 3)
+        with old.open("rb") as file:
+            assert torch.load(file)["weight"].shape == (4, 3)
         own.open("wb").write(b"after")
+        left_open = (tmp_path / "log.bin").open("wb")
+        left_open.write(b"left open")
     assert old.read_bytes() == b"trained for a week"
     assert own.read_bytes() == b"after"
-    assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "own.bin"}
+    assert (tmp_path / "log.bin").read_bytes() == b"left open"
+    assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "own.bin", "log.bin"}
+
+
+def test_a_file_is_whole_whatever_ends_the_run(tmp_path):
+    old = tmp_path / "old.pt"
+    old.write_bytes(b"trained for a week")
+    with staged(), old.open("wb") as file:
+        torch.save(nn.Linear(3, 4).state_dict(), file)
+        assert old.read_bytes() == b"trained for a week"
+    with staged(), old.open("wb") as file:
+        file.write(b"half of it")
+        file.flush()
+        assert old.read_bytes() == b"trained for a week"
+    assert old.read_bytes() == b"half of it"
 
 
 def test_checkpoint_saved_beside_and_renamed_comes_back_and_the_file_is_as_before(tmp_path):
@@ -335,45 +352,17 @@ def test_checkpoint_saved_beside_and_renamed_comes_back_and_the_file_is_as_befor
     assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "moved.bin"}
 
 
-def test_saved_checkpoints_may_be_looked_at_copied_and_removed(tmp_path):
-    old, best, last, extra = (tmp_path / f"{name}.pt" for name in ("old", "best", "last", "extra"))
-    for path in (old, best):
-        path.write_bytes(b"trained for a week")
-    best.chmod(0o600)
+def test_a_copy_of_a_checkpoint_that_is_not_written_replaces_no_file(tmp_path):
+    last, best = tmp_path / "last.pt", tmp_path / "best.pt"
+    for path in (last, best):
+        path.write_bytes(path.name.encode())
     with staged():
-        net = nn.Linear(3, 4)
-        for path in (last, old):
-            torch.save(net.state_dict(), path)
-            for copy in (shutil.copyfile, shutil.copy):
-                for other in (extra, best):
-                    copy(path, other)
-                    assert torch.load(other)["weight"].shape == (4, 3)
-        assert extra.stat().st_size == 0
-        extra.rename(tmp_path / "renamed.pt")
-        assert not extra.exists()
-        assert torch.load(tmp_path / "renamed.pt")["weight"].shape == (4, 3)
-        for path in (last, old, best):
-            path.unlink()
-        assert not last.exists()
-        with pytest.raises(FileNotFoundError):
-            last.rename(extra)
-        shutil.copyfile(__file__, last)
-    for path in (old, best):
-        assert path.read_bytes() == b"trained for a week"
-    assert stat.S_IMODE(best.stat().st_mode) == 0o600
-    assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "best.pt", "last.pt"}
-
-
-def test_checkpoint_in_a_renamed_folder_comes_back_and_leaves_nothing(tmp_path):
-    beside, folder = tmp_path / "beside", tmp_path / "folder"
-    with staged():
-        beside.mkdir()
-        torch.save(nn.Linear(3, 4).state_dict(), beside / "net.pt")
-        beside.rename(folder)
-        assert torch.load(folder / "net.pt")["weight"].shape == (4, 3)
-        with pytest.raises(FileNotFoundError):
-            torch.load(beside / "net.pt")
-    assert [*folder.iterdir()] == []
+        torch.save(nn.Linear(3, 4).state_dict(), last)
+        shutil.copyfile(last, best)
+        assert torch.load(best)["weight"].shape == (4, 3)
+        shutil.copyfile(last, tmp_path / "new.pt")
+    assert best.read_bytes() == b"best.pt"
+    assert {each.name for each in tmp_path.iterdir()} == {"last.pt", "best.pt"}
 
 
 def test_a_file_that_is_written_keeps_its_permissions(tmp_path):
