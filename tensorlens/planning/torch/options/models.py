@@ -102,6 +102,11 @@ class Autocast(Option):
     def __init__(self, value: Any, stage: Stage) -> None:
         super().__init__(value, stage)
         self._context: Any = None
+        self._device = ""
+
+    def built(self) -> None:
+        """Find the device once: the search takes longer than a small step."""
+        self._device = self.stage.device_type()
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
@@ -116,8 +121,7 @@ class Autocast(Option):
             self._leave()
 
     def _enter(self) -> None:
-        kind = self.stage.device_type()
-        self._context = torch.autocast(kind, dtype=_DTYPES[self.value])
+        self._context = torch.autocast(self._device, dtype=_DTYPES[self.value])
         self._context.__enter__()
 
     def _leave(self) -> None:
@@ -194,10 +198,13 @@ class Checkpoint(Option):
 class Offload(Option):
     """``torch.autograd.graph.save_on_cpu`` around the step, into pinned memory."""
 
-    def stepping(self) -> AbstractContextManager[Any]:
-        """Enter it."""
+    def built(self) -> None:
+        """Refuse a model on the CPU."""
         if self.stage.device_type() == "cpu":
             raise CannotApply("offload: the tensors are on the CPU already, no accelerator is used")
+
+    def stepping(self) -> AbstractContextManager[Any]:
+        """Enter it."""
         context: AbstractContextManager[Any] = torch.autograd.graph.save_on_cpu(pin_memory=True)
         return context
 

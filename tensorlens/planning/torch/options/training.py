@@ -135,8 +135,9 @@ class Accumulate(Option):
         def in_parts() -> Any:
             values = []
             steps = ((kind, "step") for kind in stepping_classes())
+            owners = torch.optim.Optimizer, torch.nn.Module
             with (
-                intercepted(self._only_once, (torch.optim.Optimizer, "zero_grad")),
+                intercepted(self._only_once, *((owner, "zero_grad") for owner in owners)),
                 intercepted(self._only_last, *steps),
             ):
                 for part in range(self.value):
