@@ -59,6 +59,23 @@ def test_the_sizes_of_the_program_itself():
         assert (dist.get_world_size(), dist.get_rank()) == (3, 2)
 
 
+def test_a_function_that_an_earlier_run_left_behind_is_of_this_run():
+    with staged(lambda: distributed.distributed(2)):
+        begin = dist.init_process_group
+    with staged(lambda: distributed.distributed(WORLD)) as stage:
+        begin("gloo")
+        assert dist.get_world_size() == WORLD
+        assert "rank 0 of 4" in stage.said[0]
+
+
+def test_objects_by_the_names_of_their_arguments(stage):
+    got = [None]
+    dist.scatter_object_list(
+        scatter_object_output_list=got, scatter_object_input_list=[*range(7, 7 + WORLD)]
+    )
+    assert got == [7]
+
+
 def test_collectives_by_hand(stage):
     x = torch.ones(1000)
     before = stage.allocated()

@@ -35,9 +35,10 @@ def distributed(world_size: int | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if world_size is not None:
             stack.enter_context(mock.patch.dict(os.environ, _variables(world_size)))
-        begin = partial(_begin, stack, world_size)
+        _entered.append((stack, world_size))
+        stack.callback(_entered.pop)
         for owner in (dist, distributed_c10d):
-            stack.enter_context(intercepted(begin, (owner, "init_process_group")))
+            stack.enter_context(intercepted(_begin, (owner, "init_process_group")))
             stack.enter_context(intercepted(_subgroup, (owner, "new_group")))
             for name, function in _ALONE.items():
                 if hasattr(owner, name):
@@ -58,9 +59,12 @@ def distributed(world_size: int | None) -> Iterator[None]:
                 dist.destroy_process_group()
 
 
+_entered: list[tuple[contextlib.ExitStack, int | None]] = []
+"""Stack and ``world_size`` of the :func:`distributed` that is entered: a module that stays imported
+may hold the function of an earlier one."""
+
+
 def _begin(
-    stack: contextlib.ExitStack,
-    size: int | None,
     init_process_group: Any,
     backend: Any = None,
     init_method: Any = None,
@@ -72,6 +76,7 @@ def _begin(
 ) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    stack, size = _entered[-1]
     stack.enter_context(_sharding())
     mine = 0
     if size is None:
@@ -157,10 +162,14 @@ def _gather_object(obj: Any, object_gather_list: Any = None, *args: Any, **kwarg
 
 
 def _scatter_object_list(
-    output: list[Any], objects: list[Any] | None = None, *args: Any, **kwargs: Any
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> None:
+    objects = scatter_object_input_list
     if objects:
-        output[0] = objects[dist.get_rank() % len(objects)]
+        scatter_object_output_list[0] = objects[dist.get_rank() % len(objects)]
 
 
 class Reducer(Silent):
