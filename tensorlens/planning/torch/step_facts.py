@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from traceback import walk_stack
@@ -200,35 +201,47 @@ def _supports_checkpoints(model: torch.nn.Module) -> bool:
         return False
 
 
-_STORES = ("STORE_", "DELETE_")
-
-
 def unused(frame: FrameType) -> tuple[str, ...]:
     """Return the variables that the function stores again, or never reads, from here on.
 
-    A loop that it is in is taken to go round once more. Variables that inner functions see are
-    left out, and so are globals, which anyone may read.
+    Variables that inner functions see are left out, and so are globals, which anyone may read.
     """
     code = frame.f_code
-    shared = {*code.co_cellvars, *code.co_freevars}
-    first: dict[str, bool] = {}
-    for instruction in _following(code, frame.f_lasti):
-        name = instruction.argval
-        for each in name if isinstance(name, tuple) else (name,):
-            if isinstance(each, str) and "_FAST" in instruction.opname:
-                first.setdefault(each, instruction.opname.startswith(_STORES))
-    return tuple(name for name in code.co_varnames if name not in shared and first.get(name, True))
+    left_out = {*code.co_cellvars, *code.co_freevars, *_read_after(code, frame.f_lasti)}
+    return tuple(name for name in code.co_varnames if name not in left_out)
 
 
-def _following(code: CodeType, last: int) -> Iterator[dis.Instruction]:
-    """Give what may run after an instruction: what comes below it, then the loop around it."""
-    instructions = [*dis.get_instructions(code)]
-    begins = None
-    for each in instructions:
-        if each.offset <= last:
+_ENDS = ("RETURN_", "RAISE_", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
+"""Beginnings of the names of instructions that the next one does not follow."""
+
+
+def _read_after(code: CodeType, last: int) -> set[str]:
+    """Return the variables that may be read after an instruction, before they are stored again."""
+    bytecode = dis.Bytecode(code)
+    instructions = [*bytecode]
+    index_at = {each.offset: index for index, each in enumerate(instructions)}
+    following = min((each for each in index_at if each > last), default=last)
+    entries = bytecode.exception_entries  # type: ignore[attr-defined]
+    handlers = [each.target for each in entries if each.start <= last < each.end]
+    names = frozenset(code.co_varnames)
+    waiting = [(index_at[each], names) for each in (following, *handlers)]
+    seen: dict[int, frozenset[str]] = {}
+    read: set[str] = set()
+    while waiting:
+        index, unstored = waiting.pop()
+        if unstored <= seen.get(index, frozenset()) or index == len(instructions):
             continue
-        yield each
-        if "JUMP" in each.opname and isinstance(each.argval, int) and each.argval <= last:
-            begins = each.argval if begins is None else min(begins, each.argval)
-    if begins is not None:
-        yield from (each for each in instructions if begins <= each.offset <= last)
+        seen[index] = unstored = unstored | seen.get(index, frozenset())
+        each = instructions[index]
+        # from Python 3.13 on one instruction may store one variable and load another
+        accesses = re.findall("(LOAD|STORE|DELETE)_FAST", each.opname)
+        given = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+        for access, name in zip(accesses, given, strict=False):
+            if access == "LOAD":
+                read |= unstored & {name}
+            unstored -= {name}
+        if not each.opname.startswith(_ENDS):
+            waiting.append((index + 1, unstored))
+        if each.opcode in (*dis.hasjrel, *dis.hasjabs):
+            waiting.append((index_at[each.argval], unstored))
+    return read

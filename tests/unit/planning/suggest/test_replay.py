@@ -138,6 +138,41 @@ def test_a_loop_goes_round_once_more():
     assert "carried" in found and "made" not in found
 
 
+def test_a_variable_that_one_branch_reads_and_another_stores():
+    def function(flag):
+        logits = 1
+        seen = step_facts.unused(sys._getframe())
+        if flag:
+            logits = None
+        else:
+            print(logits)
+        return seen
+
+    assert "logits" not in function(True)
+
+
+def test_a_variable_that_an_exception_handler_reads():
+    def function():
+        logits, seen = 1, ()
+        try:
+            seen = step_facts.unused(sys._getframe())
+        except ValueError:
+            print(logits)
+        return seen
+
+    assert "logits" not in function()
+
+
+def test_a_variable_that_is_read_where_another_is_stored():
+    def function():
+        scale = 2
+        seen = step_facts.unused(sys._getframe())
+        # Python 3.13 has one instruction that stores x and loads scale
+        return seen, [scale * x for x in (1, 2)]
+
+    assert "scale" not in function()[0]
+
+
 def test_what_inner_functions_see_is_left_out():
     def function():
         shared = 1
