@@ -163,7 +163,7 @@ def check(ledger):
     for term in ledger.parts:
         assert term.nbytes is not None or ledger.missing[term.key]
         assert term.of in FIGURES and term.explanation
-    assert len(ledger.blocks) == min(ledger.block_count, cuda_blocks.LARGEST)
+    assert len(ledger.blocks) == min(ledger.block_count, cuda_blocks.MAX_BLOCKS)
     assert ledger.source and ledger.precision
 
 

@@ -1,7 +1,6 @@
-"""torch's compilers: which functions they compile, and when ``torch.compile`` reads functions.
+"""torch.compile: what it has compiled, when it reads functions, and functions kept out of it.
 
-Code that reports its own lines must not be what it compiles. The compilers are not imported for
-any of this: that takes a second.
+It must not compile code that reports its own lines. Nothing here imports it: that takes a second.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ import torch
 from tensorlens.frameworks.compilers import attributes, wrapped
 from tensorlens.frameworks.registry import when_imported
 
-_FRAMES = "torch._dynamo.eval_frame"
-_CALLBACKS = "torch._dynamo.callback"
+_EVAL_FRAME = "torch._dynamo.eval_frame"
+_CALLBACK_MODULE = "torch._dynamo.callback"
 _ORIGINAL = "_torchdynamo_orig_callable"
 
 
 def skip(code: CodeType, *, deep: bool) -> None:
-    """Have frames of ``code`` run as they are, and what they call (``deep``) too."""
+    """Keep frames of ``code`` uncompiled, and with ``deep`` those of the functions they call."""
     try:
         from torch._C._dynamo import eval_frame
 
@@ -36,19 +35,19 @@ def skip(code: CodeType, *, deep: bool) -> None:
 
 def has_compiled() -> bool:
     """Tell whether ``torch.compile`` was called since the last ``torch._dynamo.reset()``."""
-    # what keeps the compiler out has None there
-    return any(getattr(sys.modules.get(_FRAMES), "cached_backends", {}).values())
+    # torch.compiler.disable() has None there
+    return any(getattr(sys.modules.get(_EVAL_FRAME), "cached_backends", {}).values())
 
 
 class TorchCompilerWatch:
     """Calls ``callback`` before ``torch.compile`` reads functions, until :meth:`stop`.
 
-    That is when it is called, and when what it returned first runs.
+    It reads some when it is called, and others when a compiled function first runs.
     """
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = lambda *_: callback()
-        self._compile = real = torch.compile
+        self._original = real = torch.compile
 
         @functools.wraps(real)
         def compile_after(*args: Any, **kwargs: Any) -> Any:
@@ -56,27 +55,27 @@ class TorchCompilerWatch:
             callback()
             return real(*args, **kwargs)
 
-        self._ours = torch.compile = compile_after
-        self._wait_no_longer = when_imported(_CALLBACKS, self.renew)
+        self._wrapper = torch.compile = compile_after
+        self._stop_waiting = when_imported(_CALLBACK_MODULE, self.renew)
 
     def renew(self) -> None:
-        """Begin again where ``torch._dynamo.reset()`` has forgotten us."""
+        """Register again, as ``torch._dynamo.reset()`` drops the callback."""
         handler = _handler()
         if handler is not None and self._callback not in handler.start_callbacks:
             handler.register_start_callback(self._callback)
 
     def stop(self) -> None:
-        """Undo it all."""
-        if torch.compile is self._ours:
-            torch.compile = self._compile
-        self._wait_no_longer()
+        """Restore ``torch.compile`` and unregister."""
+        if torch.compile is self._wrapper:
+            torch.compile = self._original
+        self._stop_waiting()
         handler = _handler()
         if handler is not None and self._callback in handler.start_callbacks:
             handler.start_callbacks.remove(self._callback)
 
 
 def _handler() -> Any:
-    return getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
+    return getattr(sys.modules.get(_CALLBACK_MODULE), "callback_handler", None)
 
 
 def compiled_by(function: Any) -> str | None:
@@ -85,7 +84,7 @@ def compiled_by(function: Any) -> str | None:
 
 
 def _is_compiled(function: Any) -> bool:
-    module: type | tuple[()] = getattr(sys.modules.get(_FRAMES), "OptimizedModule", ())
+    module: type | tuple[()] = getattr(sys.modules.get(_EVAL_FRAME), "OptimizedModule", ())
     marks = attributes(function)
     return (
         issubclass(type(function), module)
@@ -97,9 +96,9 @@ def _is_compiled(function: Any) -> bool:
 
 
 def keep_compilers_out(functions: Sequence[Callable[..., Any]]) -> None:
-    """Let code that ``torch.compile`` compiles call these as they are.
+    """Let compiled code call these functions as they are.
 
-    As ``torch.compiler.disable`` does, but for the import of the compiler, which takes a second.
+    Does what ``torch.compiler.disable`` does, without importing the compiler.
     """
     for function in functions:
         marks: Any = function

@@ -1,4 +1,4 @@
-"""Host memory: the counter of torch's CPU allocator, or a fallback, and the CPU's ledger."""
+"""Host memory: the counter of torch's CPU allocator or a fallback, and the CPU's ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tensorlens.records.tensors import TensorTable
 
 
 class CpuCounter(NativeCounter[TorchAllocator]):
-    """Counter of torch's CPU allocator: storages and the scratch of kernels."""
+    """Counter of torch's CPU allocator: storages and kernels' scratch."""
 
     source = "torch CPU allocator"
 
@@ -56,13 +56,13 @@ notes = _choice.notes
 
 
 def adopt_living(allocator: TorchAllocator) -> int:
-    """Count in the CPU storages of living tensors, of gradients, and of what autograd saved.
+    """Count the CPU storages of live tensors, of gradients, and of tensors that autograd saved.
 
-    Runs no code of the objects it meets. Returns how many storages were taken.
+    Runs no code of the objects that it meets. Returns the number of storages counted.
     """
     with undisturbed() as can_read:
         objects = without_tuples()
-        # isinstance would ask the object itself, through __class__
+        # isinstance() would read the object's __class__
         tensors = [item for item in objects if issubclass(type(item), torch.Tensor)]
         graph = walk(map(maker_of, tensors), can_read)
         tensors += (saved.tensor for saved in graph.saved)
@@ -72,10 +72,10 @@ def adopt_living(allocator: TorchAllocator) -> int:
 
 
 def watch() -> Callable[[], None]:
-    """Count host memory from now on and note which line allocates it, until what is returned.
+    """Count host memory and the lines that allocate it; return a function that ends it.
 
     Raises:
-        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that is not available.
     """
     counted = allocator()
     if counted is None:
@@ -83,7 +83,7 @@ def watch() -> Callable[[], None]:
     try:
         counted.watch_births()
     except NativeUnavailable:
-        # names and sizes do without; births are shown as unknown
+        # names and sizes do not need births, which are then shown as unknown
         return lambda: None
     return lambda: counted.watch_births(False)
 
@@ -91,13 +91,12 @@ def watch() -> Callable[[], None]:
 def _address(tensor: Any) -> int:
     try:
         return int(torch._C.TensorBase._cdata.__get__(tensor))
-    except Exception:
-        # half made
+    except Exception:  # a tensor that is still being constructed
         return 0
 
 
 def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
-    """Return the CPU's ledger, and note in ``table`` whose memory torch did not allocate."""
+    """Return the CPU's ledger; add a note to the rows whose memory torch did not allocate."""
     rows = cpu_rows(table)
     if not isinstance(counter, CpuCounter):
         return ledger_of_process(table, rows, counter)

@@ -1,4 +1,4 @@
-"""Lists what this torch can measure here, for ``tensorlens doctor``; starts no device."""
+"""Rows of ``tensorlens doctor`` for torch: what can be measured here; starts no device."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tensorlens.render.figures import counted
 
 
 def diagnose() -> list[Finding]:
-    """Look at the imported torch; builds the native CPU counter if it was not yet.
+    """Examine the imported torch; builds the native CPU counter if it was not built yet.
 
-    No accelerator is initialised, and ``torch.cuda.is_initialized()`` stays as it was.
+    No accelerator is initialised.
     """
     open_scan().close()
     slow = fallback_reason() or why_not_native() or None
@@ -65,7 +65,7 @@ def _accelerator(kind: type[Backend]) -> Finding:
         return Finding(kind.name, False, f"not in this torch; needs {kind.build}")
     try:
         devices = backend.visible()
-    except Exception:  # torch's own look at the driver failed: it cannot be known
+    except Exception:  # torch could not ask the driver
         devices = None
     if devices == 0:
         detail = "this process sees no device; check the driver and what hides devices"

@@ -1,4 +1,4 @@
-"""Reads the messages of failed allocations of torch."""
+"""Messages of torch's failed allocations."""
 
 from __future__ import annotations
 
@@ -15,49 +15,50 @@ _SIZE = re.compile(r"(?:tried|unable) to allocate (\d+(?:\.\d+)? ?[KMGTP]i?B)\b"
 _DEVICE = re.compile(r"\b(?:GPU|device:?) ?(\d+)")
 _BY_NAME = {name: kind for kind in KINDS for name in (kind.name, *kind.aliases)}
 _BACKEND = re.compile(rf"\b({'|'.join(_BY_NAME)})\b", re.IGNORECASE)
-_FULL = re.compile(rf"\b(?:{'|'.join(_BY_NAME)})(?: backend)? out of memory\b", re.IGNORECASE)
-_CPU = (
+_OUT_OF_MEMORY = re.compile(
+    rf"\b(?:{'|'.join(_BY_NAME)})(?: backend)? out of memory\b", re.IGNORECASE
+)
+_CPU_TEXTS = (
     *("DefaultCPUAllocator", "not enough memory", "can't allocate memory"),
     *("Cannot allocate memory", "unable to mmap", "std::bad_alloc"),
 )
-_ENFORCED = "[enforce fail at alloc_cpu.cpp"
-_LIBRARIES = re.compile(
+_CPU_PREFIX = "[enforce fail at alloc_cpu.cpp"
+_LIBRARY_TEXTS = re.compile(
     r"(?:CUDA|HIP)\b.*\bout of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
 )
 
 
 def failed_request(error: BaseException) -> Request | None:
-    """Return what was asked for when ``error`` is a failed allocation, else None.
+    """Return the request that failed; None if ``error`` is no failed allocation.
 
-    On the CPU the size is exact (torch 2.13, c10/core/impl/alloc_cpu.cpp). The caching allocators
-    write it with two decimals (c10/cuda/CUDACachingAllocator.cpp, ``format_size``), and the
-    libraries of a device not at all.
+    On the CPU the size is exact (torch 2.13, c10/core/impl/alloc_cpu.cpp). Caching allocators
+    write it with two decimals (c10/cuda/CUDACachingAllocator.cpp, ``format_size``), a device's
+    libraries leave it out.
     """
     try:
         text = str(error)
-    except Exception:
-        # somebody's __str__
+    except Exception:  # raised by a user's __str__
         return None
     line = " ".join(text.split("\n", 1)[0].split())[:300]
-    nbytes, exact = _asked(text)
+    nbytes, exact = _requested(text)
     if isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and _FULL.search(text)
+        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(text)
     ):
         return Request(_device_of(text), nbytes, line, exact)
     if isinstance(error, MemoryError):
         return Request("cpu", array_nbytes(error), line or "no memory for a Python object")
     if isinstance(error, RuntimeError):
-        # with no memory left the message itself is cut short
-        is_cut = len(text) > len("[enforce") and _ENFORCED.startswith(text)
-        if is_cut or any(words in text for words in _CPU):
+        # if no memory is left, the message itself is cut short
+        is_cut = len(text) > len("[enforce") and _CPU_PREFIX.startswith(text)
+        if is_cut or any(words in text for words in _CPU_TEXTS):
             return Request("cpu", nbytes, line, exact)
-        if _LIBRARIES.search(text):
+        if _LIBRARY_TEXTS.search(text):
             return Request(None, None, line)
     return None
 
 
-def _asked(text: str) -> tuple[int | None, bool]:
-    """Return the bytes asked for, and whether that is exact."""
+def _requested(text: str) -> tuple[int | None, bool]:
+    """Return the bytes requested, and whether the figure is exact."""
     match = _BYTES.search(text)
     if match:
         return int(match[1]), True

@@ -1,6 +1,6 @@
-"""The native parts of torch: how they are compiled, its counting CPU allocator, and levels.
+"""Native parts for torch: how they are compiled, the counting CPU allocator, device levels.
 
-torch is not imported: a part has to be loaded before it is.
+torch is not imported here: a part must be loaded before it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, decl
 
 
 def torch_folder(label: str) -> Path:
-    """Return where torch is installed.
+    """Return the folder of the installed torch.
+
+    Args:
+        label: name of the part to be built, for the error's text.
 
     Raises:
-        NativeUnavailable: it is not, which is why the part with this label is not built.
+        NativeUnavailable: torch is not installed.
     """
     specification = find_spec("torch")
     if specification is None or specification.origin is None:
@@ -34,12 +37,12 @@ def torch_folder(label: str) -> Path:
 
 
 def torch_part(source: str, label: str, *libraries: str) -> NativePart:
-    """Return a part in C++ for the installed torch.
+    """Return a native part that is compiled against the installed torch.
 
     Args:
         source: its file below ``native``, without the suffix.
         label: its name in messages.
-        libraries: those of torch that it is linked with, ``-lc10``.
+        libraries: linker options of the torch libraries that it needs: ``-lc10``.
     """
 
     def configuration() -> str:
@@ -50,7 +53,7 @@ def torch_part(source: str, label: str, *libraries: str) -> NativePart:
             return ""
 
     def abi() -> str:
-        return _stated(r"CXX11_ABI=(\d)", configuration(), "1")
+        return _match(r"CXX11_ABI=(\d)", configuration(), "1")
 
     def arguments() -> Sequence[str]:
         include, library = torch_folder(label) / "include", torch_folder(label) / "lib"
@@ -59,8 +62,8 @@ def torch_part(source: str, label: str, *libraries: str) -> NativePart:
                 f"{label} was not built: this torch has no C++ headers ({include}): "
                 "install torch from its wheels"
             )
-        # CXX_STANDARD until torch 2.14, then a feature that compilers are asked for
-        standard = _stated(r"(?:CXX_STANDARD |cxx_std_)(\d+)", configuration(), "17")
+        # CXX_STANDARD until torch 2.14, a compile feature since
+        standard = _match(r"(?:CXX_STANDARD |cxx_std_)(\d+)", configuration(), "17")
         return [
             f"-std=c++{standard}",
             f"-D_GLIBCXX_USE_CXX11_ABI={abi()}",
@@ -75,8 +78,8 @@ def torch_part(source: str, label: str, *libraries: str) -> NativePart:
         return version_text(), configuration(), stat.st_size, stat.st_mtime_ns
 
     def release() -> str | None:
-        # the headers of a minor release are one
-        number = _stated(r"__version__ = '(\d+\.\d+)\.\d+['+]", version_text(), "")
+        # all releases with the same minor number have the same headers
+        number = _match(r"__version__ = '(\d+\.\d+)\.\d+['+]", version_text(), "")
         return f"torch{number}-abi{abi()}" if number else None
 
     return NativePart(
@@ -90,7 +93,7 @@ def torch_part(source: str, label: str, *libraries: str) -> NativePart:
     )
 
 
-def _stated(pattern: str, text: str, otherwise: str) -> str:
+def _match(pattern: str, text: str, otherwise: str) -> str:
     found = re.search(pattern, text)
     return otherwise if found is None else found[1]
 
@@ -105,22 +108,25 @@ DEVICE = torch_part("cuda_device/device", "the stand-in for a CUDA device", "-lt
 
 
 class TorchAllocator(NativeAllocator):
-    """Exact bytes that torch's CPU allocator has handed out since :func:`install`."""
+    """Counts of torch's CPU allocator since :func:`install`, in exact bytes."""
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         super().__init__(library)
         self.counts_default = bool(library.tl_counts_default())
-        """Whether ``UntypedStorage(n)``, ``deepcopy`` and unpickling are counted as well."""
+        """Whether ``UntypedStorage(n)``, ``deepcopy`` and unpickling are counted too."""
 
     def adopt(self, tensors: array[int]) -> int:
-        """Count in the storages of tensors and of their gradients, and see their release.
+        """Count the storages of tensors and of their gradients until they are freed.
 
-        ``tensors`` are the addresses of torch's own objects (``_cdata``), an ``array('Q')``; the
-        caller keeps them alive during the call. Storages that another allocator made, and those
-        already counted, are left alone. Returns how many were taken.
+        Storages of another allocator and those already counted are skipped. Returns the number
+        of storages added.
+
+        Args:
+            tensors: addresses of torch's own objects (``_cdata``), of type code ``Q``; the caller
+                keeps the tensors alive during the call.
 
         Raises:
-            MemoryError: there is none left.
+            MemoryError: no memory is left.
         """
         function = self.library.tl_adopt
         function.argtypes = (ctypes.c_void_p, ctypes.c_int64)
@@ -140,7 +146,7 @@ _installed: TorchAllocator | None = None
 
 
 def install() -> tuple[TorchAllocator, bool]:
-    """Put the counting CPU allocator in place for good; also tell whether this call did.
+    """Install the counting CPU allocator for good; return it and whether this call installed it.
 
     Raises:
         NativeUnavailable: it could not be built, or torch's allocator cannot be wrapped.
@@ -158,18 +164,18 @@ def install() -> tuple[TorchAllocator, bool]:
 
 
 def level_reader(device_type: int) -> Callable[[int], tuple[int, int, int]]:
-    """Return what reads ``(allocated, peak since the previous read, reserved)`` of a device.
+    """Return a function that reads ``(allocated, peak since the previous read, reserved)``.
 
-    The figures are of the allocator's own statistics. Peaks are kept from what it reports of each
-    block, so that torch's own peaks stay as the program expects them. What is returned raises
-    LookupError where torch does not tell, as of a device that is lost.
+    It takes the number of a device, and raises LookupError if torch cannot tell, such as for a
+    lost device. Figures are the allocator's own; peaks follow its reports of single blocks, so that
+    torch's own peaks stay as the program expects them.
 
     Args:
         device_type: the backend's number in ``c10/core/DeviceType.h``.
 
     Raises:
-        NativeUnavailable: the native part cannot be had, no library reports to it, or torch is
-            older than 2.9.
+        NativeUnavailable: there is no native part, no library reports to it, or torch is older
+            than 2.9.
     """
     library = load(DEVICE_BLOCKS)
     declare(

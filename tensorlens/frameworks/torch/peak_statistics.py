@@ -1,12 +1,12 @@
-"""Reading peaks line by line without taking the user's own peak statistics away.
+"""Peaks line by line, with the user's own peak statistics intact.
 
-An allocator of torch keeps one peak, and whoever resets it resets it for everybody. A line
-profiler has to reset it at every line, which would leave ``torch.cuda.max_memory_allocated()``,
-``memory_stats()["*.peak"]``, ``memory_summary()`` and ``torch.accelerator.max_memory_allocated()``
-with the peak of the last line. So every peak is folded into maxima of our own before each of our
-resets, and the entry points on ``torch._C`` are replaced by wrappers that merge these maxima in.
-They are what ``torch.cuda``, ``torch.xpu`` and ``torch.accelerator`` call, by
-attribute and at every call (``torch/cuda/memory.py``, ``torch/accelerator/memory.py``, 2.13).
+An allocator of torch has one peak, which a reset clears for everybody. A line profiler resets it
+at every line; ``torch.cuda.max_memory_allocated()``, ``memory_stats()["*.peak"]``,
+``memory_summary()`` and ``torch.accelerator.max_memory_allocated()`` would have the peak of the
+last line. So we add each peak to maxima of our own before we reset it, and replace the entry points
+on ``torch._C`` by wrappers that merge these maxima in. ``torch.cuda``, ``torch.xpu`` and
+``torch.accelerator`` look them up at every call (``torch/cuda/memory.py``,
+``torch/accelerator/memory.py``, 2.13).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Stats = dict[Any, Any]
 
 
 class PeakStatistics:
-    """The statistics of one backend's allocator, shared between the profiler and the user.
+    """Statistics of one backend's allocator, shared between the profiler and the user.
 
     Args:
-        c_module: ``torch._C``, or what stands in for it.
-        own: the entry points that give a device's nested statistics and that reset its peaks:
+        c_module: ``torch._C``, or a test's stand-in.
+        own: the entry points that return a device's nested statistics and reset its peaks:
             ``_cuda_memoryStats``, ``_cuda_resetPeakMemoryStats``.
-        also: two others that reach the same allocator where ``applies`` tells so at the call.
+        also: two others that reach the same allocator whenever ``applies`` returns True.
 
-    Two of them for the same entry points would each hide the other's resets: use :meth:`shared`.
+    Two objects with the same entry points would hide each other's resets: use :meth:`shared`.
     """
 
     def __init__(
@@ -50,35 +50,35 @@ class PeakStatistics:
 
     @classmethod
     def shared(cls, c_module: Any, own: tuple[str, str], **options: Any) -> PeakStatistics:
-        """Return the one already installed behind ``own``, or a new one."""
+        """Return the object already installed behind ``own``, or a new one."""
         owner = getattr(getattr(c_module, own[0]), "__tensorlens__", None)
         return owner if owner is not None else cls(c_module, own, **options)
 
     def figures(self, index: int) -> tuple[int, int, int]:
-        """Return ``(allocated, peak, reserved)`` as torch itself keeps them; reset nothing."""
+        """Return ``(allocated, peak, reserved)`` as torch has them, without a reset."""
         return _figures(self._query(index))
 
     def read(self, index: int) -> tuple[int, int, int]:
         """Return ``(allocated, peak since the previous read, reserved)`` of a device in bytes.
 
-        An allocation that another thread makes and frees between the two calls below, some
+        A block that another thread allocates and frees between the two calls below, within
         microseconds, is in no peak: torch cannot read and reset in one call.
 
         Raises:
-            Exception: whatever torch raises; nothing is lost by it.
+            Exception: whatever torch raises; no peak is lost.
         """
         with self._lock:
             stats = self._query(index)
             allocated, peak, reserved = _figures(stats)
             if peak > allocated:
-                # without an excess the peak already equals what a reset would set it to
-                self._fold(self._maxima.setdefault(index, {}), stats)
+                # else a reset would change nothing
+                self._add_peaks(self._maxima.setdefault(index, {}), stats)
                 self._reset(index)
-            # an interval that the user's own reset cut in two has its first half here
+            # the peak of this interval before a reset by the user
             return allocated, max(peak, self._peak_before_reset.pop(index, 0)), reserved
 
     def install(self) -> None:
-        """Replace the entry points by the wrappers; again changes nothing."""
+        """Replace the entry points by the wrappers; further calls do nothing."""
         with self._lock:
             if self._is_installed:
                 return
@@ -88,63 +88,63 @@ class PeakStatistics:
                 self._replace(self._also, self._applies)
 
     def _replace(self, names: tuple[str, str], applies: Callable[[], bool]) -> None:
-        for name, wrap in zip(names, (self._merging, self._clearing), strict=True):
+        for name, wrap in zip(names, (self._merging_query, self._clearing_reset), strict=True):
             original = getattr(self._c, name, None)
             if original is not None:
                 wrapper: Any = functools.update_wrapper(wrap(original, applies), original)
                 wrapper.__tensorlens__ = self
-                # torch.compile then breaks the graph here, as it does at the C function, and does
-                # not look inside (torch/_dynamo/decorators.py sets the same mark)
+                # torch.compile breaks the graph here, as at the C function, and does not look
+                # inside (torch/_dynamo/decorators.py sets the same mark)
                 wrapper._torchdynamo_disable = True
                 setattr(self._c, name, wrapper)
 
-    def _merging(self, original: Any, applies: Callable[[], bool]) -> Any:
+    def _merging_query(self, original: Any, applies: Callable[[], bool]) -> Any:
         def query(device: int, /) -> Any:
             with self._lock:
                 stats = original(device)
                 maxima = self._maxima.get(device)
                 if maxima and applies():
-                    self._merge(stats, maxima)
+                    self._merge_peaks(stats, maxima)
                 return stats
 
         return query
 
-    def _clearing(self, original: Any, applies: Callable[[], bool]) -> Any:
+    def _clearing_reset(self, original: Any, applies: Callable[[], bool]) -> Any:
         def reset(device: int, /) -> Any:
             with self._lock:
                 if not applies():
                     return original(device)
-                self._keep_interval(device)
+                self._keep_peak(device)
                 result = original(device)
                 self._maxima.pop(device, None)
                 return result
 
         return reset
 
-    def _keep_interval(self, device: int) -> None:
+    def _keep_peak(self, device: int) -> None:
         try:
             _, peak, _ = _figures(self._query(device))
-        except Exception:  # the user's reset is about to say it in torch's own words
+        except Exception:  # the user's reset is about to raise it
             return
         self._peak_before_reset[device] = max(peak, self._peak_before_reset.get(device, 0))
 
-    def _fold(self, maxima: Stats, stats: Stats) -> None:
+    def _add_peaks(self, maxima: Stats, stats: Stats) -> None:
         for key, value in stats.items():
             if value.__class__ is not dict:
                 continue
             peak = value.get("peak")
             if peak is None:
-                self._fold(maxima.setdefault(key, {}), value)
+                self._add_peaks(maxima.setdefault(key, {}), value)
             elif peak > maxima.get(key, -1):
                 maxima[key] = peak
 
-    def _merge(self, stats: Stats, maxima: Stats) -> None:
+    def _merge_peaks(self, stats: Stats, maxima: Stats) -> None:
         for key, value in stats.items():
             folded = maxima.get(key)
             if folded is None or value.__class__ is not dict:
                 continue
             if folded.__class__ is dict:
-                self._merge(value, folded)
+                self._merge_peaks(value, folded)
             elif folded > value["peak"]:
                 value["peak"] = folded
 

@@ -1,4 +1,4 @@
-"""Recorders of torch's allocators: the CPU's own log, CUDA's memory history, and both as one."""
+"""Recorders of torch's allocators: the counting allocator of the CPU, CUDA's memory history."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _SOURCE = "CUDA memory history"
 
 
 def start(options: RecordOptions) -> dict[str, Recorder]:
-    """Record every device that can be recorded.
+    """Record every device that can be recorded; return the recorders by name.
 
     Raises:
-        NativeUnavailable: none can; the text says why.
+        NativeUnavailable: no device can; the text says why.
     """
     cuda = backends.get("cuda")
     has_cuda = cuda is not None and cuda.may_exist()
@@ -63,22 +63,22 @@ def start(options: RecordOptions) -> dict[str, Recorder]:
 
 
 class TorchRecorder(NativeRecorder):
-    """Records spans of what torch's counting allocator hands out; spans may overlap."""
+    """Recorder of torch's counting allocator; the spans that it records may overlap."""
 
     def __init__(self, allocator: NativeAllocator) -> None:
         super().__init__(allocator)
         self._ops: ctypes.PyDLL | None = None
-        # which code calls modules
+        # the code of the frames that call modules
         self._module_call = torch.nn.Module._wrapped_call_impl.__code__
         self._library.tl_module_call(id(self._module_call))
 
     def stop_ops(self) -> None:
-        """Nobody records any more who wants operators."""
+        """Stop logging operators; called when no recording wants them any more."""
         if self._ops is not None:
             self._ops.tl_ops_stop()
 
     def start_ops(self) -> None:
-        """Have operators and autograd's nodes noted from now on."""
+        """Start logging operators and autograd's nodes."""
         if self._ops is None and self.no_ops is None:
             try:
                 self._ops = load(OPS)
@@ -94,14 +94,14 @@ class TorchRecorder(NativeRecorder):
 
 
 _recorder = functools.cache(TorchRecorder)
-"""Returns the recorder of an allocator, of which there is one."""
+"""Return the recorder of an allocator; there is one for each."""
 
 
 def host_recorder(options: RecordOptions) -> HostRecorder:
-    """Record what torch's CPU allocator hands out from now on.
+    """Record the CPU allocator from now on.
 
     Raises:
-        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that is not available.
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
     hooks = FrameworkHooks(
@@ -111,7 +111,7 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
 
 
 def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
-    # of a backward pass in another thread the model is not near this one
+    # if a thread of autograd runs this, the model is not near its own frames
     found = named_tensors(roots, near=moment != "backward" or not others_run())
     return (
         named_tensors(roots, near=False) if moment == "end" and not _is_whole(found[0]) else found
@@ -119,7 +119,7 @@ def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, Mod
 
 
 def _is_whole(table: TensorTable) -> bool:
-    """Tell whether all that the allocator has handed out is in a table, and held by something."""
+    """Return whether a table has all blocks of the CPU allocator, and a holder for each."""
     allocator = cpu.allocator()
     if allocator is None:
         return False
@@ -131,33 +131,36 @@ def _is_whole(table: TensorTable) -> bool:
 
 
 class CudaRecorder:
-    """Records all CUDA devices through torch's history, from when CUDA is first used.
+    """Recorder of all CUDA devices: torch's memory history, from the first use of CUDA on.
 
-    A history that the program itself records goes on, and is not cleared. The modules that run
-    are told to torch as metadata, where it takes any, and so stand beside each event.
+    A history that the program itself records goes on and is not cleared. Events have the module
+    that ran as metadata, if this torch takes any.
+
+    Args:
+        options: of the recording.
+        note: a note for the reader.
     """
 
     def __init__(self, options: RecordOptions, note: str = "") -> None:
         self._options = options
         self._notes = (note,) if note else ()
         self._started = time.time()
-        self._holds = False
+        self._holds_history = False
         self._ended = False
         self._marks: list[tuple[str, float]] = []
         self._unhook: Callable[[], None] | None = None
-        # before CUDA is in use nothing is there
         self._before = self._census() if torch.cuda.is_initialized() else None
-        # runs at once where CUDA is in use already
+        # runs at once if CUDA is in use already
         torch.cuda._lazy_call(self._begin)
 
     def _begin(self) -> None:
         if self._ended:
             return
-        self._holds = _history.hold(self._options.limit)
-        self._unhook = _tell_modules(self._options.roots())
+        self._holds_history = _history.hold(self._options.limit)
+        self._unhook = _add_module_metadata(self._options.roots())
 
     def mark(self, name: str) -> None:
-        """Give this moment a name."""
+        """Name this moment."""
         self._marks.append((name, time.time()))
 
     def read(self, end: bool) -> Recorded | None:
@@ -166,15 +169,15 @@ class CudaRecorder:
         if not torch.cuda.is_initialized():
             unused = EventLog(), Origin(started=self._started, notes=self._notes)
             return unused if self._notes else None
-        held = _history.limit if self._holds else None
+        room = _history.limit if self._holds_history else None
         try:
             snapshot = torch.cuda.memory._snapshot()
         finally:
             if end:
                 self._stop()
-        whole = held is not None and _has_all_events(snapshot, self._started, held)
+        whole = room is not None and _has_all_events(snapshot, self._started, room)
         log, origin = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
-        # where events are missing, others may be at the addresses by the first that is left
+        # if early events are missing, other blocks may lie at the addresses of the first census
         early = [row for row, kind in enumerate(log.kind) if kind == START and whole]
         censuses = ((self._before, early), (self._census(), _unfreed(log)))
         for number, device in enumerate(log.devices):
@@ -184,11 +187,11 @@ class CudaRecorder:
                 if table is not None
             ]
             name_blocks(log, (), found, number)
-        begun = self._started if origin.started is None else origin.started
+        started = self._started if origin.started is None else origin.started
         for name, moment in self._marks:
-            when = round((moment - begun) * 1e9)
+            when = round((moment - started) * 1e9)
             log.marks.append(Mark(name, bisect_right(log.time, when), when))
-        return log, replace(origin, started=begun, notes=(*origin.notes, *self._notes))
+        return log, replace(origin, started=started, notes=(*origin.notes, *self._notes))
 
     def _census(self) -> TensorTable | None:
         return census(self._options.roots()).tensors if self._options.names else None
@@ -197,24 +200,24 @@ class CudaRecorder:
         if self._unhook is not None:
             self._unhook()
             self._unhook = None
-        if self._holds:
-            self._holds = False
+        if self._holds_history:
+            self._holds_history = False
             _history.release()
 
 
 class _History:
-    """torch's history, which is one for all recordings: the last of them ends it."""
+    """torch's memory history, shared by all recordings: the last of them ends it."""
 
     def __init__(self) -> None:
         self._lock = reentrant_lock()
         self._holders = 0
         self.limit = 0
-        """For how many events it has room."""
+        """Number of events that it has room for."""
 
     def hold(self, limit: int) -> bool:
-        """Turn it on, with room for so many events; tell whether :meth:`release` is due.
+        """Turn it on, with room for ``limit`` events; return whether :meth:`release` is due.
 
-        One that the program turned on is the program's: it is left as it is.
+        A history that the program turned on is left as it is.
         """
         with self._lock:
             is_on = torch._C._cuda_isHistoryEnabled()
@@ -229,7 +232,7 @@ class _History:
             return True
 
     def release(self) -> None:
-        """Turn it off if nobody else holds it."""
+        """Turn it off if no other recording holds it."""
         with self._lock:
             self._holders -= 1
             if not self._holders:
@@ -240,25 +243,25 @@ _history = _History()
 
 
 def _since(snapshot: dict[str, Any], started: float) -> dict[str, Any]:
-    """Return the snapshot without events from before; what they left is in the segments."""
-    begun = started * 1e6
+    """Return the snapshot without earlier events; the segments have what these left."""
+    first = started * 1e6
     traces = [
-        [event for event in trace if event.get("time_us", begun) >= begun]
+        [event for event in trace if event.get("time_us", first) >= first]
         for trace in snapshot.get("device_traces", ())
     ]
     return {**snapshot, "device_traces": traces}
 
 
 def _has_all_events(snapshot: dict[str, Any], started: float, limit: int) -> bool:
-    """Tell whether a history with room for so many events has all since the recording began."""
+    """Return whether a history of ``limit`` events has all since the recording started."""
     traces = [trace for trace in snapshot.get("device_traces", ()) if trace]
     return all(trace[0].get("time_us", 0) < started * 1e6 or len(trace) < limit for trace in traces)
 
 
-def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
-    """Have torch note the running module beside each event; return a function that ends it.
+def _add_module_metadata(roots: Sequence[CensusRoot]) -> Callable[[], None]:
+    """Have torch write the running module beside each event; return a function that ends it.
 
-    It ends as well when the program begins to compile.
+    It also ends when the program begins to compile.
     """
     tell = getattr(torch._C, "_cuda_setMemoryMetadata", None)
     # hooks would be compiled into the program's graphs
@@ -268,7 +271,7 @@ def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
     running = threading.local()
 
     def paths() -> list[str]:
-        """Return the paths of the modules that this thread is in, the innermost last."""
+        """Return the paths of this thread's running modules, the innermost last."""
         found: list[str] = vars(running).setdefault("paths", [])
         return found
 
@@ -302,6 +305,6 @@ def _tell_modules(roots: Sequence[CensusRoot]) -> Callable[[], None]:
 
 
 def _unfreed(log: EventLog) -> list[int]:
-    """Return the rows of what was still there at the end."""
+    """Return the rows of the blocks that were never freed."""
     rows = zip(log.kind, log.pair, strict=True)
     return [row for row, (kind, pair) in enumerate(rows) if kind <= ALLOC and pair < 0]

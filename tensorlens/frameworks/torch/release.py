@@ -1,4 +1,4 @@
-"""The release of torch: a tuple of numbers, as rules that changed between releases compare it."""
+"""torch's release as a tuple of numbers, for rules that differ between releases."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tensorlens.errors import UsageError
 
 Release = tuple[int, int, int]
 OLDEST: Release = (2, 6, 0)
-"""The oldest that is tried, and the first that tells the order of its attention kernels."""
+"""The oldest that is tested, and the first that tells the order of its attention kernels."""
 _NEWEST: Release = (999, 0, 0)
 
 
 def parse_release(version: str) -> Release:
-    """Return the numbers of a version: ``2.13.0+cpu`` is ``(2, 13, 0)``, as ``2.13.0a0`` is.
+    """Return the numbers of a version: ``(2, 13, 0)`` of ``2.13.0+cpu`` and of ``2.13.0a0``.
 
-    What has no numbers in front is newer than any release: a build from source.
+    A version without numbers, of a build from source, is newer than any release.
     """
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     if match is None:
@@ -36,7 +36,7 @@ def check_release() -> None:
     """Refuse a torch that is too old.
 
     Raises:
-        UsageError: it is; the text says what to do.
+        UsageError: it is too old; the text says what to do.
     """
     if installed_release() < OLDEST:
         oldest = f"{OLDEST[0]}.{OLDEST[1]}"

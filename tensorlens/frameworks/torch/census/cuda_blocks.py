@@ -1,6 +1,6 @@
-"""The caching allocator's blocks against the storages of tensors: what each byte is for.
+"""Blocks of a caching allocator matched with the storages of tensors.
 
-Works on what ``torch.cuda.memory_snapshot()`` and ``torch.xpu.memory_snapshot()`` give: segments
+Takes the result of ``torch.cuda.memory_snapshot()`` or ``torch.xpu.memory_snapshot()``: segments
 with ``device``, ``total_size``, ``segment_pool_id``, ``is_expandable`` and ``blocks``, and blocks
 with ``address``, ``size``, ``requested_size``, ``state`` and, with history on, ``frames``, the
 innermost first. The blocks of a segment follow each other without gaps. All of this was read in
@@ -20,11 +20,11 @@ from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
 Range = tuple[int, int]
-"""Address of the first byte, and of the first one after the last."""
+"""Address of the first byte, and of the first byte after the last."""
 Segment = Mapping[str, Any]
 
-LARGEST = 100
-"""How many unnamed blocks are described."""
+MAX_BLOCKS = 100
+"""Maximum number of unnamed blocks that are described."""
 
 _ALLOCATED = "active_allocated"
 _FREE = "inactive"
@@ -33,25 +33,26 @@ _SHARED_POOL = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One device's blocks, in bytes.
+    """Sums of one device's blocks, in bytes.
 
-    ``named`` is a part of ``allocated``, and that of ``reserved``. All three come from one
-    snapshot, so that they agree whatever other threads do meanwhile.
+    ``named`` is a part of ``allocated``, which is a part of ``reserved``. All three come from one
+    snapshot, so they agree whatever other threads do meanwhile.
     """
 
     allocated: int
-    """Sum of the blocks handed out, as ``allocated_bytes.all.current`` of the statistics: both
+    """Sum of the allocated blocks, equal to ``allocated_bytes.all.current`` of the statistics: both
     change in ``malloc`` and ``free`` under one lock (``c10/cuda/CUDACachingAllocator.cpp``)."""
     reserved: int
-    """Sum of the segments, as ``reserved_bytes.all.current``."""
+    """Sum of the segments, equal to ``reserved_bytes.all.current``."""
     named: int
-    """Sum of the blocks handed out that a storage lies in, each once."""
+    """Sum of the allocated blocks that contain a storage, each once."""
     outside: int
     """Bytes of storages that lie in no segment."""
     parts: tuple[Part, ...]
     blocks: tuple[UnnamedBlock, ...]
-    """The largest :data:`LARGEST` of the blocks handed out that no storage lies in."""
+    """The largest allocated blocks without a storage, at most :data:`MAX_BLOCKS`."""
     block_count: int
+    """Number of allocated blocks without a storage."""
 
 
 def account(
@@ -60,20 +61,20 @@ def account(
     storages: Iterable[Range],
     workspaces: Set[int],
 ) -> Account:
-    """Return what the blocks of a device are for.
+    """Match a device's blocks with storages.
 
     Args:
         segments: of all devices.
         index: the device's number.
-        storages: the memory of its tensors; may overlap, and need not be the allocator's.
-        workspaces: sizes that a library's workspace is known to have on this device.
+        storages: memory of its tensors; may overlap, and may lie outside the allocator.
+        workspaces: known sizes of libraries' workspaces on this device.
 
     Raises:
         KeyError, TypeError, ValueError: the segments are not of the form described above.
     """
     own = [segment for segment in segments if segment["device"] == index]
     ranges = _union(storages)
-    blocks = sorted(handed_out(own), key=lambda block: block.start)
+    blocks = sorted(allocated_blocks(own), key=lambda block: block.start)
     covered = _overlaps(ranges, [(block.start, block.start + block.size) for block in blocks])
     named = sum(block.size for block, used in zip(blocks, covered, strict=True) if used)
     nameless = [block for block, used in zip(blocks, covered, strict=True) if not used]
@@ -85,13 +86,13 @@ def account(
         named=named,
         outside=sum(end - start for start, end in ranges) - sum(_overlaps(ranges, held)),
         parts=(_rounding(named - sum(covered)), *_cached(own), *_private(own)),
-        blocks=tuple(_described(block, workspaces) for block in nameless[:LARGEST]),
+        blocks=tuple(_unnamed_block(block, workspaces) for block in nameless[:MAX_BLOCKS]),
         block_count=len(nameless),
     )
 
 
 class Block(NamedTuple):
-    """A block that is handed out."""
+    """An allocated block."""
 
     device: int
     start: int
@@ -101,8 +102,8 @@ class Block(NamedTuple):
     private: bool
 
 
-def handed_out(segments: Iterable[Segment]) -> Iterator[Block]:
-    """Yield the blocks of segments that are handed out."""
+def allocated_blocks(segments: Iterable[Segment]) -> Iterator[Block]:
+    """Yield the allocated blocks of segments."""
     for segment in segments:
         device, address = segment["device"], segment["address"]
         private = _is_private(segment)
@@ -120,7 +121,7 @@ def _is_private(segment: Segment) -> bool:
 
 
 def _union(ranges: Iterable[Range]) -> list[Range]:
-    """Return the ranges in order and without overlap: a byte that two share is there once."""
+    """Return the union of ranges, in order and without overlap."""
     found: list[Range] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -131,7 +132,7 @@ def _union(ranges: Iterable[Range]) -> list[Range]:
 
 
 def _overlaps(ranges: Sequence[Range], places: Sequence[Range]) -> list[int]:
-    """Return how many bytes of the ranges lie in each place; both in order, without overlap."""
+    """Return the bytes of the ranges in each place; both are in order, without overlap."""
     found = [0] * len(places)
     place = 0
     for start, end in ranges:
@@ -158,7 +159,7 @@ def _rounding(nbytes: int) -> Part:
 
 
 def _cached(segments: Sequence[Segment]) -> Iterator[Part]:
-    """Give the parts of what is not handed out; all but ``largest_free`` add up to it."""
+    """Yield the parts of ``cached``; all but ``largest_free`` add up to it."""
     waiting = split = releasable = private = largest = 0
     for segment in segments:
         used = waits = biggest = 0
@@ -213,26 +214,26 @@ def _private(segments: Iterable[Segment]) -> Iterator[Part]:
         yield Part("reserved", "private_pools", "private pools", private, why)
 
 
-def _described(piece: Block, workspaces: Set[int]) -> UnnamedBlock:
+def _unnamed_block(block: Block, workspaces: Set[int]) -> UnnamedBlock:
     frames = [
         SourceLine(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
-        for frame in piece.frames
+        for frame in block.frames
     ]
-    user_depth = next((depth for depth, line in enumerate(frames) if _is_users(line)), None)
-    known = ["in a private pool"] if piece.private else []
-    if user_depth is None and piece.requested in workspaces:
+    user_depth = next((depth for depth, line in enumerate(frames) if _is_user_code(line)), None)
+    known = ["in a private pool"] if block.private else []
+    if user_depth is None and block.requested in workspaces:
         known.append("has the size of a cuBLAS workspace")
     return UnnamedBlock(
-        address=piece.start,
-        nbytes=piece.size,
+        address=block.start,
+        nbytes=block.size,
         born=None if user_depth is None else frames[user_depth],
         stack=tuple(frames if user_depth is None else frames[user_depth + 1 :]),
         what=", ".join(known) or None,
     )
 
 
-def _is_users(line: SourceLine) -> bool:
+def _is_user_code(line: SourceLine) -> bool:
     name = line.filename
-    # what is typed at a prompt has no file, and frames of C++ have no Python one
+    # code typed at a prompt has no file, frames of C++ no Python file
     is_python = line.lineno > 0 and (name.endswith(".py") or name.startswith("<"))
     return is_python and not is_foreign(name)

@@ -1,8 +1,8 @@
-"""The ledgers of accelerators: their allocator's blocks, the tensors in them, and the driver.
+"""Ledgers of accelerators: blocks of the allocator, tensors in them, figures of the driver.
 
-Nothing here initialises a device, touches a peak statistic, or changes what the allocator caches.
-A snapshot of CUDA's allocator does add one ``snapshot`` entry to its trace where the program
-records one (``c10/cuda/CUDACachingAllocator.cpp``).
+Nothing here initialises a device, changes a peak statistic, or changes what the allocator caches.
+A snapshot of CUDA's allocator adds a ``snapshot`` entry to the trace that the program may record
+(``c10/cuda/CUDACachingAllocator.cpp``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PARTS = {
 }
 """Label and explanation of the parts of ``other``."""
 
-_NOT_OURS = ("cpu", "meta")
+_NO_ACCELERATORS = ("cpu", "meta")
 
 
 def device_ledgers(
@@ -60,12 +60,12 @@ def device_ledgers(
 ) -> dict[str, Ledger]:
     """Return a ledger for each accelerator that is in use or has tensors in the table.
 
-    A figure that cannot be had is None and has its reason in ``Ledger.missing``. Where torch
+    An unknown figure is None and has its reason in ``Ledger.missing``. Where torch
     lists blocks (CUDA, ROCm, XPU), ``named`` is the size of the blocks that the table's storages
     lie in; elsewhere it is the bytes of the storages. Raises nothing.
     """
     storages = _storages(table, devices)
-    # of all devices of a backend, read once
+    # read once for all devices of a backend
     segments = functools.cache(lambda kind: devices.backends[kind].segments())
     names = dict.fromkeys((*devices.used_devices(), *storages))
     return {
@@ -77,8 +77,8 @@ def _storages(table: TensorTable, devices: Accelerators) -> dict[str, list[Range
     storages: dict[str, list[Range]] = {}
     places = [
         None
-        if name.partition(":")[0] in _NOT_OURS
-        else storages.setdefault(_spelled(devices, name), [])
+        if name.partition(":")[0] in _NO_ACCELERATORS
+        else storages.setdefault(_canonical(devices, name), [])
         for name in table.devices
     ]
     if not storages:
@@ -91,7 +91,7 @@ def _storages(table: TensorTable, devices: Accelerators) -> dict[str, list[Range
     return storages
 
 
-def _spelled(devices: Accelerators, name: str) -> str:
+def _canonical(devices: Accelerators, name: str) -> str:
     try:
         return str(devices.canonical(name))
     except Exception:  # a backend from outside torch
@@ -99,7 +99,7 @@ def _spelled(devices: Accelerators, name: str) -> str:
 
 
 class _Device:
-    """One accelerator and its figures; one is lacking where ``missing`` has the reason."""
+    """One accelerator and its figures."""
 
     def __init__(
         self,
@@ -119,17 +119,17 @@ class _Device:
         self._missing: dict[str, str] = {}
 
     def ledger(self) -> Ledger:
-        """Return the device's ledger; asked once."""
+        """Return the device's ledger; to be called once."""
         reason = self._unusable()
         if reason is not None:
-            self._lack(reason, "allocated", "reserved", "driver_used", "driver_total")
+            self._set_missing(reason, "allocated", "reserved", "driver_used", "driver_total")
         else:
             self._read_allocator()
             self._read_driver()
             self._add_process()
         ledger = Ledger(
             self._name,
-            *self._described(),
+            *self._source_and_precision(),
             missing=self._missing,
             parts=tuple(self._parts),
             explanations=self._explanations(),
@@ -144,13 +144,13 @@ class _Device:
         unnamed = f"{_BY_STATISTICS['unnamed']}; no block is listed: {self._no_blocks}"
         return {**_BY_STATISTICS, **driver, "unnamed": unnamed}
 
-    def _lack(self, reason: str, *names: str) -> None:
-        """Note why figures cannot be had; the first reason stays."""
+    def _set_missing(self, reason: str, *names: str) -> None:
+        """Note why figures are unknown; the first reason stays."""
         for name in names:
             self._missing.setdefault(name, reason)
 
     def _unusable(self) -> str | None:
-        """Return why the device cannot be asked, or None."""
+        """Return why the device cannot be read, or None."""
         if self._backend is None:
             return f"torch tells nothing of the memory of {self._kind} devices"
         try:
@@ -162,7 +162,7 @@ class _Device:
             return first_line(error)
         return f"this process has not initialised {self._kind}"
 
-    def _described(self) -> tuple[str, str]:
+    def _source_and_precision(self) -> tuple[str, str]:
         try:
             counter = self._devices.device_counter(self._name)
         except Exception:  # a backend from outside torch
@@ -173,7 +173,7 @@ class _Device:
         try:
             segments = self._segments(self._kind)
             found = account(segments, self._index, self._storages, self._backend.workspaces)
-        except Exception as error:  # an allocator may count its bytes and not tell its blocks
+        except Exception as error:  # an allocator may count bytes without listing blocks
             self._no_blocks = first_line(error)
             self._read_statistics()
             return
@@ -185,14 +185,14 @@ class _Device:
             self._add_part("outside", found.outside)
 
     def _read_statistics(self) -> None:
-        """Read the figures without starting a new peak, as ``Backend.read`` would."""
+        """Read the figures without a reset of the peak, which ``Backend.read`` makes."""
         statistics = self._backend.statistics
         try:
             read = statistics.figures if statistics else self._backend.read
             allocated, _, reserved = read(self._index)
             self._figures |= {"allocated": allocated, "reserved": reserved}
         except Exception as error:
-            self._lack(first_line(error), "allocated", "reserved")
+            self._set_missing(first_line(error), "allocated", "reserved")
 
     def _read_driver(self) -> None:
         try:
@@ -200,10 +200,10 @@ class _Device:
             used, total = self._backend.driver_figures(self._index)
             self._figures |= {"driver_used": used, "driver_total": total}
         except Exception as error:
-            self._lack(first_line(error), "driver_used", "driver_total")
+            self._set_missing(first_line(error), "driver_used", "driver_total")
 
     def _add_process(self) -> None:
-        """Split ``other`` between this process and everything else."""
+        """Split ``other`` into this process and all others."""
         reserved = self._figures.get("reserved")
         other = difference(self._figures.get("driver_used"), reserved)
         if not isinstance(self._backend, Cuda) or other is None or reserved is None:
@@ -215,7 +215,7 @@ class _Device:
                 raise LookupError(f"{process:,} B for this process do not fit the driver's figures")
             context = process - reserved
         except Exception as error:
-            self._lack(first_line(error), "context", "other_processes")
+            self._set_missing(first_line(error), "context", "other_processes")
         self._add_part("context", context)
         self._add_part("other_processes", None if context is None else other - context)
 
@@ -225,7 +225,7 @@ class _Device:
 
 
 def _total(storages: list[Range]) -> int:
-    # on MPS an address is that of a Metal buffer's object, so that ranges mean nothing there
+    # on MPS an address is that of a Metal buffer's object: ranges mean nothing there
     largest: dict[int, int] = {}
     for start, end in storages:
         largest[start] = max(end - start, largest.get(start, 0))

@@ -1,9 +1,9 @@
-"""Reads the tensors that autograd's graph saved, without unpacking any of them.
+"""Tensors that autograd's graph saved, read without unpacking any of them.
 
 A node is read through ``_raw_saved_*`` (``SavedTensor.data``), never through ``_saved_*`` or
-``saved_tensors``, which unpack: under checkpointing that would run the forward again. What
-checkpointing keeps in place of activations is read from where torch.utils.checkpoint (torch 2.13)
-has it; what an older one does not have is left out.
+``saved_tensors``, which unpack: under checkpointing that would run the forward pass again. What
+checkpointing keeps instead of activations is read from attributes of torch.utils.checkpoint
+(torch 2.13); if an older torch lacks one, it is left out.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tensorlens.heap import live_objects, select
 from tensorlens.records.oom import KeptGraph
 
 LEAF = "AccumulateGrad"
-"""The type of the nodes that lead to leaves."""
+"""Type of the nodes of leaves."""
 _CHECKPOINTED = ("fn", "function")
-"""Names of the checkpointed function in the closure: torch 2.13, and before."""
+"""Names of the checkpointed function in the closure: in torch 2.13, and in older ones."""
 REENTRANT = "CheckpointFunctionBackward"
 _STATES = ("fwd_cpu_state", "fwd_device_states")
 _RAW = "_raw_saved_"
-_PACKED_DEPTH = 4
+_MAX_DEPTH = 4
 _MADE_BY_CLASS = 1 << 9
 """``Py_TPFLAGS_HEAPTYPE``: the type was made by a class statement."""
 _base = torch._C.TensorBase
@@ -38,12 +38,12 @@ _flags = type.__dict__["__flags__"].__get__
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """A part of the forward pass that backward runs again."""
+    """A checkpointed region: a part of the forward pass that backward runs again."""
 
     module: Any = None
-    """The module that is checkpointed, if it is one."""
+    """The checkpointed module; None if a function is checkpointed."""
     nodes: list[Any] = field(default_factory=list)
-    """The nodes made in it."""
+    """Nodes made in the region."""
 
 
 @dataclass(slots=True)
@@ -55,46 +55,46 @@ class Saved:
     argument: str
     """``self``, ``mat1``, ``indices[0]``, ``saved_tensors[2]``."""
     packed_by: str | None = None
-    """The hook whose packed value holds it: the tensor is not the one that was saved."""
+    """Hook whose packed value holds the tensor, which is not the one that was saved."""
     region: Region | None = None
-    """The checkpointed region that it is kept for."""
+    """Checkpointed region that needs the tensor."""
 
     def is_result(self) -> bool:
-        """Return whether the node computed it; else it was given to the node."""
+        """Return whether the tensor is a result of the node; else it is an input of the node."""
         return self.argument.startswith(("result", "output", "logsumexp"))
 
 
 @dataclass(slots=True)
 class Graph:
-    """The nodes reached from all live roots, and what they hold."""
+    """The nodes reached from all live roots, and the tensors that they hold."""
 
     nodes: list[Any] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     leaves: dict[Any, Any] = field(default_factory=dict)
     """AccumulateGrad node to its variable."""
     recomputed: int = 0
-    """Values that checkpointing did not keep."""
+    """Number of values that checkpointing did not keep."""
     reentrant: int = 0
-    """Regions that reentrant checkpointing did not keep."""
+    """Number of regions that reentrant checkpointing did not keep."""
     packed: int = 0
-    """Values that a hook packed into something without tensors."""
+    """Number of values that a hook packed into something without tensors."""
     unread: int = 0
-    """Saved values that could not be read."""
+    """Number of saved values that could not be read."""
     is_whole: bool = True
-    """False where a backward pass of another thread went on and on, so that the walk ended."""
+    """Whether the walk went to its end: a long backward pass in another thread ends it."""
 
 
 def node_types() -> tuple[type, ...]:
-    """Return the types of autograd's own nodes: a program may hold a node by itself."""
-    # torch makes one static type for each kind of node, right below object
+    """Return the types of autograd's own nodes, to find those that a program holds."""
+    # torch has one static type for each kind of node, a direct subclass of object
     kinds = (kind for kind in type.__subclasses__(object) if not _flags(kind) & _MADE_BY_CLASS)
     return tuple(kind for kind in kinds if "next_functions" in vars(kind))
 
 
 def walk(roots: Iterable[Any], can_read: Callable[[], bool]) -> Graph:
-    """Walk from the roots' nodes to the leaves; every node once.
+    """Walk from the roots to the leaves; each node once.
 
-    ``can_read`` is asked before each node is read; the walk ends when it cannot.
+    ``can_read`` is called before each node; the walk ends when it returns False.
     """
     graph = Graph()
     seen: set[Any] = set()
@@ -120,21 +120,21 @@ def maker_of(tensor: Any) -> Any:
     try:
         return _base.grad_fn.__get__(tensor)
     except Exception:
-        # a view that was modified in a way autograd forbids
+        # a view modified in a way that autograd forbids
         return None
 
 
 def nodes_below(node: Any) -> list[Any]:
-    """Return the nodes that a node passes its gradients to."""
+    """Return the nodes that receive the gradients of a node."""
     try:
         return [below for below, _ in node.next_functions if below is not None]
     except Exception:
-        # a custom Function whose forward is still running
+        # a custom Function still in its forward()
         return []
 
 
 def connected(nodes: Iterable[Any]) -> list[list[Any]]:
-    """Return the nodes in the groups that are connected otherwise than by a leaf."""
+    """Group nodes by connected component, leaves left out: parameters would join all graphs."""
     part: dict[Any, Any] = {node: node for node in nodes if type(node).__name__ != LEAF}
 
     def root(node: Any) -> Any:
@@ -154,9 +154,9 @@ def connected(nodes: Iterable[Any]) -> list[list[Any]]:
 
 
 def graphs_kept() -> list[KeptGraph]:
-    """Return the parts of autograd's graph that saved something, oldest first.
+    """Return the connected components of autograd's graph that saved tensors, oldest first.
 
-    Two computations that share nothing but parameters are two parts.
+    Computations that share only parameters are different components.
     """
     with undisturbed() as can_read:
         (tensors,) = select(live_objects(), (torch.Tensor,))[:1]
@@ -199,34 +199,36 @@ def _read(node: Any, graph: Graph, frames: dict[int, Region]) -> None:
         try:
             value = getattr(node, attribute)
         except Exception:
-            # freed by backward; what it held is gone
+            # freed by backward
             continue
         if not isinstance(value, tuple):
-            _saved(value, node, argument.rstrip("_"), graph, frames)
+            _read_value(value, node, argument.rstrip("_"), graph, frames)
             continue
         if type(node).__name__ == REENTRANT:
-            _read_reentrant(node, value, graph)
+            _read_region(node, value, graph)
             continue
         name = "saved_tensors" if argument == "tensors" else argument
         for index, item in enumerate(value):
-            _saved(item, node, f"{name}[{index}]", graph, frames)
+            _read_value(item, node, f"{name}[{index}]", graph, frames)
 
 
-def _read_reentrant(node: Any, inputs: tuple[Any, ...], graph: Graph) -> None:
+def _read_region(node: Any, inputs: tuple[Any, ...], graph: Graph) -> None:
     graph.reentrant += 1
     region = Region(_module_of(getattr(node, "run_function", None)), [node])
     kept = [(f"checkpoint input[{index}]", each.data) for index, each in enumerate(inputs)]
     states = [("checkpoint random state", getattr(node, name, None)) for name in _STATES]
-    _keep([*kept, *states], node, region, graph)
+    _add_kept([*kept, *states], node, region, graph)
 
 
-def _keep(kept: Iterable[tuple[str, Any]], node: Any, region: Region, graph: Graph) -> None:
+def _add_kept(kept: Iterable[tuple[str, Any]], node: Any, region: Region, graph: Graph) -> None:
     for argument, value in kept:
-        for tensor in _inside(value):
+        for tensor in _tensors_in(value):
             graph.saved.append(Saved(tensor, node, argument, region=region))
 
 
-def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: dict[int, Region]) -> None:
+def _read_value(
+    value: Any, node: Any, argument: str, graph: Graph, frames: dict[int, Region]
+) -> None:
     try:
         data, hook = value.data, value.unpack_hook
     except Exception:
@@ -238,7 +240,7 @@ def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: dict[int,
         return
     frame = _frame_of(hook)
     if frame is None:
-        tensors = list(_inside(data))
+        tensors = list(_tensors_in(data))
         graph.packed += not tensors
         for tensor in tensors:
             graph.saved.append(Saved(tensor, node, argument, packed_by=_hook_name(hook)))
@@ -250,10 +252,10 @@ def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: dict[int,
         return
     region = frames[id(frame)] = _region_of(frame)
     region.nodes.append(node)
-    _keep(_kept_by(frame), node, region, graph)
+    _add_kept(_kept_values(frame), node, region, graph)
 
 
-# every custom Function has a type of its own: a program may make them without end
+# bounded, as every custom Function has a type of its own
 @functools.lru_cache(maxsize=10_000)
 def _raw_attributes(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith(_RAW))
@@ -264,52 +266,52 @@ def _hook_name(hook: Any) -> str:
     return str(qualname).partition(".")[0]
 
 
-def _inside(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Give the tensors in a packed value: one itself, or in plain containers."""
+def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the tensors in a packed value: the value itself, or in plain containers."""
     kind = type(value)
     if issubclass(kind, torch.Tensor):
         yield value
-    elif depth < _PACKED_DEPTH:
+    elif depth < _MAX_DEPTH:
         if kind in (tuple, list):
             for item in value:
-                yield from _inside(item, depth + 1)
+                yield from _tensors_in(item, depth + 1)
         elif kind is dict:
             for item in value.values():
-                yield from _inside(item, depth + 1)
+                yield from _tensors_in(item, depth + 1)
 
 
 def _frame_of(hook: Any) -> Any:
-    """Return the frame of a region that is not reentrant, by an unpack hook; None: no such hook."""
+    """Return checkpoint's frame of a region by its unpack hook; None for another hook."""
     if getattr(hook, "__module__", None) != "torch.utils.checkpoint":
         return None
-    return _free(hook).get("frame")
+    return _closure(hook).get("frame")
 
 
 def _region_of(frame: Any) -> Region:
-    """Return a new region for a frame."""
-    free = _free(getattr(frame, "recompute_fn", None))
+    """Build the region of checkpoint's frame."""
+    free = _closure(getattr(frame, "recompute_fn", None))
     return Region(_module_of(next(filter(None, map(free.get, _CHECKPOINTED)), None)))
 
 
-def _kept_by(frame: Any) -> Iterator[tuple[str, Any]]:
-    """Give what a frame keeps: ``(what it is, tensor or container)``."""
+def _kept_values(frame: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what checkpoint's frame keeps: ``(description, tensor or container)``."""
     for index, item in enumerate(getattr(frame, "saved_args", ())):
-        # torch 2.13 keeps tensors as saved tensors, and the rest plainly
+        # torch 2.13 keeps tensors as saved tensors, other values as they are
         saved = issubclass(type(item), torch._C._autograd.SavedTensor)
         yield f"checkpoint input[{index}]", item.data if saved else item
-    cells = _free(getattr(frame, "recompute_fn", None))
+    cells = _closure(getattr(frame, "recompute_fn", None))
     for name in _STATES:
         yield "checkpoint random state", cells.get(name)
 
 
 def _module_of(function: Any) -> Any:
-    """Return the module that a function is, is a method of, or alone refers to; else None."""
+    """Return the module that a function is, belongs to, or has as its only free one; else None."""
     while type(function) is functools.partial:
         function = function.func
     if type(function) is types.MethodType:
         function = function.__self__
     if type(function) is types.FunctionType:
-        held = [each for each in _free(function).values() if _is_module(each)]
+        held = [each for each in _closure(function).values() if _is_module(each)]
         function = held[0] if len(held) == 1 else None
     return function if _is_module(function) else None
 
@@ -318,8 +320,8 @@ def _is_module(item: Any) -> bool:
     return issubclass(type(item), torch.nn.Module)
 
 
-def _free(function: Any) -> dict[str, Any]:
-    """Return the free variables of a function of torch's that have a value."""
+def _closure(function: Any) -> dict[str, Any]:
+    """Return the values of a function's free variables, without those that have none."""
     code = getattr(function, "__code__", None)
     found = {}
     for name, cell in zip(

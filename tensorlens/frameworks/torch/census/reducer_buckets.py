@@ -16,21 +16,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorlens.heap import attributes
 
-_LONGEST_WAIT = 0.3
-"""Seconds. The reducer is locked while it reduces, and while it calls a communication hook."""
+_MAX_WAIT = 0.3
+"""In seconds; the reducer is locked while it reduces and while it calls a communication hook."""
 
 
 def reducer_buckets(objects: Sequence[Any]) -> Iterator[tuple[Any, int, Any]]:
-    """Give ``(module, index, bucket)`` of each wrapper among these.
+    """Yield ``(module, index, bucket)`` for each DistributedDataParallel among objects.
 
-    Nothing is given of a reducer that stays locked: in a communication hook, or while another
-    thread waits for the gradients of other processes. Of a wrapper with sparse gradients, buckets
-    are given up to the first that has not been made yet.
+    A reducer that stays locked has none: in a communication hook, or while another thread waits
+    for the gradients of other processes. With sparse gradients the buckets end before the first
+    that is not allocated yet.
     """
     for module in _wrappers(objects):
         content = attributes.dict_of(module)
         reducer = dict.get(content, "reducer") if issubclass(type(content), dict) else None
-        # an estimate has one of its own; a torch may be built without any
+        # an estimate has a reducer of its own; some builds of torch have none
         kind = getattr(getattr(torch._C, "_distributed_c10d", None), "Reducer", None)
         if kind is not None and type(reducer) is kind:
             for index, bucket in enumerate(_read(reducer)):
@@ -39,15 +39,15 @@ def reducer_buckets(objects: Sequence[Any]) -> Iterator[tuple[Any, int, Any]]:
 
 def _wrappers(objects: Sequence[Any]) -> list[Any]:
     wrapper = torch.nn.parallel.DistributedDataParallel
-    # there may be all objects of the heap; the hash of a type may be code of its metaclass, and
-    # issubclass() of an abstract class asks for it
+    # these may be all objects of the heap; by id(), as the hash of a type may run code of its
+    # metaclass, and so may issubclass()
     kinds = {id(kind): kind for kind in map(type, objects)}
     wanted = {number for number, kind in kinds.items() if attributes.is_subtype(kind, wrapper)}
     return [each for each in objects if id(type(each)) in wanted] if wanted else []
 
 
 class _ZerosProbe(TorchDispatchMode):  # type: ignore[misc]
-    """Notes what zeros are to be made like, and gives it back in their place: the reducer asks."""
+    """Collects the arguments of ``zeros_like()``, and returns them in place of the zeros."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,16 +63,16 @@ class _ZerosProbe(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _read(reducer: Any) -> list[Any]:
-    """Return the buckets; they are read on another thread, which a locked reducer keeps waiting."""
-    sight, done = _ZerosProbe(), threading.Event()
+    """Return the buckets, read by another thread, which waits if the reducer is locked."""
+    probe, done = _ZerosProbe(), threading.Event()
 
     def read() -> None:
-        with contextlib.suppress(BaseException), sight:
+        with contextlib.suppress(BaseException), probe:
             reducer._get_zeros_like_grad_buckets()
         done.set()
 
-    # at the interpreter's exit no thread begins
+    # no thread can start while the interpreter exits
     with contextlib.suppress(RuntimeError):
         _thread.start_new_thread(read, ())
-        done.wait(_LONGEST_WAIT)
-    return sight.seen[:]
+        done.wait(_MAX_WAIT)
+    return probe.seen[:]

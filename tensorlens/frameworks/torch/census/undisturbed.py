@@ -1,8 +1,8 @@
-"""Looks at the heap without disturbing the program, and without being disturbed by it.
+"""Reading the heap and autograd's nodes without running code of the program.
 
-The autograd engine runs without the GIL, and frees what nodes saved as it goes: whoever reads a
-node at that moment may be given memory that is being freed. So a node is only read while no other
-thread is inside of the engine.
+The autograd engine runs without the GIL and frees what nodes saved as it goes: reading a node at
+that moment may return memory that is being freed. So nodes are only read while no other thread is
+in the engine.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tensorlens.interpreter import is_own_thread, paused_collector
 
 _LONGEST_WAIT = 0.3
-"""Seconds; passes that take longer are not waited for, and graphs are left out."""
+"""In seconds; if a backward pass takes longer, graphs are left out."""
 
 _ENGINE = _engine_run_backward.__code__
 
 
 class _ForkDamage:
-    """Whether this process was forked while another thread was inside of the engine.
+    """Whether this process was forked while another thread was in the engine.
 
-    What that thread was about to free stays half freed: no node is ever to be read here.
+    What that thread was freeing stays half freed: no node may ever be read here.
     """
 
     def __init__(self) -> None:
         self.is_damaged = self._next = False
 
     def before_fork(self) -> None:
-        """Note what the child will find."""
+        """Note the state for the child."""
         self._next = self.is_damaged or others_run()
 
     def in_child(self) -> None:
-        """Be the child."""
+        """Take over what the parent noted."""
         self.is_damaged = self._next
 
 
@@ -50,13 +50,13 @@ if hasattr(os, "register_at_fork"):
 
 
 class NodeAccess:
-    """Tells whether a node of autograd can be read now; waits for a while until it can."""
+    """Whether autograd's nodes can be read now; a call waits for a while until they can."""
 
     def __init__(self) -> None:
         self._left = _LONGEST_WAIT
 
     def __call__(self) -> bool:
-        """Return False when passes go on and on."""
+        """Return False if a backward pass took too long."""
         if _fork_damage.is_damaged:
             return False
         while _runs_elsewhere():
@@ -70,7 +70,7 @@ class NodeAccess:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[NodeAccess]:
-    """Run no code of the user's: no mode, no override of a subclass, no finalizer."""
+    """Run no code of the user's in the block: no mode, no subclass's override, no finalizer."""
     can_read = NodeAccess()
     can_read()
     with paused_collector(), torch._C.DisableTorchFunction(), _disable_current_modes():
@@ -78,17 +78,17 @@ def undisturbed() -> Iterator[NodeAccess]:
 
 
 def others_run() -> bool:
-    """Tell whether another thread is inside of the autograd engine."""
+    """Return whether another thread is in the autograd engine."""
     own = threading.get_ident()
-    # not kept in a variable: its frame is among them
+    # not in a variable: the frame of this function would refer to itself
     return any(
         thread != own and frame.f_code is _ENGINE for thread, frame in sys._current_frames().items()
     )
 
 
 def _runs_elsewhere() -> bool:
-    """Tell whether another thread is inside of the autograd engine."""
+    """Return whether another thread in the autograd engine may free what is read here."""
     if not others_run():
         return False
-    # one of the engine's own threads, in a hook: who waits for it is no danger
+    # this may be one of the engine's own threads in a hook, which the other thread waits for
     return is_own_thread() or type(threading.current_thread()) is not threading._DummyThread

@@ -31,7 +31,7 @@ from tensorlens.frameworks.torch.accelerators import (
     used_devices,
 )
 from tensorlens.frameworks.torch.backends import KINDS
-from tensorlens.frameworks.torch.census.cuda_blocks import Block, handed_out
+from tensorlens.frameworks.torch.census.cuda_blocks import Block, allocated_blocks
 from tensorlens.frameworks.torch.census.graph import storage_address
 from tensorlens.frameworks.torch.native import DEVICE_BLOCKS
 from tensorlens.interpreter import paused_collector
@@ -316,7 +316,7 @@ def _number_of(name: str) -> int:
 def _handed_out(kind: str) -> Mapping[int, Block] | None:
     """Return the blocks that are handed out, by address; None where the allocator has no list."""
     try:
-        return {block.start: block for block in handed_out(backends[kind].segments())}
+        return {block.start: block for block in allocated_blocks(backends[kind].segments())}
     except Exception:  # an allocator without a list, a lost context
         return None
 
