@@ -1,7 +1,7 @@
-"""A census of torch's tensors: found, read, named, and put in a table.
+"""A census of torch's tensors: find, read and name them, and put them into a table.
 
-The heap's objects are pinned while it goes on, so that no address is given out twice, and let go
-at its end: nothing of it refers to a tensor.
+The heap's objects are kept alive meanwhile, so that no address is used twice. The result refers to
+no tensor.
 """
 
 from __future__ import annotations
@@ -34,20 +34,29 @@ from tensorlens.records.tensors import TensorTable
 from tensorlens.roles import ROLES
 
 _ACTIVATION, _INPUT = ROLES.index("activation"), ROLES.index("input")
-_PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "device", "dtype", "shape", "stride")
+_COPIED_COLUMNS = (
+    "nbytes",
+    "storage",
+    "storage_nbytes",
+    "offset",
+    "device",
+    "dtype",
+    "shape",
+    "stride",
+)
 
 
 def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTable:
-    """Return the table of everything found; each storage is counted in one row."""
+    """Build the table of all tensors; each storage is counted in one row."""
     table = TensorTable()
     scan = found.scan
-    rows = _kept(found, named)
-    for column in _PLAIN:
-        # of all rows the columns themselves: the scan is over
-        setattr(table, column, _picked(getattr(scan, column), rows))
-    table.role, table.name = _picked(named.role, rows), _picked(named.node, rows)
+    rows = _table_rows(found, named)
+    for column in _COPIED_COLUMNS:
+        # for all rows the scan's own columns, which change no more
+        setattr(table, column, _selected(getattr(scan, column), rows))
+    table.role, table.name = _selected(named.role, rows), _selected(named.node, rows)
     table.names = named.names
-    # there is one: torch's own spelling of it has no number
+    # torch's own spelling has no number: there is one device
     table.devices = ["mps" if device == "mps:0" else device for device in scan.devices]
     table.dtypes = list(scan.dtypes)
     table.shapes = list(scan.shapes)
@@ -57,14 +66,17 @@ def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTab
     plain = isinstance(rows, range)
     if not plain:
         name_the_rest(table)
-    # autograd's rows may share storages with others
+    # rows of autograd may share storages with others
     if found.sharing or len(scan) > found.in_python:
-        choose_counted(table, _picked(scan.first, rows))
+        choose_counted(table, _selected(scan.first, rows))
     return table
 
 
 def _set_made_inputs(table: TensorTable) -> None:
-    """Make inputs of autograd's nodes activations that a layer made: they are no one's input."""
+    """Give the role ``activation`` to a saved tensor that a layer made.
+
+    It is an input of a node, not of the model.
+    """
     if _INPUT not in table.role:
         return
     for row, role in enumerate(table.role):
@@ -76,10 +88,10 @@ def _set_made_inputs(table: TensorTable) -> None:
             table.role[row] = _ACTIVATION
 
 
-def _kept(found: FoundTensors, named: NamedRows) -> Sequence[int]:
-    """Return the rows that stand for a tensor of someone's, or a storage of autograd's own.
+def _table_rows(found: FoundTensors, named: NamedRows) -> Sequence[int]:
+    """Return the rows of the table: named tensors, and storages that autograd alone holds.
 
-    A range: all of them, and all have a name.
+    A range means all rows, all named.
     """
     node, seen = named.node, found.in_python
     if len(node) == seen and not found.parts and (not node or min(node) >= 0):
@@ -93,34 +105,34 @@ def _kept(found: FoundTensors, named: NamedRows) -> Sequence[int]:
         if row in whole:
             continue
         if name < 0:
-            # an object that only C++ holds tells nothing new of a storage that has a name
+            # a tensor that only C++ holds adds nothing to a storage that has a name
             if row >= seen or first[row] in standing:
                 continue
             standing.add(first[row])
         (autograd if row in named.of_graph else python).append(row)
-    # Python's objects of what autograd holds come and go, and with them the order of the heap
+    # by address: Python's objects of autograd's tensors come and go, and so does their order
     return python + sorted(autograd, key=storage.__getitem__)
 
 
-def _picked(values: array[int], rows: Sequence[int]) -> array[int]:
+def _selected(values: array[int], rows: Sequence[int]) -> array[int]:
     if isinstance(rows, range):
         return values
     return array(values.typecode, map(values.__getitem__, rows))
 
 
-def _places_of(wanted: Container[int], rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Give ``(index in the table, row of the scan)`` of the rows that are wanted."""
+def _wanted_rows(wanted: Container[int], rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield ``(index in the table, row of the scan)`` for the wanted rows."""
     if wanted:
         yield from ((index, row) for index, row in enumerate(rows) if row in wanted)
 
 
 def _add_sparse(table: TensorTable, rows: Sequence[int], named: NamedRows) -> None:
-    """Fill the columns that most rows have nothing in."""
+    """Fill the columns that are empty in most rows."""
     for name in ("module", "held_by", "note", "alias"):
         setattr(table, name, array("i", [-1]) * len(rows))
-    for index, row in _places_of(named.module, rows):
+    for index, row in _wanted_rows(named.module, rows):
         table.module[index] = named.module[row]
-    for index, row in _places_of(named.more, rows):
+    for index, row in _wanted_rows(named.more, rows):
         nodes = named.more[row]
         table.more_names[index] = tuple(dict.fromkeys(table.names[node] for node in nodes))
     for texts, numbers, column in (
@@ -128,7 +140,7 @@ def _add_sparse(table: TensorTable, rows: Sequence[int], named: NamedRows) -> No
         (named.notes, table.notes, table.note),
     ):
         known: dict[str, int] = {}
-        for index, row in _places_of(texts, rows):
+        for index, row in _wanted_rows(texts, rows):
             column[index] = known.setdefault(texts[row], len(known))
         numbers.extend(known)
 
@@ -137,10 +149,10 @@ _HEAP_CLASSES = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.op
 
 
 def census(roots: Sequence[CensusRoot]) -> Findings:
-    """Return every live tensor by name, the ledger of each device, and notes for the reader."""
+    """Return all live tensors by name, the ledger of each device, and notes for the reader."""
     births = Births(cpu.allocator())
     with undisturbed() as can_read:
-        found, _, named = _census(roots, Heap(live_objects()), can_read)
+        found, _, named = _find_and_name(roots, Heap(live_objects()), can_read)
         table = tabulate(found, named, births)
         ledger = {"cpu": cpu.cpu_ledger(table, cpu.cpu_counter(), births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), why_no_names()))
@@ -148,30 +160,30 @@ def census(roots: Sequence[CensusRoot]) -> Findings:
 
 
 def named_tensors(roots: Sequence[CensusRoot], *, near: bool) -> tuple[TensorTable, ModulePath]:
-    """Return the live tensors by name, and what gives the paths of the modules.
+    """Return the live tensors by name, and a function that returns the paths of modules.
 
     Args:
-        roots: models, optimizers and others that names begin with.
-        near: those alone that the running functions lead to, and what autograd's graphs hold
-            that are found from these: it takes a few milliseconds, whatever the heap holds.
+        roots: models, optimizers and other objects that names begin with.
+        near: only look at objects near the running functions, and at autograd's graphs found from
+            these: takes a few milliseconds for a heap of any size.
     """
     births = Births(cpu.allocator())
     with undisturbed() as can_read:
         heap = near_heap() if near else Heap(live_objects())
-        found, owners, named = _census(roots, heap, can_read)
+        found, owners, named = _find_and_name(roots, heap, can_read)
         return tabulate(found, named, births), owners.module_path()
 
 
-def _census(
+def _find_and_name(
     roots: Sequence[CensusRoot], heap: Heap, can_read: Callable[[], bool]
 ) -> tuple[FoundTensors, Owners, NamedRows]:
-    # a program that holds a node by itself is rare, and there are hundreds of types of nodes
+    # there are hundreds of types of nodes, and few programs hold a node
     exact = node_types() if heap.modules is None else ()
     tensors, functions, modules, optimizers, nodes = select(heap.objects, _HEAP_CLASSES, exact)
     owners = Owners(roots)
     owners.add_keras(heap.objects)
     owners.add_found(modules, optimizers)
-    # Python makes the dict of an instance when it is first asked for
+    # Python creates the dict of an instance on first use
     heap.objects.extend(filter(None, map(instance_dict, optimizers)))
     found = FoundTensors(tensors, owners.naming, (*functions, *nodes), can_read)
     named = NamedRows(found, owners, heap)

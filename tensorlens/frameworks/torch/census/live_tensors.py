@@ -1,4 +1,4 @@
-"""Finds torch's tensors: in the heap, as gradients, in odd tensors' parts, in autograd's graph."""
+"""Search for torch's tensors: the heap, gradients, parts of irregular tensors, autograd's graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _base = torch._C.TensorBase
 
 
 def _flag_table(wanted: int) -> bytes:
-    """Return a table for ``bytes.translate()``: 1 for the flags that have one of these."""
+    """Return a table for ``bytes.translate()``: 1 for flags that have one of those wanted."""
     return bytes(bool(flags & wanted) for flags in range(256))
 
 
@@ -32,61 +32,62 @@ _IRREGULAR, _FOLLOWED, _IRREGULAR_OR_FOLLOWED = map(
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """A tensor that holds some or all of another's memory."""
+    """A tensor that holds a part or all of another's memory."""
 
     name: str
-    """Of the part: ``indices``; empty where it is the whole content."""
+    """Name of the part: ``indices``; empty if it is the whole content."""
     tensor: Any
     note: str
 
 
 class FoundTensors:
-    """Every tensor that could be found, as rows of :attr:`scan`."""
+    """All tensors that were found, as rows of :attr:`scan`."""
 
     def __init__(
         self, tensors: list[Any], naming: Naming, nodes: Sequence[Any], can_read: Callable[[], bool]
     ) -> None:
-        """Find the rest, beginning from the heap's tensors.
+        """Find further tensors from those of the heap.
 
         Args:
-            tensors: the tensors of the heap; takes those that are found besides.
-            naming: the tensors that have been named.
+            tensors: tensors of the heap; the others are appended.
+            naming: tensors that have names.
             nodes: autograd's nodes of the heap.
-            can_read: tells whether a node can be read now, see
+            can_read: returns whether a node can be read now, see
                 :mod:`~tensorlens.frameworks.torch.census.undisturbed`.
         """
         self._can_read = can_read
         self.scan = open_scan()
         self.tensors = tensors
-        """Those that come into Python only now among them, to live until the census is over."""
+        """All tensors, kept alive until the census ends."""
         self._rows = self.scan.add(self.tensors)
         self.given_rows = self._rows_of(naming)
-        """The row of each item of ``naming``."""
+        """Row of each item of ``naming``."""
         self.parts: dict[int, list[tuple[int, TensorPart]]] = {}
-        """Row of a tensor without plain storage to the rows of its parts."""
+        """Row of an irregular tensor to its parts, each with its row."""
         self.makers: dict[int, Any] = {}
-        """Row of a tensor to the node that made it."""
+        """Row of a tensor to its ``grad_fn``."""
         self.graph = Graph()
         self.leaves: list[int] = []
         """Rows of the graph's leaves."""
         self.saved_of_storage: dict[int, list[tuple[Saved, int]]] = {}
-        """First row of a storage to what autograd saved of it, each with its own row."""
+        """First row of a storage to the tensors in it that autograd saved, each with its row."""
         self._add_gradients()
         self._add_irregular_parts()
         self.in_python = len(self.scan.nbytes)
-        """Rows before this one are held by Python, or are gradients."""
+        """First row of the tensors that only autograd's graph holds."""
         self._walk_graph(nodes)
         self.sharing: dict[int, list[int]] = {}
-        """First row of a storage to the others that share it, of those before ``in_python``."""
+        """First row of a storage to the other rows before ``in_python`` that share it."""
         if self.scan.shares:
             for row, place in enumerate(self.scan.first[: self.in_python]):
                 if place != row:
                     self.sharing.setdefault(place, []).append(row)
 
-    def _pairs(self) -> zip[tuple[Any, int]]:
+    def _tensors_and_rows(self) -> zip[tuple[Any, int]]:
         return zip(self.tensors, self._rows, strict=True)
 
     def _add_rows(self, tensors: Sequence[Any]) -> array[int]:
+        """Add tensors, whose Python objects may be new, and return their rows."""
         rows = self.scan.add(tensors)
         self.tensors.extend(tensors)
         self._rows.extend(rows)
@@ -94,7 +95,7 @@ class FoundTensors:
 
     def _rows_of(self, naming: Naming) -> array[int]:
         rows = self.scan.rows_of(naming.addresses) if naming.items else array("i")
-        # the heap need not show them (gc.freeze)
+        # gc.freeze() hides objects of the heap
         if rows and min(rows) < 0:
             unknown = [item for item, row in zip(naming.items, rows, strict=True) if row < 0]
             self._add_rows(unknown)
@@ -102,22 +103,22 @@ class FoundTensors:
         return rows
 
     def _with_flags(self, flags: bytes) -> tuple[list[Any], array[int]]:
-        """Return the tensors whose flags suit, and the row of each."""
+        """Return the tensors that have some of the flags, and the row of each."""
         having = self.scan.flags.tobytes().translate(flags)
         if 1 not in having:
             return [], array("i")
-        # what has no row, -1, does not suit
+        # for row -1, of what has no row
         having += b"\0"
         chosen = bytes(map(having.__getitem__, self._rows))
         return [*compress(self.tensors, chosen)], array("i", compress(self._rows, chosen))
 
     def _add_gradients(self) -> None:
-        """Bring those gradients into Python that are needed as objects: odd ones, graph roots."""
+        """Add the gradients that are needed as objects: irregular ones, and roots of graphs."""
         gradients = self.scan.gradients
         chosen = self.scan.flags.tobytes().translate(_IRREGULAR_OR_FOLLOWED)
         owners = {*compress(self.scan.owners, map(chosen.__getitem__, gradients))}
         if owners:
-            wanted = [tensor for tensor, row in self._pairs() if row in owners]
+            wanted = [tensor for tensor, row in self._tensors_and_rows() if row in owners]
             self._add_rows([_base.grad.__get__(owner) for owner in wanted])
 
     def _add_irregular_parts(self) -> None:
@@ -151,7 +152,7 @@ class FoundTensors:
                 self._add_parts(row, _parts_of(tensor))
 
     def _ask_makers(self, tensors: Sequence[Any], rows: Sequence[int]) -> None:
-        """Find the nodes that made tensors."""
+        """Note the nodes that made tensors."""
         try:
             makers = [*map(_base.grad_fn.__get__, tensors)]
         except Exception:
@@ -160,9 +161,9 @@ class FoundTensors:
 
 
 def _parts_of(tensor: Any) -> list[TensorPart]:
-    """Return the parts of a tensor that has no plain storage; empty where it has none to show.
+    """Return the parts of an irregular tensor, as far as there are any.
 
-    Nothing of a subclass is run: its inner tensors are read from its ``__dict__`` and its slots.
+    Runs no code of a subclass: its inner tensors are read from its ``__dict__`` and its slots.
     """
     with torch._C.DisableTorchFunctionSubclass():
         try:
@@ -194,7 +195,7 @@ def _inner(tensor: Any) -> list[TensorPart]:
 
 
 def _slots(tensor: Any) -> Iterator[tuple[str, Any]]:
-    """Give the ``__slots__`` that are filled: a DTensor keeps its local part in one."""
+    """Yield the ``__slots__`` that are set: a DTensor keeps its local part in one."""
     for kind in mro(type(tensor)):
         if kind is torch.Tensor:
             return
@@ -203,18 +204,17 @@ def _slots(tensor: Any) -> Iterator[tuple[str, Any]]:
                 try:
                     yield name, member.__get__(tensor)
                 except AttributeError:
-                    # nothing is in it
                     continue
 
 
-def _getters(*names: str) -> dict[str, Callable[[Any], Any]]:
+def _accessors(*names: str) -> dict[str, Callable[[Any], Any]]:
     return {name.strip("_"): getattr(_base, name) for name in names}
 
 
-_COMPRESSED_ROWS = _getters("crow_indices", "col_indices", "values")
-_COMPRESSED_COLUMNS = _getters("ccol_indices", "row_indices", "values")
+_COMPRESSED_ROWS = _accessors("crow_indices", "col_indices", "values")
+_COMPRESSED_COLUMNS = _accessors("ccol_indices", "row_indices", "values")
 _SPARSE: dict[Any, dict[str, Callable[[Any], Any]]] = {
-    torch.sparse_coo: _getters("_indices", "_values"),
+    torch.sparse_coo: _accessors("_indices", "_values"),
     torch.sparse_csr: _COMPRESSED_ROWS,
     torch.sparse_bsr: _COMPRESSED_ROWS,
     torch.sparse_csc: _COMPRESSED_COLUMNS,

@@ -1,6 +1,6 @@
-"""The reader of live tensors where no native one can be had: several microseconds a tensor.
+"""Reader of live tensors without native code: ten microseconds a tensor.
 
-A storage object stays behind in Python for every tensor that it reads.
+torch keeps a Python object of the storage of every tensor that it reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRAPPERS = ("FuncTorchBatched", "FuncTorchGradWrapper")
 
 
 class PythonScan(Scan):
-    """Asks the accessors of torch's base class, which no subclass replaces."""
+    """A scan by accessors of torch's base class, which no subclass overrides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,15 +47,15 @@ class PythonScan(Scan):
         return array("i", (rows.get(address, -1) for address in ids))
 
     def close(self) -> None:
-        """Forget which tensors have rows."""
+        """End the adding of tensors; the columns stay."""
         self._rows.clear()
         self._firsts.clear()
 
     def _add_tensor(self, tensor: Any) -> int:
-        """Add a tensor and its gradient, and the gradient's; return its own row."""
+        """Add a tensor, its gradient, the gradient's gradient and so on; return its row."""
         fake = fake_tensor()
         first = owner = -1
-        # issubclass() would ask the type's metaclass
+        # issubclass() would run code of the metaclass
         while type.__subclasscheck__(_base, type(tensor)):
             if fake is not None and type.__subclasscheck__(fake, type(tensor)):
                 self.fakes += owner < 0
@@ -79,7 +79,7 @@ class PythonScan(Scan):
                 return self._rows.get(impl, -1)
             facts = self._facts(tensor)
         except Exception:
-            # half made: it has neither a device nor a type
+            # a tensor that is still being constructed has neither a device nor a type
             return -1
         row = self._rows[impl] = len(self)
         storage = facts["storage"]
@@ -92,7 +92,7 @@ class PythonScan(Scan):
         keys = torch._C._dispatch_keys(tensor)
         storage = _storage(tensor)
         is_dispatched = keys.has(torch._C.DispatchKey.Python)
-        # a class that dispatches may have asked to be asked for its device
+        # a class that dispatches may report a device of its own
         asked = is_dispatched and storage is not None
         device = str(storage.device if asked else _base.device.__get__(tensor))
         address = 0 if device == "meta" or storage is None else _address(tensor, storage)
@@ -126,7 +126,7 @@ class PythonScan(Scan):
 
 def _gradient(tensor: Any) -> Any:
     try:
-        # torch warns of the gradient of any other tensor
+        # for any other tensor torch warns
         if _base.is_leaf.__get__(tensor) or _base.retains_grad.__get__(tensor):
             return _base.grad.__get__(tensor)
     except Exception:
@@ -144,12 +144,12 @@ def _storage(tensor: Any) -> Any:
 def _address(tensor: Any, storage: Any) -> int:
     try:
         if torch._C._is_cow_tensor(tensor):
-            # asking the storage itself would make the copy that was put off
+            # storage.data_ptr() would make the deferred copy
             start = _base.storage_offset(tensor) * _base.dtype.__get__(tensor).itemsize
             return max(0, int(_base.const_data_ptr(tensor)) - int(start))
         return int(storage.data_ptr())
     except Exception:
-        # torch refuses for storages that have a size, but no memory
+        # the storage has a size, but no memory
         return 0
 
 
