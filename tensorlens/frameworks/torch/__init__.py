@@ -1,4 +1,4 @@
-"""torch: what of it counts, names and records memory."""
+"""The adapter of torch: counts, names and records memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorlens.lazy import attach
 
 
 class Adapter(base.Adapter):
-    """Answers of torch.
+    """The adapter of torch.
 
     Raises:
         UsageError: this torch is too old.

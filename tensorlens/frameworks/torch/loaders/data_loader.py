@@ -1,9 +1,9 @@
 """The input queue of torch's DataLoader.
 
-The rule is of ``_MultiProcessingDataLoaderIter`` (torch/utils/data/dataloader.py, torch 2.13): an
-iterator asks for ``prefetch_factor x num_workers`` batches when it begins (``_reset``) and for one
-more with each that it gives (``_process_data``), so that it never has more than that many asked
-for and not given. They are made as fast as workers can, whether or not the loop takes any.
+As in ``_MultiProcessingDataLoaderIter`` (torch/utils/data/dataloader.py, torch 2.13): an iterator
+requests ``prefetch_factor x num_workers`` batches at its start (``_reset``) and one more with each
+that it returns (``_process_data``), so never more than that are outstanding. Workers make them as
+fast as they can, whether the loop takes any or not.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _SOURCE = "torch/utils/data/dataloader.py, _MultiProcessingDataLoaderIter"
 _STATE = frozenset(("_task_info", "_workers", "_index_queues", "_worker_result_queue"))
 _ITERABLE = 1
 """``_DatasetKind.Iterable``."""
-_MAX_LOOKS = 8
-"""Looks at counts and shared memory until two agree."""
+_MAX_READINGS = 8
+"""Maximum number of readings of counts and shared memory, until two agree."""
 
 
 def is_loader(item: Any) -> bool:
-    """Tell whether it is a DataLoader."""
+    """Return whether an object is a DataLoader."""
     return issubclass(type(item), imported(_MODULE, "DataLoader"))
 
 
 def is_iterator(item: Any) -> bool:
-    """Tell whether it is an iterator over a DataLoader, of torch's or made like one of these."""
+    """Return whether an object is an iterator over a DataLoader, torch's own or one like it."""
     if issubclass(type(item), imported(_MODULE, "_BaseDataLoaderIter")):
         return True
     return content_of(item).keys() >= _STATE
 
 
 def iterators_of(loader: Any) -> list[Any]:
-    """Return the iterators over a loader that are alive.
+    """Return the live iterators over a loader.
 
-    A loader refers only to one with persistent workers; others are known by their dataset,
-    sampler and number of workers.
+    A loader refers only to one with persistent workers; others are identified by their dataset,
+    sampler, number of workers and collate function.
     """
     given = content_of(loader)
     kept = given.get("_iterator")
@@ -67,7 +67,7 @@ def iterators_of(loader: Any) -> list[Any]:
 
 
 def look_at_loader(loader: Any, example: Any) -> Queue:
-    """Return what the iterators over a DataLoader hold now, and what one can hold."""
+    """Return what the iterators over a DataLoader hold now and at most."""
     given = content_of(loader)
     workers, prefetch = number(given, "num_workers"), number(given, "prefetch_factor")
     running = [item for item in iterators_of(loader) if _is_open(item)]
@@ -75,7 +75,7 @@ def look_at_loader(loader: Any, example: Any) -> Queue:
     if len(found) == 1:
         _, _, settings = found[0].name.partition(", ")
         return replace(found[0], name=f"{class_name(loader)}, {settings}")
-    queue = _nothing(class_name(loader), workers, prefetch, example)
+    queue = _empty_queue(class_name(loader), workers, prefetch, example)
     if not found:
         note = "no iterator over it is alive: nothing is held until a loop begins"
         return replace(queue, notes=(f"{note}, and no worker runs" if workers else note,))
@@ -83,12 +83,12 @@ def look_at_loader(loader: Any, example: Any) -> Queue:
 
 
 def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
-    """Return what an iterator over a DataLoader holds; nothing is taken from it."""
+    """Return what an iterator over a DataLoader holds, without taking a batch."""
     given = content_of(iterator)
     workers, prefetch = number(given, "_num_workers"), number(given, "_prefetch_factor")
     if given.keys() >= _STATE and _is_open(iterator):
         return _QueueView(iterator, workers, prefetch, example).queue()
-    queue = _nothing(class_name(iterator), workers, prefetch, example)
+    queue = _empty_queue(class_name(iterator), workers, prefetch, example)
     if workers and not _is_open(iterator):
         note = "it has come to its end, and its workers with it; persistent_workers=True keeps them"
         return replace(queue, max_batches=0, max_nbytes=0, notes=(note,))
@@ -96,7 +96,7 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
 
 
 def parts_of(iterator: Any) -> tuple[QueuePart, ...]:
-    """Return where batches of an iterator wait, without a look at its workers' memory."""
+    """Return the parts of an iterator's queue, without reading its workers' memory."""
     given = content_of(iterator)
     if not given.keys() >= _STATE or not _is_open(iterator):
         return ()
@@ -109,29 +109,29 @@ def _is_open(iterator: Any) -> bool:
 
 
 def number(content: Mapping[str, Any], name: str) -> int:
-    """Return an attribute that is a whole number; 0 where it is none."""
+    """Return an attribute that is a whole number, else 0."""
     value = content.get(name)
     return value if type(value) is int else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Tasks at one moment."""
+    """Number of tasks in each state, at one moment."""
 
     out_of_order: int
-    """Received out of order, and not given so far."""
+    """Received before an earlier one, and not returned yet."""
     asked: int
-    """Not received, of workers that go on."""
+    """Requested from workers that go on, and not received."""
     results: int | None
-    """In the pipe from the workers and on the way into it."""
+    """In the pipe from the workers, or on the way into it."""
     pinned: int
-    """Received by the thread that pins, and not by the loop."""
+    """Received by the pinning thread, and not by the loop."""
     waiting: int | None
-    """Asked for, and not taken by a worker."""
+    """Requested, and not taken by a worker."""
 
 
 def _items(value: Any) -> list[Any]:
-    """Return what a plain list or tuple holds, and nothing of anything else."""
+    """Return the items of a plain list or tuple; empty for other objects."""
     return list(value) if type(value) in (list, tuple) else []
 
 
@@ -140,12 +140,12 @@ def _length(queue: Any) -> int | None:
     try:
         return None if size is None else max(0, int(size()))
     except Exception:
-        # macOS counts no semaphores, and a closed queue nothing
+        # macOS does not count semaphores; the queue may be closed
         return None
 
 
 class _QueueView:
-    """One look at an iterator with workers."""
+    """State of an iterator with workers, read when this is created."""
 
     def __init__(self, iterator: Any, workers: int, prefetch: int, example: Any) -> None:
         self._content = content_of(iterator)
@@ -158,7 +158,7 @@ class _QueueView:
         self._pids = [pid for pid in map(_pid, self._processes) if pid]
         self._counts, self._shared = self._settled()
         self._out_of_order, self._pinned = self._batches_out_of_order(), self._pinned_batches()
-        self._results = self._batches()
+        self._results = self._batch_count()
         self._one = self._batch_bytes(example)
 
     def queue(self) -> Queue:
@@ -169,12 +169,12 @@ class _QueueView:
         nbytes = total(part.nbytes for part in parts)
         missing = {}
         if batches is None:
-            missing["batches"] = _UNCOUNTED
+            missing["batches"] = _NO_COUNT
         if nbytes is None:
-            missing["nbytes"] = _UNSEEN
+            missing["nbytes"] = _NO_BATCH
         if one is None:
-            missing["max_nbytes"] = missing["batch_nbytes"] = _UNSEEN
-        # first the memory: to look at the dataset copies pages
+            missing["max_nbytes"] = missing["batch_nbytes"] = _NO_BATCH
+        # memory first: reading the dataset copies pages
         method = _start_method(self._processes)
         memory = workers_of(self._pids, method)
         is_copied = any(worker.copied for worker in memory)
@@ -200,12 +200,12 @@ class _QueueView:
         )
 
     def _settled(self) -> tuple[_Counts, int | None]:
-        """Return counts and bytes in shared memory, from two looks that are the same if possible.
+        """Return counts and bytes in shared memory, read until two readings agree if possible.
 
-        A worker announces a result before another of its threads moves it into shared memory.
+        A worker counts a result before another of its threads moves it into shared memory.
         """
         before = self._count(), shared_in_flight(self._pids)
-        for _ in range(_MAX_LOOKS):
+        for _ in range(_MAX_READINGS):
             now = self._count(), shared_in_flight(self._pids)
             if now == before:
                 return now
@@ -240,8 +240,8 @@ class _QueueView:
                 return [item[1] for item in tuple(waiting)]
         return []
 
-    def _batches(self) -> int | None:
-        """Return how many of the results are batches."""
+    def _batch_count(self) -> int | None:
+        """Return the number of results that are batches."""
         results = self._counts.results
         if results is None:
             return None
@@ -267,7 +267,7 @@ class _QueueView:
         return max(filter(None, sizes), default=None)
 
     def _result_bytes(self) -> int | None:
-        """Return the bytes of the results: those in shared memory, or as many batches as wait."""
+        """Return the bytes of the results: in shared memory, else by the size of a batch."""
         if self._shared or not self._results:
             return self._shared if self._results is None else self._shared or 0
         return None if self._one is None else self._one * self._results
@@ -304,16 +304,16 @@ class _QueueView:
     ) -> QueuePart:
         limit = max(0, self._limit - less)
         most = None if self._one is None else limit * self._one
-        missing = "" if nbytes is not None else _UNSEEN
+        missing = "" if nbytes is not None else _NO_BATCH
         return QueuePart(name, where, count, "batch", nbytes, limit, most, rule, missing=missing)
 
 
-_UNSEEN = "no batch to measure: pass one, inputs(loader, batch=batch)"
-_UNMADE = (
+_NO_BATCH = "no batch to measure: pass one, inputs(loader, batch=batch)"
+_NO_BATCH_YET = (
     "no batch is made yet, and making one runs the dataset's code: call"
     " inputs(loader, batch=next(iter(loader)))"
 )
-_UNCOUNTED = "this system does not tell how much is in a queue between processes"
+_NO_COUNT = "this system does not tell how much is in a queue between processes"
 
 
 def _rule(workers: int, prefetch: int) -> str:
@@ -325,21 +325,21 @@ def _rule(workers: int, prefetch: int) -> str:
     )
 
 
-def _nothing(name: str, workers: int, prefetch: int, example: Any) -> Queue:
+def _empty_queue(name: str, workers: int, prefetch: int, example: Any) -> Queue:
     one = None if example is None else batch_bytes(example)
     title, rule = named(name, workers, prefetch), _rule(workers, prefetch)
-    return bounded_queue(title, "torch", workers * prefetch, one, rule, no_size=_UNMADE)
+    return bounded_queue(title, "torch", workers * prefetch, one, rule, no_size=_NO_BATCH_YET)
 
 
 def named(name: str, workers: int, prefetch: int) -> str:
-    """Return what a loader is called: ``DataLoader, 2 workers x prefetch 2``."""
+    """Return the title of a loader: ``DataLoader, 2 workers x prefetch 2``."""
     if not workers:
         return f"{name}, no workers"
     return f"{name}, {workers} {'worker' if workers == 1 else 'workers'} x prefetch {prefetch}"
 
 
 def _pid(process: Any) -> int | None:
-    # not is_alive(), which waits for one that has died and so takes its exit from others
+    # not is_alive(), which reaps a process that has died: others may wait for it
     pid = getattr(content_of(process).get("_popen"), "pid", None)
     return pid if type(pid) is int else None
 

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SHARED = re.compile(r"/(?:dev/shm/)?torch_(\d+)_\d+_\d+(?: \(deleted\))?$")
-"""How torch names shared memory: by the process that made it (c10's StorageUtils.cpp,
-``NewProcessWideShmHandle``)."""
+"""torch's names of shared memory, with the process that made it: ``NewProcessWideShmHandle`` of
+c10's StorageUtils.cpp."""
 _SHM = Path("/dev/shm")
 
 
 def shared_in_flight(pids: Sequence[int]) -> int | None:
-    """Return the bytes of shared memory that workers made and this process has not received.
+    """Return the bytes of shared memory from workers that this process has not received.
 
-    torch's workers hold the descriptor of each until it is received (``reduce_storage`` of
+    A worker keeps the descriptor of each until it is received (``reduce_storage`` of
     torch/multiprocessing/reductions.py); with the sharing strategy ``file_system`` there is a file
-    instead. None where this system does not tell.
+    instead. None if this system does not tell.
     """
     own = {str(pid) for pid in pids}
     try:

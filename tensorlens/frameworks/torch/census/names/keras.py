@@ -1,7 +1,7 @@
-"""Names of Keras's layers and optimizers where torch is its backend.
+"""Names of Keras's layers and optimizers with torch as the backend.
 
-Its layers are modules, which hold all their weights again in ``_torch_params``: those names say
-less than the paths that Keras gives.
+A layer is a module that holds all its weights again in ``_torch_params``; Keras's own paths are
+better names.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tensorlens.roles import Role
 
 
 def is_in_use() -> bool:
-    """Tell whether Keras has been imported, with torch as its backend."""
+    """Return whether Keras was imported, with torch as its backend."""
     return issubclass(kinds.layer(), torch.nn.Module)
 
 
 class KerasOwners:
-    """Names from Keras's objects, before any others."""
+    """Names from Keras's objects; they come before all others."""
 
     def __init__(self, naming: Naming, modules: ModulePaths) -> None:
         self._naming, self._modules = naming, modules
@@ -38,9 +38,9 @@ class KerasOwners:
             naming.names, self._add_value, lambda variable: self._layers.named.get(id(variable))
         )
         self.of_weights: dict[int, tuple[str, ...]] = {}
-        """Address of a weight to the parts of the path of its layer."""
+        """Address of a weight to the parts of its layer's path."""
         self.values: set[int] = set()
-        """Addresses of the tensors that are values of variables."""
+        """Addresses of the variables' values."""
 
     @property
     def anchors(self) -> dict[int, int]:
@@ -48,30 +48,30 @@ class KerasOwners:
         return self._optimizers.anchors
 
     def add_roots(self, roots: Sequence[CensusRoot]) -> list[CensusRoot]:
-        """Name what given models hold, and layers in modules of torch; return the other roots."""
+        """Name what Keras's models, and layers in torch's modules, hold; return the other roots."""
         self._roots = [root for root in roots if _is_keras(root.item)]
         others = [root for root in roots if not _is_keras(root.item)]
         for root in self._roots:
-            self._note(layers_of(root.item))
+            self._note_layers(layers_of(root.item))
         self._layers.add_roots(self._roots)
-        for layer in _inside([root.item for root in others]):
+        for layer in _layers_in([root.item for root in others]):
             layers = [*layers_of(layer)]
-            self._note(layers)
+            self._note_layers(layers)
             self._layers.add_layers(layers)
         return others
 
     def add_found(self, objects: list[Any]) -> None:
-        """Name what all other layers and optimizers of the heap hold, and variables of nobody."""
+        """Name what the heap's other layers and optimizers hold, and then free variables."""
         found = select(objects, (kinds.layer(), kinds.optimizer(), kinds.variable()))
         layers, optimizers, variables = map(first_seen.ordered, found[:3])
-        self._note(layers)
+        self._note_layers(layers)
         self._layers.add_layers(layers)
         self._optimizers.add_all(optimizers, self._roots)
         slots = self._optimizers.named
         self._layers.add_variables(each for each in variables if id(each) not in slots)
 
     def without_keras(self, modules: Iterable[Any]) -> list[Any]:
-        """Return the modules that are neither layers nor hold the weights of one."""
+        """Return the modules that are neither layers nor their ``_torch_params``."""
         modules = list(modules)
         layers = [each for each in modules if is_layer(each)]
         of_keras = {id(each) for each in layers}
@@ -83,8 +83,8 @@ class KerasOwners:
         )
         return [each for each in modules if id(each) not in of_keras]
 
-    def _note(self, layers: Iterable[Any]) -> None:
-        """Give layers their paths, and what modules of torch they wrap names below them."""
+    def _note_layers(self, layers: Iterable[Any]) -> None:
+        """Note the paths of layers, and name what the torch modules in them hold."""
         for layer in layers:
             if id(layer) in self._modules.paths:
                 continue
@@ -106,7 +106,7 @@ class KerasOwners:
 
 
 def is_layer(item: Any) -> bool:
-    """Tell whether an object is a layer or a model of Keras."""
+    """Return whether an object is a layer or a model of Keras."""
     return issubclass(type(item), kinds.layer())
 
 
@@ -114,8 +114,8 @@ def _is_keras(item: Any) -> bool:
     return is_layer(item) or issubclass(type(item), kinds.optimizer())
 
 
-def _inside(items: Iterable[Any]) -> Iterator[Any]:
-    """Give the layers that modules of torch hold."""
+def _layers_in(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield the layers that modules of torch hold."""
     waiting, seen = list(items), set()
     while waiting:
         item = waiting.pop()
@@ -128,13 +128,13 @@ def _inside(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """Return ``("sequential", "/dense")``, which :func:`joined` makes ``sequential/dense``."""
+    """Split ``sequential/dense`` into ``("sequential", "/dense")``, for :func:`joined`."""
     first, *others = path.split("/")
     return (first, *(f"/{part}" for part in others))
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Return the path whose parts these are; those of torch's modules are joined by dots."""
+    """Join the parts of a path; those of torch's modules with dots."""
     return "".join(
         chain(parts[:1], (part if part.startswith("/") else f".{part}" for part in parts[1:]))
     )

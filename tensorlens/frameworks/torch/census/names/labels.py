@@ -1,4 +1,4 @@
-"""Names of what autograd's nodes saved and made, with the module that each node was made in."""
+"""Names of tensors that autograd's nodes saved or made, with the module of each node."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def _backward_classes(*names: str) -> frozenset[str]:
 _WHOLE = _backward_classes("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand")
 _TRANSPARENT = _WHOLE | _backward_classes("ToCopy")
 """Nodes between a parameter and its use: a linear layer's transpose, autocast's copy."""
-_MOST_TRANSPARENT = 3
-"""So many of them in a row are looked through."""
+_MAX_TRANSPARENT = 3
+"""Maximum number of them in a row."""
 _PARTING = _backward_classes(
     *("Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Select", "Slice", "AsStrided")
 )
-"""Nodes whose result is a part of a tensor, in the same storage."""
+"""Nodes whose result is a part of their input, in the same storage."""
 _VIEWS = _PARTING | _WHOLE | _backward_classes("UnsafeView", "Squeeze")
 
 
 def path_of_user(users: Users, address: int, node: Any) -> Path:
     """Return the path of the module in which a node uses the parameter at an address.
 
-    Of several that have it, as tied weights, an embedding looks rows up and any other does not; of
-    several of one kind nothing more is known than the module that all of them are in.
+    If several have it (tied weights), a node that looks rows up belongs to an embedding, any other
+    to the rest. Of several that are left it is the innermost module that contains them all.
     """
     looks_up = type(node).__name__.startswith("Embedding")
     alike = [path for path, is_embedding in users[address] if is_embedding == looks_up]
@@ -52,12 +52,11 @@ def path_of_user(users: Users, address: int, node: Any) -> Path:
 class Labels:
     """Names for what autograd holds: ``layer.0.mlp: GeluBackward0.self``.
 
-    The module that a node was made in is known as far as its neighbours tell. A node that uses a
-    parameter belongs to the module that has it: one that leads to the leaf of the parameter, or
-    that saved it, as it does of a frozen one. Any other was made between the one before it and the
-    one after it in the order of the forward pass that they are connected by: in the innermost
-    module that has both. Of what comes before the first and after the last of them, such as the
-    loss, nothing is known.
+    The module of a node is inferred. A node that uses a parameter belongs to the module of the
+    parameter: it leads to the parameter's leaf, or saved it (a frozen one). Any other node lies
+    between two of these in the order of the forward pass, and belongs to the innermost module
+    that contains both. Nodes before the first and after the last of them, such as the loss, have
+    no known module.
     """
 
     def __init__(
@@ -71,11 +70,11 @@ class Labels:
         """Infer the modules of a graph's nodes.
 
         Args:
-            graph: whose nodes.
-            users: the modules that have parameters.
-            savers: node that saved a parameter, which may be frozen, to the path of its module.
-            home: the class of the one model there is, or empty.
-            path_of: gives a module's path, or None.
+            graph: the nodes.
+            users: modules by the address of a parameter.
+            savers: node that saved a parameter to the path of the parameter's module.
+            home: class of the only model, or empty.
+            path_of: returns a module's path, or None.
         """
         self._paths: dict[Any, Path] = {}
         self._users, self._home, self._path_of = users, home, path_of
@@ -87,11 +86,11 @@ class Labels:
             own = {
                 node: path
                 for node in order
-                if (path := self._own(node, leaves, savers)) is not None
+                if (path := self._path_by_parameters(node, leaves, savers)) is not None
             }
-            self._between(order, own)
+            self._infer_between(order, own)
 
-    def _between(self, order: list[Any], own: dict[Any, Path]) -> None:
+    def _infer_between(self, order: list[Any], own: dict[Any, Path]) -> None:
         following: Path | None = None
         after: dict[Any, Path | None] = {}
         for node in reversed(order):
@@ -106,22 +105,24 @@ class Labels:
             elif before is not None and behind is not None:
                 self._paths[node] = _path_between(before, behind)
 
-    def _own(self, node: Any, leaves: Mapping[Any, int], savers: Mapping[Any, Path]) -> Path | None:
-        """Return the innermost module that has all parameters that the node uses, else None."""
+    def _path_by_parameters(
+        self, node: Any, leaves: Mapping[Any, int], savers: Mapping[Any, Path]
+    ) -> Path | None:
+        """Return the innermost module that has all parameters of the node, None if it has none."""
         own = savers.get(node)
         for below, _ in node.next_functions:
-            for _ in range(_MOST_TRANSPARENT):
+            for _ in range(_MAX_TRANSPARENT):
                 if type(below).__name__ not in _TRANSPARENT:
                     break
                 below = below.next_functions[0][0]
             if below is not None and below in leaves:
-                # a compiled function uses those of many modules
+                # a compiled function uses parameters of many modules
                 path = path_of_user(self._users, leaves[below], node)
                 own = path if own is None else common_path(own, path)
         return own
 
     def module(self, *nodes: Any) -> str | None:
-        """Return the path of the innermost module that nodes were made in, or None."""
+        """Return the path of the innermost module that contains nodes, or None."""
         paths = [path for node in nodes if (path := self._paths.get(node)) is not None]
         if not paths:
             return None
@@ -129,9 +130,9 @@ class Labels:
         return joined(common) or self._home or None
 
     def node_of_storage(self, several: Sequence[Saved]) -> Any:
-        """Return the node whose result a storage is that nodes saved parts of, else None.
+        """Return the node that made a storage of which others saved parts, or None.
 
-        The query, the key and the value of an attention may be parts of one projection's result.
+        An attention's query, key and value may be parts of one projection's result.
         """
         if any(saved.is_result() or saved.region is not None for saved in several):
             return None
@@ -140,24 +141,24 @@ class Labels:
         return common.pop() if len(common) == 1 else None
 
     def made_by(self, node: Any, argument: str = "") -> str:
-        """Return the name of what a node computed, or of one of its arguments, as ``.self``."""
-        return _within(self.module(node), f"{type(node).__name__}{argument}")
+        """Return the name of a node's result, or with ``.self`` of that argument."""
+        return _labelled(self.module(node), f"{type(node).__name__}{argument}")
 
     def saved_name(self, saved: Saved) -> str:
-        """Return the name of what a node saved."""
+        """Return the name of a saved tensor."""
         region = saved.region
         if region is None:
             return self.made_by(saved.node, f".{saved.argument}")
         path = None if region.module is None else self._path_of(region.module)
-        return _within(path or self.module(*region.nodes), saved.argument)
+        return _labelled(path or self.module(*region.nodes), saved.argument)
 
 
-def _within(path: str | None, text: str) -> str:
+def _labelled(path: str | None, text: str) -> str:
     return text if path is None else f"{path}: {text}"
 
 
 def _bases(node: Any) -> set[Any]:
-    """Return the nodes whose results a node uses a part of."""
+    """Return the nodes of whose results a node uses parts."""
     found = set()
     for below in nodes_below(node):
         is_part = False
@@ -170,11 +171,10 @@ def _bases(node: Any) -> set[Any]:
 
 
 def _path_between(before: Path, after: Path) -> Path:
-    """Return the path of what was made between two modules.
+    """Return the path for a node between the nodes of two modules.
 
-    Between ``h.0.fc`` and ``h.1.fc`` it is ``h.0``: what a layer ends with is kept more often than
-    what one begins with. Between the modules 0 and 2 of a ``Sequential`` it is 1, between 0 and 4
-    some of ``1-3``.
+    Between ``h.0.fc`` and ``h.1.fc`` it is ``h.0``, as the end of a layer is saved more often than
+    the beginning. Between 0 and 2 of a ``Sequential`` it is 1, between 0 and 4 ``1-3``.
     """
     common = common_path(before, after)
     length = len(common)
@@ -184,6 +184,6 @@ def _path_between(before: Path, after: Path) -> Path:
     first, last = map(int, numbers)
     if last - first < 2:
         return (*common, numbers[0]) if first < last else common
-    # a module that has parameters itself is no part of what it stands beside
+    # without the two modules themselves, if they have the parameters
     first, last = first + (len(before) == length + 1), last - (len(after) == length + 1)
     return *common, f"{first}" if first == last else f"{first}-{last}"

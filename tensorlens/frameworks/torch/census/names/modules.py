@@ -1,7 +1,7 @@
-"""Names of what modules hold: parameters and buffers by their path.
+"""Names of parameters and buffers: the paths of their modules.
 
-Nothing of the modules is run: not ``named_parameters``, which may be overridden, nor attribute
-access, which ``nn.Module`` answers itself.
+Runs no code of the modules: neither ``named_parameters()``, which may be overridden, nor attribute
+access, which ``nn.Module`` implements itself.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tensorlens.heap.attributes import class_name
 from tensorlens.roles import Role
 
 _MAX_PATHS = 100_000
-"""Modules that contain each other many times over have more paths than anyone would read."""
+"""Modules that contain each other many times have more paths than anyone would read."""
 _LEAVE = -1
-"""Stands for a node: everything below the module has been walked."""
+"""In place of a node: everything below the module was walked."""
 
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""Attributes by which torch.compile, FSDP and checkpoint wrappers hold their module."""
+"""Attributes of the wrapped module in wrappers of torch.compile, FSDP and checkpointing."""
 
 _REGISTRIES: tuple[tuple[str, Role], ...] = (("_parameters", "parameter"), ("_buffers", "buffer"))
 
 
 class ModulePaths:
-    """The modules seen so far, and the path of each."""
+    """The modules walked so far, and their paths."""
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
@@ -45,20 +45,19 @@ class ModulePaths:
     ) -> None:
         """Name the tensors of modules and their submodules, below the node of each root.
 
-        A module that contains itself is not entered again on its own path. One that is met again on
-        another path is: what it holds has a name by each. With ``keeps_second`` both names are
-        kept: tied weights within the user's models.
+        A module within itself is not entered again. A module with several paths is: its tensors
+        have a name by each, which ``keeps_second`` keeps: tied weights within the user's models.
         """
         for root, prefix in zip(roots, prefixes, strict=True):
             self._walk(root, prefix, keeps_second)
 
     def note(self, module: Any, node: int) -> None:
-        """Give a module a path, without naming what it holds."""
+        """Note the path of a module, without naming what it holds."""
         self.modules.append(module)
         self.paths.setdefault(id(module), node)
 
     def users(self) -> Mapping[int, Sequence[Any]]:
-        """Return the modules that have each tensor, by its address, in the order of the walk."""
+        """Map a tensor's address to the modules that have it, in the order of the walk."""
         found: dict[int, dict[int, Any]] = {}
         for module, tensor in self._held:
             found.setdefault(id(tensor), {}).setdefault(id(module), module)
@@ -68,7 +67,7 @@ class ModulePaths:
         attribute, add = self._naming.names.attribute, self._naming.add
         limit = len(self.modules) + _MAX_PATHS
         inside: set[int] = set()
-        # depth first, as named_parameters() goes: of tied weights the same name comes first
+        # depth first, as named_parameters(): tied weights get the same name first
         waiting = [(root, prefix)]
         while waiting:
             module, node = waiting.pop()
@@ -105,13 +104,13 @@ def outermost(modules: Sequence[Any]) -> list[Any]:
 
 
 def instance_dict(item: Any) -> dict[str, Any] | None:
-    """Return an object's own ``__dict__``, without asking the object; None if it has none."""
+    """Return an object's ``__dict__`` without running its code; None if it has none."""
     content = attributes.dict_of(item)
     return content if issubclass(type(content), dict) else None
 
 
 def model_name(module: Any) -> str:
-    """Return the name of a module's class, of a wrapper's that of the module it stands for."""
+    """Return the class of a module, or of the module that a wrapper holds."""
     for name in _WRAPPED:
         registry: Any = dict.get(instance_dict(module) or {}, "_modules")
         if issubclass(type(registry), dict):

@@ -1,7 +1,7 @@
-"""Gives every row its one best name, and its role.
+"""The best name of each row, and its role.
 
 In this order: its path in a model or an optimizer; the variable, attribute or container that
-holds it; what autograd saved it for; the operator or the line that made it.
+holds it; the node that saved it; the operator or the line that made it.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ _ACTIVATION, _INPUT = ROLES.index("activation"), ROLES.index("input")
 _OTHER = ROLES.index("other")
 
 _OF_CHECKPOINT = "closure of _checkpoint"
-_MOST_SAVERS = 3
-"""A tensor that many nodes saved is held by the first few and ``... more``."""
+_MAX_SAVERS = 3
+"""Number of nodes in ``held_by``, which ends with ``... more`` if others saved the tensor too."""
 
 
 class NamedRows:
-    """The names, roles, holders and notes of the rows of ``found.scan``."""
+    """Names, roles, holders and notes of the rows of ``found.scan``."""
 
     def __init__(self, found: FoundTensors, owners: Owners, heap: Heap) -> None:
         """Name every row.
 
         Args:
             found: the rows.
-            owners: the names that models and optimizers gave.
-            heap: is asked for whatever else holds a tensor.
+            owners: names from models and optimizers.
+            heap: where other holders are searched.
         """
         total = len(found.scan.nbytes)
         self.names: Names = owners.naming.names
         self.node = array("i", [-1]) * total
-        """Row to its name; -1 for rows that stand for nothing of their own."""
+        """Row to the node of its name; -1 for rows that are left out."""
         self.role = array("b", [_OTHER]) * total
         self.module: dict[int, int] = {}
         self.more: dict[int, tuple[int, ...]] = {}
-        """Row to all its names, for tied weights."""
+        """Row to all its names: tied weights."""
         self.held_by: dict[int, str] = {}
         self.notes: dict[int, str] = {}
         self.of_graph: set[int] = set()
-        """Rows that are named by what autograd does with them."""
+        """Rows that are named after nodes of autograd."""
         self._found = found
         self._owners = owners
         self._links = list(_links(found))
         self._paths: dict[str, int] = {}
         self._loose: set[int] = set()
-        """Roots of the names of objects that no variable leads to."""
+        """Roots of the names of objects that no variable holds."""
         self._dependants = {row for row, _, _, _ in self._links}
-        self._apply_given()
+        self._apply_paths()
         self._apply_roles()
         self._name_dependants()
-        self._ask_holders(heap)
+        self._name_by_holders(heap)
         self._name_dependants()
-        self._ask_graph()
+        self._name_by_graph()
         self._name_dependants()
 
-    def _apply_given(self) -> None:
+    def _apply_paths(self) -> None:
         naming, nodes, roles = self._owners.naming, self.node, self.role
         columns = self._found.given_rows, naming.nodes, naming.roles, naming.keeps_second
         for row, node, role, keeps_second in zip(*columns, strict=True):
@@ -85,8 +85,8 @@ class NamedRows:
             if self.role[row] == _OTHER:
                 self.role[row] = _ACTIVATION
 
-    def _ask_holders(self, heap: Heap) -> None:
-        """Name what is left by the variable, attribute or container that holds it."""
+    def _name_by_holders(self, heap: Heap) -> None:
+        """Name the other rows after the variable, attribute or container that holds them."""
         address = self._found.scan.object
         wanted = [row for row, node in enumerate(self.node) if node < 0]
         if self._dependants:
@@ -118,7 +118,7 @@ class NamedRows:
         self._adopt_roles(wanted)
 
     def _adopt_roles(self, rows: Iterable[int]) -> None:
-        """Give what an optimizer holds in an attribute of its own the optimizer's role."""
+        """Set the role of tensors that an optimizer holds in its own attributes."""
         names = self.names
         owners = {names.values[node] for node in self._owners.optimizers.anchors.values()}
         if not owners:
@@ -135,8 +135,8 @@ class NamedRows:
             if belongs[parent]:
                 self.role[row] = _OPTIMIZER
 
-    def _ask_graph(self) -> None:
-        """Note what autograd saved, and name by it the rows that have no other name."""
+    def _name_by_graph(self) -> None:
+        """Note which nodes saved tensors, and name rows without another name after them."""
         found = self._found
         if not found.saved_of_storage and not found.makers:
             return
@@ -144,8 +144,8 @@ class NamedRows:
         owners = self._owners
         label = Labels(found.graph, users, self._savers(users), owners.home, owners.path_of)
         for first, pairs in found.saved_of_storage.items():
-            # what a node computed belongs to it more than to the nodes that use it
-            pairs = sorted(pairs, key=_by_node)
+            # a tensor is named after the node that computed it rather than one that uses it
+            pairs = sorted(pairs, key=_node_order)
             row = self._row_of_storage(first, pairs[0][1])
             if row is not None:
                 self._describe(row, [saved for saved, _ in pairs], label)
@@ -163,7 +163,7 @@ class NamedRows:
                 self._set_module(row, label.module(node))
 
     def _savers(self, users: Users) -> dict[Any, Path]:
-        """Return the nodes that saved a parameter, each with the path of the module using it."""
+        """Map nodes that saved a parameter to the path of the module that uses it."""
         found, addresses = self._found, self._owners.naming.addresses
         owners: dict[int, int] = {}
         for address, row in zip(addresses, found.given_rows, strict=True):
@@ -178,7 +178,7 @@ class NamedRows:
         return savers
 
     def _forget_loose(self) -> None:
-        """Take back names that no variable leads to, where another row of the storage has one."""
+        """Drop names that begin with no variable if another row of the storage has a name."""
         if not self._loose:
             return
         for first, others in self._found.sharing.items():
@@ -189,15 +189,15 @@ class NamedRows:
                     self.node[row] = -1
 
     def standing(self) -> set[int]:
-        """Return the storages, by their first rows, that a named row stands for."""
+        """Return the storages with a named row, as their first rows."""
         first = self._found.scan.first
         return {first[row] for row, node in enumerate(self.node) if node >= 0}
 
     def _row_of_storage(self, first: int, saved: int) -> int | None:
-        """Return the row for a storage that autograd saved; None if it is named after another.
+        """Return the row for a storage that autograd saved; None if it depends on another row.
 
-        Python's own objects of tensors that only C++ holds come and go: they are passed over for
-        the row of what was ``saved`` first.
+        Python objects of tensors that only C++ holds come and go: they are skipped in favour of
+        the row that was ``saved`` first.
         """
         if first >= self._found.in_python:
             return saved
@@ -211,7 +211,7 @@ class NamedRows:
         root = self.names.root(self.node[row])
         if root in self._loose:
             return True
-        # torch's own closure: the checkpoint's region says more
+        # a closure of torch's: the name of the checkpointed region is better
         return self.names[root].startswith(_OF_CHECKPOINT)
 
     def _describe(self, row: int, several: list[Saved], label: Labels) -> None:
@@ -233,9 +233,9 @@ class NamedRows:
         elif self.role[row] == _OTHER:
             self.role[row] = _INPUT
         if texts and self.role[row] in (_ACTIVATION, _INPUT):
-            hidden = len(texts) - _MOST_SAVERS
+            hidden = len(texts) - _MAX_SAVERS
             more = f", {hidden} more" if hidden > 0 else ""
-            self.held_by[row] = ", ".join(texts[:_MOST_SAVERS]) + more
+            self.held_by[row] = ", ".join(texts[:_MAX_SAVERS]) + more
 
     def _set_module(self, row: int, path: str | None) -> None:
         if path is not None:
@@ -244,15 +244,15 @@ class NamedRows:
             self.module[row] = self._paths[path]
 
     def _name_dependants(self) -> None:
-        """Name gradients and parts after what they belong to, where that has a name."""
+        """Name gradients and parts after their owners, if these have names."""
         before = -1
-        # the gradient of a sharded parameter has parts: what it is named after waits, too
+        # repeated, as the gradient of a sharded parameter is an owner of parts itself
         while len(self._links) != before:
             before = len(self._links)
             self._links = [link for link in self._links if not self._name_after(*link)]
 
     def _name_after(self, row: int, owner: int, suffix: str, note: str | None) -> bool:
-        """Name a row after its owner; return whether that is done."""
+        """Name a row after its owner; return whether the row has a name."""
         parent = self.node[owner]
         if self.node[row] >= 0 or parent < 0:
             return self.node[row] >= 0
@@ -264,13 +264,13 @@ class NamedRows:
         return True
 
 
-def _by_node(pair: tuple[Saved, int]) -> tuple[bool, int, str]:
+def _node_order(pair: tuple[Saved, int]) -> tuple[bool, int, str]:
     saved = pair[0]
     return not saved.is_result(), saved.node._sequence_nr(), saved.argument
 
 
 def _links(found: FoundTensors) -> Iterator[tuple[int, int, str, str | None]]:
-    """Give ``(row, row it is named after, what is added to that name, note)``."""
+    """Yield ``(row, row of its owner, suffix of the name, note)``."""
     for owner, parts in found.parts.items():
         for row, part in parts:
             if row >= 0:

@@ -1,4 +1,4 @@
-"""The names and roles that objects are given, and the order in which they were first seen."""
+"""Names and roles of objects, and the order in which objects were first seen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = {role: number for number, role in enumerate(ROLES)}
 
 
 class Naming:
-    """Names given to objects, in order; the first given to an object is its own."""
+    """Names of objects, in the order of addition; an object's first name is its own."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -41,11 +41,11 @@ class Naming:
 
     @property
     def addresses(self) -> array[int]:
-        """The addresses of :attr:`items`."""
+        """Addresses of :attr:`items`."""
         return array("Q", map(id, self.items))
 
     def first_nodes(self) -> Mapping[int, int]:
-        """Return the name that each object was given first, by its address."""
+        """Map an object's address to its first name."""
         if self._looked_up < len(self.items):
             items, nodes = self.items[self._looked_up :], self.nodes[self._looked_up :]
             new = dict(zip(map(id, reversed(items)), reversed(nodes), strict=True))
@@ -55,21 +55,21 @@ class Naming:
 
 
 class FirstSeenOrder:
-    """Remembers the objects it has ordered, without keeping them alive.
+    """An order of objects that lasts; does not keep them alive.
 
-    The collector keeps its objects by generation, so that the order of the heap changes with every
-    collection; names that are numbered by it would change, too.
+    The collector keeps objects by generation, so the order of the heap changes with every
+    collection, and numbers in names would change with it.
     """
 
     def __init__(self) -> None:
-        # by address: a class of the user's may have its own __eq__ and __hash__
+        # by address: a user's class may define __eq__ and __hash__
         self._seen: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._numbers = itertools.count()
 
     def ordered(self, items: Sequence[Any]) -> list[Any]:
-        """Return ``items``, those seen earlier first: none comes before one it came after.
+        """Return ``items`` in the order in which they were first seen.
 
-        Of those that are new the older come first, as far as the collector tells.
+        New ones are ordered by age, as far as the collector tells.
         """
         new = [item for item in items if id(item) not in self._seen]
         for item in _by_age(new):
@@ -88,7 +88,7 @@ def _by_age(items: list[Any]) -> list[Any]:
         return items
     ages = {id(item): 2 for item in items}
     for age in (0, 1):
-        # in one call: a tuple that another thread is making must not be held when that goes on
+        # in one call: a tuple that another thread is filling must not be referenced meanwhile
         young = set(map(id, itertools.chain.from_iterable(map(gc.get_objects, (age,)))))
         ages.update(dict.fromkeys(young & ages.keys(), age))
     return sorted(items, key=lambda item: -ages[id(item)])

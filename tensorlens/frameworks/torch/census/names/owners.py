@@ -1,6 +1,6 @@
-"""Names what models and optimizers hold, those given and those found in the heap.
+"""Names of what models and optimizers hold, both given and found in the heap.
 
-An optimizer's state is read as the plain dicts it is made of; no method of it is run.
+An optimizer's state is read as plain dicts, without calling its methods.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, DistinctTexts, Names
 
 _MAX_DEPTH = 16
-"""Containers in an optimizer's state that are looked into."""
-_NOTHING = (int, float, bool, str, type(None))
+"""Maximum depth of containers in an optimizer's state."""
+_PLAIN_TYPES = (int, float, bool, str, type(None))
 _EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-_OF_METHOD = re.compile(r"closure of .*: self")
-"""A function in a method, as a hook that a library registers."""
-_ITSELF = re.compile(r".*\(\): self")
-"""A module in a method of its own that runs."""
+_OF_CLOSURE_IN_METHOD = re.compile(r"closure of .*: self")
+"""A closure in a method, such as a hook that a library registers."""
+_OF_OWN_METHOD = re.compile(r".*\(\): self")
+"""``self`` of a module's running method."""
 _OF_FUNCTION = re.compile(r"closure of .*?: |.*?\(\): ")
 
 
 def without_function(name: str) -> str:
-    """Return what follows the function in a variable's name: ``net.fc`` of ``main(): net.fc``."""
+    """Return a variable's name without its function: ``net.fc`` of ``main(): net.fc``."""
     function = _OF_FUNCTION.match(name)
     return name[function.end() :] if function else name
 
 
 class Owners:
-    """The names that models, optimizers and other roots give."""
+    """Names from models, optimizers and other roots."""
 
     def __init__(self, roots: Sequence[CensusRoot]) -> None:
         self.naming = Naming(Names())
         self.modules = ModulePaths(self.naming)
         self.optimizers = OptimizerNaming(self.naming)
         self.places: dict[int, str] = {}
-        """Address of any other root to the name that its content goes on from."""
+        """Address of any other root to its name, which the names of its content begin with."""
         self.home = ""
-        """The class of the model, where there is one whose paths begin with nothing."""
+        """Class of the only model, whose paths have no prefix; else empty."""
         self.nameless: list[tuple[Any, int]] = []
-        """Modules found in the heap with the node that stands for their name."""
+        """Modules found in the heap, each with the node of its name, which is open."""
         self._optimizers: list[CensusRoot] = []
-        """Those given; they wait, as they speak of parameters by the names that modules gave."""
+        """Given optimizers; they are named after all modules, as they use parameters' names."""
         self.keras = KerasOwners(self.naming, self.modules) if is_in_use() else None
         if self.keras is not None:
             roots = self.keras.add_roots(roots)
@@ -88,7 +88,7 @@ class Owners:
         first = len(self.naming.keeps_second)
         self.modules.add([root.item for root in roots], nodes)
         if self.keras is not None:
-            # a module of torch has a second name for the weights of layers in it
+            # in a module of torch, the weights of layers have a second name
             for index in range(first, len(self.naming.keeps_second)):
                 if id(self.naming.items[index]) in self.keras.values:
                     self.naming.keeps_second[index] = False
@@ -100,7 +100,7 @@ class Owners:
             self.optimizers.anchors.update(self.keras.anchors)
 
     def add_found(self, modules: Sequence[Any], optimizers: Sequence[Any]) -> None:
-        """Name what the heap's other modules hold, and what all optimizers hold."""
+        """Name what the heap's other modules, and all optimizers, hold."""
         known, names = self.modules.paths, self.naming.names
         if self.keras is not None:
             modules = self.keras.without_keras(modules)
@@ -123,12 +123,12 @@ class Owners:
             self.naming.add(bucket, node, "gradient", keeps_second=False)
 
     def settle(self, node: int, found: int) -> None:
-        """Give a module of :attr:`nameless` its name, and what optimizers say of it likewise.
+        """Name a module of :attr:`nameless` after the variable that holds it.
 
-        Of a variable's name they say what follows the function: ``SGD.net.weight`` of
-        ``main(): net.weight``. Where only a library's variable leads to the module, the ``self`` of
-        a closure or of its own method, or attributes that are private, the name of its class says
-        more; it stays, unless others are called so.
+        Names of optimizer state leave the function out: ``SGD.net.weight`` for
+        ``main(): net.weight``. The class remains the name if it is unique and the variable says
+        less: a library's variable, ``self`` of a closure or of the module's own method, or a path
+        of private attributes.
         """
         names = self.naming.names
         if self._says_little(found) and self._classes[names[node]] == 1:
@@ -143,7 +143,7 @@ class Owners:
         function = _OF_FUNCTION.match(begin)
         if function is not None and function.group() in self._library_functions:
             return True
-        if _OF_METHOD.fullmatch(begin) or _ITSELF.fullmatch(names[found]):
+        if _OF_CLOSURE_IN_METHOD.fullmatch(begin) or _OF_OWN_METHOD.fullmatch(names[found]):
             return True
         steps = zip(*names.steps(found), strict=True)
         return sum(kind == ATTRIBUTE and text.startswith("._") for kind, text in steps) > 1
@@ -157,23 +157,23 @@ class Owners:
         return Counter(model_name(module) for module, _ in self.nameless)
 
     def anchors(self) -> dict[int, int]:
-        """Return address to node of the modules and optimizers that other tensors may be found in.
+        """Map addresses of modules and optimizers to their nodes.
 
-        They are anchors beside :attr:`places`.
+        Names of other tensors begin there, as at :attr:`places`.
         """
         owners = {**self.modules.paths, **self.optimizers.anchors}
-        # of these the name is asked for: what they hold goes on from their own holder
+        # these get their names from their own holders
         for module, _ in self.nameless:
             owners.pop(id(module), None)
         return owners
 
     def path_of(self, module: Any) -> str | None:
-        """Return the path of a module, or its class where that is empty; None if it is unknown."""
+        """Return the path of a module, or its class if that is empty; None if it is unknown."""
         node = self.modules.paths.get(id(module))
         return None if node is None else self.naming.names[node] or class_name(module)
 
     def module_path(self) -> ModulePath:
-        """Return what gives the path of a module by its address and the name of its type."""
+        """Return a function that maps a module's address and type name to its path."""
         names, paths = self.naming.names, self.modules.paths
         known = {
             id(module): (class_name(module), names[paths[id(module)]])
@@ -187,7 +187,7 @@ class Owners:
         return path
 
     def parameter_users(self) -> Users:
-        """Return the modules that have parameters, by their addresses."""
+        """Map a parameter's address to the modules that have it."""
         names, modules = self.naming.names, self.modules
         users: dict[int, list[tuple[Path, bool]]] = {
             address: [
@@ -208,7 +208,7 @@ def _parts(path: str) -> Path:
 
 
 class OptimizerNaming:
-    """Names the state and the otherwise unknown parameters of optimizers: ``Adam.fc1.exp_avg``."""
+    """Names of optimizers' state, and of parameters in no module: ``Adam.fc1.exp_avg``."""
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
@@ -252,7 +252,7 @@ class OptimizerNaming:
                         waiting.append((item, below, depth + 1))
 
     def _items(self, container: Any, node: int) -> list[tuple[Any, int]]:
-        """Return what a dict, list, tuple or deque holds, and the names of it; no plain values."""
+        """Return the items of a container with their names, without plain values."""
         names, attribute = self._naming.names, self._naming.names.attribute
         if issubclass(type(container), dict):
             return [
@@ -263,12 +263,12 @@ class OptimizerNaming:
                     else names.key(node, key),
                 )
                 for key, item in entries(container)
-                if type(item) not in _NOTHING
+                if type(item) not in _PLAIN_TYPES
             ]
         return [
             (item, names.index(node, index))
             for index, item in _sequence(container)
-            if type(item) not in _NOTHING
+            if type(item) not in _PLAIN_TYPES
         ]
 
     def _prefix(self, optimizer: Any, name: str | None) -> int:
@@ -276,7 +276,7 @@ class OptimizerNaming:
         return self._naming.names.text(text)
 
     def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
-        """Name the parameters that no module has; return those names, by address."""
+        """Name the parameters that no module has; map their addresses to these names."""
         names, known = self._naming.names, self._naming.first_nodes()
         given: dict[int, int] = {}
         if not issubclass(type(groups), list):
