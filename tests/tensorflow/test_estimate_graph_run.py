@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorlens.planning.tensorflow import (
     Graph,
     GraphNode,
-    Machine,
+    GraphRunner,
     NodeOutput,
     eager_lasts,
     linked,
@@ -44,7 +44,7 @@ def peak(step, eager=False, until=None, held=None, variables=(), functions=None)
         )
 
     known = {name: there() for name in variables}
-    machine = Machine(requests, known, lambda *_: (), lambda node: None, not eager)
+    machine = GraphRunner(requests, known, lambda *_: (), lambda node: None, not eager)
     step = linked(step, functions or {}, as_written=eager)
     names = {node.number: node.name for node in step.nodes}
     given = [
@@ -184,7 +184,7 @@ def test_what_nobody_reads_of_a_loop_is_not_computed():
 
 def test_a_slice_whose_shape_only_a_run_knows_is_where_its_rows_are():
     requests = Requests()
-    machine = Machine(requests, {}, lambda *_: (), lambda node: None)
+    machine = GraphRunner(requests, {}, lambda *_: (), lambda node: None)
     whole = live_values.keep(
         live_values.Value(live_values.Buffer(4 * KIB, requests.take(4 * KIB, None)), (4, 16, 16))
     )
@@ -214,7 +214,7 @@ def test_a_list_that_is_not_modelled_is_told_and_empty():
     nodes = nodes_of(traced.as_graph_def().node, traced)
     (number,) = [each.number for each in nodes if each.op == "TensorListScatterIntoExistingList"]
     told, requests = [], Requests()
-    machine = Machine(requests, {}, lambda *_: (), told.append)
+    machine = GraphRunner(requests, {}, lambda *_: (), told.append)
     whole = live_values.Value(live_values.Buffer(4 * KIB, requests.take(4 * KIB, None)), (4, 256))
     (made,) = machine.run_graph(Graph(nodes, [0], [(number, 0)]), [live_values.keep(whole)])
     assert [each.op for each in told] == ["TensorListScatterIntoExistingList"]
@@ -223,7 +223,7 @@ def test_a_list_that_is_not_modelled_is_told_and_empty():
 
 def test_a_scalar_that_a_list_does_not_have_is_a_scalar():
     requests = Requests()
-    machine = Machine(requests, {}, lambda *_: (), lambda node: None)
+    machine = GraphRunner(requests, {}, lambda *_: (), lambda node: None)
     row = live_values.Value(live_values.Buffer(KIB, requests.take(KIB, None)), (256,))
     items = live_values.Items([row, live_values.NOTHING])
     node = GraphNode(0, "item", "TensorListGetItem", outputs=[NodeOutput("float32", ())])

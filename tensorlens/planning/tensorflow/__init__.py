@@ -70,7 +70,7 @@ attach(
     {
         "clone_model": ("StepGraph",),
         "graphs.graph": ("Graph", "GraphNode", "NodeOutput", "linked", "nodes_of", "optimized"),
-        "graphs.graph_run": ("Machine", "eager_lasts"),
+        "graphs.graph_run": ("GraphRunner", "eager_lasts"),
         "graphs.live_values": (),
         "step_facts": ("StepWatch",),
         "tracing": ("StepInput", "TraceRequest", "TracedStep"),

@@ -1,4 +1,4 @@
-"""A Keras model that can be compiled anew without the user's one noticing."""
+"""Clones of Keras models, which can be compiled without a change of the user's model."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tensorlens.frameworks.keras import kinds
 
 _TRACKED = "_tracker"
 _DEPENDENCIES = "_self_unconditional_"
-"""How the names of what TensorFlow notes on a model for its checkpoints begin."""
+"""Prefix of the attributes in which TensorFlow keeps what checkpoints of a model save."""
 
 
 class StepGraph(tf.Graph):  # type: ignore[misc]
     """A graph in which variables are made without memory.
 
-    Outside of a function that is being traced, TensorFlow makes variables where the outermost graph
-    is. So what an optimizer adds here are handles and initializers that never run. Variables of the
-    model were made elsewhere, so nothing can be placed beside them.
+    Outside of a traced function TensorFlow makes variables in the outermost graph, so an optimizer
+    adds handles and initializers here that never run. The model's variables belong to another
+    graph; colocation with them is ignored.
     """
 
     @contextmanager
     def colocate_with(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Place it anywhere."""
+        """Ignore the placement."""
         yield
 
     @contextmanager
@@ -40,7 +40,7 @@ class StepGraph(tf.Graph):  # type: ignore[misc]
 def clone_of(model: Any) -> Any:
     """Return a model of the same class with the same layers and weights.
 
-    What is set on it, as ``compile`` does, is not set on the model.
+    Attributes set on it, as by ``compile``, are not set on the model.
     """
     twin = object.__new__(type(model))
     attributes = dict(model.__dict__)
@@ -48,14 +48,14 @@ def clone_of(model: Any) -> Any:
         attributes[_TRACKED] = _own_tracker(attributes, attributes[_TRACKED])
     for name, value in attributes.items():
         if name.startswith(_DEPENDENCIES):
-            # or what is set on the twin would live as long as the model
+            # shared, it would keep what is set on the twin as long as the model lives
             value = copy.copy(value)
         object.__setattr__(twin, name, value)
     return twin
 
 
 def with_dtype(configuration: Any, policy: str) -> Any:
-    """Return a configuration in which each layer has this policy, ``"mixed_float16"`` say."""
+    """Return the configuration with each layer's dtype policy replaced, as by ``mixed_float16``."""
     if isinstance(configuration, dict):
         if configuration.get("class_name") in ("DTypePolicy", "Policy"):
             inner = configuration.get("config")
@@ -69,7 +69,7 @@ def with_dtype(configuration: Any, policy: str) -> Any:
 
 
 def _own_tracker(attributes: dict[str, Any], tracker: Any) -> Any:
-    """Return a tracker whose lists are the twin's own, and let its attributes be these lists."""
+    """Copy a tracker and its lists, and put the copied lists into the attributes."""
     own = copy.copy(tracker)
     own.stored_ids = {name: set(ids) for name, ids in tracker.stored_ids.items()}
     own.config = {}
@@ -83,29 +83,29 @@ def _own_tracker(attributes: dict[str, Any], tracker: Any) -> Any:
 
 
 def is_built(model: Any) -> bool:
-    """Tell whether all weights of a model are there: tracing would make the others in its graph."""
+    """Return whether all weights exist; tracing would make missing ones inside its graph."""
     import keras
 
     inner = model._flatten_layers(include_self=False)
-    # a class of one's own is marked by its first call, even if all weights are its layers'
+    # a subclass is built by its first call, even if only its layers have weights
     is_whole = bool(model.built) or (bool(inner) and kinds.is_inherited(model, "build"))
-    # a layer without build() makes no weights: it may never be called, as TextVectorization's own
+    # a layer without build() makes no weights and may never be called, as in TextVectorization
     return is_whole and all(
         layer.built or type(layer).build is keras.Layer.build for layer in inner
     )
 
 
 def rebuilt_model(model: Any, policy: str | None = None) -> Any:
-    """Return a model like this one, all of whose weights are still to be made.
+    """Return a new model of the same configuration whose weights are not made yet.
 
-    Called within a :class:`StepGraph`, it gets no weights in memory.
+    Within a :class:`StepGraph` its weights take no memory.
 
     Args:
-        model: a model.
-        policy: another policy of dtypes.
+        model: a Keras model.
+        policy: another dtype policy.
 
     Raises:
-        UsageError: it has weights, and no configuration to be made from.
+        UsageError: it has weights and cannot be made from its configuration.
     """
     import keras
 
@@ -131,7 +131,7 @@ def rebuilt_model(model: Any, policy: str | None = None) -> Any:
 
 @contextmanager
 def names_and_seeds_kept() -> Iterator[None]:
-    """Leave the numbers of Keras's automatic names, and of default seeds, where they were."""
+    """Restore the counters of Keras's automatic names and the default random states at the end."""
     from keras.src.backend.common import global_state
 
     numbers = global_state.get_global_attribute("object_name_uids")

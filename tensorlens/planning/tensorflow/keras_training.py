@@ -1,6 +1,6 @@
-"""The training of a Keras model that a program begins, traced in place of being run.
+"""Catches a program's first Keras training, and describes the inputs and targets of its model.
 
-Keras is imported by then, on any backend: no batch of real data is needed, but for its shapes.
+Works with any backend once Keras is imported; of data only the shapes are needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorlens.planning.patches import patched
 from tensorlens.planning.trace import Caution, Trace
 
 SAMPLES = 32
-"""Of a batch, where nothing names another number: Keras's own ``batch_size``."""
+"""Default batch size, as in Keras."""
 _SHAPES = ("input_shape", "input_dtype")
 _ENDED = (
     "the program was ended where it trains {}: what it does later, the training of another model"
@@ -32,12 +32,12 @@ _OWN_LOOP = (
 
 
 class Training(BaseException):
-    """Ends a program where it would train a model of Keras on TensorFlow.
+    """Raised in place of the training of a Keras model on TensorFlow.
 
     Args:
-        model: a Keras model.
-        inputs: what it is given: arrays or tensors; None: not known.
-        batch: how many samples; None: as many as the inputs have.
+        model: the Keras model.
+        inputs: its arrays or tensors; None if unknown.
+        batch: samples in a batch; None: as many as the inputs have.
     """
 
     def __init__(self, model: Any, inputs: Any = None, batch: int | None = None) -> None:
@@ -45,9 +45,9 @@ class Training(BaseException):
         self.model = model
         self.batch = batch
         self.is_of_program = False
-        """Whether the program trains by itself, and not in a step that it returned."""
+        """Whether the program itself trains, not a step that it returned."""
         self.shape: tuple[int, ...] | None = None
-        """Of the only input, without the batch."""
+        """Shape of the only input, without the batch; None with several inputs."""
         if inputs is not None:
             first, *others = _flat(inputs)
             shape = tuple(getattr(first, "shape", ()))
@@ -58,16 +58,16 @@ class Training(BaseException):
 def step_of(
     made: Any, batch: int | None, options: Mapping[str, Any] | None = None, *, estimated: bool
 ) -> Any:
-    """Return what runs a train step where a program made a Keras model, else what it made.
+    """Return a train step for a Keras model; anything else is returned as it is.
 
     Args:
-        made: what the program's function returned.
+        made: the result of the program's function.
         batch: samples of a step; None: :data:`SAMPLES`.
-        options: what else is asked of a Keras model.
-        estimated: whether the step is traced where TensorFlow would run it.
+        options: further options of estimates of Keras models.
+        estimated: trace the step instead of running it, if Keras runs on TensorFlow.
 
     Raises:
-        UsageError: it is not compiled, or something is asked that only its tracing can do.
+        UsageError: the model is not compiled, or an option needs the step to be traced.
     """
     if not isinstance(made, kinds.model()):
         return made
@@ -89,10 +89,10 @@ def step_of(
 
 
 def ended_at_training(begin: Callable[[], Any]) -> Any:
-    """Begin a program, and end it where it trains a Keras model on TensorFlow itself.
+    """Run ``begin``, and raise :class:`Training` as soon as it trains a Keras model on TensorFlow.
 
-    Keras may be imported on the way. TensorFlow's own steps are not run on fake tensors: a script
-    that calls ``fit()`` would be trained to its end.
+    Keras may be imported meanwhile. TensorFlow does not run on fake tensors: a script that calls
+    ``fit()`` would train to its end.
     """
     _name_from_one()
     with ExitStack() as stack:
@@ -108,7 +108,7 @@ def ended_at_training(begin: Callable[[], Any]) -> Any:
 
 @contextmanager
 def training_patches() -> Iterator[None]:
-    """Raise :class:`Training` where a model is trained meanwhile, if Keras runs on TensorFlow."""
+    """Make ``fit`` and ``train_on_batch`` raise :class:`Training`, if Keras runs on TensorFlow."""
     if kinds.backend() != "tensorflow":
         yield
         return
@@ -139,13 +139,13 @@ def _flat(inputs: Any) -> list[Any]:
 def traced(
     error: BaseException, device: str, card: Card | None, options: Mapping[str, Any]
 ) -> Trace | None:
-    """Return the trace of the training that ended a program; None where that ended otherwise.
+    """Return the trace of a training that ended a program; None if ``error`` is something else.
 
     Args:
-        error: what ended it.
+        error: the exception that ended the program.
         device: ``cuda`` or ``cpu``.
-        card: whose memory it is.
-        options: of a ``TraceRequest``, which go before what the training tells.
+        card: the card whose memory is estimated.
+        options: fields of ``TraceRequest``; they override what the training says.
     """
     if not isinstance(error, Training):
         return None
@@ -168,19 +168,19 @@ def traced(
 
 
 def check_is_of_torch(trace: Trace) -> None:
-    """Refuse a program that has nothing of torch and a training loop of its own on TensorFlow.
+    """Check that a traced program used torch.
 
     Raises:
-        UsageError: it is one.
+        UsageError: it used TensorFlow alone, in a training loop of its own.
     """
     if not trace.log.devices and "tensorflow" in sys.modules:
         raise UsageError(_OWN_LOOP)
 
 
 def _name_from_one() -> None:
-    """Let Keras number its layers anew: the program may have made the same model for other batches.
+    """Reset the counters of Keras's automatic names (keras/src/utils/naming.py, 3.15).
 
-    Nothing else of its state is touched (keras/src/utils/naming.py, 3.15).
+    An earlier run of the program may have made the same model for another batch.
     """
     state = sys.modules.get("keras.src.backend.common.global_state")
     if state is not None:
@@ -191,21 +191,20 @@ TYPES_ARE_GUESSED = (
     "the model does not tell which type its inputs have: they are taken for floats of Keras's "
     "default; input_dtype= says otherwise"
 )
-"""Message on a model that :func:`tells_types` is False of."""
+"""Caution for models of which :func:`tells_types` is False."""
 
 
 def inputs_of(model: Any, batch: int, shape: Any, dtype: str | None) -> tuple[Any, list[str]]:
-    """Return the structure of a model's inputs, as ``KerasTensor``, and their names.
+    """Return a model's inputs as a structure of ``KerasTensor``, and their names.
 
     Args:
         model: a Keras model.
         batch: the first dimension of each.
-        shape: of the input without the batch, or one for each input, where the model has none.
-        dtype: of inputs whose type the model does not tell; by default ``keras.config.floatx()``,
-            as Keras casts what it is given and not what is given to it.
+        shape: shape without the batch, or one for each input, for models that have none.
+        dtype: dtype for models that do not declare one; by default ``keras.config.floatx()``.
 
     Raises:
-        UsageError: the model does not know their shapes, and they were not given.
+        UsageError: the model does not know the shapes, and none were given.
     """
     import keras
 
@@ -229,7 +228,7 @@ def inputs_of(model: Any, batch: int, shape: Any, dtype: str | None) -> tuple[An
     for number, each in enumerate(flat):
         dimensions = tuple(each.shape[1:] if shape is None else shape[number])
         name: str | None = getattr(each, "name", None)
-        # those that were made here have a number alone
+        # unnamed symbolic tensors
         if name is None or name.startswith("keras_tensor"):
             name = f"input{number or ''}"
         if None in dimensions:
@@ -243,17 +242,17 @@ def inputs_of(model: Any, batch: int, shape: Any, dtype: str | None) -> tuple[An
 
 
 def tells_types(model: Any) -> bool:
-    """Tell whether a model knows the types of its inputs, and not their shapes alone."""
+    """Return whether a model knows the dtypes of its inputs, not only their shapes."""
     return _symbolic_inputs(model) is not None
 
 
 def targets_of(model: Any, inputs: Any, loss: Any) -> Any:
-    """Return the structure of the targets: as the outputs, or classes for a sparse loss.
+    """Return the structure of the targets: like the outputs, but class numbers for sparse losses.
 
     Args:
-        model: it is called with symbolic tensors.
-        inputs: what :func:`inputs_of` returned.
-        loss: what it is compiled with; None: there are no targets.
+        model: called with symbolic tensors.
+        inputs: the result of :func:`inputs_of`.
+        loss: the loss that it is compiled with; None: there are no targets.
     """
     import keras
 
@@ -276,7 +275,7 @@ def targets_of(model: Any, inputs: Any, loss: Any) -> Any:
 
 
 def _symbolic_inputs(model: Any) -> Any:
-    """Return what a functional model was made of, also the one in a ``Sequential``."""
+    """Return the symbolic inputs of a functional model or a ``Sequential``; None of others."""
     found = getattr(model, "_inputs_struct", None)
     # a symbolic tensor has no truth
     if found is None:
@@ -285,13 +284,13 @@ def _symbolic_inputs(model: Any) -> Any:
 
 
 def _shapes_as_built(model: Any, dtype: str) -> Any:
-    """Return the inputs that a model of one's own was built for; of which type nobody knows."""
+    """Return the inputs that a subclassed model was built for; their dtypes are unknown."""
     import keras
 
     shapes = getattr(model, "_build_shapes_dict", None)
     if not shapes:
         return None
-    only = [*shapes.values()]
+    structures = [*shapes.values()]
 
     def symbolic(shape: Any) -> Any:
         if isinstance(shape, tuple):
@@ -300,22 +299,22 @@ def _shapes_as_built(model: Any, dtype: str) -> Any:
             return {key: symbolic(each) for key, each in shape.items()}
         return [symbolic(each) for each in shape]
 
-    return symbolic(only[0] if len(only) == 1 else only)
+    return symbolic(structures[0] if len(structures) == 1 else structures)
 
 
 def train_step(
     model: Any, batch: int, *, input_shape: Any = None, input_dtype: str | None = None
 ) -> Callable[[], None]:
-    """Make one batch and return what trains the model with it, as ``fit`` does with each batch.
+    """Return a function that trains the model with one batch of zeros, as ``fit`` does.
 
     Args:
-        model: compiled; it is built if it is not yet.
+        model: a compiled model; it is built here if needed.
         batch: samples of a step.
-        input_shape: without the batch, where the model has none.
-        input_dtype: of inputs whose type the model does not tell.
+        input_shape: shape without the batch, for models that have none.
+        input_dtype: dtype for models that do not declare one.
 
     Raises:
-        UsageError: the shapes of the model's inputs are not known.
+        UsageError: the shapes of the model's inputs are unknown.
     """
     import keras
 

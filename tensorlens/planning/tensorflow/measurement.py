@@ -1,4 +1,4 @@
-"""A trial on TensorFlow: run for real, or its training traced in place of being run."""
+"""Trials on TensorFlow: measured runs, and traces of a train step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
-"""Messages of kernels and libraries that the system gives no memory."""
+"""Messages of kernels and libraries that got no memory from the system."""
 
 
 _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
@@ -50,21 +50,21 @@ _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
     "jit_compile": JitCompile,
     "run_eagerly": RunEagerly,
 }
-"""In the order in which they act."""
+"""Setting to its option, in the order in which they are applied."""
 
 
 class TensorflowMeter(Meter):
-    """Takes the marks of steps, and reads the peaks; on the CPU those of each step as well."""
+    """Meter of TensorFlow's devices; on the CPU it has the peak of each step too."""
 
     def __init__(self, device: str | None) -> None:
         from tensorlens.frameworks.tensorflow.cpu import cpu_counter
 
         super().__init__(cpu_counter(), device)
         self._highest: dict[str, int] = {}
-        """Of each accelerator."""
+        """Highest peak of each accelerator so far."""
 
     def wait(self) -> None:
-        """Return when devices have done all that they were asked to."""
+        """Wait until the devices are idle."""
         if is_initialized() and used_devices():
             tf.test.experimental.sync_devices()
 
@@ -72,7 +72,7 @@ class TensorflowMeter(Meter):
         """Return the peaks.
 
         Raises:
-            CannotApply: the device that is wanted was not used.
+            CannotApply: the requested device was not used.
         """
         found = super().figures()
         if found.device != "cpu":
@@ -99,7 +99,7 @@ class TensorflowMeter(Meter):
 
 
 def _optioned(job: Job, *, estimated: bool) -> Optioned:
-    """Return the program of a job with its option."""
+    """Return the program of a job with its options applied."""
     stage = Stage(estimated=estimated, batch=job.batch)
     settings = job.choice.settings
     options = [make(settings[name], stage) for name, make in _KINDS.items() if name in settings]
@@ -138,7 +138,7 @@ BENCH = Bench(
     rehearses=lambda: True,
     cleared=_cleared,
 )
-"""TensorFlow's part in the running of a trial."""
+"""TensorFlow's part of a measured trial."""
 
 _OWN_LOOP = (
     "an estimate traces what train_on_batch() or fit() of a compiled Keras model would train, and"
@@ -147,10 +147,10 @@ _OWN_LOOP = (
 
 
 def trace(job: Job) -> Trace:
-    """Return what one train step asks of allocators.
+    """Return the requests of one train step to allocators.
 
-    The program builds its model and its data for real, with the option around it; its step runs to
-    where a model would be trained.
+    The program builds its model and data for real under its options; its step runs until it trains
+    a Keras model.
 
     Raises:
         CannotApply: the option, or the step, cannot be estimated.

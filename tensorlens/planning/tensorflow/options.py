@@ -26,9 +26,9 @@ class Stage(stage.Stage):
     """The program as options see it: its Keras models, and notes."""
 
     def models(self) -> list[Any]:
-        """Return the Keras layers with layers inside that are in no other one, oldest first.
+        """Return the outermost Keras layers that contain layers, oldest first.
 
-        Every layer alive is looked at, wherever it is kept; no code of theirs runs.
+        All layers that are alive count; none of their code runs.
         """
         found = instances(kinds.layer())
         inside = {id(child) for layer in found for child in children_of(layer)}
@@ -39,16 +39,15 @@ Option = stage.Option[Stage]
 
 
 def children_of(layer: Any) -> list[Any]:
-    """Return the layers that a layer has, without asking it."""
+    """Return the direct sublayers of a layer; none of its code runs."""
     found = items_of(content_of(layer).get("_layers"))
     return [each for each in found if issubclass(type(each), kinds.layer())]
 
 
 def repeated_blocks(models: Sequence[Any]) -> list[Any]:
-    """Return the blocks that models repeat, the outermost of each place.
+    """Return the outermost repeated blocks of models.
 
-    A block is a layer with layers inside, one of two or more of its class in the same model or
-    layer.
+    A block is a layer that contains layers, with a sibling of the same class.
     """
     return stage.repeated_blocks(models, children_of)
 
@@ -57,7 +56,7 @@ def keras(setting: str) -> Any:
     """Return Keras.
 
     Raises:
-        CannotApply: there is none, or it runs on another framework.
+        CannotApply: Keras is missing, or runs on another backend.
     """
     try:
         found = importlib.import_module("keras")
@@ -75,19 +74,19 @@ _KEPT = (
     *("epsilon", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
     *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"),
 )
-"""Arguments of the program's optimizer that another class is given too, where it takes them."""
+"""Arguments of the program's optimizer that the other class is given too, if it takes them."""
 _WRAPS = "inner_optimizer"
 
 
 class Optimizer(Option):
-    """Every optimizer that the program makes is of the class asked for.
+    """Replaces the class of every optimizer that the program makes.
 
-    A learning rate that is given stays, and so do the other arguments that the class takes.
+    The learning rate stays, and so do all arguments that the class takes.
     """
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Make the optimizers that are asked for in the place of others."""
+        """Make optimizers of the requested class."""
         with exchanging(keras("optimizer").optimizers.Optimizer, self._of_keras):
             yield
         if not self.uses:
@@ -104,17 +103,16 @@ class Optimizer(Option):
 
 
 class Policy(Option):
-    """The policy while the model is made: in what dtype layers compute and keep their weights.
+    """The dtype policy of the layers that are made: the dtypes of their weights and outputs.
 
-    With ``mixed_float16`` Keras scales the loss of what is compiled; a loop of one's own has to.
+    With ``mixed_float16`` Keras scales the loss of compiled models; custom loops must do it.
     """
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Set the policy, and restore the previous one when the model is made.
+        """Set the policy while the model is made, and restore the previous one.
 
-        A layer takes it from here, whatever the program sets meanwhile, as a module that it
-        imports may.
+        Layers take it even if the program, or a module that it imports, sets another meanwhile.
         """
         library = keras("policy")
         before = library.config.dtype_policy()
@@ -131,7 +129,7 @@ class Policy(Option):
         init(layer, *args, **kwargs)
 
     def built(self) -> None:
-        """Say so where no layer took it."""
+        """Check that a layer has the policy."""
         names = {layer.dtype_policy.name for layer in layers_of(*self.stage.models())}
         if self.value not in names:
             has = ", ".join(sorted(names)) or "there is no model of Keras"
@@ -139,9 +137,9 @@ class Policy(Option):
 
 
 class RecomputeBlocks(Option):
-    """``tf.recompute_grad`` of each repeated block: only its inputs are kept.
+    """Wraps each repeated block in ``tf.recompute_grad``: only its inputs are kept.
 
-    What a block draws at random, or counts, is drawn and counted once more in backward.
+    Random numbers of a block are drawn again in backward, and its counters count twice.
     """
 
     unused = (
@@ -154,7 +152,7 @@ class RecomputeBlocks(Option):
         keras("recompute")
 
     def built(self) -> None:
-        """Exchange the ``call`` of each block."""
+        """Replace the ``call`` of each block."""
         models = self.stage.models()
         blocks = repeated_blocks(models)
         if not blocks:
@@ -192,7 +190,7 @@ _OF_XLA = ("XLA", "tf2xla", "jit_compile", "compile-time constant", "xla")
 
 
 class JitCompile(Option):
-    """``jit_compile`` of every model that is compiled and of every ``tf.function`` that is made."""
+    """Sets ``jit_compile`` of each model that is compiled and each ``tf.function`` that is made."""
 
     def __init__(self, value: Any, program: Stage) -> None:
         super().__init__(value, program)
@@ -201,7 +199,7 @@ class JitCompile(Option):
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Exchange the argument."""
+        """Set the argument."""
         with (
             _compile_arguments({"jit_compile": self.value}, self.used),
             intercepted(self._with_argument, (polymorphic_function.Function, "__init__")),
@@ -209,7 +207,7 @@ class JitCompile(Option):
             yield
 
     def built(self) -> None:
-        """Say so where there was nothing to compile."""
+        """Check that there was something to compile."""
         if not self.uses:
             raise CannotApply(
                 "jit_compile changes nothing: make_step() compiles no model and makes no"
@@ -218,7 +216,7 @@ class JitCompile(Option):
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
-        """Say what XLA cannot compile."""
+        """Report operations that XLA cannot compile."""
         try:
             yield
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
@@ -230,7 +228,7 @@ class JitCompile(Option):
     def _with_argument(
         self, init: Any, function: Any, python_function: Any, *args: Any, **kwargs: Any
     ) -> None:
-        # those of Keras are told by its models, and some of them cannot be compiled
+        # Keras's own functions follow its models; some of them cannot be compiled
         if not str(getattr(python_function, "__module__", "")).startswith("keras."):
             self.used()
             kwargs["jit_compile"] = self.value
@@ -238,20 +236,20 @@ class JitCompile(Option):
 
 
 class RunEagerly(Option):
-    """``run_eagerly`` of every model that is compiled, and of ``tf.function`` as a whole."""
+    """Sets ``run_eagerly`` of each model that is compiled, and for ``tf.function`` as a whole."""
 
     unused = "run_eagerly changes nothing: no model is compiled and no tf.function called"
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Exchange the argument, and have functions run so."""
+        """Set the argument and the global flag."""
         arguments = {"run_eagerly": self.value, **({"jit_compile": False} if self.value else {})}
         with _compile_arguments(arguments, self.used), self.stepping():
             yield
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
-        """Have functions run so."""
+        """Set the global flag."""
         before = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(self.value)
         try:
@@ -267,7 +265,7 @@ class RunEagerly(Option):
 
 @contextlib.contextmanager
 def _compile_arguments(arguments: dict[str, Any], on_call: Callable[[], None]) -> Iterator[None]:
-    """Give arguments to every ``compile`` of a Keras model."""
+    """Override arguments of every ``compile`` of a Keras model."""
     keras = sys.modules.get("keras")
     if keras is None:
         yield
@@ -275,7 +273,7 @@ def _compile_arguments(arguments: dict[str, Any], on_call: Callable[[], None]) -
 
     def with_arguments(compile_model: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         on_call()
-        # by position they would be the sixth and later ones: nobody gives them so
+        # nobody passes these by position: they come sixth and later
         return compile_model(model, *args, **{**kwargs, **arguments})
 
     with intercepted(with_arguments, (keras.Model, "compile")):

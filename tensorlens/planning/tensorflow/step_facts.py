@@ -1,4 +1,4 @@
-"""Watches a TensorFlow program's steps for :class:`StepFacts`."""
+"""Collects :class:`StepFacts` of a TensorFlow program from its steps."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tensorlens.planning.step_facts import OptimizerFacts, RepeatedBlock, StepFa
 from tensorlens.planning.tensorflow.options import Stage, repeated_blocks
 
 _LOWER = ("bfloat16", "float16")
-_OF_SGD = ("iteration", "learning_rate")
-"""Ends of the paths of what every optimizer of Keras has."""
+_COMMON_VARIABLES = ("iteration", "learning_rate")
+"""Last path components of variables that every Keras optimizer has."""
 _AVERAGES = ("_model_variables_moving_average", "_accumulated_gradients")
 
 
@@ -28,7 +28,7 @@ class StepWatch:
     """Watches the steps of a program.
 
     Args:
-        mark: gives the moment a name.
+        mark: called with the name of a moment.
     """
 
     def __init__(self, mark: Callable[[str], None]) -> None:
@@ -39,7 +39,7 @@ class StepWatch:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Note what steps call."""
+        """Watch the steps that run meanwhile."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(intercepted(self._recompute, (tf, "recompute_grad")))
             optimizer = kinds.optimizer()
@@ -48,7 +48,7 @@ class StepWatch:
             yield
 
     def facts(self, is_whole: bool) -> StepFacts:
-        """Return what is known now; models and optimizers are those that are alive."""
+        """Return the facts so far, of the models and optimizers that are alive."""
         models = Stage(estimated=False, batch=None).models()
         path_of = module_paths()
         found = [(id(block), class_name(block)) for block in repeated_blocks(models)]
@@ -73,19 +73,19 @@ class StepWatch:
         return function(*args, **kwargs)
 
     def _apply(self, function: Any, owner: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        # the program goes on whatever it gives
+        # a failure must not reach the program
         with contextlib.suppress(Exception):
             self._look(owner, grads, trainable_variables)
         return function(owner, grads, trainable_variables)
 
     def _look(self, owner: Any, grads: Any, given: Any) -> None:
-        """Note whether it is a graph that steps, and else which gradients are slices of rows."""
+        """Note whether steps run as a graph; of eager steps, note the sparse gradients."""
         self._is_graph = not tf.executing_eagerly()
         if self._is_graph:
             return
         parameters = given or items_of(content_of(owner).get("_trainable_variables"))
         if not isinstance(grads, (list, tuple)) or not isinstance(parameters, (list, tuple)):
-            # what is read once is the optimizer's
+            # an iterator can be read once, by the optimizer
             return
         for gradient, parameter in zip(grads, parameters, strict=False):
             if isinstance(gradient, tf.IndexedSlices):
@@ -94,7 +94,7 @@ class StepWatch:
 
 def _optimizers() -> list[Any]:
     found = instances(kinds.optimizer())
-    # one that scales the loss for another keeps next to nothing
+    # LossScaleOptimizer itself has next to no state
     return [each for each in found if content_of(each).get("inner_optimizer") is None]
 
 
@@ -104,7 +104,7 @@ def _described(optimizer: Any) -> OptimizerFacts:
     kept = [
         each
         for each in items_of(content.get("_variables"))
-        if id(each) not in aside and not str(each.path).endswith(_OF_SGD)
+        if id(each) not in aside and not str(each.path).endswith(_COMMON_VARIABLES)
     ]
     return OptimizerFacts(
         kind=class_name(optimizer),
@@ -115,9 +115,9 @@ def _described(optimizer: Any) -> OptimizerFacts:
 
 
 def _rate(variable: Any) -> float | None:
-    """Return the number in a variable; a schedule is none."""
+    """Return the value of a learning rate; None for a schedule."""
     try:
-        # as it was written, and not as single precision has it
+        # 0.001, not its nearest float32
         return float(f"{float(variable.numpy()):.6g}")
     except Exception:
         return None

@@ -1,4 +1,4 @@
-"""One train step of a Keras model as a graph: no data, no memory, nothing of the model changed."""
+"""Traces one train step of a Keras model as a graph, without data and without changing it."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from tensorlens.planning.tensorflow.keras_training import inputs_of, targets_of
 
 _GRADIENT = "_gradient_op_type"
 _LOGITS = "_keras_logits"
-"""Attribute by which Keras has the result of a sigmoid or a softmax refer to what it was computed
-from, for losses (``backend/tensorflow/nn.py`` of Keras 3)."""
+"""Attribute in which the result of a sigmoid or softmax keeps its logits, for losses
+(``backend/tensorflow/nn.py`` of Keras 3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One question, checked."""
+    """A checked request for the trace of a train step."""
 
     batch: int
     optimizer: Any = None
-    """A name or a Keras optimizer; None: the one that the model is compiled with."""
+    """A name or a Keras optimizer; None: that of ``compile``."""
     loss: Any = None
     policy: str | None = None
-    """``mixed_float16``; None: what the model has."""
+    """A dtype policy, such as ``mixed_float16``; None: the model's own."""
     eager: bool = False
-    """Whether the step is run operation by operation (``run_eagerly=True``)."""
+    """Whether the step runs operation by operation (``run_eagerly=True``)."""
     device: str = "cuda"
     """``cuda`` or ``cpu``."""
     card: Card | None = None
     input_shape: Any = None
-    """Shape of the inputs without the batch, where the model does not know it."""
+    """Shape of the inputs without the batch, for models that do not know it."""
     input_dtype: str | None = None
-    """Of inputs whose type the model does not tell; None: Keras's default for floats."""
+    """Dtype of inputs of models that declare none; None: Keras's default for floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """Something that is there before the step: a variable, or what is fed."""
+    """A tensor that exists before the step: a variable or a batch."""
 
     placeholder: str
-    """The operation that stands for it in the graph."""
+    """Name of the operation that stands for it in the graph; empty if the step does not read it."""
     name: str
     role: str
     dtype: str
@@ -67,20 +67,20 @@ class StepInput:
 
 @dataclass(slots=True)
 class TracedStep:
-    """A step's graph and what it needs to be read."""
+    """The graph of a step, with its inputs and gradients."""
 
     function: Any
     """A ``ConcreteFunction``."""
     variables: Sequence[StepInput]
     feeds: Sequence[StepInput]
     gradients: Mapping[str, str]
-    """Name of an operation to the weight whose gradient it makes."""
+    """Operation name to the path of the weight whose gradient it makes."""
     layers: Any
     """The model that was traced."""
     until: Mapping[str, int] = field(default_factory=dict)
-    """Name of an operation to the place of that until whose end a tape keeps its results."""
+    """Operation name to the index of the operation at whose end the tape drops its results."""
     held: Mapping[str, str] = field(default_factory=dict)
-    """Name of an operation to that of another, whose results its own refer to in Python."""
+    """Operation name to the operation whose results its own results keep alive in Python."""
 
     @property
     def graph(self) -> Any:
@@ -134,10 +134,10 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
 
 
 def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
-    """Give what ``fit()`` may hand to a train step: the likeliest first.
+    """Yield batches as ``fit()`` may pass them to a train step, the likeliest first.
 
-    A step of one's own, of a model that is compiled without a loss, may take inputs alone or
-    targets too; these are then taken to be like the outputs.
+    A custom step of a model without a loss may take inputs alone or targets too; targets are then
+    assumed to be like the outputs.
     """
     is_own = not kinds.is_inherited(twin, "train_step")
     if twin.loss is not None:
@@ -149,10 +149,10 @@ def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
 
 
 def _concrete(twin: Any, batches: Sequence[Any]) -> tuple[Any, Any, Mapping[Any, dict[str, int]]]:
-    """Return the batch that the train step takes, the function made for it, and what tapes keep.
+    """Return the first batch that the train step takes, its concrete function and tape lifetimes.
 
     Raises:
-        UsageError: it takes none of them, or fails with all.
+        UsageError: the step fails with all of them.
     """
     first: Exception | None = None
     for symbolic in batches:
@@ -174,13 +174,13 @@ def _concrete(twin: Any, batches: Sequence[Any]) -> tuple[Any, Any, Mapping[Any,
 
 
 def _optimizers(twin: Any) -> list[Any]:
-    """Return the optimizer that a twin is compiled with, and those that its class has besides."""
+    """Return all optimizers that a twin has as attributes."""
     found = [value for value in twin.__dict__.values() if isinstance(value, keras.Optimizer)]
     return list({id(each): each for each in found}.values())
 
 
 def _optimizer(model: Any, asked: TraceRequest) -> tuple[Any, Mapping[str, Any]]:
-    """Return the class and the configuration of what was asked, else of the model's own."""
+    """Return how to make the requested optimizer, or the model's own: a function, its arguments."""
     optimizer = asked.optimizer
     if optimizer is None and model.compiled:
         optimizer = model.optimizer
@@ -193,10 +193,10 @@ def _optimizer(model: Any, asked: TraceRequest) -> tuple[Any, Mapping[str, Any]]
 
 
 def _optimizers_besides(model: Any, asked: TraceRequest) -> Mapping[str, tuple[Any, Any]]:
-    """Return the class and the configuration of optimizers that a ``compile()`` of its own took.
+    """Return further optimizers of a model: attribute to class and configuration.
 
     Raises:
-        UsageError: an optimizer was asked for, and the class has several of its own.
+        UsageError: the model has some, and an optimizer was requested.
     """
     found = {
         name: value
@@ -212,7 +212,7 @@ def _optimizers_besides(model: Any, asked: TraceRequest) -> Mapping[str, tuple[A
 
 
 def _compile(twin: Any, model: Any, asked: TraceRequest, optimizer: Any) -> None:
-    """Compile the twin with what was asked, else as the model is compiled."""
+    """Compile the twin as requested, otherwise as the model is compiled."""
     loss, metrics = asked.loss, None
     if model.compiled:
         loss = loss if loss is not None else model.loss
@@ -222,7 +222,7 @@ def _compile(twin: Any, model: Any, asked: TraceRequest, optimizer: Any) -> None
 
 
 def _note_gradients(optimizer: Any, found: dict[str, str], outer: StepGraph) -> None:
-    """Let an optimizer of a twin note which operations make the gradients it is given.
+    """Wrap an optimizer's ``apply`` to note which operations make the gradients.
 
     Its slots are made in the outer graph, where they take no memory.
     """
@@ -246,7 +246,7 @@ def _note_gradients(optimizer: Any, found: dict[str, str], outer: StepGraph) -> 
 
 
 def _variables(graph: Any, twin: Any, model: Any) -> list[StepInput]:
-    """Return all variables: those that the step reads first, as it captured them."""
+    """Return all variables; first those that the step reads, in the order of its captures."""
     trainable = {id(each) for each in model.trainable_variables}
     optimizers = [each for one in _optimizers(twin) for each in one.variables]
     metrics = [each for metric in twin.metrics for each in metric.variables]
@@ -277,7 +277,7 @@ def _feeds(graph: Any, batch: Any, names: Any) -> list[StepInput]:
 
 @contextmanager
 def unrolled(model: Any) -> Iterator[None]:
-    """Let recurrent layers of a model write out all their steps while it is entered."""
+    """Unroll the recurrent layers of a model meanwhile."""
     rolled = [each for each in model._flatten_layers() if getattr(each, "unroll", None) is False]
     for each in rolled:
         each.unroll = True
@@ -290,11 +290,10 @@ def unrolled(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _kept_by_tapes() -> Iterator[dict[Any, dict[str, int]]]:
-    """Give, by graph, the operations that tapes keep results of, and until which one's end.
+    """Yield a dict that is filled by graph: operation to the index at which tapes drop its results.
 
-    A tape keeps of each operation the inputs and outputs that its gradient function reads, until
-    backward has run that function (``c/eager/tape.h`` of TensorFlow 2.21). They are seen as the
-    tape hands them, and gradients, to the gradient functions of a step that is being traced.
+    A tape keeps the inputs and outputs that a gradient function reads until backward has run that
+    function (``c/eager/tape.h`` of TensorFlow 2.21). They are its arguments while a step is traced.
     """
     found: dict[Any, dict[str, int]] = {}
 
@@ -303,7 +302,7 @@ def _kept_by_tapes() -> Iterator[dict[Any, dict[str, int]]]:
         until = found.setdefault(graph, {})
         for each in chain.from_iterable(group or () for group in arguments[3:6]):
             if getattr(each, "graph", None) is graph:
-                # how many operations the graph has now
+                # the graph's latest operation
                 until[each.op.name] = each.graph.version - 1
 
     end = follow_gradient_functions(note)
@@ -314,10 +313,10 @@ def _kept_by_tapes() -> Iterator[dict[Any, dict[str, int]]]:
 
 
 def _forget_gradients(graph: Any) -> None:
-    """Take what a graph's custom gradients left in TensorFlow's registry out of it again.
+    """Remove a graph's custom gradients from TensorFlow's registry.
 
-    ``tf.custom_gradient`` registers one for each call that is traced, for ever, and it holds the
-    graph and all the weights that this captured.
+    ``tf.custom_gradient`` registers one for each traced call and never removes it; it keeps the
+    graph and all captured weights alive.
     """
     definition = graph.as_graph_def()
     functions = (each.node_def for each in definition.library.function)
@@ -328,7 +327,7 @@ def _forget_gradients(graph: Any) -> None:
 
 
 def _held_by_results(graph: Any) -> Mapping[str, str]:
-    """Return operations whose results Python has refer to those of another one, by name."""
+    """Map operations to those whose results their own keep alive in Python."""
     found = {}
     for operation in graph.get_operations():
         for each in operation.outputs:

@@ -1,4 +1,4 @@
-"""From a Keras model to the requests of its training step."""
+"""Estimates the requests of one train step of a Keras model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorlens.planning.tensorflow.graphs.graph import (
     as_traced,
     optimized,
 )
-from tensorlens.planning.tensorflow.graphs.graph_run import Machine, eager_lasts
+from tensorlens.planning.tensorflow.graphs.graph_run import GraphRunner, eager_lasts
 from tensorlens.planning.tensorflow.graphs.live_values import NOTHING, Buffer, Value, drop, keep
 from tensorlens.planning.tensorflow.graphs.scratch import (
     LOWER,
@@ -38,23 +38,23 @@ from tensorlens.records.logs.sources import sources_of
 from tensorlens.units import format_bytes
 
 _OVERLAP = 16
-"""Iterations of a loop that run at the same time on the CPU: half of those that may, in Keras."""
+"""Loop iterations that run at the same time on the CPU: half of Keras's maximum."""
 _BELOW, _ABOVE = 0.7, 1.3
-"""How far steps of graphs on the CPU may be from the peak of operations in order, as measured:
+"""Bounds of a graph step's peak on the CPU, relative to operations in order, as measured:
 twenty steps each of eight networks with two optimizers, in three processes or eleven.
 """
 _RUNTIME = 16 << 10
-"""Bytes that a step has besides: constants of the graph, the iterator, states of generators."""
+"""Further bytes of a step: constants of the graph, the iterator, states of generators."""
 
 
 @paused_collector()
 def train_step_trace(model: Any, asked: TraceRequest) -> Trace:
-    """Return what one train step of a model asks of its device's allocator.
+    """Return the requests of one train step to its device's allocator.
 
-    The model, its weights and its optimizer stay as they are.
+    The model, its weights and its optimizer are not changed.
 
     Raises:
-        UsageError: the shapes of the model's inputs are not known.
+        UsageError: the shapes of the model's inputs are unknown.
     """
     traced = trace(model, asked)
     on_host = asked.device == "cpu"
@@ -96,10 +96,10 @@ def execute(
 
     Args:
         traced: the step.
-        graph: of it, as it runs.
-        asked: how it runs, and where.
-        writer: takes note of every request.
-        unknown: told an operation whose results have no shape.
+        graph: the graph that runs.
+        asked: how and where it runs.
+        writer: notes every request.
+        unknown: called with each operation whose results have no shape.
     """
     on_host = asked.device == "cpu"
     if on_host and not asked.eager:
@@ -111,7 +111,7 @@ def execute(
     writer.mark("step 1")
     scratch = host_scratch if on_host else scratch_of(asked.card)
     overlap = _OVERLAP if on_host and not asked.eager else 0
-    machine = Machine(writer, variables, scratch, unknown, not asked.eager, overlap)
+    runner = GraphRunner(writer, variables, scratch, unknown, not asked.eager, overlap)
     names = {node.number: node.name for node in graph.nodes}
     arguments = [
         Value(variable=name) if name in variables else keep(feeds.get(name, NOTHING))
@@ -123,12 +123,12 @@ def execute(
         held = {numbers[one]: numbers[other] for one, other in traced.held.items()}
         until = {numbers[name]: last for name, last in traced.until.items() if name in numbers}
         lasts = eager_lasts(graph, until, held)
-    for value in machine.run_graph(graph, arguments, lasts):
-        drop(value, machine.free)
+    for value in runner.run_graph(graph, arguments, lasts):
+        drop(value, runner.free)
 
 
 def _band(asked: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
-    """Return the least and the most bytes that a step may peak at."""
+    """Return the bounds of a step's peak on the CPU, in bytes."""
     low, high = peak, peak
     if not asked.eager:
         low, high = int(peak * _BELOW), int(peak * _ABOVE) + _RUNTIME
@@ -145,7 +145,7 @@ def _there(each: StepInput, writer: TraceWriter) -> Value:
 
 
 def _teller_of_unknown(trace: Trace) -> Callable[[GraphNode], None]:
-    """Return what tells once for each kind of operation that its results have no shape."""
+    """Return a function that adds one caution for each kind of operation without shapes."""
     told: set[str] = set()
 
     def unknown(node: GraphNode) -> None:
@@ -213,7 +213,7 @@ _PRODUCTS = (
     "more than 2 billion multiplications were not run: they may take more"
 )
 BATCHES_AHEAD = 4
-"""Batches that Keras' adapter of arrays holds besides the step's, as measured of ``fit``."""
+"""Batches that Keras's adapter of arrays holds beside the step's, as measured with ``fit``."""
 _UNROLLED = "recurrent layers were written out step by step, as Python runs them"
 _ONE_BATCH = "one batch is counted; tensorlens.inputs() tells what the input pipeline holds ahead"
 _AHEAD = (
@@ -225,14 +225,14 @@ _AHEAD = (
 def _cautions(
     nodes: Sequence[GraphNode], asked: TraceRequest, model: Any, batch: int, xla: str
 ) -> list[Caution]:
-    """Return what applies to a graph on a device.
+    """Return the cautions that apply to a step.
 
     Args:
-        nodes: of the graph.
-        asked: what is asked.
-        model: whose step it is.
+        nodes: the operations of its graph.
+        asked: the request.
+        model: the model that is trained.
         batch: bytes of one batch.
-        xla: why XLA compiles the step or a part of it; empty where it does not.
+        xla: why XLA compiles the step or a part of it; empty if it does not.
     """
     ops = {node.op for node in nodes}
     recurrent = any(hasattr(each, "unroll") for each in model._flatten_layers())
@@ -250,7 +250,7 @@ def _cautions(
             texts.append(_PRODUCTS)
     else:
         texts += [_GROWTH] if asked.eager else [_LAYOUT, _GROWTH]
-        # compile() on a machine without a GPU says False for "auto" as well
+        # compile() on a runner without a GPU says False for "auto" as well
         texts += [_AUTO] if not (asked.eager or xla) else []
         texts += [_CUDNN] if any(op.startswith(("Conv", "_FusedConv")) for op in ops) else []
         texts += [_POOLING] if any("Pool3D" in op for op in ops) else []
@@ -259,12 +259,12 @@ def _cautions(
 
 
 def _compiled_by(model: Any, asked: TraceRequest, function: str) -> str:
-    """Return what has XLA compile a step; empty where nothing does.
+    """Return why XLA compiles a step; empty if it does not.
 
     Args:
-        model: whose step it is.
-        asked: what is asked of it.
-        function: the name that the traced step has in TensorFlow's runtime.
+        model: the model that is trained.
+        asked: the request.
+        function: name of the traced step in TensorFlow's runtime.
     """
     if not asked.eager:
         compiled = getattr(model, "_compile_config", None)
@@ -273,7 +273,7 @@ def _compiled_by(model: Any, asked: TraceRequest, function: str) -> str:
             allows = all(getattr(each, "supports_jit", True) for each in model._flatten_layers())
             if asked.device != "cpu" and allows:
                 return "Keras compiles a step with XLA on a GPU unless compile(jit_compile=False)"
-        # what is set after compile() counts
+        # the attribute counts, which may be set after compile()
         elif getattr(model, "jit_compile", given):
             return "compile(jit_compile=True)"
     if Functions().compiled(function):
@@ -291,7 +291,7 @@ _WHY = (
 
 
 def _popular(model: Any, batch: int) -> tuple[Formula, ...]:
-    """Return what it comes to; nothing where a layer's output has no shape."""
+    """Return the rule of thumb's figure; nothing if a layer's output has no shape."""
     try:
         return (Formula(_NAME, _summed(model, batch), _WHY),)
     except Exception:  # a model of one's own class has layers of any kind

@@ -1,8 +1,7 @@
-"""The graph of a step that really runs, as Grappler makes it of the traced one, as plain data.
+"""The graph of a step as it runs, optimized by Grappler, as plain data.
 
-Functions that it calls are linked to it. TensorFlow leaves out of a function, and of a loop's
-values, what nobody reads: a gradient of a mask that nobody trains, say, and all that the forward
-loop would keep for it.
+It is linked with the functions that it calls. As in TensorFlow, unread results and loop values
+are left out, such as the gradient of a mask and what the forward loop would keep for it.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from tensorlens.planning.tensorflow.tracing import TracedStep
 LOOPS = ("While", "StatelessWhile")
 BRANCHES = ("If", "StatelessIf")
 
-_NONE = -1, 0
-"""Input or result that nobody needs."""
+_UNUSED = -1, 0
+"""Stands for an input or result that nobody reads."""
 _CALLED: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(BRANCHES, ("then_branch", "else_branch")),
     **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
 }
-"""Operation to its attributes that name functions, but for loops."""
+"""Operations, other than loops, to their attributes that name functions."""
 
 Shape = tuple[int, ...]
 
@@ -43,11 +42,11 @@ class NodeOutput:
 
     dtype: str
     shape: Shape | None
-    """None where the graph does not tell."""
+    """None if unknown."""
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of the tensor; None where the shape is not known."""
+        """Bytes of the tensor; None if the shape is unknown."""
         return None if self.shape is None else nbytes(self.shape, self.dtype)
 
 
@@ -59,20 +58,20 @@ class GraphNode:
     name: str
     op: str
     inputs: Sequence[tuple[int, int]] = ()
-    """Number of the operation and of its output, for each input; -1 where nobody needs it."""
+    """For each input the number of the operation that makes it and its output slot."""
     controls: Sequence[int] = ()
-    """Numbers of the operations that come before this one without giving it anything."""
+    """Numbers of the operations that run before this one without giving it a tensor."""
     outputs: Sequence[NodeOutput] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
     """Plain values only: integers, texts, booleans, names of functions, lists of them."""
     value: Any = None
-    """A constant's number, or a list of a few, where it is of integers or truth."""
+    """Value of a small constant of integers or booleans: a number, or a list of a few."""
     dtypes: Sequence[str] = ()
-    """Of the inputs."""
+    """Dtypes of the inputs."""
     definition: Any = None
     """Its ``NodeDef``."""
     calls: Sequence[Graph] = ()
-    """Functions that it runs: of a loop its condition and its body, of a branch both sides."""
+    """Functions that it runs: a loop's condition and body, or both sides of a branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +80,18 @@ class Graph:
 
     nodes: Sequence[GraphNode]
     arguments: Sequence[int] = ()
-    """Numbers of the operations that stand for what it is given."""
+    """Numbers of the operations that stand for its arguments."""
     results: Sequence[tuple[int, int]] = ()
-    """Number of an operation and of its output, for each result; -1 where nobody needs it."""
+    """For each result the number of an operation and its output slot."""
 
 
 def linked(graph: Graph, functions: Mapping[str, Graph], *, as_written: bool) -> Graph:
-    """Return a step's graph, with the functions that it calls.
+    """Link a step's graph with the functions that it calls.
 
     Args:
-        graph: of the step.
-        functions: all that it may call, by name.
-        as_written: whether all operations run, in the order of the program.
+        graph: the graph of the step.
+        functions: all functions that it may call, by name.
+        as_written: keep all operations, in the order of the program.
     """
     if as_written:
         return replace(graph, nodes=[_with_calls(each, functions) for each in graph.nodes])
@@ -102,15 +101,15 @@ def linked(graph: Graph, functions: Mapping[str, Graph], *, as_written: bool) ->
 def _live(
     graph: Graph, functions: Mapping[str, Graph], wanted: Collection[int], scope: str = ""
 ) -> Graph:
-    """Return the part of a graph that is needed.
+    """Return the part of a graph that the wanted results need.
 
     Args:
-        graph: which one.
-        functions: all that it may call.
-        wanted: places of results.
-        scope: put before the names of its operations.
+        graph: the graph.
+        functions: all functions that it may call, by name.
+        wanted: indices of results.
+        scope: prefix of the names of its operations.
     """
-    results = [each if place in wanted else _NONE for place, each in enumerate(graph.results)]
+    results = [each if place in wanted else _UNUSED for place, each in enumerate(graph.results)]
     needed = set(results)
     nodes: list[GraphNode] = []
     for node in reversed(_first_ready(graph.nodes)):
@@ -145,20 +144,20 @@ def _loop(node: GraphNode, functions: Mapping[str, Graph], slots: Collection[int
         if wanted.issuperset(_read_arguments(body)):
             break
         wanted.update(_read_arguments(body))
-    inputs = [each if place in wanted else _NONE for place, each in enumerate(node.inputs)]
+    inputs = [each if place in wanted else _UNUSED for place, each in enumerate(node.inputs)]
     return replace(node, inputs=inputs, calls=(condition, body))
 
 
 def _read_arguments(graph: Graph) -> set[int]:
-    """Return the places of the arguments that are needed."""
+    """Return the indices of the arguments that are read."""
     needed = {number for node in graph.nodes for number, _ in node.inputs}
     needed.update(number for number, _ in graph.results)
     return {place for place, number in enumerate(graph.arguments) if number in needed}
 
 
 def _first_ready(nodes: Sequence[GraphNode]) -> list[GraphNode]:
-    """Return the operations in a topological order: those that are ready first come first."""
-    # what is ready at once comes in the order of the nodes
+    """Return the operations in topological order, by generations of readiness."""
+    # within a generation they keep the order of the nodes
     sorter: TopologicalSorter[int] = TopologicalSorter({node.number: () for node in nodes})
     for node in nodes:
         sorter.add(node.number, *(number for number, _ in node.inputs), *node.controls)
@@ -167,9 +166,9 @@ def _first_ready(nodes: Sequence[GraphNode]) -> list[GraphNode]:
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _TRAIN = "train_op"
-"""Where a graph lists what is to be kept of it."""
+"""Collection that lists the operations that Grappler must keep."""
 _LOWER = "_lower_using_switch_merge"
-"""Attribute of loops and branches that Grappler would take apart."""
+"""Attribute of loops and branches that Grappler would lower to switches."""
 _FUSING = ("remapping",)
 _PLAIN = ("s", "i", "f", "b")
 _FEW = 16
@@ -178,9 +177,8 @@ _FEW = 16
 def optimized(traced: TracedStep) -> Graph:
     """Return the operations that run, in the order in which they were traced.
 
-    TensorFlow's own optimizer (Grappler) is run on the graph: it folds constants, fuses, merges
-    what is the same, and leaves out what nobody reads. The order of what it gives depends on the
-    names of layers too, so it is not kept.
+    TensorFlow's own optimizer (Grappler) folds constants, fuses and merges operations, and removes
+    unread ones. The order of its result depends on the names of layers, so it is not kept.
     """
     graph = traced.graph
     definition = graph.as_graph_def()
@@ -197,7 +195,7 @@ def optimized(traced: TracedStep) -> Graph:
     try:
         return _read(_optimize(given), traced)
     except (ValueError, tf.errors.InvalidArgumentError):
-        # in bfloat16 there are kernels for what is fused, but no such operation for Python
+        # fused bfloat16 operations have kernels, but Python cannot import them
         return _read(_optimize(given, _FUSING), traced)
 
 
@@ -207,12 +205,12 @@ def as_traced(traced: TracedStep) -> Graph:
 
 
 def _set_arguments(definition: Any, traced: TracedStep) -> None:
-    """Let a step's arguments tell their shapes.
+    """Replace the step's arguments by operations with shapes.
 
-    Grappler takes placeholders, and the arguments of functions too where it is called from Python,
-    for something that is fed and may have any shape (``core/grappler/costs/graph_properties.cc``,
-    ``InferStatically``). A handle stands for each variable here, and for each other argument
-    ``InfeedDequeue``, which has a shape, reads nothing, and is never folded or merged.
+    Called from Python, Grappler assumes that placeholders and arguments of functions may have any
+    shape (``core/grappler/costs/graph_properties.cc``, ``InferStatically``). Variables become
+    handles, other arguments ``InfeedDequeue``: it has a shape, reads nothing, and is never folded
+    or merged.
     """
     variables = {each.placeholder: each for each in traced.variables}
     tensors = {each.op.name: each for each in traced.graph.inputs}
@@ -243,8 +241,8 @@ def _optimize(given: Any, without: Sequence[str] = ()) -> Any:
 
 @cache
 def _host() -> Any:
-    """Return this machine's CPU: without it each graph starts a session, and says so."""
-    # how fast it is decides nothing, but has to be told
+    """Return this machine's CPU as a cluster; without one, each graph starts a session."""
+    # the frequency is required, and decides nothing
     properties = device_properties_pb2.DeviceProperties(
         type="CPU", num_cores=os.cpu_count() or 1, frequency=1000
     )
@@ -253,7 +251,7 @@ def _host() -> Any:
 
 
 def _sorted(nodes: Sequence[Any], traced: Any) -> Sequence[Any]:
-    """Return operations as they were traced; new ones come behind the last of what they read."""
+    """Return operations in traced order; a new one follows the last operation that it reads."""
     ranks = {each.name: rank for rank, each in enumerate(traced.get_operations())}
     sources = {
         node.name: [text.lstrip("^").partition(":")[0] for text in node.input]
@@ -267,7 +265,7 @@ def _sorted(nodes: Sequence[Any], traced: Any) -> Sequence[Any]:
 
 
 def _read(definition: Any, traced: TracedStep, graph: Any = None) -> Graph:
-    """Return the step's graph, with all functions that it may call."""
+    """Read a graph definition, with the functions that it calls."""
     if graph is None:
         graph = tf.Graph()
         with graph.as_default():
@@ -291,11 +289,11 @@ def _graph(definitions: Sequence[Any], graph: Any, traced: Any) -> Graph:
 
 
 def nodes_of(definitions: Sequence[Any], graph: Any) -> list[GraphNode]:
-    """Return operations with the shapes of what they make.
+    """Return operations with the shapes of their results.
 
     Args:
         definitions: their ``NodeDef``.
-        graph: one with operations of the same names and results.
+        graph: a graph with operations of the same names and results.
     """
     numbers = {node.name: number for number, node in enumerate(definitions)}
     return [
@@ -320,7 +318,7 @@ def _node(number: int, node: Any, numbers: Mapping[str, int], operation: Any) ->
 
 
 def _constant(node: Any, made: NodeOutput) -> Any:
-    """Return the number of a scalar, or a list of a few; None of what decides nothing."""
+    """Return the value of a small constant of integers or booleans; None for any other."""
     if made.dtype not in ("int32", "int64", "bool") or made.shape is None or len(made.shape) > 1:
         return None
     if prod(made.shape) > _FEW:

@@ -1,6 +1,6 @@
-"""Runs a graph without any data, one operation after the other, on a device that only counts.
+"""Runs a graph without data, one operation after the other, on a device that only counts.
 
-Loops, branches and functions that are called run as often as the numbers in the graph say.
+Loops, branches and calls run as the numbers in the graph say.
 """
 
 from __future__ import annotations
@@ -35,33 +35,34 @@ from tensorlens.planning.tensorflow.graphs.live_values import (
 from tensorlens.planning.tensorflow.graphs.scratch import Scratch, ScratchOf
 from tensorlens.planning.tensorflow.graphs.trace_writer import TraceWriter
 
-_MOST = 100_000
-"""Iterations after which a loop ends whose condition never gets false."""
+_MAX_ITERATIONS = 100_000
+"""Iterations after which a loop ends though its condition is still true."""
 
 
-class Machine:
-    """Runs kernels on one device, whose memory is only counted.
+class GraphRunner:
+    """Runs graphs on one device, whose memory is only counted.
 
     Args:
-        memory: takes note of every request.
+        writer: notes every request.
         variables: handle to its value, referred to once by the variable.
-        scratch: what kernels take besides their results.
-        unknown: told an operation whose results have no shape, or a condition without a number.
-        forwards: whether results are written into inputs that nobody else reads.
-        overlap: iterations of a loop that run at the same time: what one of them gives back is
-            there until so many more have begun.
+        scratch: returns the scratch memory of a kernel.
+        unknown: called with operations whose results have no shape, and conditions without a
+            number.
+        forwards: whether results reuse the buffers of inputs that nobody else reads.
+        overlap: loop iterations that run at the same time: memory that one frees stays until this
+            many more have begun.
     """
 
     def __init__(
         self,
-        memory: TraceWriter,
+        writer: TraceWriter,
         variables: dict[str, Value],
         scratch: ScratchOf,
         unknown: Callable[[GraphNode], None],
         forwards: bool = True,
         overlap: int = 0,
     ) -> None:
-        self._memory = memory
+        self._writer = writer
         self.variables = variables
         self.unknown = unknown
         self._scratch = scratch
@@ -69,26 +70,26 @@ class Machine:
         self._overlap = overlap
         self._iterations: deque[list[Buffer]] = deque()
         self._shaped: dict[Any, GraphNode] = {}
-        """Operations with shapes that the graph does not tell."""
-        self._place: GraphNode | None = None
+        """Operations with shapes that were inferred from their inputs."""
+        self._node: GraphNode | None = None
 
     def free(self, buffer: Buffer) -> None:
-        """Give a buffer's bytes back."""
+        """Free a buffer."""
         if buffer.row < 0:
             return
         if self._iterations:
             self._iterations[-1].append(buffer)
         else:
-            self._memory.give(buffer.row, self._place)
+            self._writer.give(buffer.row, self._node)
 
     def _give_back(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:
-            self._memory.give(buffer.row, self._place)
+            self._writer.give(buffer.row, self._node)
 
     def assign(self, name: str, new: Value | None, like: Value) -> None:
-        """Let a variable have another value, a new one by default.
+        """Assign a variable; by default a new buffer is allocated.
 
-        The old one goes unless somebody still reads it.
+        The old value is freed unless it is still read.
         """
         new = keep(new or Value(self.allocate(like.nbytes), like.shape))
         old = self.variables.get(name)
@@ -98,11 +99,11 @@ class Machine:
         if isinstance(new.held, Buffer) and new.held.row >= 0:
             before = None if old is None else old.held
             row = before.row if isinstance(before, Buffer) and before.refs > 0 else -1
-            self._memory.assign(name, new.held.row, row, self._place)
+            self._writer.assign(name, new.held.row, row, self._node)
 
     def allocate(self, nbytes: int, name: str | None = None) -> Buffer:
-        """Return a new buffer, referred to by nobody."""
-        row = self._memory.take(nbytes, self._place, name) if nbytes else -1
+        """Return a new buffer without references."""
+        row = self._writer.take(nbytes, self._node, name) if nbytes else -1
         return Buffer(nbytes, row)
 
     def new(self, shape: Shape, dtype: str) -> Value:
@@ -112,15 +113,15 @@ class Machine:
     def _take_scratch(self, scratch: Scratch) -> Buffer:
         buffer = self.allocate(max(scratch.nbytes, scratch.most), scratch.name)
         if scratch.most >= 0 and buffer.row >= 0:
-            self._memory.bound(buffer.row, scratch.least, scratch.nbytes, scratch.most)
+            self._writer.bound(buffer.row, scratch.least, scratch.nbytes, scratch.most)
         buffer.refs = 1
         return buffer
 
     def run(
         self, node: GraphNode, values: Sequence[Value]
     ) -> tuple[Sequence[Value], Sequence[Buffer]]:
-        """Return an operation's outputs, and what is given back at its end."""
-        self._place = node
+        """Return an operation's outputs, and the scratch that is freed at its end."""
+        self._node = node
         needed = self._scratch(node, values)
         outputs = self._outputs(node, values)
         return outputs, [self._take_scratch(each) for each in needed]
@@ -142,7 +143,7 @@ class Machine:
         return self._computed(node, values)
 
     def _with_shapes(self, node: GraphNode, values: Sequence[Value]) -> GraphNode:
-        """Return the operation with the shapes that it has this time, where they are known."""
+        """Return the operation with output shapes inferred from these inputs."""
         key = id(node), *((value.shape, str(value.number)) for value in values)
         known = self._shaped.get(key)
         if known is None:
@@ -169,7 +170,7 @@ class Machine:
     def _forwarded(
         self, places: Sequence[int], values: Sequence[Value], nbytes: int
     ) -> Buffer | None:
-        """Return the buffer of an input that nobody else reads, if the kernel can write into it."""
+        """Return the buffer of an input that the kernel can reuse: nobody else reads it."""
         for place in places:
             if place >= len(values):
                 break
@@ -181,13 +182,13 @@ class Machine:
     def run_graph(
         self, graph: Graph, arguments: Sequence[Value], lasts: Mapping[int, int] | None = None
     ) -> list[Value]:
-        """Run everything and return the results, each referred to once by the caller.
+        """Run a graph and return its results, each with one reference for the caller.
 
         Args:
-            graph: which one, in the order in which it runs.
-            arguments: what it is given; the caller's references become its own.
-            lasts: number of an operation to that of the one with whose end its results go; by
-                default they go when all that read them have run.
+            graph: the graph, in the order in which it runs.
+            arguments: its arguments; the caller's references pass to it.
+            lasts: operation number to the operation at whose end its results are dropped; by
+                default they are dropped when all readers have run.
         """
         given = dict(zip(graph.arguments, arguments, strict=True))
         readers = Counter(source for node in graph.nodes for source in node.inputs)
@@ -195,7 +196,7 @@ class Machine:
         ends: dict[int, list[int]] = {}
         for number, last in (lasts or {}).items():
             ends.setdefault(last, []).append(number)
-        # nobody needs what has the number -1
+        # -1 stands for unused inputs
         there: dict[int, Sequence[Value]] = {-1: ()}
         for node in graph.nodes:
             values = [_slot(there[number], slot) for number, slot in node.inputs]
@@ -220,9 +221,9 @@ class Machine:
         return [_slot(there[number], slot) for number, slot in graph.results]
 
     def _called(self, node: GraphNode, values: Sequence[Value]) -> Sequence[Value]:
-        """Return the results of functions, which take the values over.
+        """Run a function, branch or loop and return its results.
 
-        A loop's values go as it runs: a list gets shorter as backward takes from it.
+        The references to the values pass to it: a list gets shorter as backward takes from it.
         """
         if node.op in LOOPS:
             return self._loop(node, values)
@@ -230,12 +231,12 @@ class Machine:
             return self.run_graph(node.calls[0], values)
         condition, *rest = values
         self._drop([condition])
-        # taken to be true where it depends on values
+        # a condition that depends on values counts as true
         return self.run_graph(node.calls[self._truth(node, condition) is False], rest)
 
     def _loop(self, node: GraphNode, state: Sequence[Value]) -> Sequence[Value]:
         condition, body = node.calls
-        for _ in range(_MOST):
+        for _ in range(_MAX_ITERATIONS):
             (goes_on,) = self.run_graph(condition, [keep(each) for each in state])
             self._drop([goes_on])
             number = self._truth(node, goes_on)
@@ -262,7 +263,7 @@ class Machine:
 
 
 def _inferred_outputs(node: GraphNode, values: Sequence[Value]) -> Sequence[NodeOutput]:
-    """Return an operation's results with the shapes that TensorFlow infers from its inputs."""
+    """Return an operation's outputs with the shapes that TensorFlow infers from its inputs."""
     with tf.Graph().as_default() as graph:
         inputs = [
             tf.compat.v1.placeholder(dtype, value.shape)
@@ -273,7 +274,7 @@ def _inferred_outputs(node: GraphNode, values: Sequence[Value]) -> Sequence[Node
         attrs = dict(node.definition.attr)
         try:
             made = graph.create_op(node.op, inputs, attrs=attrs).outputs
-        except Exception:  # its shapes do not fit, where one before it was not known
+        except Exception:  # the shapes do not fit after an unknown one
             return node.outputs
     return [
         NodeOutput(each.dtype, tuple(one.shape) if one.shape.is_fully_defined() else each.shape)
@@ -284,12 +285,12 @@ def _inferred_outputs(node: GraphNode, values: Sequence[Value]) -> Sequence[Node
 def eager_lasts(
     graph: Graph, until: Mapping[int, int], held: Mapping[int, int]
 ) -> Mapping[int, int]:
-    """Return with the end of which operation Python lets the results of each go.
+    """Return for each operation the one at whose end Python drops its results.
 
     Args:
-        graph: of the step, as it was traced.
-        until: number of an operation to that of the one until whose end a tape keeps its results.
-        held: number of an operation to that of another, whose results its own refer to.
+        graph: the step as it was traced.
+        until: operation number to the operation at whose end a tape drops its results.
+        held: operation number to the operation whose results its own keep alive.
     """
     lasts = {node.number: node.number for node in graph.nodes}
     lasts.update((number, node.number) for node in graph.nodes for number, _ in node.inputs)

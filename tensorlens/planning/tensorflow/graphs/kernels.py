@@ -1,9 +1,8 @@
 """Kernels whose results are no new tensors: numbers, variables, lists of tensors.
 
-Lists are made empty, reserved or of a tensor, pushed to and popped from, read and set by place,
-added, stacked and counted, as in ``core/kernels/list_kernels.cc`` of TensorFlow 2.21: what is
-pushed or set shares its buffer with the list; stacking copies; a list that nobody else refers to is
-changed in place. Any other operation that gives a list is told as unknown.
+Lists follow ``core/kernels/list_kernels.cc`` of TensorFlow 2.21: a pushed or set tensor shares its
+buffer with the list, stacking copies, and a list with one reference is changed in place. Other
+operations that return a list are reported as unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tensorlens.planning.tensorflow.graphs.live_values import (
 )
 
 if TYPE_CHECKING:
-    from tensorlens.planning.tensorflow.graphs.graph_run import Machine
+    from tensorlens.planning.tensorflow.graphs.graph_run import GraphRunner
 
 _BINARY_OPS: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("Add", "AddV2"), operator.add),
@@ -46,42 +45,42 @@ _IDENTITY_OPS = frozenset(("Cast", "Reshape"))
 
 
 def special_outputs(
-    machine: Machine, node: GraphNode, values: Sequence[Value]
+    runner: GraphRunner, node: GraphNode, values: Sequence[Value]
 ) -> Sequence[Value] | None:
-    """Return the results of a kernel that makes no new tensors; None of any other."""
+    """Return the results of a kernel that makes no new tensors; None for any other kernel."""
     match node.op:
         case "Const":
             return [Value(None, node.outputs[0].shape, node.value)]
         case "Shape" | "ShapeN":
             return _shapes(values)
         case "VariableShape":
-            return _shapes([machine.variables.get(values[0].variable or "", NOTHING)])
+            return _shapes([runner.variables.get(values[0].variable or "", NOTHING)])
         case "ReadVariableOp":
-            return [machine.variables.get(values[0].variable or "", NOTHING).shaped(None)]
+            return [runner.variables.get(values[0].variable or "", NOTHING).shaped(None)]
         case "BroadcastGradientArgs" | "TensorListElementShape":
             # a few numbers on the host, which are not counted
             return [NOTHING for _ in node.outputs]
         case "AssignVariableOp":
             handle, value = values
             is_alone = isinstance(value.held, Buffer) and value.held.refs == 1
-            machine.assign(handle.variable or "", value.shaped(None) if is_alone else None, value)
+            runner.assign(handle.variable or "", value.shaped(None) if is_alone else None, value)
             return []
         case "AssignAddVariableOp" | "AssignSubVariableOp":
-            old = machine.variables.get(values[0].variable or "")
+            old = runner.variables.get(values[0].variable or "")
             if old is not None and old.held is not None and old.held.refs > 1:
-                # whoever has read it keeps what it was
-                machine.assign(values[0].variable or "", None, old)
+                # readers keep the old value
+                runner.assign(values[0].variable or "", None, old)
             return []
         case "ZerosLike" if isinstance(values[0].held, Items):
-            return [Value(Items([_copied(machine, each) for each in _items(values[0])]))]
+            return [Value(Items([_copied(runner, each) for each in _items(values[0])]))]
         case "AddN" if any(isinstance(each.held, Items) for each in values):
             together = zip(*map(_items, values), strict=False)
-            return [Value(Items([_sum(machine, each) for each in together]))]
-    return _list_outputs(machine, node, values) if "TensorList" in node.op else None
+            return [Value(Items([_sum(runner, each) for each in together]))]
+    return _list_outputs(runner, node, values) if "TensorList" in node.op else None
 
 
 def _list_outputs(
-    machine: Machine, node: GraphNode, values: Sequence[Value]
+    runner: GraphRunner, node: GraphNode, values: Sequence[Value]
 ) -> Sequence[Value] | None:
     match node.op:
         case "EmptyTensorList":
@@ -102,31 +101,31 @@ def _list_outputs(
         case "TensorListSetItem":
             items, place = _writable_list(values[0]), values[1].number
             if place is None:
-                machine.unknown(node)
+                runner.unknown(node)
                 return [Value(items)]
             items.values += [NOTHING] * (place + 1 - len(items.values))
-            drop(items.values[place], machine.free)
+            drop(items.values[place], runner.free)
             items.values[place] = keep(values[2])
             return [Value(items)]
         case "TensorListGetItem":
-            return [_item(machine, node, values)]
+            return [_item(runner, node, values)]
         case "TensorListFromTensor":
             first, *inner = values[0].shape or (0,)
             dtype = str(node.attrs.get("element_dtype", "float32"))
-            return [Value(Items([machine.new(tuple(inner), dtype) for _ in range(first)]))]
+            return [Value(Items([runner.new(tuple(inner), dtype) for _ in range(first)]))]
         case "TensorListStack":
             found, output = _items(values[0]), node.outputs[0]
             element = next((each.shape for each in found if each.shape is not None), ())
-            return [machine.new(output.shape or (len(found), *element), output.dtype)]
+            return [runner.new(output.shape or (len(found), *element), output.dtype)]
         case "TensorListLength":
             return [Value(None, (), len(_items(values[0])))]
     if any(output.dtype == "variant" for output in node.outputs):
-        machine.unknown(node)
+        runner.unknown(node)
         return [Value(Items([])) for _ in node.outputs]
     return None
 
 
-def _item(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Value:
+def _item(runner: GraphRunner, node: GraphNode, values: Sequence[Value]) -> Value:
     items = _items(values[0])
     place: int | None = values[1].number
     if place is not None and place < len(items) and items[place].held is not None:
@@ -134,12 +133,12 @@ def _item(machine: Machine, node: GraphNode, values: Sequence[Value]) -> Value:
     shape = node.outputs[0].shape
     if shape is None:
         shape = next((each.shape for each in items if each.shape is not None), None)
-    # what was never written reads as zeros
-    return NOTHING if shape is None else machine.new(shape, node.outputs[0].dtype)
+    # an element that was never written reads as zeros
+    return NOTHING if shape is None else runner.new(shape, node.outputs[0].dtype)
 
 
 def _writable_list(value: Value) -> Items:
-    """Return the list to write into: the one itself where nobody else refers to it."""
+    """Return the list to write into: itself if it has one reference, else a copy."""
     items = value.held
     if not isinstance(items, Items):
         return Items([])
@@ -150,15 +149,15 @@ def _items(value: Value) -> Sequence[Value]:
     return value.held.values if isinstance(value.held, Items) else ()
 
 
-def _copied(machine: Machine, value: Value) -> Value:
+def _copied(runner: GraphRunner, value: Value) -> Value:
     if value.held is None:
         return NOTHING
-    return Value(machine.allocate(value.nbytes), value.shape)
+    return Value(runner.allocate(value.nbytes), value.shape)
 
 
-def _sum(machine: Machine, values: Sequence[Value]) -> Value:
+def _sum(runner: GraphRunner, values: Sequence[Value]) -> Value:
     known = [value for value in values if value.held is not None]
-    return _copied(machine, known[0]) if len(known) > 1 else (known or [NOTHING])[0]
+    return _copied(runner, known[0]) if len(known) > 1 else (known or [NOTHING])[0]
 
 
 def _shapes(values: Sequence[Value]) -> Sequence[Value]:
@@ -166,7 +165,7 @@ def _shapes(values: Sequence[Value]) -> Sequence[Value]:
 
 
 def folded_number(op: str, values: Sequence[Value]) -> Any:
-    """Return the number that an operation makes of numbers; None where it is not known."""
+    """Return the result of an operation on known numbers; None if unknown."""
     numbers = [value.number for value in values]
     if not numbers or numbers[0] is None:
         return None

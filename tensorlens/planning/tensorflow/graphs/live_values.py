@@ -1,7 +1,7 @@
-"""Live values of a running graph, the buffers they refer to, and what is written over what.
+"""Values of a running graph, their buffers, and which kernels reuse the buffer of an input.
 
-An alias hands on the buffer of its input, whole or a part of it. A kernel that forwards writes its
-result into the buffer of an input that nobody else will read (``OpKernelContext::forward_input``).
+An alias shares the buffer of its input, or a part of it. A forwarding kernel writes its result into
+the buffer of an input that nobody else will read (``OpKernelContext::forward_input``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensorlens.planning.tensorflow.graphs.graph import GraphNode, Shape
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Bytes of one tensor, or of several that share them; gone when nobody refers to it."""
+    """Memory of one tensor, or of several that share it; freed with its last reference."""
 
     nbytes: int
     row: int
@@ -25,7 +25,7 @@ class Buffer:
 
 @dataclass(slots=True, eq=False)
 class Items:
-    """A list of tensors, the value of a variant; it lets go of them when nobody refers to it."""
+    """A list of tensors, as a variant has it; its last reference drops the tensors."""
 
     values: list[Value]
     refs: int = 0
@@ -36,17 +36,17 @@ class Items:
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """Result of an operation: where its bytes are, and its number if that is known."""
+    """Result of an operation: its memory, and its number if known."""
 
     held: Buffer | Items | None = None
     shape: Shape | None = None
-    """None where it is not known."""
+    """None if unknown."""
     number: Any = None
-    """Of a scalar, or a list of a few."""
+    """Value of a scalar, or a list of a few; None if unknown."""
     variable: str | None = None
-    """Whose handle it is."""
+    """The variable whose handle it is."""
     part: int | None = field(default=None, kw_only=True)
-    """Its own bytes, where ``held`` has more than these; None: all of them are its own."""
+    """Bytes of this tensor if its buffer is larger; None: the whole buffer."""
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +56,7 @@ class Value:
         return self.held.nbytes if self.part is None else self.part
 
     def shaped(self, shape: Shape | None) -> Value:
-        """Return the same, as another operation hands it on."""
+        """Return the value with another shape, sharing its memory."""
         return Value(self.held, shape or self.shape, self.number, self.variable, part=self.part)
 
 
@@ -64,14 +64,14 @@ NOTHING = Value()
 
 
 def keep(value: Value) -> Value:
-    """Refer to it once more."""
+    """Add a reference."""
     if value.held is not None:
         value.held.refs += 1
     return value
 
 
 def drop(value: Value, free: Callable[[Buffer], None]) -> None:
-    """Refer to it once less."""
+    """Remove a reference; the last one frees the memory."""
     held = value.held
     if held is None:
         return
@@ -123,20 +123,20 @@ FORWARDS: Mapping[str, Sequence[int]] = {
     "StridedSliceAssign": (0,),
     "InplaceUpdate": (0,),
 }
-"""Operation to the inputs whose buffer it can take, in the order in which it tries them."""
+"""Operation to the inputs whose buffer it can reuse, in the order in which it tries them."""
 
 _ALIGNMENT = 64
-"""Bytes at whose multiples a tensor has to begin (``EIGEN_MAX_ALIGN_BYTES``)."""
+"""Alignment of tensors in bytes (``EIGEN_MAX_ALIGN_BYTES``)."""
 
 
 _SOURCES = {"Split": 1, "SplitV": 0, "Unpack": 0, "Slice": 0, "StridedSlice": 0}
-"""Operation whose results may be rows of an input, to the place of that input."""
+"""Operations whose results may be rows of an input, to the index of that input."""
 
 
 def rows_of(node: GraphNode, values: Sequence[Value]) -> Value | None:
-    """Return the input that all results are rows of, in its own memory; None where they are not.
+    """Return the input whose memory all results share as rows; None if they are copies.
 
-    Rows along the first axis are shared where each begins aligned (``IsInnerDimsSizeAligned`` and
+    Rows along the first axis are shared if each begins aligned (``IsInnerDimsSizeAligned`` and
     ``IsDim0SliceAligned`` of ``core/framework/tensor.h``).
     """
     source = values[_SOURCES[node.op]] if node.op in _SOURCES else None
@@ -146,7 +146,7 @@ def rows_of(node: GraphNode, values: Sequence[Value]) -> Value | None:
     if nbytes(inner, node.outputs[0].dtype) % _ALIGNMENT:
         return None
     shapes = [output.shape for output in node.outputs]
-    # an index in the first axis alone may take the place of a range
+    # the first axis may have an index in place of a range
     are_rows = node.attrs.get("shrink_axis_mask", 0) in (0, 1)
     are_rows = are_rows and all(each and each in (inner, (each[0], *inner)) for each in shapes)
     return source if are_rows else None

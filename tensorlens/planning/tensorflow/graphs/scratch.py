@@ -22,31 +22,32 @@ from tensorlens.planning.tensorflow.graphs.live_values import Value
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory that no tensor of the graph has."""
+    """Memory that belongs to no tensor of the graph."""
 
     nbytes: int
-    """The likeliest, where that depends on the device."""
+    """Likeliest size, if it depends on the device."""
     name: str
-    """Its name: ``cuDNN workspace``."""
+    """A name for reports: ``cuDNN workspace``."""
     least: int = -1
     most: int = -1
-    """The bounds; -1: exactly so much."""
+    """Upper bound; -1 for both bounds: the size is exact."""
 
 
 ScratchOf = Callable[[GraphNode, Sequence[Value]], Sequence[Scratch]]
-"""Gives what an operation takes besides its results while it runs."""
+"""Returns the scratch memory of an operation."""
 
 
 _MATMULS = ("MatMul", "BatchMatMul", "BatchMatMulV2")
 LOWER = "bfloat16"
 _MOST_PRODUCTS = 1 << 31
-"""Multiplications beyond which nothing is run: a tenth of a second or so."""
+"""Largest product that is run, in multiplications: about a tenth of a second."""
 
 
 def host_scratch(node: GraphNode, values: Sequence[Value]) -> Sequence[Scratch]:
-    """Return what an operation on the CPU takes besides its results, of what can be at a peak.
+    """Return the scratch memory of an operation on the CPU.
 
-    Of products in bfloat16 it depends on the processor: each is run once, and counted.
+    Only bfloat16 products have any that matters. It depends on the processor, so each product is
+    run once and counted.
     """
     if node.op not in _MATMULS or node.attrs.get("T") != LOWER:
         return ()
@@ -62,7 +63,7 @@ def host_scratch(node: GraphNode, values: Sequence[Value]) -> Sequence[Scratch]:
 
 @functools.cache
 def _counted(one: Shape, other: Shape, first_turned: bool, second_turned: bool) -> int:
-    """Return the bytes beside the result; 0 where that cannot be told."""
+    """Return the bytes beside the result; 0 if unknown."""
     counted = allocator()
     columns = other[-2] if second_turned else other[-1]
     if counted is None or prod(one) * columns > _MOST_PRODUCTS:
@@ -80,9 +81,9 @@ _POOLS = {"MaxPoolGrad": "MaxPool", "MaxPool3DGrad": "MaxPool3D"}
 
 
 def add_positions(nodes: Sequence[GraphNode]) -> None:
-    """Let max pooling hand the positions of the maxima to its gradient, where oneDNN is used.
+    """Add the positions of the maxima to the outputs of max pooling and the inputs of its gradient.
 
-    It is one more result, of a byte for each element (``core/common_runtime/mkl_layout_pass.cc``,
+    oneDNN has this output, of one byte an element (``core/common_runtime/mkl_layout_pass.cc`` of
     TensorFlow 2.21).
     """
     if not _pywrap_util_port.IsMklEnabled():
@@ -126,13 +127,13 @@ def scratch_of(card: Card | None) -> Callable[[GraphNode, Sequence[Value]], Sequ
 
 
 def _pooled(node: GraphNode, values: Sequence[Value]) -> Sequence[Scratch]:
-    """CuDNN pools three dimensions with channels first only: everything is copied."""
+    """Return the copies of 3-D pooling, which cuDNN does with channels first only."""
     if node.attrs.get("data_format") not in _CHANNELS_LAST:
         return ()
     made = node.outputs[0].nbytes or 0
     given = [value.nbytes for value in values]
     if node.op == "AvgPool3DGrad":
-        # it has a copy for the input and the output too, which nothing is written into
+        # it allocates copies of the input and the output too, and leaves them empty
         given = [made, given[-1], given[-1]]
     return [Scratch(nbytes, _TRANSPOSED) for nbytes in (*given, made)]
 
@@ -152,13 +153,13 @@ def _convolved(
         node, capability
     ):
         found += [Scratch(nbytes, _TRANSPOSED) for nbytes in (read, made) if nbytes]
-    # nobody has measured what is likely: it only makes the upper bound wider
+    # the likely size was not measured: only the upper bound gets wider
     found.append(Scratch(0, _WORKSPACE, 0, min(read + made + 4 * weights, _LIMIT)))
     return found
 
 
 def _reads_channels_last(node: GraphNode, capability: tuple[int, int]) -> bool:
-    """Tell whether cuDNN computes it as it is (``ComputeInNhwcEnabled``)."""
+    """Return whether cuDNN reads channels last (``ComputeInNhwcEnabled``)."""
     kind = node.attrs.get("T")
     if kind == "float16":
         return capability >= _VOLTA

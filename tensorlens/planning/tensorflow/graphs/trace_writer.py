@@ -1,4 +1,4 @@
-"""Writes what a run without data takes and gives back, with line and layer, into a trace."""
+"""Writes the allocations and frees of a run without data into a trace, with line and layer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tensorlens.user_code import is_foreign
 
 
 class TraceWriter:
-    """Rows of one device.
+    """Writes the rows of one device.
 
     Args:
-        trace: to write into.
-        device: whose memory it is.
-        function: the name that the traced step has in TensorFlow's runtime, where it lives: there
-            operations of the optimized graph are looked up.
-        variables: the name that the graph has for a variable to what its value is.
+        trace: the trace to write into.
+        device: name of the device.
+        function: name of the traced step in TensorFlow's runtime, where the origins of operations
+            are looked up.
+        variables: placeholder of each variable to the label of its value.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class TraceWriter:
             for code, lineno in files
             if not is_foreign(code.co_filename)
         ]
-        """The user's lines that asked, innermost first."""
+        """The user's lines that asked for the estimate, innermost first."""
         self._places: dict[tuple[str, str | None], tuple[int, Context]] = {}
         self._numbers = 0
         self.labels: dict[int, Label] = {}
-        """Number of an operation to what its first result is."""
+        """Operation number to the label of its first result."""
         self._now = self.peak = 0
 
     def mark(self, name: str) -> None:
@@ -52,60 +52,58 @@ class TraceWriter:
         self._log.marks.append(Mark(name, len(self._log), 0))
 
     def hold(self, nbytes: int, label: Label) -> int:
-        """Return the row of something that is there before any operation."""
+        """Add memory that exists before any operation, and return its row."""
         row = self._append(nbytes, -1, None)
         self._log.name(row, label)
         return row
 
-    def take(self, nbytes: int, operation: GraphNode | None, name: str | None = None) -> int:
-        """Return the row of what an operation takes."""
-        row = self._append(nbytes, *self._place(operation, name))
+    def take(self, nbytes: int, node: GraphNode | None, name: str | None = None) -> int:
+        """Add an allocation of an operation, and return its row."""
+        row = self._append(nbytes, *self._place(node, name))
         if name is not None:
             self._trace.scratch[row] = name
-        elif operation is not None and operation.number in self.labels:
-            label = self.labels[operation.number]
-            if operation.outputs and operation.outputs[0].nbytes == nbytes:
+        elif node is not None and node.number in self.labels:
+            label = self.labels[node.number]
+            if node.outputs and node.outputs[0].nbytes == nbytes:
                 self._log.name(row, label)
         return row
 
     def bound(self, row: int, least: int, likely: int, most: int) -> None:
-        """Note between which bounds the size of a row is."""
+        """Set the likely size of a row, and its bounds."""
         self._trace.bounds[row] = least, most
         self._now += likely - self._log.size[row]
         self._log.size[row] = likely
 
-    def give(self, row: int, operation: GraphNode | None) -> None:
-        """Note that a row's bytes went."""
+    def give(self, row: int, node: GraphNode | None) -> None:
+        """Add the free of a row."""
         log = self._log
         self._now -= log.size[row]
-        place = self._place(operation)
+        place = self._place(node)
         log.append(FREE, self._device, log.address[row], log.size[row], len(log), *place)
 
-    def assign(self, variable: str, row: int, old: int, operation: GraphNode | None) -> None:
-        """Note that a row is a variable's value now, and another one, or -1, no longer is."""
+    def assign(self, variable: str, row: int, old: int, node: GraphNode | None) -> None:
+        """Make a row the value of a variable in place of ``old``, which may be -1."""
         label = self._variables.get(variable)
         if label is None:
             return
         if old >= 0:
             replaced = replace(label, name=f"{label.name} before its update", role="temporary")
-            self._hand_over(old, replaced, operation)
-        self._hand_over(row, label, operation)
+            self._hand_over(old, replaced, node)
+        self._hand_over(row, label, node)
 
-    def _hand_over(self, row: int, label: Label, operation: GraphNode | None) -> None:
-        log, place = self._log, self._place(operation)
+    def _hand_over(self, row: int, label: Label, node: GraphNode | None) -> None:
+        log, place = self._log, self._place(node)
         self._trace.handovers.append(Handover(len(log), log.address[row], label, *place))
 
-    def _place(
-        self, operation: GraphNode | None, name: str | None = None
-    ) -> tuple[int, Context | None]:
-        """Return the stack and the context of an operation, or of what it takes under a name."""
-        if operation is None:
+    def _place(self, node: GraphNode | None, name: str | None = None) -> tuple[int, Context | None]:
+        """Return the stack and context of an operation, or of its scratch called ``name``."""
+        if node is None:
             return -1, None
-        key = operation.name, name
+        key = node.name, name
         if key not in self._places:
-            stack, context = self._find(operation)
+            stack, context = self._find(node)
             if name is not None:
-                context = replace(context, op=name, outer=operation.op)
+                context = replace(context, op=name, outer=node.op)
             self._places[key] = stack, context
         return self._places[key]
 
@@ -119,7 +117,7 @@ class TraceWriter:
 
     def _stack(self, origin: NodeOrigin) -> int:
         stack = list(origin.stack)
-        # whoever asked for the estimate is not part of the program
+        # the callers of the estimate are not part of the program
         for line in reversed(self._asking):
             if stack and stack[-1] == line:
                 stack.pop()
