@@ -22,14 +22,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from tensorlens.planning.patches import intercepted, patched
 from tensorlens.planning.torch.safetensors_files import safetensors_patches
 from tensorlens.planning.torch.saved_files import saved_file_patches
-from tensorlens.planning.torch.values.const_propagation import (
-    MOST_ELEMENTS,
-    are_known,
-    compute,
-    known,
-    makers,
-)
+from tensorlens.planning.torch.values.const_propagation import compute
+from tensorlens.planning.torch.values.constants import MAX_ELEMENTS, attached, constant_of
 from tensorlens.planning.torch.values.selections import SELECTIONS
+from tensorlens.planning.torch.values.value_rules import rules
 from tensorlens.planning.trace import caution
 
 MOST_ASKED = 100
@@ -67,7 +63,7 @@ class DataDependentValues:
 
     def __init__(self) -> None:
         self._asked: Counter[tuple[int, int]] = Counter()
-        original, make_values = FakeTensorMode.dispatch, makers()
+        original, value_rules = FakeTensorMode.dispatch, rules()
         special: dict[Any, Callable[..., Any]] = {
             _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
             _aten.item.default: lambda mode, func, x: self.scalar(x),
@@ -91,14 +87,14 @@ class DataDependentValues:
             result = original(mode, func, types, args, kwargs)
             if result is NotImplemented or func is keeps_flag:
                 return result
-            make = make_values.get(func)
+            rule = value_rules.get(func)
             first: Any = args[0] if args else None
-            if make is None and type(first) is FakeTensor and "_known" not in first.__dict__:
+            if rule is None and type(first) is FakeTensor and attached(first) is None:
                 if first.constant is None:
                     return result
             compute(func, args, kwargs, result)
-            if make is not None and not are_known(result):
-                make(result, args, kwargs)
+            if rule is not None:
+                rule.apply(result, args, kwargs)
             return result
 
         self.dispatch = dispatch
@@ -109,10 +105,10 @@ class DataDependentValues:
             raise RuntimeError(
                 f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar"
             )
-        found = known(tensor)
-        if found is not None:
-            value = _value(found.tensor)
-            if not found.origin.assumed:
+        constant = constant_of(tensor)
+        if constant is not None:
+            value = _value(constant.tensor)
+            if not constant.state.assumed:
                 return value
         else:
             value = _one(tensor.dtype)
@@ -151,7 +147,7 @@ def _equal(mode: Any, func: Any, one: Any, other: Any) -> bool:
 
 
 def _compared(mode: Any, func: Any, one: Any, other: Any, *args: Any, **kwargs: Any) -> bool:
-    mine, theirs = known(one), known(other)
+    mine, theirs = constant_of(one), constant_of(other)
     if mine is not None and theirs is not None:
         with torch._C._DisableTorchDispatch():
             return bool(func(mine.tensor, theirs.tensor, *args, **kwargs))
@@ -223,12 +219,12 @@ def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
     def tolist(tensor: Any) -> Any:
         if tensor.dim() == 0:
             return scalar(tensor)
-        found = known(tensor)
-        if found is None or found.origin.assumed:
+        constant = constant_of(tensor)
+        if constant is None or constant.state.assumed:
             _say_listed(tensor)
-        if found is not None:
+        if constant is not None:
             with torch._C._DisableTorchDispatch():
-                return found.tensor.tolist()
+                return constant.tensor.tolist()
         return _nested(tensor.shape, _one(tensor.dtype))
 
     def numpy(tensor: Any, *, force: bool = False) -> Any:
@@ -237,14 +233,14 @@ def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
                 "Can't call numpy() on Tensor that requires grad. "
                 "Use tensor.detach().numpy() instead."
             )
-        found = known(tensor)
+        constant = constant_of(tensor)
         with torch._C._DisableTorchDispatch():
-            if found is not None:
-                if found.origin.assumed:
+            if constant is not None:
+                if constant.state.assumed:
                     _say_listed(tensor)
-                return found.tensor.detach().clone().numpy()
+                return constant.tensor.detach().clone().numpy()
             _say_listed(tensor)
-            make = torch.ones if tensor.numel() <= MOST_ELEMENTS else torch.zeros
+            make = torch.ones if tensor.numel() <= MAX_ELEMENTS else torch.zeros
             return make(tensor.shape, dtype=tensor.dtype, device="cpu").numpy()
 
     def text(tensor: Any, form: str) -> str:

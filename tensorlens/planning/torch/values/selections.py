@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from tensorlens.planning.torch.values.const_propagation import (
-    MOST_ELEMENTS,
+from tensorlens.planning.torch.values.constants import (
+    MAX_ELEMENTS,
+    constant_of,
     is_uniform,
-    known,
-    note,
+    set_constant,
 )
 from tensorlens.planning.trace import caution
 
@@ -20,8 +20,8 @@ _aten = torch.ops.aten
 
 def _count(mask: Any, what: str) -> tuple[int, Any]:
     """Return how many elements hold, and their indices (count, dimensions) where known."""
-    found = known(mask)
-    is_large = found is not None and found.tensor.numel() > MOST_ELEMENTS
+    found = constant_of(mask)
+    is_large = found is not None and found.tensor.numel() > MAX_ELEMENTS
     if found is None or (is_large and not is_uniform(found.tensor)):
         _say(what, mask.numel())
         return mask.numel(), None
@@ -32,7 +32,7 @@ def _count(mask: Any, what: str) -> tuple[int, Any]:
         else:
             indices = found.tensor.nonzero()
             count = len(indices)
-    if found.origin.assumed:
+    if found.state.assumed:
         _say(what, count, mask.numel())
     return count, indices
 
@@ -55,7 +55,7 @@ def _nonzero(mode: Any, func: Any, mask: Any, what: str = "nonzero") -> Any:
             (count, mask.dim()), (1, count or 1), dtype=torch.int64, device=mask.device
         )
     if indices is not None:
-        note(result, indices, known(mask).origin.assumed)  # type: ignore[union-attr]
+        set_constant(result, indices, constant_of(mask).state.assumed)  # type: ignore[union-attr]
     return result
 
 
@@ -83,18 +83,18 @@ def _index(mode: Any, func: Any, tensor: Any, indices: Sequence[Any]) -> Any:
 
 
 def _repeat_interleave(mode: Any, func: Any, repeats: Any, output_size: int | None = None) -> Any:
-    found = known(repeats)
+    found = constant_of(repeats)
     if found is None:
         if output_size is None:
             _say("repeat_interleave", repeats.numel(), 0)
         return _new(mode, repeats, (repeats.numel() if output_size is None else output_size,))
     with torch._C._DisableTorchDispatch():
         values = func(found.tensor)
-    return _noted(mode, repeats, values, found.origin.assumed)
+    return _noted(mode, repeats, values, found.state.assumed)
 
 
 def _bincount(mode: Any, func: Any, tensor: Any, weights: Any = None, minlength: int = 0) -> Any:
-    found = known(tensor)
+    found = constant_of(tensor)
     if found is None or weights is not None:
         if not minlength:
             _say("bincount", 1, 0)
@@ -102,17 +102,17 @@ def _bincount(mode: Any, func: Any, tensor: Any, weights: Any = None, minlength:
         return _new(mode, tensor, (max(minlength, 1),), dtype)
     with torch._C._DisableTorchDispatch():
         values = func(found.tensor, None, minlength)
-    return _noted(mode, tensor, values, found.origin.assumed)
+    return _noted(mode, tensor, values, found.state.assumed)
 
 
 def _unique(mode: Any, func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    found = known(tensor)
-    if found is not None and found.tensor.numel() <= MOST_ELEMENTS:
+    found = constant_of(tensor)
+    if found is not None and found.tensor.numel() <= MAX_ELEMENTS:
         with torch._C._DisableTorchDispatch():
             parts = func(found.tensor, *args, **kwargs)
-        if found.origin.assumed:
+        if found.state.assumed:
             _say("unique", parts[0].numel(), tensor.numel())
-        return tuple(_noted(mode, tensor, part, found.origin.assumed) for part in parts)
+        return tuple(_noted(mode, tensor, part, found.state.assumed) for part in parts)
     names = (each.name for each in func._schema.arguments[1:])
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     dim = given.get("dim")
@@ -137,7 +137,7 @@ def _ctc_loss(
     steps, batch = log_probs.shape[:2]
     lengths = target_lengths
     if isinstance(lengths, torch.Tensor):
-        found = known(lengths)
+        found = constant_of(lengths)
         lengths = None if found is None else found.tensor.tolist()
     if lengths is None:
         _say("ctc_loss", targets.shape[-1])
@@ -151,8 +151,8 @@ def _ctc_loss(
 
 def _pack(mode: Any, func: Any, data: Any, lengths: Any, batch_first: bool) -> Any:
     batch, steps = data.shape[:2] if batch_first else (data.shape[1], data.shape[0])
-    found = known(lengths)
-    if found is None or found.origin.assumed:
+    found = constant_of(lengths)
+    if found is None or found.state.assumed:
         _say("pack_padded_sequence", batch * steps)
         sizes = [batch] * steps
     else:
@@ -177,7 +177,7 @@ def _new(mode: Any, like: Any, shape: Sequence[int], dtype: Any = None) -> Any:
 
 def _noted(mode: Any, like: Any, values: Any, assumed: bool) -> Any:
     result = _new(mode, like, values.shape, values.dtype)
-    note(result, values, assumed)
+    set_constant(result, values, assumed)
     return result
 
 
