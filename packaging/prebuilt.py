@@ -30,7 +30,7 @@ from tensorlens.frameworks.tensorflow.cpu import TAP
 from tensorlens.frameworks.torch.native import COUNTER, DEVICE, DEVICE_BLOCKS, OPS, TENSORS
 from tensorlens.heap.native import PART as HEAP
 from tensorlens.native.build import NativePart, command, shipped_name
-from tensorlens.planning.torch.device import SINCE
+from tensorlens.planning.torch.device.stand_in import SINCE
 
 TORCH = (
     *("2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1"),

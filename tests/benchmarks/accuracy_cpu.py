@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tensorlens
 from tensorlens import estimate, record
-from tensorlens.planning.torch import host_kernels
+from tensorlens.planning.torch import cpu_scratch
 from tensorlens.records import ALLOC, FREE, EventLog
 
 STEPS = 3
@@ -215,7 +215,7 @@ def side(log: EventLog) -> Side:
                 if log.kind[row] == ALLOC:
                     held += log.size[row]
                     operator = _operator(log, row)
-                    if operator != host_kernels.HOST_KERNEL:
+                    if operator != cpu_scratch.HOST_KERNEL:
                         asked.append((log.size[row], operator))
                 elif log.kind[row] == FREE and not log.was_before(log.pair[row]):
                     held -= log.size[row]

@@ -88,7 +88,7 @@ def peaks(group: Sequence[Row]) -> list[float]:
 
     A script runs all of its rows in one process, and has timed them before with other providers:
     each begins with what the allocator still holds. Call it after
-    :func:`tensorlens.planning.torch.device.prepare`.
+    :func:`tensorlens.planning.torch.prepare`.
     """
     traces = [traced(row) for row in group]
     allocator = CachingAllocator()
@@ -146,7 +146,7 @@ def traced(row: Row) -> Trace:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from tensorlens.planning.torch import ProgramStacks, Temporaries, Tracker, value_patches
+    from tensorlens.planning.torch import CudaScratch, ProgramStacks, Tracker, value_patches
     from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
@@ -157,7 +157,7 @@ def traced(row: Row) -> Trace:
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         torch.autograd.set_multithreading_enabled(False),
-        Tracker(trace, stacks, Temporaries(card, {}), backward_elsewhere=True) as on,
+        Tracker(trace, stacks, CudaScratch(card, {}), backward_elsewhere=True) as on,
     ):
         if row.kernel in _AFTER_PRODUCTS:
             _multiply_and_back()
@@ -215,7 +215,7 @@ if __name__ == "__main__":
     ready = prepare(card=CARDS["NVIDIA A100-SXM4-80GB"])
     if not ready.is_ready:
         raise SystemExit(f"no CUDA device can be simulated: {ready.reason}")
-    from tensorlens.planning.torch import kernel_overrides as otherwise
+    from tensorlens.planning.torch import calibrate
 
-    otherwise.install()
+    calibrate()
     show_all(*sys.argv[1:2])

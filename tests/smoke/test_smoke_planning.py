@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import tensorlens  # noqa: E402
 from tensorlens.frameworks.torch import installed_release  # noqa: E402
-from tensorlens.planning.torch import device  # noqa: E402
+from tensorlens.planning.torch import stand_in  # noqa: E402
 from tests.smoke import programs  # noqa: E402
 from tests.smoke.programs import DATA, HIDDEN_BYTES, PARAMETERS  # noqa: E402
 
@@ -24,7 +24,7 @@ SMALL, LARGE = 8_519_680, 32 << 20
 """Workspaces of cuBLAS."""
 
 on_cards = pytest.mark.skipif(
-    installed_release() < device.SINCE,
+    installed_release() < stand_in.SINCE,
     reason="before torch 2.7 an estimate for a card is approximate",
 )
 
@@ -37,7 +37,7 @@ def test_estimate_in_a_fresh_process_on_the_cpu():
 
 def test_estimate_in_a_fresh_process_for_a_card():
     estimate = tensorlens.estimate(programs.make_forward, card="a100")
-    if installed_release() < device.SINCE:
+    if installed_release() < stand_in.SINCE:
         assert "from torch 2.7 on" in estimate.approximate
         assert estimate.peak_allocated == FORWARD
     else:

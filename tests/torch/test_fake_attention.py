@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tensorlens  # noqa: E402
 from tensorlens.planning import find_card  # noqa: E402
-from tensorlens.planning.torch import Temporaries, attention  # noqa: E402
+from tensorlens.planning.torch import CudaScratch, attention  # noqa: E402
 from tests import warm  # noqa: E402
 
 aten = torch.ops.aten
@@ -136,7 +136,7 @@ def test_four_dimensions_or_none_of_the_fused_kernels():
 
 
 def taken(func, *args, card=A100):
-    found = Temporaries(card)(func, args, {}, None, 0)
+    found = CudaScratch(card)(func, args, {}, None, 0)
     return [each.nbytes for each in found]
 
 
@@ -177,7 +177,7 @@ def test_flash_backward_has_gradients_for_each_head_of_a_group():
 def test_other_kernels_take_about_the_same(kernel, card):
     func = getattr(aten, f"_scaled_dot_product_{kernel}_attention_backward").default
     query = heads_inside(2, 4, 128, 64)
-    rows, sums = Temporaries(find_card(card))(func, (query,) * 5, {}, None, 0)
+    rows, sums = CudaScratch(find_card(card))(func, (query,) * 5, {}, None, 0)
     assert rows.nbytes == 2 * 4 * 128 * 4
     size = rows.nbytes * 64
     assert (sums.least, sums.nbytes, sums.most) == (0, size, 3 * size)
@@ -200,7 +200,7 @@ from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.planning.torch import attention as attentions
 from tensorlens.planning import caution_scope
 from tensorlens.planning.torch import ProgramStacks, node_stacks
-from tensorlens.planning.torch import Temporaries
+from tensorlens.planning.torch import CudaScratch
 from tensorlens.planning.torch import Tracker
 from tensorlens.records import ALLOC, FREE
 from tensorlens.planning import Trace
@@ -217,7 +217,7 @@ def track(program):
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         node_stacks(stacks),
-        Tracker(trace, stacks, Temporaries(card)) as tracker,
+        Tracker(trace, stacks, CudaScratch(card)) as tracker,
     ):
         stacks.call_program(program)
     return trace, tracker

@@ -28,13 +28,13 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.torch import ProgramStacks
-from tensorlens.planning.torch import Temporaries
-from tensorlens.planning.torch import kernel_overrides as otherwise
+from tensorlens.planning.torch import CudaScratch
+from tensorlens.planning.torch import calibrate
 from tensorlens.planning.torch import Tracker
 from tensorlens.planning.torch import value_patches
 from tensorlens.planning import Trace
-otherwise.install()
-temporaries = Temporaries(card)
+calibrate()
+temporaries = CudaScratch(card)
 found = {}
 current = []
 

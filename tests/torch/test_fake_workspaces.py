@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from tensorlens.planning import find_card  # noqa: E402
-from tensorlens.planning.torch import Temporaries, cublas_workspace, rnn_reserve  # noqa: E402
+from tensorlens.planning.torch import CudaScratch, cublas_workspace, rnn_reserve  # noqa: E402
 
 aten = torch.ops.aten
 A100, H100, V100 = (find_card(name) for name in ("a100-80gb", "h100", "v100"))
@@ -41,7 +41,7 @@ def multiplied(workspaces, thread=0, func=None, **options):
 
 
 def test_each_thread_takes_one_workspace_and_keeps_it():
-    workspaces = Temporaries(A100, {})
+    workspaces = CudaScratch(A100, {})
     assert SMALL == 8_519_680
     (hidden,) = workspaces(aten.mm.default, (on_card(2, 3), on_card(3, 4)), {}, on_card(2, 4), 0)
     assert (hidden.nbytes, hidden.is_kept, hidden.name) == (SMALL, True, "cuBLAS workspace")
@@ -59,7 +59,7 @@ def test_newer_cards_have_larger_ones():
 
 
 def test_workspace_of_h100_is_large():
-    assert multiplied(Temporaries(H100, {})) == [(LARGE, LARGE, LARGE)]
+    assert multiplied(CudaScratch(H100, {})) == [(LARGE, LARGE, LARGE)]
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_workspace_of_h100_is_large():
     [(":4096:8", LARGE), (":16:8", 16 * 8 * 1024), (":4096:2:16:8", SMALL), ("nonsense", SMALL)],
 )
 def test_the_variable_counts(text, nbytes):
-    workspaces = Temporaries(A100, {"CUBLAS_WORKSPACE_CONFIG": text})
+    workspaces = CudaScratch(A100, {"CUBLAS_WORKSPACE_CONFIG": text})
     assert multiplied(workspaces) == [(nbytes, nbytes, nbytes)]
 
 
 def test_nothing_is_taken_where_cublas_is_not_called():
-    workspaces = Temporaries(A100, {})
+    workspaces = CudaScratch(A100, {})
     assert multiplied(workspaces, dtype=torch.int64) == []
     empty, some = on_card(0, 5), on_card(5, 4)
     assert taken(workspaces, aten.mm.default, empty, some, result=on_card(0, 4)) == []
@@ -87,7 +87,7 @@ def convolved(card, source, weight, groups=1, transposed=False):
     result = on_card(source.size(0), weight.size(0), side, side)
     args = (source, weight, None, [1, 1], [0, 0], [1, 1], transposed, [0, 0], groups)
     func = aten.convolution.default
-    return taken(Temporaries(card), func, *args, result=result)
+    return taken(CudaScratch(card), func, *args, result=result)
 
 
 def test_a_convolution_takes_between_nothing_and_another_layout():
@@ -134,7 +134,7 @@ def test_transposed_depthwise_convolutions_are_of_cudnn():
     options = ([1, 1], [0, 0], [1, 1], True, [0, 0], 4, [True, True, False])
     args = (result, source, weight, None, *options)
     func = aten.convolution_backward.default
-    assert taken(Temporaries(A100), func, *args) == [(0, likely, most)]
+    assert taken(CudaScratch(A100), func, *args) == [(0, likely, most)]
 
 
 def test_what_is_not_contiguous_is_copied_first():
@@ -150,7 +150,7 @@ def test_backward_takes_the_larger_of_its_two_passes():
     def backward(*wanted):
         args = (gradient, source, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted)
         func = aten.convolution_backward.default
-        return taken(Temporaries(A100), func, *args, result=(source, weight, None))
+        return taken(CudaScratch(A100), func, *args, result=(source, weight, None))
 
     most = 4 * (2 * 32 * 64 + 4 * 32 * 9 + 2 * 32 * 36)
     assert backward(True, False, False) == [(0, 4 * 2 * 4 * 36, most)]
@@ -167,7 +167,7 @@ def test_recurrent_networks_take_the_gates_of_a_layer(mode, gates):
     source, hx = on_card(5, 2, 8), on_card(4, 2, 16)
     args = (source, [], 4, None, hx, hx, mode, 16, 0, 2, False, 0.0, True, True, [], None)
     layer = 5 * 2 * 16 * gates * 4 * 2  # of both directions
-    found = taken(Temporaries(A100), aten._cudnn_rnn.default, *args)
+    found = taken(CudaScratch(A100), aten._cudnn_rnn.default, *args)
     assert found == [(0, layer, 2 * layer)]
 
 

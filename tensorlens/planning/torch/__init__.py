@@ -5,14 +5,14 @@ from tensorlens.lazy import attach
 attach(
     __name__,
     {
-        "device": ("load_library", "measure_with", "prepare"),
+        "device.stand_in": ("load_library", "measure_with", "prepare"),
         "device.bindings": ("Bindings",),
-        "memory": ("Temporaries",),
-        "memory.attention": (),
         "memory.cublas": ("cublas_workspace",),
         "memory.cudnn": ("rnn_reserve",),
-        "memory.host_kernels": (),
-        "memory.kernel_overrides": (),
+        "memory.cpu_scratch": (),
+        "memory.cuda_scratch": ("CudaScratch",),
+        "operators.attention": (),
+        "operators.calibration": ("calibrate",),
         "options": ("freed_before_backward",),
         "options.models": ("Autocast", "Stage"),
         "options.training": ("Accumulate", "LoaderWatch", "PrefetchFactor"),
@@ -20,6 +20,6 @@ attach(
         "stacks": ("ProgramStacks", "node_stacks"),
         "step_facts": ("StepWatch",),
         "tracker": ("Tracker",),
-        "values": ("value_patches",),
+        "values.answers": ("value_patches",),
     },
 )

@@ -14,7 +14,7 @@ from tensorlens.frameworks.torch.release import check_release
 from tensorlens.heap.objects import without_tuples
 from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
-from tensorlens.planning.torch.device import Readiness, prepare
+from tensorlens.planning.torch.device.stand_in import Readiness, prepare
 from tensorlens.planning.trace import Trace, caution
 from tensorlens.planning.trials.jobs import Job, Program
 from tensorlens.planning.trials.step_runner import forget
@@ -66,12 +66,12 @@ def _readiness(job: Job) -> Readiness:
     sys.addaudithook(_watch_files)
     check_release()
     readiness = Readiness(False) if job.device == "cpu" else prepare(job.card or H100)
-    from tensorlens.planning.torch.device import fake_tensors
-    from tensorlens.planning.torch.memory import kernel_overrides
+    from tensorlens.planning.torch.device.fake_tensors import patch_fake_tensors
+    from tensorlens.planning.torch.operators.calibration import calibrate
 
     if not readiness.is_ready:
-        fake_tensors.install()
-    kernel_overrides.install()
+        patch_fake_tensors()
+    calibrate()
     return readiness
 
 

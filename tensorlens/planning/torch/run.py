@@ -23,14 +23,14 @@ from tensorlens.planning.tensorflow.keras_training import (
     step_of,
     training_patches,
 )
-from tensorlens.planning.torch.device import Readiness, measure_with
+from tensorlens.planning.torch.device.stand_in import Readiness, measure_with
 from tensorlens.planning.torch.distributed import distributed
 from tensorlens.planning.torch.fake_copies import copy_patches
-from tensorlens.planning.torch.memory import Temporaries
-from tensorlens.planning.torch.memory.attention import fused_attention
-from tensorlens.planning.torch.memory.host_kernels import HostKernels
+from tensorlens.planning.torch.memory.cpu_scratch import CpuScratch
+from tensorlens.planning.torch.memory.cuda_scratch import CudaScratch
 from tensorlens.planning.torch.memory.scratch import ScratchRule
 from tensorlens.planning.torch.names import BlockNames
+from tensorlens.planning.torch.operators.attention import fused_attention
 from tensorlens.planning.torch.patches import (
     compiler_patches,
     lazy_modules_refused,
@@ -41,7 +41,7 @@ from tensorlens.planning.torch.patches import (
 )
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.values import value_patches
+from tensorlens.planning.torch.values.answers import value_patches
 from tensorlens.planning.trace import Caution, Cautions, Trace, caution_scope
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
@@ -143,13 +143,13 @@ def _enter_device(
     """Put what stands in for the device and for data on stage; return the rule of scratch."""
     scratch_rule: ScratchRule | None = None
     if job.device == "cpu":
-        host = HostKernels.here()
+        host = CpuScratch.here()
         if host is not None:
             scratch_rule = host
             enter(host.rnn_workspaces())
     elif job.device == "cuda":
         card = job.card or H100
-        scratch_rule = Temporaries(card)
+        scratch_rule = CudaScratch(card)
         enter(fused_attention(card))
     patches: tuple[Setting, ...] = (
         *(value_patches, loader_patches, compiler_patches, copy_patches),

@@ -15,7 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorlens.planning.patches import intercepted
-from tensorlens.planning.torch.memory.scratch import Scratch, ScratchRule, keep_elements
+from tensorlens.planning.torch.memory.scratch import Scratch, ScratchRule
+from tensorlens.planning.torch.operators.losses import keep_elements
 from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.step_runner import END

@@ -10,7 +10,7 @@ import torch
 
 from tensorlens.frameworks.torch.backends import CUBLAS_WORKSPACES
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory.operators import Call, Rule
+from tensorlens.planning.torch.memory.kernels import Call, Rule
 from tensorlens.planning.torch.memory.scratch import Scratch
 
 _SMALL, _LARGE = CUBLAS_WORKSPACES

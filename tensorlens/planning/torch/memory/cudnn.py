@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory.operators import (
+from tensorlens.planning.torch.memory.kernels import (
     Call,
     Rule,
     ceil_div,

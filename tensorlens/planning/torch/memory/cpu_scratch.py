@@ -38,7 +38,7 @@ _HIDDEN_SIZE = 10
 """Which argument of a recurrent layer says how many numbers its state has."""
 
 
-class HostKernels:
+class CpuScratch:
     """Gives what some kernels take for themselves, as a ``ScratchRule`` of a tracker.
 
     They are convolutions, recurrent layers and products of low precision. oneDNN, which runs them,
@@ -53,7 +53,7 @@ class HostKernels:
         self._known: dict[Any, _Measured] = {}
 
     @classmethod
-    def here(cls) -> HostKernels | None:
+    def here(cls) -> CpuScratch | None:
         """Return one, or None where nothing counts exactly."""
         counted = allocator()
         return None if counted is None else cls(counted)

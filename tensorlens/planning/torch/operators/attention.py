@@ -2,8 +2,8 @@
 
 Without a device torch always takes the kernel that keeps the scores. This module repeats in Python
 ``scaled_dot_product_attention`` of ``aten/src/ATen/native/transformers/attention.cpp`` (torch 2.13)
-and ``select_sdp_backend`` of ``cuda/sdp_utils.cpp`` beside it. The kernels' own scratch is in
-:mod:`.operators`.
+and ``select_sdp_backend`` of ``cuda/sdp_utils.cpp`` beside it. The scratch of the kernels is in
+:mod:`tensorlens.planning.torch.memory.kernels`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.patches import intercepted
-from tensorlens.planning.torch.memory.operators import HALVES
+from tensorlens.planning.torch.memory.kernels import HALVES
 from tensorlens.planning.trace import caution
 
 _aten = torch.ops.aten

@@ -6,14 +6,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from tensorlens.frameworks.torch import Adapter
-from tensorlens.planning.torch import host_kernels
+from tensorlens.planning.torch import cpu_scratch
 
 aten = torch.ops.aten
 
 
 @pytest.fixture
 def kernels():
-    found = host_kernels.HostKernels.here()
+    found = cpu_scratch.CpuScratch.here()
     if found is None:
         pytest.skip("; ".join(Adapter().notes()))
     return found
@@ -49,12 +49,12 @@ def test_a_convolution(kernels):
 def test_what_a_large_convolution_takes_follows_from_smaller_ones(kernels, monkeypatch):
     whole = asked(kernels, aten.convolution.default, lambda: convolution(32))
     one_image = 32 * 32 * 24 * 8 * 9
-    monkeypatch.setattr(host_kernels, "MOST_PRODUCTS", 8 * one_image)
+    monkeypatch.setattr(cpu_scratch, "MOST_PRODUCTS", 8 * one_image)
     ran = []
     monkeypatch.setattr(
-        host_kernels._Operand, "zeros", _noting(host_kernels._Operand.zeros, ran), raising=True
+        cpu_scratch._Operand, "zeros", _noting(cpu_scratch._Operand.zeros, ran), raising=True
     )
-    reduced = host_kernels.HostKernels(kernels._allocator)
+    reduced = cpu_scratch.CpuScratch(kernels._allocator)
     assert asked(reduced, aten.convolution.default, lambda: convolution(32)) == whole
     assert [shape[0] for shape in ran if shape[1:] == (8, 32, 32)] == [8, 4]
 
@@ -82,14 +82,14 @@ def test_the_program_s_autocast_does_not_reach_it(kernels):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = asked(kernels, aten.convolution.default, lambda: convolution(4))
     assert found == asked(
-        host_kernels.HostKernels(kernels._allocator),
+        cpu_scratch.CpuScratch(kernels._allocator),
         aten.convolution.default,
         lambda: convolution(4),
     )
 
 
 def test_what_is_too_large_or_cannot_run_is_not_known(kernels, monkeypatch):
-    monkeypatch.setattr(host_kernels, "MOST_BYTES", 1 << 10)
+    monkeypatch.setattr(cpu_scratch, "MOST_BYTES", 1 << 10)
     assert asked(kernels, aten.convolution.default, lambda: convolution(4)) == 0
     mismatched = (torch.empty(2, 3, dtype=torch.bfloat16), torch.empty(5, 7, dtype=torch.bfloat16))
     with FakeTensorMode():
@@ -138,5 +138,5 @@ def test_a_sequence_that_is_too_long_to_be_run_is_told_by_two_shorter_ones(kerne
     with kernels.rnn_workspaces():
         short, shorter = kept(64), kept(32)
         # 5 rows a step times the numbers of both weights: no more than 64 steps are run
-        monkeypatch.setattr(host_kernels, "MOST_PRODUCTS", 64 * 5 * (32 * 16 + 32 * 8))
+        monkeypatch.setattr(cpu_scratch, "MOST_PRODUCTS", 64 * 5 * (32 * 16 + 32 * 8))
         assert kept(128) == short + (short - shorter) * (128 - 64) // (64 - 32)

@@ -1,0 +1,62 @@
+"""Fake kernels of operators that only a build with CUDA has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_impls import op_implementations_dict
+
+from tensorlens.planning.torch.operators import recurrent
+
+_aten = torch.ops.aten
+_library = torch.library.Library("aten", "IMPL")
+"""Kept: its registrations end with it."""
+
+
+def _no_result(mode: Any, func: Any, *args: Any, **kwargs: Any) -> None:
+    """Return nothing: the operator writes into its arguments, or does nothing."""
+
+
+def _false(mode: Any, func: Any, *args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+def _pin_memory(mode: Any, func: Any, tensor: Any, device: Any = None) -> Any:
+    return torch.empty_like(tensor)
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "_fused_sgd_": _no_result,
+    "_fused_adagrad_": _no_result,
+    "record_stream": _no_result,
+    "_use_cudnn_ctc_loss": _false,
+    "_use_miopen_ctc_loss": _false,
+    "_pin_memory": _pin_memory,
+    "is_pinned": _false,
+    **recurrent.CUDA_KERNELS,
+}
+
+
+_COMPOSITES = ("silu_backward", "mish_backward", "_fused_rms_norm")
+"""Operators that are composites wherever they have no kernel
+(``aten/src/ATen/native/native_functions.yaml``: CompositeImplicitAutograd beside CUDA)."""
+
+
+def register_cuda_kernels() -> None:
+    """Add the kernels to torch's table of fake kernels."""
+    for name, kernel in _KERNELS.items():
+        packet = getattr(_aten, name, None)
+        for overload in () if packet is None else packet.overloads():
+            if not overload.endswith("out"):
+                op_implementations_dict[getattr(packet, overload)] = kernel
+    for name, (function, key) in recurrent.DISPATCHED.items():
+        _library.impl(name, function, key)
+    for name in _COMPOSITES:
+        if hasattr(_aten, name):
+            _library.impl(name, _no_kernel, "CUDA")
+
+
+def _no_kernel(*args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError("a tensor on a card that is not there has no data")

@@ -1,0 +1,233 @@
+"""Answers to what a program asks of values that are not there.
+
+A value that follows from the program alone is answered as it is; any other is assumed, and said
+once for each line: numbers are 1, comparisons hold, nothing is infinite or not a number, and a
+selection by a condition takes every element.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from tensorlens.planning.patches import patched
+from tensorlens.planning.torch.operators.answers import ANSWERS
+from tensorlens.planning.torch.operators.losses import loss_patches
+from tensorlens.planning.torch.safetensors_files import safetensors_patches
+from tensorlens.planning.torch.saved_files import saved_file_patches
+from tensorlens.planning.torch.values.const_propagation import compute
+from tensorlens.planning.torch.values.constants import MAX_ELEMENTS, attached, constant_of
+from tensorlens.planning.torch.values.value_rules import rules
+from tensorlens.planning.trace import caution
+
+MOST_ASKED = 100
+"""Times one line may ask for a value until the answer changes, which ends a loop that waits."""
+
+MOST_DRAWN = 3
+"""The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
+
+_aten = torch.ops.aten
+
+
+@contextlib.contextmanager
+def value_patches() -> Iterator[None]:
+    """Let fake tensors answer while it is entered."""
+    answers = DataDependentValues()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
+        stack.enter_context(saved_file_patches())
+        stack.enter_context(safetensors_patches())
+        for name, method in methods(answers.scalar).items():
+            stack.enter_context(patched(FakeTensor, name, method))
+        stack.enter_context(loss_patches())
+        yield
+
+
+class DataDependentValues:
+    """Stands before ``FakeTensorMode.dispatch``."""
+
+    def __init__(self) -> None:
+        self._asked: Counter[tuple[int, int]] = Counter()
+        original, value_rules = FakeTensorMode.dispatch, rules()
+        special: dict[Any, Callable[..., Any]] = {
+            _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
+            _aten.item.default: lambda mode, func, x: self.scalar(x),
+            _aten.equal.default: _equal,
+            _aten.allclose.default: _compared,
+            _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
+            **ANSWERS,
+        }
+        keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
+
+        def dispatch(
+            mode: Any, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            answer = special.get(func)
+            if answer is not None:
+                result = answer(mode, func, *args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+            result = original(mode, func, types, args, kwargs)
+            if result is NotImplemented or func is keeps_flag:
+                return result
+            rule = value_rules.get(func)
+            first: Any = args[0] if args else None
+            if rule is None and type(first) is FakeTensor and attached(first) is None:
+                if first.constant is None:
+                    return result
+            compute(func, args, kwargs, result)
+            if rule is not None:
+                rule.apply(result, args, kwargs)
+            return result
+
+        self.dispatch = dispatch
+
+    def scalar(self, tensor: Any) -> Any:
+        """Return the value of a tensor of one element."""
+        if tensor.numel() != 1:
+            raise RuntimeError(
+                f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar"
+            )
+        constant = constant_of(tensor)
+        if constant is not None:
+            value = _value(constant.tensor)
+            if not constant.state.assumed:
+                return value
+        else:
+            value = _one(tensor.dtype)
+        asking = _asking(sys._getframe(1))
+        if self._goes_round(asking):
+            value = type(value)(not value)
+        if not (tensor.dtype is torch.bool and _is_torch(asking.f_code.co_filename)):
+            # torch itself asks whether all is well, as where it draws until all values are
+            self._say(value, tensor.dtype)
+        return value
+
+    def _say(self, value: Any, dtype: Any) -> None:
+        if dtype is torch.bool:
+            what = f"whether something holds, which depends on data: it was taken as {value}"
+        elif dtype.is_floating_point or dtype.is_complex:
+            what = "the value of a tensor, which depends on data: it was given 1.0 or the like"
+        else:
+            what = "a whole number that depends on data: it was given a likely one"
+        caution(f"the program asks for {what}; what it decides by it may take more or less memory")
+
+    def _goes_round(self, asking: FrameType) -> bool:
+        """Whether a line has asked so often that it seems to wait for another answer."""
+        key = id(asking.f_code), asking.f_lasti
+        self._asked[key] += 1
+        is_torch = _is_torch(asking.f_code.co_filename)
+        if self._asked[key] <= (MOST_DRAWN if is_torch else MOST_ASKED):
+            return False
+        self._asked[key] = 0
+        return True
+
+
+def _equal(mode: Any, func: Any, one: Any, other: Any) -> bool:
+    if one is other or one.shape != other.shape:
+        return one is other
+    return _compared(mode, func, one, other)
+
+
+def _compared(mode: Any, func: Any, one: Any, other: Any, *args: Any, **kwargs: Any) -> bool:
+    mine, theirs = constant_of(one), constant_of(other)
+    if mine is not None and theirs is not None:
+        with torch._C._DisableTorchDispatch():
+            return bool(func(mine.tensor, theirs.tensor, *args, **kwargs))
+    caution("two tensors are compared, which depends on data: they were taken as equal")
+    return True
+
+
+def _one(dtype: Any) -> Any:
+    if dtype.is_complex:
+        return 1 + 0j
+    return 1.0 if dtype.is_floating_point else dtype is torch.bool or 1
+
+
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_BETWEEN = (
+    str(Path(__file__).parents[2]) + os.sep,
+    *(_TORCH + name for name in ("_subclasses", "_dynamo", "utils", "_ops", "_compile", "_tensor")),
+)
+"""Where code lies that is between one who asks and the answer."""
+
+
+def _is_torch(filename: str) -> bool:
+    return filename.startswith(_TORCH)
+
+
+def _asking(frame: FrameType) -> FrameType:
+    while frame.f_code.co_filename.startswith(_BETWEEN) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _value(tensor: Any) -> Any:
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        return tensor.item()
+
+
+def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return methods of fake tensors by their names; ``scalar`` gives the value of one element."""
+
+    def tolist(tensor: Any) -> Any:
+        if tensor.dim() == 0:
+            return scalar(tensor)
+        constant = constant_of(tensor)
+        if constant is None or constant.state.assumed:
+            _say_listed(tensor)
+        if constant is not None:
+            with torch._C._DisableTorchDispatch():
+                return constant.tensor.tolist()
+        return _nested(tensor.shape, _one(tensor.dtype))
+
+    def numpy(tensor: Any, *, force: bool = False) -> Any:
+        if tensor.requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. "
+                "Use tensor.detach().numpy() instead."
+            )
+        constant = constant_of(tensor)
+        with torch._C._DisableTorchDispatch():
+            if constant is not None:
+                if constant.state.assumed:
+                    _say_listed(tensor)
+                return constant.tensor.detach().clone().numpy()
+            _say_listed(tensor)
+            make = torch.ones if tensor.numel() <= MAX_ELEMENTS else torch.zeros
+            return make(tensor.shape, dtype=tensor.dtype, device="cpu").numpy()
+
+    def text(tensor: Any, form: str) -> str:
+        if form and tensor.dim() == 0:
+            return format(scalar(tensor), form)
+        return object.__format__(tensor, form)
+
+    def data_ptr(tensor: Any) -> int:
+        # one number for each storage: programs tell shared weights by it
+        offset = tensor.storage_offset() * tensor.element_size()
+        return int(tensor.untyped_storage()._cdata + offset)
+
+    return {"tolist": tolist, "numpy": numpy, "__format__": text, "data_ptr": data_ptr}
+
+
+def _say_listed(tensor: Any) -> None:
+    caution(
+        f"the program asks for the {tensor.numel():,} values of a tensor, which depend on data: "
+        "it was given made-up ones; what it decides by them may take more or less memory"
+    )
+
+
+def _nested(shape: Any, value: Any) -> Any:
+    if len(shape) == 1:
+        return [value] * shape[0]
+    return [_nested(shape[1:], value) for _ in range(shape[0])]
