@@ -234,7 +234,7 @@ def test_what_is_no_question():
         {"world_size": 0},
         {"capacity": "much"},
         {"card": "no such card"},
-        {"settings": "no_such_option:1"},
+        {"settings": "no_such_option"},
         {"device": 0},
         {"card": 4090},
         {"settings": 1},
