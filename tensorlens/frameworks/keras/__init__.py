@@ -1,4 +1,4 @@
 """Names and queues of Keras's objects, the same on every backend.
 
-Nothing here imports Keras, nor runs any code of its objects: their attributes are read.
+Nothing here imports Keras or runs code of its objects: only attributes are read.
 """

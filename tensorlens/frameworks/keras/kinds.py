@@ -1,4 +1,4 @@
-"""Classes of Keras; ``MissingClass`` of ``heap/attributes.py`` where it was not imported."""
+"""Classes of Keras; ``MissingClass`` of ``heap/attributes.py`` until Keras is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tensorlens.heap.attributes import imported
 
 variable = partial(imported, "keras.src.backend.common.variables", "Variable")
-"""Returns the class of variables, which those of every backend derive from."""
+"""Returns the base class of every backend's variables."""
 layer = partial(imported, "keras.src.layers.layer", "Layer")
 """Returns the class of layers and models."""
 tensorflow_variable = partial(imported, "keras.src.backend.tensorflow.core", "Variable")
@@ -18,11 +18,11 @@ optimizer = partial(imported, "keras.src.optimizers.base_optimizer", "BaseOptimi
 
 
 def is_inherited(item: Any, method: str) -> bool:
-    """Tell whether the class of a model leaves a method to ``keras.Model``."""
+    """Tell whether the class of a model inherits a method from ``keras.Model``."""
     return getattr(type(item), method) is getattr(model(), method)
 
 
 def backend() -> str:
-    """Return what Keras runs on: ``tensorflow``, ``torch``; empty where it was not imported."""
+    """Return Keras's backend, such as ``tensorflow``; an empty text until Keras is imported."""
     content = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
     return str(content.get("_BACKEND", ""))

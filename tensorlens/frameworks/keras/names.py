@@ -19,7 +19,7 @@ NameVariable = Callable[[Any, int, Role], None]
 
 @dataclass(frozen=True, slots=True)
 class LayerVariable:
-    """A variable and what holds it."""
+    """A variable, its role and the layer that holds it."""
 
     variable: Any
     role: Role
@@ -27,20 +27,20 @@ class LayerVariable:
 
 
 class LayerNames:
-    """Names the variables of given models first, then of all others."""
+    """Names the variables of layers: those of given models first."""
 
     def __init__(self, names: Names, name_variable: NameVariable) -> None:
         self._names, self._name_variable = names, name_variable
         self._distinct = DistinctTexts()
         self.named: dict[int, int] = {}
-        """``id()`` of a variable to its node."""
+        """Node of a variable's name, by ``id()``."""
         self.paths: dict[int, str] = {}
-        """``id()`` of a layer to its path."""
+        """Path of a layer by ``id()``."""
         self.layer_of: dict[int, str] = {}
-        """``id()`` of a variable to the path of the layer that has it."""
+        """Path of a variable's layer by ``id()`` of the variable."""
 
     def add_roots(self, roots: Sequence[CensusRoot]) -> None:
-        """Name what given models hold, below the root's name where it has one."""
+        """Name the variables of given models, below the root's name if it has one."""
         for root in roots:
             if issubclass(type(root.item), kinds.layer()):
                 prefix = None if root.name is None else self._names.text(root.name)
@@ -48,20 +48,20 @@ class LayerNames:
                     self._name(owned, prefix)
 
     def add_layers(self, layers: Iterable[Any]) -> None:
-        """Name what these layers hold themselves."""
+        """Name the variables that layers hold themselves."""
         for layer in layers:
             self.note_path(layer)
             for owned in layer_variables(layer):
                 self._name(owned, None)
 
     def add_variables(self, variables: Iterable[Any]) -> None:
-        """Name variables that nothing of the above holds."""
+        """Name variables that no layer holds."""
         for variable in variables:
             trainable = content_of(variable).get("_trainable") is True
             self._name(LayerVariable(variable, "parameter" if trainable else "buffer", None), None)
 
     def note_path(self, layer: Any) -> str:
-        """Return the path of a layer, and keep it in :attr:`paths`."""
+        """Return the path of a layer and store it in :attr:`paths`."""
         return self.paths.setdefault(id(layer), layer_path(layer))
 
     def _name(self, owned: LayerVariable, prefix: int | None) -> None:
@@ -82,7 +82,7 @@ class LayerNames:
 
 
 def layer_variables(layer: Any) -> Iterator[LayerVariable]:
-    """Give the variables that a layer holds itself."""
+    """Yield the variables that a layer holds itself."""
     content = content_of(layer)
     kept: Mapping[str, Role] = {
         "_trainable_variables": "parameter",
@@ -99,13 +99,13 @@ def layer_variables(layer: Any) -> Iterator[LayerVariable]:
 
 
 def variables_of(model: Any) -> Iterator[LayerVariable]:
-    """Give the variables of a model and of all layers in it, in Keras's own order."""
+    """Yield the variables of a model and of all layers in it, in Keras's order."""
     for layer in layers_of(model):
         yield from layer_variables(layer)
 
 
 def layers_of(*models: Any) -> Iterator[Any]:
-    """Give models and all layers in them, each once, in Keras's own order."""
+    """Yield models and all layers in them, each once, in Keras's order."""
     waiting, seen = [*reversed(models)], set()
     while waiting:
         layer = waiting.pop()
@@ -127,16 +127,16 @@ def layer_path(layer: Any) -> str:
 
 _WEIGHTS, _ALL = "_trainable_variables", "_variables"
 _DEFAULT_NAME = re.compile(r"(variable(_\d+)?)?")
-"""Name of a variable that was given none."""
+"""Default name of a variable."""
 
 
 class OptimizerNames:
-    """Names the slots and counters of one optimizer after another.
+    """Names the slots and counters of optimizers.
 
     Args:
-        names: takes the names.
-        give: is told the node and the role of each variable.
-        name_of: gives the node that a weight has been given, or None.
+        names: stores the names.
+        name_variable: called with each variable, the node of its name and its role.
+        name_of: returns the node of a weight's name; None if it has none.
     """
 
     def __init__(
@@ -145,25 +145,24 @@ class OptimizerNames:
         self._names, self._name_variable, self._name_of = names, name_variable, name_of
         self._distinct = DistinctTexts()
         self.anchors: dict[int, int] = {}
-        """``id()`` of an optimizer to the node of its name."""
+        """Node of an optimizer's name by ``id()``."""
         self.named: set[int] = set()
-        """``id()`` of the variables that were named."""
+        """``id()`` of each named variable."""
 
     def add_all(self, found: Sequence[Any], roots: Sequence[CensusRoot]) -> None:
-        """Name what the given optimizers hold, then what the others do."""
+        """Name the variables of optimizers among the roots, then those of the others."""
         for root in roots:
             if issubclass(type(root.item), kinds.optimizer()):
                 self._add(root.item, root.name)
         inner = {id(content_of(each).get("inner_optimizer")) for each in found}
-        # what another wraps comes after it
+        # an optimizer comes before the one that it wraps
         for optimizer in sorted(found, key=lambda each: id(each) in inner):
             self._add(optimizer, None)
 
     def _add(self, optimizer: Any, name: str | None) -> None:
         if id(optimizer) in self.anchors:
             return
-        text = name or class_name(optimizer)
-        node = self._names.text(self._distinct.next(text))
+        node = self._names.text(self._distinct.next(name or class_name(optimizer)))
         self.anchors[id(optimizer)] = node
         content = content_of(optimizer)
         weights = items_of(content.get(_WEIGHTS))
@@ -187,11 +186,11 @@ class OptimizerNames:
         text = _variable_name(slot)
         path = text_of(content_of(weight).get("_path"))
         prefix = path.replace("/", "_") + "_"
-        # Keras names a slot after its weight, but for those whose shape is another
+        # Keras names a slot after its weight if it has the weight's shape
         kind = text.removeprefix(prefix) if text.startswith(prefix) else attribute
-        named = self._name_of(weight)
-        below = self._names.attribute(node, path if named is None else self._names[named])
-        self._name(slot, self._names.attribute(below, kind))
+        weight_node = self._name_of(weight)
+        text = path if weight_node is None else self._names[weight_node]
+        self._name(slot, self._names.attribute(self._names.attribute(node, text), kind))
 
     def _name(self, variable: Any, node: int) -> None:
         self.named.add(id(variable))

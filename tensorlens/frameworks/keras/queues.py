@@ -1,10 +1,10 @@
-"""Queues that Keras fills ahead of the step while it fits, evaluates or predicts.
+"""Queues that Keras fills ahead of the step in ``fit()``, ``evaluate()`` and ``predict()``.
 
 A PyDataset with several workers has an ``OrderedEnqueuer``: ``max_queue_size`` batches in its
-``future_queue`` and one that its thread waits to put there, made or being made
-(keras/src/trainers/data_adapters/py_dataset_adapter.py, Keras 3.15). With one worker there is no
-queue but tf.data's, on the backend TensorFlow, where ``prefetch(AUTOTUNE)`` follows; so it is with
-generators, of which ``max_queue_size`` was an option in Keras 2.
+``future_queue``, and one more that its thread makes or waits to put there
+(keras/src/trainers/data_adapters/py_dataset_adapter.py, Keras 3.15). With one worker, and for
+generators, the only queue is tf.data's ``prefetch(AUTOTUNE)`` on the backend TensorFlow;
+``max_queue_size`` of a generator was an option in Keras 2.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ _IDLE = "no model is being fitted with it: nothing is held"
 
 
 def look_at(item: Any, example: Any) -> Queue | None:
-    """Return what is held for a PyDataset or a generator; None for other things."""
+    """Return the queue of a PyDataset or a generator; None for anything else."""
     kind = type(item)
     if imported("keras.src.trainers.epoch_iterator", "EpochIterator") is MissingClass:
         return None
     if issubclass(kind, imported(_PY_DATASET, "PyDataset")):
         return _of_dataset(item, example)
     if kind is types.GeneratorType:
-        found = _of_epochs(lambda epoch: _generates(epoch, item), example)
+        found = _of_epochs(lambda epoch: _reads_generator(epoch, item), example)
         return merge_queues(f"generator {item.__name__}", found) if found else None
     return None
 
 
 def _of_epochs(wanted: Callable[[Any], bool], example: Any) -> list[Queue]:
-    """Return what the calls of ``fit()`` and the like hold that are wanted."""
+    """Return the queues of the calls of ``fit()`` and the like whose epoch is wanted."""
     epochs = instances(imported("keras.src.trainers.epoch_iterator", "EpochIterator"))
     found = (_of_epoch(epoch, example) for epoch in epochs if wanted(epoch))
     return [queue for queue in found if queue is not None]
 
 
 def _of_enqueuer(enqueuer: Any, example: Any) -> Queue:
-    """Return what an enqueuer of Keras holds at most."""
+    """Return the bound of an enqueuer's queue."""
     content = content_of(enqueuer)
     queue = content_of(content.get("future_queue"))
-    batches = [*_first(queue), *([] if example is None else [example])]
+    batches = [*_next_batch(queue), *([] if example is None else [example])]
     found = _bounded(content.get("py_dataset"), queue.get("maxsize"), batches)
     missing = {**found.missing, "batches": _NOT_READ, "nbytes": _NOT_READ}
     return replace(found, batches=None, nbytes=None, missing=missing, notes=())
 
 
-def _first(queue: Any) -> list[Any]:
-    """Return the batch that is next in an enqueuer's queue, if it is made; it is not taken."""
+def _next_batch(queue: Any) -> list[Any]:
+    """Return the next batch in an enqueuer's queue without taking it; none if it is not ready."""
     try:
         future = content_of(queue["queue"][0])
     except LookupError:
@@ -75,25 +75,25 @@ def _first(queue: Any) -> list[Any]:
 
 
 def _of_dataset(dataset: Any, example: Any) -> Queue:
-    def reads_it(epoch: Any) -> bool:
+    def is_reader(epoch: Any) -> bool:
         return content_of(content_of(epoch).get("data_adapter")).get("py_dataset") is dataset
 
-    size = _whole(content_of(dataset), "_max_queue_size", 10)
+    size = _int_of(content_of(dataset), "_max_queue_size", 10)
     idle = _bounded(dataset, size, [] if example is None else [example])
-    found = _of_epochs(reads_it, example)
+    found = _of_epochs(is_reader, example)
     return merge_queues(idle.name, found) if found else idle
 
 
 def _bounded(dataset: Any, size: Any, batches: Sequence[Any]) -> Queue:
-    """Return what a PyDataset holds at most, and nothing of what it holds now.
+    """Return the bound of a PyDataset's queue.
 
     Args:
-        dataset: which one.
+        dataset: the PyDataset.
         size: its ``max_queue_size``.
-        batches: some of it, of which the largest is taken.
+        batches: some of its batches; the largest counts.
     """
     settings = content_of(dataset)
-    workers = _whole(settings, "_workers", 1)
+    workers = _int_of(settings, "_workers", 1)
     if workers > 1 or (workers and settings.get("_use_multiprocessing")):
         limit, reason = (size + 1 if size > 0 else None), "a max_queue_size of 0 has no bound"
         rule = (
@@ -102,15 +102,15 @@ def _bounded(dataset: Any, size: Any, batches: Sequence[Any]) -> Queue:
         )
     else:
         limit, rule, reason = (None if backend() == "tensorflow" else 0), _ALONE, _AUTOTUNE
-    one = max([each for each in map(batch_bytes, batches) if each], default=None)
+    batch_nbytes = max([each for each in map(batch_bytes, batches) if each], default=None)
     workers_text = "1 worker" if workers == 1 else f"{workers} workers"
     name = f"{class_name(dataset)}, {workers_text}, max_queue_size {size}"
     reasons = {"no_bound": reason, "no_size": _NO_BATCH}
-    return bounded_queue(name, "keras", limit, one, rule, **reasons, notes=(_IDLE,))
+    return bounded_queue(name, "keras", limit, batch_nbytes, rule, **reasons, notes=(_IDLE,))
 
 
 def _of_epoch(epoch: Any, example: Any) -> Queue | None:
-    """Return what one call of ``fit()`` and the like holds; None when it has ended."""
+    """Return the queue of a call of ``fit()`` or the like; None if the call has ended."""
     content = content_of(epoch)
     adapter = content_of(content.get("data_adapter"))
     found = []
@@ -123,7 +123,7 @@ def _of_epoch(epoch: Any, example: Any) -> Queue | None:
 
         iterators = _iterators(content) or tensorflow.iterators_of(dataset)
         behind = [tensorflow.look_at_iterator(each, example) for each in iterators]
-        # what feeds an enqueuer's batches to the step keeps none itself
+        # the dataset that feeds an enqueuer's batches to the step buffers none
         found += [queue for queue in behind if queue.max_batches != 0 or not found]
     elif not found and content.get("_epoch_iterator") is not None and backend() == "torch":
         name = class_name(content.get("data_adapter"))
@@ -135,21 +135,21 @@ def _of_epoch(epoch: Any, example: Any) -> Queue | None:
 
 
 def _iterators(epoch: Any) -> list[Any]:
-    """Return the iterators that an epoch goes through, as it refers to them."""
+    """Return the iterators that an epoch refers to."""
     kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
-    # a local of the generator, where the length of an epoch is not known
+    # a local of the generator, if the length of an epoch is unknown
     referents = [epoch.get("_current_iterator"), *gc.get_referents(epoch.get("_epoch_iterator"))]
     found = [each for each in referents if issubclass(type(each), kind)]
     return list({id(each): each for each in found}.values())
 
 
-def _generates(epoch: Any, generator: Any) -> bool:
-    """Tell whether a model is fitted with a generator: it is in what restores its first batches."""
+def _reads_generator(epoch: Any, generator: Any) -> bool:
+    """Tell whether an epoch reads a generator, which its function for the first batches holds."""
     restore = content_of(content_of(epoch).get("data_adapter")).get("generator")
     cells = getattr(restore, "__closure__", None) if type(restore) is types.FunctionType else ()
     return any(cell_content(cell) is generator for cell in cells or ())
 
 
-def _whole(content: Any, name: str, otherwise: int) -> int:
+def _int_of(content: Any, name: str, default: int) -> int:
     value = content.get(name)
-    return value if type(value) is int else otherwise
+    return value if type(value) is int else default

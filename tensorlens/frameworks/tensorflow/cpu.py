@@ -1,6 +1,6 @@
-"""TensorFlow's CPU allocator: tapped once per process for good, counted, and watched.
+"""TensorFlow's CPU allocator: tapped once per process, for good.
 
-Where it cannot be tapped a fallback counts host memory.
+If it cannot be tapped, a fallback counts host memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _arguments() -> Sequence[str]:
 
 
 def release() -> str | None:
-    """Return what a shipped binary must be made for; the headers of a minor release are one."""
+    """Return the release that a shipped binary must be built for; patch releases share it."""
     published = re.match(r"(\d+\.\d+)\.\d+$", tensorflow.version.VERSION)
     return None if published is None else f"tensorflow{published[1]}"
 
@@ -72,8 +72,8 @@ TAP = NativePart(
 class TensorflowAllocator(NativeAllocator):
     """Exact bytes that TensorFlow's CPU allocator has handed out since :func:`install`.
 
-    Tensors of all threads and functions, variables, and the scratch of kernels; not what libraries
-    below the kernels take from malloc for themselves.
+    They include tensors of all threads and functions, variables, and the scratch of kernels, but
+    not memory that libraries below the kernels take from malloc.
     """
 
     def __init__(self, library: ctypes.PyDLL) -> None:
@@ -90,37 +90,37 @@ class TensorflowAllocator(NativeAllocator):
         self._end_scope = library.tl_end
 
     def adopt(self, addresses: array[int], sizes: array[int]) -> int:
-        """Count in blocks from before, ``array('Q')`` and ``array('q')``; return how many.
+        """Count blocks from before, unless they are counted; return their number.
 
-        Those that are counted already are left alone.
+        The arrays have the types ``Q`` and ``q``.
         """
         return int(self.library.tl_adopt(start(addresses), start(sizes), len(addresses)))
 
     def call(self, function: str) -> object:
-        """Say that this thread calls a graph function; what its nodes allocate is by this line.
+        """Begin the call of a graph function on this thread, whose line its nodes' blocks get.
 
-        Returns what :meth:`end` takes. It also ends when nobody refers to that any more.
+        Returns an object for :meth:`end`. The call also ends when nothing refers to that any more.
         """
         return self._call_begins(function.encode())
 
     def end(self, scope: object) -> int:
-        """Say that it has ended, on the thread where it began; the second time does nothing."""
+        """End a call, on the thread where it began; a second time does nothing."""
         return int(self._end_scope(scope))
 
 
 @functools.cache
 def install() -> TensorflowAllocator:
-    """Tap the allocator, once.
+    """Tap the allocator.
 
     Raises:
-        NativeUnavailable: it could not be built, or the allocator cannot be tapped.
+        NativeUnavailable: the native part was not built, or the allocator cannot be tapped.
     """
     library = load(TAP)
     refusal = int(library.tl_install())
     if refusal:
         raise NativeUnavailable(f"{_LABEL} is not in use: {_REFUSALS[refusal]}")
     installed = TensorflowAllocator(library)
-    # the trial's peak is not the program's
+    # the peak of the trial allocation is not the program's
     installed.read()
     return installed
 
@@ -141,10 +141,10 @@ notes = _choice.notes
 
 
 def watch() -> Callable[[], None]:
-    """Count host memory from now on and note which line allocates it, until what is returned.
+    """Start noting the lines that allocate host memory; return a function that ends this.
 
     Raises:
-        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that is unavailable.
     """
     found = allocator()
     if found is None:
@@ -156,15 +156,12 @@ def watch() -> Callable[[], None]:
     try:
         return _watched.add()
     except NativeUnavailable:
-        # names and sizes do without; births are shown as unknown
+        # names and sizes are known without births
         return noop
 
 
-def _begin() -> Callable[[], None]:
-    """Note births, and have the native part told of calls of graph functions.
-
-    Their nodes run on other threads.
-    """
+def _watch_births() -> Callable[[], None]:
+    """Note births, and calls of graph functions, whose nodes run on other threads."""
     found = recordable()
     found.watch_births()
     unfollow = follow_graph_calls(lambda name: functools.partial(found.end, found.call(name)))
@@ -176,4 +173,4 @@ def _begin() -> Callable[[], None]:
     return end
 
 
-_watched = SharedHook(_begin)
+_watched = SharedHook(_watch_births)

@@ -1,4 +1,4 @@
-"""Lists what the installed TensorFlow can measure, without making its devices."""
+"""What the installed TensorFlow can measure, found without making its devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorlens.native.build import origin
 
 
 def diagnose() -> list[Finding]:
-    """Look at TensorFlow; native parts are built if they were not yet."""
+    """Return the findings on TensorFlow; builds native parts that are missing."""
     counter = cpu.cpu_counter()
     is_native = isinstance(counter, cpu.CpuCounter)
     built = tensorflow.sysconfig.get_build_info()

@@ -1,6 +1,6 @@
-"""Reads the queues of ``tf.data``, as its own model of an iterator counts them.
+"""Reads the queues of ``tf.data`` from its own model of an iterator.
 
-``IteratorGetModelProto`` gives for each node how many elements and bytes its buffer holds
+``IteratorGetModelProto`` returns the elements and bytes in the buffer of each node
 (tensorflow/core/framework/model.proto); it waits for no element and takes none.
 """
 
@@ -18,31 +18,31 @@ from tensorlens.records.queues import Queue, QueuePart
 
 AUTOTUNE = -1
 """``tf.data.AUTOTUNE``."""
-_SIZES = ("_buffer_size", "_num_parallel_calls")
+_SIZE_ATTRIBUTES = ("_buffer_size", "_num_parallel_calls")
 _BUFFERING = ("Prefetch", "Shuffle", "Cache", "Parallel", "Snapshot", "Service", "MapAndBatch")
-"""Parts of the names of classes whose iterators keep elements
+"""Parts of the names of datasets whose iterators buffer elements
 (tensorflow/python/data/ops, TensorFlow 2.21)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transformation:
-    """One dataset of the chain."""
+    """A dataset in the chain of an input pipeline."""
 
     kind: str
     """``Prefetch``, ``Shuffle``, ``ParallelMap``."""
     size: int | None
-    """Its buffer or its parallel calls; :data:`AUTOTUNE`, or None where it has none."""
+    """Elements in its buffer or number of parallel calls; :data:`AUTOTUNE`; None without these."""
     is_known: bool
-    """Whether it is TensorFlow's own."""
+    """Whether its class is TensorFlow's own."""
 
     @property
     def buffers(self) -> bool:
-        """Whether its iterators keep elements, or may."""
+        """Whether its iterators buffer elements, or may."""
         return not self.is_known or any(part in self.kind for part in _BUFFERING)
 
 
 def transformations(dataset: Any) -> list[Transformation]:
-    """Return a dataset and what it is made from, the last transformation first."""
+    """Return a dataset and those it is made from, the last transformation first."""
     found, waiting, seen = [], [dataset], set()
     while waiting:
         each = waiting.pop(0)
@@ -60,7 +60,7 @@ def transformations(dataset: Any) -> list[Transformation]:
 
 def _size(dataset: Any) -> int | None:
     content = content_of(dataset)
-    for name in _SIZES:
+    for name in _SIZE_ATTRIBUTES:
         value = content.get(name)
         if value is not None:
             with contextlib.suppress(Exception):
@@ -68,8 +68,8 @@ def _size(dataset: Any) -> int | None:
     return None
 
 
-_HERE = "TensorFlow"
-_MAP_AND_BATCH = 16
+_WHERE = "TensorFlow"
+_MAX_BATCH_RESULTS = 16
 _ASK_AGAIN = "tf.data may add and fuse transformations: ask again while it is iterated over"
 _NO_MODEL = "autotune is off for this dataset, and with it tf.data's count of what buffers hold"
 _IDLE = "no iterator over it is alive: nothing is held until a loop begins"
@@ -77,7 +77,7 @@ _NO_SIZE = "no batch has been made so far, and its shape is not fixed"
 
 
 def look_at(item: Any, example: Any) -> Queue | None:
-    """Return what a dataset's iterators, or one iterator, hold; None for what is neither."""
+    """Return the queue of a dataset or of an iterator; None for anything else."""
     if is_subtype(type(item), imported("tensorflow.python.data.ops.dataset_ops", "DatasetV2")):
         return look_at_dataset(item, example)
     if is_subtype(type(item), imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")):
@@ -86,13 +86,13 @@ def look_at(item: Any, example: Any) -> Queue | None:
 
 
 def iterators_of(dataset: Any) -> list[Any]:
-    """Return the iterators over a dataset that are alive."""
+    """Return the living iterators over a dataset."""
     kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
     return [item for item in instances(kind) if content_of(item).get("_dataset") is dataset]
 
 
 def look_at_dataset(dataset: Any, example: Any) -> Queue:
-    """Return what the iterators over a dataset hold now, and what one can hold."""
+    """Return the queue of all iterators over a dataset."""
     found = [look_at_iterator(item, example) for item in iterators_of(dataset)]
     chain = transformations(dataset)
     if found:
@@ -103,40 +103,40 @@ def look_at_dataset(dataset: Any, example: Any) -> Queue:
 
 
 def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
-    """Return what one iterator holds."""
+    """Return the queue of an iterator."""
     content = content_of(iterator)
     chain = transformations(content.get("_dataset"))
     model = _model(content.get("_iterator_resource"))
-    given = _static_bytes(content.get("_element_spec"), example)
+    known = _static_bytes(content.get("_element_spec"), example)
     if model is None:
-        return _by_chain(chain, given, is_running=True)
+        return _by_chain(chain, known, is_running=True)
     nodes = _nodes(model)
     if not nodes:
-        empty = _by_chain([], given, is_running=True)
+        empty = _by_chain([], known, is_running=True)
         return replace(empty, name=_title(chain), notes=("it has come to its end",))
     parts = _parts(nodes, chain, int(model.optimization_params.ram_budget))
     ahead = [part for part in parts if part.ahead]
-    sizes = [given, *(_mean(part) for part in parts if part.unit == "batch")]
-    one = max(filter(None, sizes), default=None)
-    parts = [_with_bytes(part, one) for part in parts]
-    most = total(part.max_elements for part in ahead)
+    sizes = [known, *(_mean(part) for part in parts if part.unit == "batch")]
+    batch_nbytes = max(filter(None, sizes), default=None)
+    parts = [_with_max_nbytes(part, batch_nbytes) for part in parts]
+    max_batches = total(part.max_elements for part in ahead)
     max_nbytes = total(part.max_nbytes for part in parts)
     missing = {}
-    if most is None:
+    if max_batches is None:
         missing["max_batches"] = next((part.missing for part in ahead if part.missing), "")
     if max_nbytes is None:
         reasons = [part.missing for part in parts if part.max_nbytes is None and part.missing]
         missing["max_nbytes"] = "; ".join(dict.fromkeys(reasons)) or _NO_SIZE
-    if one is None:
+    if batch_nbytes is None:
         missing["batch_nbytes"] = _NO_SIZE
     return Queue(
         name=_title(chain),
         framework="tensorflow",
         batches=sum(part.elements or 0 for part in ahead),
         nbytes=sum(part.nbytes or 0 for part in parts),
-        max_batches=most,
+        max_batches=max_batches,
         max_nbytes=max_nbytes,
-        batch_nbytes=one,
+        batch_nbytes=batch_nbytes,
         parts=tuple(parts),
         rule="; ".join(dict.fromkeys(part.rule for part in ahead))
         or "nothing in it holds whole batches",
@@ -145,24 +145,23 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
 
 
 def _model(resource: Any) -> Any:
-    """Return the model of an iterator; None where there is none, or no way to ask for it."""
+    """Return the model of an iterator; None if there is none or it cannot be read."""
     import tensorflow as tf
 
-    errors = tf.errors.OpError
     try:
         from tensorflow.core.framework import model_pb2
 
         with tf.init_scope():
             text = tf.raw_ops.IteratorGetModelProto(iterator=resource).numpy()
         return model_pb2.ModelProto.FromString(text)
-    except (errors, AttributeError, ImportError, TypeError, ValueError):
+    except (tf.errors.OpError, AttributeError, ImportError, TypeError, ValueError):
         return None
 
 
 def _nodes(model: Any) -> list[tuple[Any, str]]:
-    """Return the nodes from the output on, with what their elements are.
+    """Return the nodes from the output on, each with the unit of its elements.
 
-    Upstream of a batch these are samples.
+    Upstream of a batch the unit is a sample.
     """
     found, waiting, seen = [], [(int(model.output), "batch")], set()
     while waiting:
@@ -176,16 +175,16 @@ def _nodes(model: Any) -> list[tuple[Any, str]]:
 
 
 def _upstream(node: Any, unit: str) -> str:
-    """Return what the elements are that a node takes."""
+    """Return the unit of a node's inputs; ``unit`` is that of its elements."""
     if unit != "batch":
         return unit
     if node.ratio > 1:
         return "sample"
-    # how many it takes for one is not fixed: a batch may be made of them, or they of it
-    mixes = node.name in ("Unbatch", "RebatchV2", "Rebatch", "Window") or node.name.startswith(
+    # the number of inputs for an element is not fixed: either may be part of the other
+    is_mixed = node.name in ("Unbatch", "RebatchV2", "Rebatch", "Window") or node.name.startswith(
         ("ParallelInterleave", "Interleave")
     )
-    return "element" if mixes else unit
+    return "element" if is_mixed else unit
 
 
 _PREFETCH = "buffer_size of prefetch() (tensorflow/core/kernels/data/prefetch_dataset_op.cc)"
@@ -206,7 +205,7 @@ def _parts(
         if rule or node.buffered_elements:
             part = QueuePart(
                 name=node.name,
-                where=_HERE,
+                where=_WHERE,
                 elements=int(node.buffered_elements),
                 unit=unit,
                 nbytes=int(node.buffered_bytes),
@@ -221,7 +220,7 @@ def _parts(
 
 
 def _limit(node: Any, budget: int) -> tuple[int | None, str, str]:
-    """Return how many elements a node's buffer can hold, the rule, and why it is unknown."""
+    """Return the most elements in a node's buffer, the rule, and the reason if it is unknown."""
     parameters = {each.name: each for each in node.parameters}
     size = parameters.get("buffer_size")
     if size is not None:
@@ -233,12 +232,12 @@ def _limit(node: Any, budget: int) -> tuple[int | None, str, str]:
             )  # fmt: skip
             return None, "buffer_size of prefetch(): AUTOTUNE", reason
         return int(size.max), _PREFETCH, ""
-    most = parameters.get("max_buffered_elements")
-    if most is not None:
+    limit = parameters.get("max_buffered_elements")
+    if limit is not None:
         rule = "(2 x block_length + 1) x 3 x cycle_length (parallel_interleave_dataset_op.cc)"
-        return int(most.max), rule, ""
+        return int(limit.max), rule, ""
     if node.name == "MapAndBatch":
-        return _MAP_AND_BATCH, "kMaxBatchResults (map_and_batch_dataset_op.cc)", ""
+        return _MAX_BATCH_RESULTS, "kMaxBatchResults (map_and_batch_dataset_op.cc)", ""
     calls = parameters.get("parallelism")
     if calls is not None:
         value = max(calls.max, calls.state_value) if calls.tunable else calls.state_value
@@ -248,17 +247,17 @@ def _limit(node: Any, budget: int) -> tuple[int | None, str, str]:
     return None, "", ""
 
 
-def _with_bytes(part: QueuePart, one: int | None) -> QueuePart:
+def _with_max_nbytes(part: QueuePart, batch_nbytes: int | None) -> QueuePart:
     if part.max_elements is None:
         return part
-    each = one if part.ahead else _mean(part)
-    if part.max_elements and each is None:
+    nbytes = batch_nbytes if part.ahead else _mean(part)
+    if part.max_elements and nbytes is None:
         return replace(part, missing=part.missing or _NO_SIZE)
-    return replace(part, max_nbytes=part.max_elements * (each or 0))
+    return replace(part, max_nbytes=part.max_elements * (nbytes or 0))
 
 
 def _mean(part: QueuePart) -> int | None:
-    """Return the bytes of one element; None where none is held."""
+    """Return the mean bytes of an element; None if none is held."""
     return -(-part.nbytes // part.elements) if part.nbytes and part.elements else None
 
 
@@ -277,18 +276,21 @@ def _static_bytes(spec: Any, example: Any) -> int | None:
         return None
 
 
-def _by_chain(chain: Sequence[Transformation], one: int | None, *, is_running: bool) -> Queue:
-    """Return what is certain without tf.data's model, which has one while it is iterated over."""
-    held = [each for each in chain if each.buffers]
+def _by_chain(
+    chain: Sequence[Transformation], batch_nbytes: int | None, *, is_running: bool
+) -> Queue:
+    """Return the queue as far as it is known without tf.data's model of a running iterator."""
+    buffering = [each for each in chain if each.buffers]
     last = next((each for each in chain if each.kind != "Options"), None)
-    limit = 0 if is_running and not held else None
-    if last is not None and last.kind == "Prefetch" and [last] == held and last.size != AUTOTUNE:
-        limit = last.size
+    limit = 0 if is_running and not buffering else None
+    is_prefetch = last is not None and last.kind == "Prefetch" and last.size != AUTOTUNE
+    if is_prefetch and [last] == buffering:
+        limit = buffering[0].size
     found = bounded_queue(
         _title(chain),
         "tensorflow",
         limit,
-        one,
+        batch_nbytes,
         "nothing in it keeps elements" if limit == 0 else _PREFETCH if limit else "",
         no_bound=_NO_MODEL if is_running else _ASK_AGAIN,
         no_size=_NO_SIZE,

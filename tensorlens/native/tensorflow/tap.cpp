@@ -1,10 +1,9 @@
 // Counts the bytes that TensorFlow's CPU allocator hands out: exact, process-wide, with the peak.
 //
-// TensorFlow lets nobody set another allocator once the first was asked for, so the one in place
-// keeps doing its work and its object is given a table of virtual functions of ours: a copy of its
-// own, in which those that hand out and take back count first. Which they are is read from the
-// headers of the installed TensorFlow, of which only three are used, so that it compiles in a few
-// seconds.
+// TensorFlow does not let anybody replace the allocator after its first use. So it stays, and its
+// object gets a table of virtual functions of ours: a copy of its own, in which the functions that
+// allocate and free count first. Their indices come from the headers of the installed TensorFlow;
+// only three headers are used, so that this compiles in a few seconds.
 
 #if __has_include("xla/tsl/framework/allocator.h")
 #include "xla/tsl/framework/allocator.h"
@@ -28,7 +27,7 @@
 
 namespace tensorflow {
 
-// Its own header wants half of TensorFlow. Weak: another release may have it elsewhere.
+// Its own header includes half of TensorFlow. Weak: another release may have it elsewhere.
 class ProcessState {
  public:
   __attribute__((weak)) static ProcessState* singleton();
@@ -47,10 +46,11 @@ using AllocateWith = void* (*)(Allocator*, size_t, size_t, const AllocationAttri
 using Deallocate = void (*)(Allocator*, void*);
 using DeallocateSized = void (*)(Allocator*, void*, size_t, size_t);
 
-// Where a virtual function is in the table: what a pointer to it holds (Itanium C++ ABI 2.3; on ARM
-// the bit that says virtual is in the second word, C++ ABI for the Arm architecture 3.2.1).
+// Index of a virtual function in the table, from a pointer to it; -1 if it is not virtual (Itanium
+// C++ ABI 2.3; on ARM the bit for virtual is in the second word, C++ ABI for the Arm architecture
+// 3.2.1).
 template <typename Function>
-int place_of(Function function) {
+int index_of(Function function) {
   uintptr_t words[2];
   static_assert(sizeof function == sizeof words, "a pointer to a member is two words");
   std::memcpy(words, &function, sizeof words);
@@ -62,34 +62,34 @@ int place_of(Function function) {
 }
 
 const int kAllocate =
-    place_of(static_cast<void* (Allocator::*)(size_t, size_t)>(&Allocator::AllocateRaw));
+    index_of(static_cast<void* (Allocator::*)(size_t, size_t)>(&Allocator::AllocateRaw));
 const int kAllocateWith =
-    place_of(static_cast<void* (Allocator::*)(size_t, size_t, const AllocationAttributes&)>(
+    index_of(static_cast<void* (Allocator::*)(size_t, size_t, const AllocationAttributes&)>(
         &Allocator::AllocateRaw));
-const int kDeallocate = place_of(static_cast<void (Allocator::*)(void*)>(&Allocator::DeallocateRaw));
-// an overload that TensorFlow before 2.17 does not have
+const int kDeallocate = index_of(static_cast<void (Allocator::*)(void*)>(&Allocator::DeallocateRaw));
+// an overload that TensorFlow has since 2.17
 template <typename Base>
-auto place_of_sized(int) -> decltype(
-    place_of(static_cast<void (Base::*)(void*, size_t, size_t)>(&Base::DeallocateRaw))) {
-  return place_of(static_cast<void (Base::*)(void*, size_t, size_t)>(&Base::DeallocateRaw));
+auto index_of_sized(int) -> decltype(
+    index_of(static_cast<void (Base::*)(void*, size_t, size_t)>(&Base::DeallocateRaw))) {
+  return index_of(static_cast<void (Base::*)(void*, size_t, size_t)>(&Base::DeallocateRaw));
 }
 template <typename Base>
-int place_of_sized(...) {
+int index_of_sized(...) {
   return -1;
 }
-const int kDeallocateSized = place_of_sized<Allocator>(0);
+const int kDeallocateSized = index_of_sized<Allocator>(0);
 
-// In front of a table are the offset to the object's top and its type.
+// The words before a table are the offset to the object's top and the object's type.
 constexpr int kBefore = 2, kWords = 48;
 void* g_table[kBefore + kWords];
 void** g_original = nullptr;
 
 template <typename Function>
-Function original(int place) {
-  return reinterpret_cast<Function>(g_original[place]);
+Function original(int index) {
+  return reinterpret_cast<Function>(g_original[index]);
 }
 
-// One of these functions may be written by means of another.
+// Depth of calls: one of these functions may call another.
 thread_local int t_inside = 0;
 
 struct Inside {
@@ -132,7 +132,7 @@ void* allocate_with(
       original<AllocateWith>(kAllocateWith)(self, alignment, bytes, attributes), bytes, inside);
 }
 
-// Before the block goes back: from then on another thread may be given the same address.
+// Called before the block is freed: afterwards another thread may get the same address.
 void uncount(void* block, const Inside& inside) {
   if (inside.is_outermost() && block != nullptr) {
     if (g_node_log.is_on()) {
@@ -154,17 +154,17 @@ void deallocate_sized(Allocator* self, void* block, size_t alignment, size_t byt
   original<DeallocateSized>(kDeallocateSized)(self, block, alignment, bytes);
 }
 
-// Number of the name of this thread where it is one of tf.data's, which makes elements ahead of any
-// node: tf_data_prefetch, tf_data_iterator_get_next. Else -1.
-int32_t thread_of_data() {
-  constexpr int32_t kNotAsked = -2;
-  thread_local int32_t number = kNotAsked;
-  if (number == kNotAsked) {
+// Number of this thread's name if it is one of tf.data's, which makes elements outside of nodes:
+// tf_data_prefetch, tf_data_iterator_get_next. Else -1.
+int32_t data_thread() {
+  constexpr int32_t kUnknown = -2;
+  thread_local int32_t number = kUnknown;
+  if (number == kUnknown) {
     std::string name;
-    const bool named = tsl::Env::Default()->GetCurrentThreadName(&name);
-    const bool ours = named && name.rfind("tf_data_", 0) == 0;
-    // behind it is a number of the thread
-    number = ours ? g_op_names.number(name.substr(0, name.find('/'))) : -1;
+    const bool has_name = tsl::Env::Default()->GetCurrentThreadName(&name);
+    const bool is_of_data = has_name && name.rfind("tf_data_", 0) == 0;
+    // the thread's own number follows
+    number = is_of_data ? g_op_names.number(name.substr(0, name.find('/'))) : -1;
   }
   return number;
 }
@@ -172,14 +172,14 @@ int32_t thread_of_data() {
 int32_t node_here() {
   const auto& now = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
   const auto name = std::string_view(now.pending_op_name);
-  return name.empty() ? thread_of_data() : g_op_names.number(std::string(name));
+  return name.empty() ? data_thread() : g_op_names.number(std::string(name));
 }
 
-// Gives false where the table cannot be read or the object cannot be written.
+// Returns false if the table cannot be read or the object cannot be written.
 bool tap(Allocator* allocator) {
   void** const identity = reinterpret_cast<void**>(allocator);
   void** const original = static_cast<void**>(*identity);
-  // what lies behind the table's end is copied as well, as far as it can be read
+  // the end of the table is unknown: all is copied that can be read
   Careful read;
   for (int word = 0; word < kBefore + kWords; ++word) {
     void* const value = read.get<void*>(reinterpret_cast<uintptr_t>(original - kBefore + word));
@@ -206,7 +206,7 @@ bool tap(Allocator* allocator) {
   return true;
 }
 
-bool counts_a_trial(Allocator* allocator) {
+bool counts_trial(Allocator* allocator) {
   constexpr int64_t kBytes = 4096;
   void* const block = allocator->AllocateRaw(Allocator::kAllocatorAlignment, kBytes);
   const auto address = reinterpret_cast<uintptr_t>(block);
@@ -219,9 +219,9 @@ bool counts_a_trial(Allocator* allocator) {
 
 }  // namespace
 
-// 0: in place (also when it already was). 1: the functions are not virtual as they are known to
-// be. 2: the allocator's table cannot be replaced. 3: what it hands out is not seen. 4: there are
-// two allocators, as where TF_CPU_ALLOCATOR_USE_BFC is set.
+// Returns 0 if the allocator is tapped now, or was before. 1: the functions are not virtual. 2: the
+// allocator's table cannot be replaced. 3: its blocks are not counted. 4: there are two allocators,
+// as with TF_CPU_ALLOCATOR_USE_BFC.
 TL_EXPORT int tl_install() {
   if (g_original != nullptr) {
     return 0;
@@ -237,7 +237,7 @@ TL_EXPORT int tl_install() {
   if (!tap(base)) {
     return 2;
   }
-  if (!counts_a_trial(base)) {
+  if (!counts_trial(base)) {
     return 3;
   }
   g_node_here.store(&node_here);
@@ -246,7 +246,7 @@ TL_EXPORT int tl_install() {
   return 0;
 }
 
-// Counts in blocks that were made before, so that their release counts out. Gives how many.
+// Counts blocks from before, so that their release is counted too. Returns their number.
 TL_EXPORT int64_t tl_adopt(const uint64_t* addresses, const int64_t* sizes, int64_t length) {
   int64_t adopted = 0;
   for (int64_t index = 0; index < length; ++index) {
