@@ -36,7 +36,7 @@ class NamedRows:
         self.names = Names()
         self._heap, self._rows = heap, rows
         self._loose: set[int] = set()
-        """Nodes of names that do not begin with a variable."""
+        """First nodes of names that begin with an object because no variable holds it."""
         self._trainable = {
             id(each) for each in heap.variables if content_of(each).get("_trainable") is True
         }

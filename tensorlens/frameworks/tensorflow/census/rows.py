@@ -21,11 +21,7 @@ from tensorlens.frameworks.host.census_table import (
     number_of,
 )
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.tensorflow.census.tensor_reader import (
-    Fact,
-    FactKind,
-    read_tensors,
-)
+from tensorlens.frameworks.tensorflow.census.tensor_reader import Fact, FactKind, read_tensors
 from tensorlens.frameworks.tensorflow.counters import torch_device_name
 from tensorlens.heap import live_objects, select
 from tensorlens.heap.attributes import content_of, dict_of
@@ -80,18 +76,18 @@ class CensusRows:
         self.unread = 0
         facts = read_tensors(heap.tensors)
         owners = self._owners(heap)
-        start: dict[int, int] = {}  # number of a fact to its row
+        row_of_fact: dict[int, int] = {}
         for number, fact in enumerate(facts):
             tensor = heap.tensors[fact.tensor_index]
             if fact.kind == FactKind.UNREAD and not fact.nbytes:
                 self.unread += 1
                 continue
-            start[number] = len(self.rows)
+            row_of_fact[number] = len(self.rows)
             self._add(fact, tensor, owners.get(id(tensor), 0))
         self.handles = [
-            (start[row.fact.handle_fact], value)
+            (row_of_fact[row.fact.handle_fact], value)
             for value, row in enumerate(self.rows)
-            if row.fact.handle_fact in start
+            if row.fact.handle_fact in row_of_fact
         ]
         """Pairs of rows: a handle, its variable's value."""
         for variable in heap.variables:

@@ -118,8 +118,8 @@ def read_in_python(tensors: Sequence[Any]) -> list[Fact]:
 
 
 def _fact(row: tuple[int, ...], tensor: Any) -> Fact:
-    handle_fact, index, kind, dtype, nbytes, address, buffer_nbytes, data, owned, rank = row[:10]
-    if nbytes == 0 and buffer_nbytes == 0:
+    handle_fact, index, kind, dtype, size, address, buffer_nbytes, data, owned, rank = row[:10]
+    if size == 0 and buffer_nbytes == 0:
         address = data = 0
     shape = row[10 : 10 + rank]
     if rank > _MAX_DIMENSIONS:
@@ -130,7 +130,7 @@ def _fact(row: tuple[int, ...], tensor: Any) -> Fact:
         kind=FactKind(kind),
         dtype=_dtype(dtype),
         shape=shape,
-        nbytes=nbytes,
+        nbytes=size,
         address=address,
         buffer_nbytes=buffer_nbytes,
         offset=data - address if address else 0,

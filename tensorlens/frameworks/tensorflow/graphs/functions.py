@@ -190,7 +190,7 @@ class Functions:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of the Python function, as ``train_step``."""
+    """Return a function's Python name: ``train_step`` for ``__inference_train_step_123``."""
     found = _BACKWARD_FUNCTION.match(name) or _FUNCTION.match(name)
     return found[1] if found else name
 

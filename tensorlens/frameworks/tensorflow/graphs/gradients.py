@@ -52,7 +52,7 @@ class Backward:
                 if frames:
                     self._first.setdefault(frames, node.index)
         self._lengths = sorted({len(frames) for frames in self._first})
-        self._first_below = cache(self._find_first)
+        self._first_of_stack = cache(self._find_first_of_stack)
 
     def by_name(self, node: BodyNode) -> bool:
         """Tell whether a node's name, or its function's, says that it computes a gradient."""
@@ -63,10 +63,10 @@ class Backward:
 
         This includes operations computed again for the gradients, and the gradients' seeds.
         """
-        first = self._first_below(stack)
+        first = self._first_of_stack(stack)
         return first is not None and (node.index > first or _SEED.match(node.name) is not None)
 
-    def _find_first(self, stack: Stack) -> int | None:
+    def _find_first_of_stack(self, stack: Stack) -> int | None:
         """Return the index of the first gradient node whose frames a stack begins with."""
         firsts = (self._first.get(stack.outermost_first[:length]) for length in self._lengths)
         return min((first for first in firsts if first is not None), default=None)
