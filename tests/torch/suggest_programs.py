@@ -119,15 +119,18 @@ def make_keeper(keeps=True):
     return step
 
 
-def make_late(width=512):
-    """Gradients go after forward, when they have been beside all that it kept."""
+def make_late(width=512, first=False):
+    """Gradients go after forward, when they have been beside all that it kept; or before it."""
     net = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(4)))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
     data = torch.randn(width, width)
 
     def step():
+        if first:
+            optimizer.zero_grad()
         loss = net(data).sum()
-        optimizer.zero_grad()
+        if not first:
+            optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 

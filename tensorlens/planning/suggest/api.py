@@ -16,7 +16,6 @@ from tensorlens.planning.estimate.target import MakeStep, framework_of, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
 from tensorlens.planning.suggest.checkpoints import block_checkpoints
 from tensorlens.planning.suggest.late_frees import (
-    acts,
     backward_leftovers,
     step_leftovers,
     zero_grad_change,
@@ -142,13 +141,13 @@ def suggest(
         if not verify:
             if facts.is_whole:
                 return told
-            return without_failures(told, run, acts(record), warmup + steps)
+            return without_failures(told, run, warmup + steps)
         if facts.is_graph:
             warmup, steps = _settled(made.outcomes[0], warmup, steps)
         if repeats is None:
             repeats = _GRAPH_REPEATS if facts.is_graph else 1
         run = partial(run, warmup=warmup, steps=steps, repeats=repeats)
-        return verified(told, run, acts(record), by_step=facts.is_graph, is_whole=facts.is_whole)
+        return verified(told, run, by_step=facts.is_graph, is_whole=facts.is_whole)
 
 
 def _recorded(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from tensorlens.planning.step_facts import BACKWARD, UnusedVariable
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, RecordedSteps
 from tensorlens.planning.suggest.result import Suggestion
-from tensorlens.planning.torch.options import freed_before_backward, gradients_first
 from tensorlens.records.logs.events import START
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line
@@ -19,19 +16,6 @@ from tensorlens.render.source import short_line
 _ITEM = re.compile(r"\[-?\d+\]$")
 _NEEDS = {TORCH: ".item(), .cpu()", TENSORFLOW: "float(...), .numpy()"}
 _NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
-_ZERO_FIRST = "zero_grad() before forward"
-
-Act = Callable[[Callable[[], Any]], Any]
-"""Is called with ``make_step``, in the process of the program, and returns the changed step."""
-
-
-def acts(record: RecordedSteps) -> dict[str, Act]:
-    """Return what makes a change, by its text, where :func:`tensorlens.compare` has no setting."""
-    unused = record.facts.unused_variables
-    return {
-        _ZERO_FIRST: gradients_first,
-        **{_release(each, unused): partial(freed_before_backward, each) for each in unused},
-    }
 
 
 def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
@@ -180,7 +164,7 @@ def zero_grad_change(record: RecordedSteps) -> Iterator[Suggestion]:
     if moved:
         yield record.suggestion(
             kind="zero_grad",
-            change=_ZERO_FIRST,
+            change="zero_grad() before forward",
             what="gradients of the last step that stay while forward runs",
             code=(
                 "# the first line of the step, before the model is called\noptimizer.zero_grad()"

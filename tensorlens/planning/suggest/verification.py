@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tensorlens.planning.compare.options import Given
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
-from tensorlens.planning.suggest.late_frees import Act
 from tensorlens.planning.suggest.recomputation import recompute_suggestion
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, RecordedSteps
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
@@ -161,20 +160,14 @@ _STEPS = 2
 
 
 def verified(
-    told: Suggestions,
-    run: Run,
-    acts: Mapping[str, Act],
-    *,
-    by_step: bool = False,
-    is_whole: bool = False,
+    told: Suggestions, run: Run, *, by_step: bool = False, is_whole: bool = False
 ) -> Suggestions:
     """Return suggestions with what they save when the step runs with them.
 
-    ``acts`` does a change, by its text, where :func:`tensorlens.compare` has no setting. With
-    ``by_step`` the peak of the median step counts, not that of the highest. A program that
+    With ``by_step`` the peak of the median step counts, not that of the highest. A program that
     ``is_whole`` takes no setting.
     """
-    options = {AS_IT_IS: {}, **_options(told, acts, is_whole=is_whole)}
+    options = {AS_IT_IS: {}, **({} if is_whole else _options(told))}
     if len(options) == 1:
         return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
     found = run(options, baseline=AS_IT_IS, device=told.device)
@@ -193,24 +186,17 @@ def verified(
     )
 
 
-def without_failures(
-    told: Suggestions, run: Run, acts: Mapping[str, Act], steps: int
-) -> Suggestions:
+def without_failures(told: Suggestions, run: Run, steps: int) -> Suggestions:
     """Return suggestions without those with which the program fails in its first steps."""
-    options = _options(told, acts)
+    options = _options(told)
     if not options:
         return told
     found = run(options, device=told.device, repeats=1, warmup=0, steps=min(steps, _STEPS))
     return _without(told, found)
 
 
-def _options(
-    told: Suggestions, acts: Mapping[str, Act], *, is_whole: bool = False
-) -> dict[str, Given]:
-    given = {
-        each.change: (None if is_whole else each.option) or acts.get(each.change) for each in told
-    }
-    return {change: option for change, option in given.items() if option is not None}
+def _options(told: Suggestions) -> dict[str, Given]:
+    return {each.change: option for each in told if (option := each.option) is not None}
 
 
 def _without(told: Suggestions, found: Comparison) -> Suggestions:

@@ -13,7 +13,6 @@ attach(
         "memory.cuda_scratch": ("CudaScratch",),
         "operators.attention": (),
         "operators.calibration": ("calibrate",),
-        "options": ("freed_before_backward",),
         "options.models": ("Autocast", "Stage"),
         "options.training": ("Accumulate", "LoaderWatch", "PrefetchFactor"),
         "patches": ("compiler_patches", "loader_patches", "thread_modes"),

@@ -7,20 +7,13 @@ around a program and runs it. ``docs/compare.md`` tells what each one does.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
-import sys
 from collections.abc import Callable
-from traceback import walk_stack
-from types import FrameType
 from typing import Any
 
 from tensorlens.frameworks.torch.release import check_release
-from tensorlens.heap import instances
-from tensorlens.planning.patches import intercepted
-from tensorlens.planning.step_facts import UnusedVariable, Watch
+from tensorlens.planning.step_facts import Watch
 from tensorlens.planning.trials.jobs import (
-    CannotApply,
     Catalogue,
     Job,
     Result,
@@ -117,64 +110,3 @@ _SETTINGS = (
         "prefetch_factor", "batches", 1, "so many batches ahead for each worker of every DataLoader"
     ),
 )
-
-
-def freed_before_backward(
-    waiting: UnusedVariable, make_step: Callable[[], Callable[[], Any]]
-) -> Callable[[], Any]:
-    """Make the step, and return it with a variable set to None where ``backward()`` is called."""
-    import torch
-
-    step, freed = make_step(), 0
-
-    def freeing(backward: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal freed
-        frame = _frame_of(waiting)
-        if frame is not None:
-            _set_to_none(frame, waiting.name)
-            freed += 1
-            del frame
-        return backward(*args, **kwargs)
-
-    def run() -> Any:
-        with intercepted(freeing, (torch.Tensor, "backward"), (torch.autograd, "backward")):
-            result = step()
-        if not freed:
-            raise CannotApply(f"backward() was not called from line {waiting.lineno} of the step")
-        return result
-
-    return run
-
-
-def _frame_of(waiting: UnusedVariable) -> FrameType | None:
-    place = waiting.filename, waiting.lineno
-    frames = walk_stack(sys._getframe(2))
-    return next(
-        (frame for frame, line in frames if (frame.f_code.co_filename, line) == place), None
-    )
-
-
-def _set_to_none(frame: FrameType, name: str) -> None:
-    variables = frame.f_locals
-    if sys.version_info >= (3, 13):
-        variables[name] = None
-        return
-    # a copy, which would keep the others: it is emptied, and one name of it written back
-    variables.clear()
-    variables[name] = None
-    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
-
-
-def gradients_first(make_step: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
-    """Make the step, and return it with ``zero_grad()`` of all optimizers called before it."""
-    import torch
-
-    step = make_step()
-    optimizers = instances(torch.optim.Optimizer)
-
-    def run() -> Any:
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        return step()
-
-    return run

@@ -96,7 +96,7 @@ def test_what_is_measured():
 
 def test_what_no_option_does_is_not_measured():
     other = replace(CHECKPOINT, change="SGD without momentum", settings=())
-    found = verified(made(KEPT, other), "not run", {})
+    found = verified(made(KEPT, other), "not run")
     assert [each.missing for each in found] == [
         "whether your code still needs it, no option can know",
         "compare() has no setting that does it",

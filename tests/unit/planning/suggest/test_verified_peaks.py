@@ -27,7 +27,7 @@ def verified(*outcomes, by_step=False):
     )
     sgd = Suggestion("optimizer", "SGD", "", "", 15 * MIB, 6 * MIB, settings=("optimizer=sgd",))
     told = Suggestions((sgd,), device="cpu", peak=21 * MIB, moment="", notes=("before",))
-    return verification.verified(told, lambda options, **asked: found, {}, by_step=by_step)
+    return verification.verified(told, lambda options, **asked: found, by_step=by_step)
 
 
 def test_the_median_counts_and_how_far_they_are_apart_is_told():
