@@ -189,6 +189,15 @@ def test_events_have_the_module_that_ran(history, options):
     assert len(history.metadata) == told, "the hooks are gone"
 
 
+def test_overlapping_recordings_leave_the_compiler_as_it_was(history, options):
+    real = torch.compile
+    first, second = recorders.CudaRecorder(options), recorders.CudaRecorder(options)
+    first.read(True)
+    assert torch.nn.modules.module._has_any_global_hook()
+    second.read(True)
+    assert torch.compile is real
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_what_is_compiled_has_no_hooks_of_ours(history, options, before):
     layer = torch.nn.Linear(2, 2)

@@ -163,7 +163,7 @@ class Accelerators:
             raise DeviceError(f"{device}: this torch ({version}) {built}")
         try:
             count = backend.visible()
-        except Exception:  # where torch cannot tell, the device may exist
+        except Exception:  # torch cannot tell: the device may exist
             return
         if count is None or index < count:
             return
@@ -207,7 +207,7 @@ class Accelerators:
 
 
 def pinned() -> int:
-    """Return the bytes of page-locked memory handed out; UNKNOWN if CUDA is not in use."""
+    """Return the allocated bytes of page-locked memory; UNKNOWN if CUDA is not in use."""
     figures = getattr(_torch.cuda, "host_memory_stats", None)
     if figures is None or not _torch.cuda.is_initialized():
         return UNKNOWN

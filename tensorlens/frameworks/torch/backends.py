@@ -73,7 +73,7 @@ class Backend:
 
     @classmethod
     def is_built(cls, torch: Any) -> bool:
-        """Tell whether this torch was built with the backend."""
+        """Return whether this torch was built with the backend."""
         return bool(getattr(torch._C, cls.mark, False))
 
     def describe(self) -> tuple[str, str]:
@@ -374,7 +374,7 @@ class Mps(Backend):
         return allocated, UNKNOWN, int(c_module._mps_driverAllocatedMemory())
 
     def driver_figures(self, index: int) -> tuple[int, int]:
-        """Return the bytes that this process has, and what Metal recommends as the most."""
+        """Return the bytes that this process has, and the maximum that Metal recommends."""
         module = self.module
         return int(module.driver_allocated_memory()), int(module.recommended_max_memory())
 

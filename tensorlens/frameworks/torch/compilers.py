@@ -34,7 +34,7 @@ def skip(code: CodeType, *, deep: bool) -> None:
 
 
 def has_compiled() -> bool:
-    """Tell whether ``torch.compile`` was called since the last ``torch._dynamo.reset()``."""
+    """Return whether ``torch.compile`` was called since the last ``torch._dynamo.reset()``."""
     # torch.compiler.disable() has None there
     return any(getattr(sys.modules.get(_EVAL_FRAME), "cached_backends", {}).values())
 
@@ -46,15 +46,18 @@ class TorchCompilerWatch:
     """
 
     def __init__(self, callback: Callable[[], None]) -> None:
+        self._is_on = True
         self._callback = lambda *_: callback()
         self._original = real = torch.compile
 
         @functools.wraps(real)
         def compile_after(*args: Any, **kwargs: Any) -> Any:
-            self.renew()
-            callback()
+            if self._is_on:
+                self.renew()
+                callback()
             return real(*args, **kwargs)
 
+        compile_after._tensorlens_watch = self  # type: ignore[attr-defined]
         self._wrapper = torch.compile = compile_after
         self._stop_waiting = when_imported(_CALLBACK_MODULE, self.renew)
 
@@ -66,8 +69,12 @@ class TorchCompilerWatch:
 
     def stop(self) -> None:
         """Restore ``torch.compile`` and unregister."""
-        if torch.compile is self._wrapper:
-            torch.compile = self._original
+        self._is_on = False
+        # a watch that began later may have kept an earlier one from this
+        watch: Any = self
+        while watch is not None and torch.compile is watch._wrapper and not watch._is_on:
+            torch.compile = watch._original
+            watch = getattr(torch.compile, "_tensorlens_watch", None)
         self._stop_waiting()
         handler = _handler()
         if handler is not None and self._callback in handler.start_callbacks:

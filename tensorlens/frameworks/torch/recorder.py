@@ -113,9 +113,9 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
 def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
     # if a thread of autograd runs this, the model is not near its own frames
     found = named_tensors(roots, near=moment != "backward" or not others_run())
-    return (
-        named_tensors(roots, near=False) if moment == "end" and not _is_whole(found[0]) else found
-    )
+    if moment == "end" and not _is_whole(found[0]):
+        return named_tensors(roots, near=False)
+    return found
 
 
 def _is_whole(table: TensorTable) -> bool:

@@ -1,6 +1,7 @@
-// A CUDA device that is not there: what torch's CPU build asks of a CUDA build when tensors say
-// they live on "cuda". Nothing is allocated and nothing is computed.
+// A simulated CUDA device: makes torch's CPU build accept tensors that claim to be on "cuda".
+// Nothing is allocated and nothing is computed.
 
+#include "exported.hpp"
 #include "guard.hpp"
 #include "hooks.hpp"
 #include "recurrent.hpp"
@@ -8,36 +9,34 @@
 namespace {
 
 [[maybe_unused]] const c10::impl::DeviceGuardImplRegistrar guard_registrar(
-    c10::DeviceType::CUDA, new tensorlens::Guard());
+    c10::DeviceType::CUDA, new DeviceGuard());
 
 [[maybe_unused]] const bool hooks_registered = [] {
   at::CUDAHooksRegistry()->Register(
       "CUDAHooks",
       [](at::CUDAHooksArgs) -> std::unique_ptr<at::CUDAHooksInterface> {
-        return std::make_unique<tensorlens::Hooks>();
+        return std::make_unique<DeviceHooks>();
       },
-      // a build with CUDA registers hooks of its own later
+      // a CUDA build registers its own hooks later
       c10::REGISTRY_PREFERRED);
   return true;
 }();
 
 }  // namespace
 
-#define TENSORLENS_EXPORT extern "C" __attribute__((visibility("default")))
-
-// once torch is imported: what a build with CUDA has registered meanwhile gives way
-TENSORLENS_EXPORT void tensorlens_take_over() {
-  tensorlens::register_recurrent();
-  const c10::impl::DeviceGuardImplRegistrar again(c10::DeviceType::CUDA, new tensorlens::Guard());
+// To be called after the import of torch: replaces what a CUDA build has registered.
+TL_EXPORT void tl_device_take_over() {
+  register_recurrent();
+  const c10::impl::DeviceGuardImplRegistrar again(c10::DeviceType::CUDA, new DeviceGuard());
 }
 
-TENSORLENS_EXPORT long long tensorlens_current_stream() { return tensorlens::current_stream; }
+TL_EXPORT long long tl_device_stream() { return t_current_stream; }
 
-TENSORLENS_EXPORT void tensorlens_set_stream(long long stream) {
-  tensorlens::current_stream = stream;
+TL_EXPORT void tl_device_set_stream(long long stream) {
+  t_current_stream = stream;
 }
 
-// the next generator that torch asks for is the device's own, not a new one
-TENSORLENS_EXPORT void tensorlens_hand_out_default_generator() {
-  tensorlens::default_generator_wanted = true;
+// The next generator that torch requests will be the device's own, not a new one.
+TL_EXPORT void tl_device_use_default_generator() {
+  t_wants_default_generator = true;
 }

@@ -1,4 +1,4 @@
-// The random numbers of a device: a seed and an offset, as Philox has them, and nothing drawn.
+// The random generator of a device: a seed and an offset, as of Philox; it draws no numbers.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-namespace tensorlens {
+namespace {
 
 struct PhiloxGenerator final : public c10::GeneratorImpl {
   PhiloxGenerator()
@@ -27,7 +27,7 @@ struct PhiloxGenerator final : public c10::GeneratorImpl {
     return seed_;
   }
 
-  // eight bytes of seed and eight of offset, on the CPU, as CUDA's generator gives them
+  // on the CPU, as of CUDA's generator: eight bytes of seed, then eight of offset
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     auto bytes = at::detail::empty_cpu(
         {16}, at::kByte, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
@@ -37,7 +37,7 @@ struct PhiloxGenerator final : public c10::GeneratorImpl {
     return bytes.getIntrusivePtr();
   }
   void set_state(const c10::TensorImpl& bytes) override {
-    // a fake tensor has no bytes to read, and nothing depends on them
+    // a fake tensor has no bytes, and nothing depends on them
     if (bytes.key_set().has(c10::DispatchKey::Python)) return;
     TORCH_CHECK(
         bytes.device().is_cpu() && bytes.dtype() == at::kByte,
@@ -49,7 +49,7 @@ struct PhiloxGenerator final : public c10::GeneratorImpl {
     if (bytes.numel() == 16) std::memcpy(&offset_, data + 8, 8);
   }
 
-  // copies: no graph is captured that a shared state would have to follow
+  // copies, since no graph is captured that would need a shared state
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override {
     seed_ = other->current_seed();
     offset_ = other->get_offset();
@@ -68,4 +68,4 @@ struct PhiloxGenerator final : public c10::GeneratorImpl {
   uint64_t offset_ = 0;
 };
 
-}  // namespace tensorlens
+}  // namespace

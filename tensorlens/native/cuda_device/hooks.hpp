@@ -1,4 +1,4 @@
-// What ATen's CPU code asks about CUDA.
+// Answers to what ATen's CPU code asks about CUDA.
 
 #pragma once
 
@@ -9,13 +9,13 @@
 #include "generator.hpp"
 #include "guard.hpp"
 
-namespace tensorlens {
+namespace {
 
-constexpr long CUDNN_VERSION = 91002;
-inline thread_local bool default_generator_wanted = false;
+constexpr long kCudnnVersion = 91002;
+thread_local bool t_wants_default_generator = false;
 
-// without `override` is what torch 2.7 to 2.9 do not ask yet
-struct Hooks final : public at::CUDAHooksInterface {
+// methods without `override` are new in torch 2.10
+struct DeviceHooks final : public at::CUDAHooksInterface {
   void init() const override {}
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -29,8 +29,8 @@ struct Hooks final : public at::CUDAHooksInterface {
 
   bool hasCuDNN() const override { return true; }
   bool compiledWithCuDNN() const override { return hasCuDNN(); }
-  long versionCuDNN() const override { return CUDNN_VERSION; }
-  long versionRuntimeCuDNN() const { return CUDNN_VERSION; }
+  long versionCuDNN() const override { return kCudnnVersion; }
+  long versionRuntimeCuDNN() const { return kCudnnVersion; }
   long versionCuDNNFrontend() const { return 11200; }
   long versionCUDART() const override { return 12080; }
   bool supportsDilatedConvolutionWithCuDNN() const override { return hasCuDNN(); }
@@ -45,7 +45,7 @@ struct Hooks final : public at::CUDAHooksInterface {
   c10::DeviceIndex current_device() const override { return 0; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
   void setCurrentDevice(c10::DeviceIndex device) const override {
-    Guard().setDevice(c10::Device(c10::DeviceType::CUDA, device));
+    DeviceGuard().setDevice(c10::Device(c10::DeviceType::CUDA, device));
   }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
     if (device >= 0) setCurrentDevice(device);
@@ -56,7 +56,7 @@ struct Hooks final : public at::CUDAHooksInterface {
   }
   void deviceSynchronize(c10::DeviceIndex) const override {}
 
-  // whether a tensor is pinned is noted in Python
+  // Python code keeps track of pinned tensors
   bool isPinnedPtr(const void*) const override { return false; }
   c10::Allocator* getPinnedMemoryAllocator() const override {
     return c10::GetDefaultCPUAllocator();
@@ -72,8 +72,8 @@ struct Hooks final : public at::CUDAHooksInterface {
   }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     check(device);
-    if (!default_generator_wanted) return at::make_generator<PhiloxGenerator>();
-    default_generator_wanted = false;
+    if (!t_wants_default_generator) return at::make_generator<PhiloxGenerator>();
+    t_wants_default_generator = false;
     return getDefaultGenerator(device);
   }
 
@@ -83,4 +83,4 @@ struct Hooks final : public at::CUDAHooksInterface {
   }
 };
 
-}  // namespace tensorlens
+}  // namespace

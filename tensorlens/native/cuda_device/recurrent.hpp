@@ -1,4 +1,4 @@
-// RNN, LSTM and GRU: cuDNN runs each as one operator, `_cudnn_rnn`; ATen reaches it through the
+// RNN, LSTM and GRU: with cuDNN each is one operator, `_cudnn_rnn`, which ATen calls through the
 // dispatch stubs registered below. The operator itself has a meta kernel.
 
 #pragma once
@@ -11,9 +11,9 @@
 #include <tuple>
 #include <vector>
 
-namespace tensorlens {
+namespace {
 
-enum Mode : int64_t { RNN_RELU = 0, RNN_TANH = 1, LSTM = 2, GRU = 3 };  // cudnnRNNMode_t
+enum Mode : int64_t { kRnnRelu = 0, kRnnTanh = 1, kLstm = 2, kGru = 3 };  // cudnnRNNMode_t
 
 struct Options {
   Mode mode;
@@ -25,8 +25,8 @@ struct Options {
   bool batch_first;
 };
 
-// all weights where they lie one behind the other in one storage, else nothing
-inline at::Tensor flat_weights(at::TensorList weights) {
+// Returns all weights as one tensor if they fill one storage, else an undefined tensor.
+at::Tensor flat_weights(at::TensorList weights) {
   int64_t total = 0;
   for (const auto& weight : weights) total += weight.numel();
   for (const auto& weight : weights) {
@@ -41,7 +41,7 @@ inline at::Tensor flat_weights(at::TensorList weights) {
   return weights[0].detach().as_strided({total}, {1}, 0);
 }
 
-inline std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrent(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrent(
     const at::Tensor& input,
     const at::Tensor& hx,
     const at::Tensor& cx,
@@ -59,8 +59,8 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrent(
   return {std::get<0>(result), std::get<1>(result), std::get<2>(result)};
 }
 
-// one by one: the numbers of a fake tensor are not in its memory
-inline std::vector<int64_t> sizes_of(const at::Tensor& batch_sizes) {
+// One by one, as a fake tensor's values are not in its memory.
+std::vector<int64_t> sizes_of(const at::Tensor& batch_sizes) {
   std::vector<int64_t> sizes;
   for (int64_t step = 0; step < batch_sizes.size(0); ++step) {
     sizes.push_back(batch_sizes.select(0, step).item<int64_t>());
@@ -68,52 +68,52 @@ inline std::vector<int64_t> sizes_of(const at::Tensor& batch_sizes) {
   return sizes;
 }
 
-inline void lstm(
+void lstm(
     at::Tensor& output, at::Tensor& hy, at::Tensor& cy, const at::Tensor& input,
     at::TensorList hx, at::TensorList weights, bool has_biases, int64_t layers, double dropout,
     bool train, bool bidirectional, bool batch_first) {
-  const Options options{LSTM, has_biases, layers, dropout, train, bidirectional, batch_first};
+  const Options options{kLstm, has_biases, layers, dropout, train, bidirectional, batch_first};
   std::tie(output, hy, cy) = recurrent(input, hx[0], hx[1], weights, {}, options);
 }
 
-inline void lstm_packed(
+void lstm_packed(
     at::Tensor& output, at::Tensor& hy, at::Tensor& cy, const at::Tensor& data,
     const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList weights, bool has_biases,
     int64_t layers, double dropout, bool train, bool bidirectional) {
-  const Options options{LSTM, has_biases, layers, dropout, train, bidirectional, false};
+  const Options options{kLstm, has_biases, layers, dropout, train, bidirectional, false};
   std::tie(output, hy, cy) =
       recurrent(data, hx[0], hx[1], weights, sizes_of(batch_sizes), options);
 }
 
-template <Mode MODE>
+template <Mode mode>
 void gru_or_rnn(
     at::Tensor& output, at::Tensor& hy, const at::Tensor& input, const at::Tensor& hx,
     at::TensorList weights, bool has_biases, int64_t layers, double dropout, bool train,
     bool bidirectional, bool batch_first) {
-  const Options options{MODE, has_biases, layers, dropout, train, bidirectional, batch_first};
+  const Options options{mode, has_biases, layers, dropout, train, bidirectional, batch_first};
   std::tie(output, hy, std::ignore) = recurrent(input, hx, at::Tensor(), weights, {}, options);
 }
 
-template <Mode MODE>
+template <Mode mode>
 void gru_or_rnn_packed(
     at::Tensor& output, at::Tensor& hy, const at::Tensor& data, const at::Tensor& batch_sizes,
     const at::Tensor& hx, at::TensorList weights, bool has_biases, int64_t layers, double dropout,
     bool train, bool bidirectional) {
-  const Options options{MODE, has_biases, layers, dropout, train, bidirectional, false};
+  const Options options{mode, has_biases, layers, dropout, train, bidirectional, false};
   std::tie(output, hy, std::ignore) =
       recurrent(data, hx, at::Tensor(), weights, sizes_of(batch_sizes), options);
 }
 
-inline void register_recurrent() {
+void register_recurrent() {
   using namespace at::native;
   lstm_cudnn_stub.set_cuda_dispatch_ptr(&lstm);
   lstm_packed_cudnn_stub.set_cuda_dispatch_ptr(&lstm_packed);
-  gru_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn<GRU>);
-  gru_packed_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn_packed<GRU>);
-  rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn<RNN_TANH>);
-  rnn_tanh_packed_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn_packed<RNN_TANH>);
-  rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn<RNN_RELU>);
-  rnn_relu_packed_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn_packed<RNN_RELU>);
+  gru_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn<kGru>);
+  gru_packed_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn_packed<kGru>);
+  rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn<kRnnTanh>);
+  rnn_tanh_packed_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn_packed<kRnnTanh>);
+  rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn<kRnnRelu>);
+  rnn_relu_packed_cudnn_stub.set_cuda_dispatch_ptr(&gru_or_rnn_packed<kRnnRelu>);
 }
 
-}  // namespace tensorlens
+}  // namespace

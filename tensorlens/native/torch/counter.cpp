@@ -1,8 +1,8 @@
-// Counts the bytes that torch's CPU allocator hands out: exact, process-wide, with the peak.
+// Counts the bytes allocated by torch's CPU allocator: exact, process-wide, with the peak.
 //
-// Only c10's headers are used and only libc10 is linked, so that it compiles in a few seconds
-// with the user's compiler. Nothing here is ever torn down: storages are freed as late as static
-// destruction, long after the interpreter is gone.
+// Uses only c10's headers and links only libc10, to compile in a few seconds with the user's
+// compiler. Nothing here is ever destroyed: storages may be freed during static destruction, after
+// the interpreter has ended.
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -18,21 +18,21 @@
 
 namespace {
 
-// An allocator that is counted, and how its blocks are released.
+// An allocator that is counted, with the deleter of its blocks.
 struct Counted {
   c10::Allocator* base = nullptr;
   c10::DeleterFnPtr base_deleter = nullptr;
   c10::Allocator* counting = nullptr;
 };
 
-// The one for tensors, which can be set, and the default one, which UntypedStorage(n), deepcopy
-// and pickle go to directly. Unless someone has set another, both have the same base.
+// The current allocator, which torch lets anyone set, and the default one, which UntypedStorage(n),
+// deepcopy and pickle use directly. Both have the same base unless the program has set another.
 enum Place { kCurrent, kDefault, kPlaces };
 Counted g_counted[kPlaces];
 
 template <Place place>
 void counting_deleter(void* data) {
-  // Before the base frees it: from then on another thread may be given the same address.
+  // Before the base frees it: after that another thread may get the same address.
   if (data != nullptr) {
     take_out(data);
   }
@@ -48,14 +48,13 @@ c10::DataPtr allocate_or_note(c10::Allocator* base, size_t size) {
   }
 }
 
-// Without members: one of them takes over the identity of an object that it did not construct.
+// Has no members, as one takes the place of an object that was constructed as another class.
 template <Place place>
 struct CountingAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
     const Counted& counted = g_counted[place];
     c10::DataPtr block = allocate_or_note(counted.base, size);
-    // Where the base gave a block with a deleter or context of its own, its release could not
-    // be seen, so it is not counted either.
+    // A block with a deleter or context of its own is not counted: its release is not seen.
     if (block.get() != nullptr && block.get() == block.get_context() &&
         block.get_deleter() == counted.base_deleter &&
         take_in(block.get(), static_cast<int64_t>(size))) {
@@ -88,7 +87,7 @@ bool adopt(c10::StorageImpl& storage) {
   }
   (void)block.compare_exchange_deleter(counted.base_deleter, &counting_deleter<kCurrent>);
   if (storage.allocator() == counted.base) {
-    // or a later resize_ would go around us
+    // else a later resize_ would bypass the counting
     storage.set_allocator(counted.counting);
   }
   return true;
@@ -99,21 +98,21 @@ bool is_defined(const c10::TensorImpl* tensor) {
 }
 
 bool adopt_storage(const c10::TensorImpl& tensor) {
-  // none of the checked accessors: sparse, nested and wrapper tensors redefine what these check
+  // no checked accessors: sparse, nested and wrapper tensors override what these check
   c10::StorageImpl* const storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   try {
     return storage != nullptr && adopt(*storage);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (...) {
-    // fake, symbolic or poisoned: it holds no memory of these allocators
+    // a fake, symbolic or poisoned tensor has no memory of these allocators
     return false;
   }
 }
 
-// torch lets the allocator of tensors be set, but not the default one. It has no members, so it
-// is known by its table of virtual functions alone: an object with that table goes on doing its
-// work, and the original is given ours.
+// torch has a setter for the allocator of tensors, but none for the default one. That has no
+// members, only a table of virtual functions: an object with its table does its work from now on,
+// and the original gets our table.
 bool take_over_default() {
   struct Lookalike {
     void* table;
@@ -143,8 +142,8 @@ bool take_over_default() {
 
 }  // namespace
 
-// 0: in place (also when it already was). 1: the allocator in place gives no raw deleter.
-// 2: another allocator insists on its place.
+// Returns 0: installed, now or before; 1: the current allocator has no raw deleter; 2: another
+// allocator with a higher priority is set.
 TL_EXPORT int tl_install() {
   Counted& current = g_counted[kCurrent];
   if (current.counting != nullptr) {
@@ -170,24 +169,24 @@ TL_EXPORT int tl_install() {
   return 0;
 }
 
-// Whether storages made from the default allocator itself are counted as well.
+// Returns whether storages of the default allocator are counted as well.
 TL_EXPORT int64_t tl_counts_default() {
   return g_counted[kDefault].counting != nullptr;
 }
 
-// Counts in the storages that were made before, of tensors and of their gradients, so that their
-// release counts out. The caller keeps the tensors alive during the call. Gives how many storages
-// were taken, or -1 without memory.
+// Adds existing storages of tensors and of their gradients to the count, until they are released.
+// The caller keeps the tensors alive during the call. Returns the number of storages added, or -1
+// if no memory is left.
 TL_EXPORT int64_t tl_adopt(const c10::TensorImpl* const* tensors, int64_t length) {
   try {
     std::unordered_set<const c10::TensorImpl*> seen;
     int64_t adopted = 0;
     for (int64_t index = 0; index < length; ++index) {
       const c10::TensorImpl* tensor = tensors[index];
-      // no Python object is made for a gradient that nobody has looked at, nor for a storage
+      // creates no Python objects of gradients and storages
       while (is_defined(tensor) && seen.insert(tensor).second) {
         adopted += adopt_storage(*tensor);
-        // at::Tensor, which is not in c10, is one pointer that counts
+        // at::Tensor, which is not in c10, is one intrusive pointer
         tensor = *reinterpret_cast<const c10::TensorImpl* const*>(&tensor->grad());
       }
     }

@@ -1,14 +1,14 @@
-// The blocks that accelerators' allocators have handed out, each with the era and the line that
-// made it. An era is how many steps had begun by then, of all loops that are followed
-// (frameworks/host/loop_steps.py turns it into a loop's own step).
+// Blocks of accelerators' allocators, each with the era and the line of its allocation. An era is
+// the number of steps begun so far in all followed loops (frameworks/host/loop_steps.py converts it
+// to a loop's own step).
 //
-// torch's caching allocators tell each block that they hand out or take back to a function of
-// libc10's, for torch's own profiler (c10::reportMemoryUsageToProfiler, called in alloc_found_block
-// and free of c10/cuda/CUDACachingAllocator.cpp and c10/xpu/XPUCachingAllocator.cpp). It is called
-// on all threads, whether a profiler runs or not. The libraries that import it are given ours,
-// which calls it: the entry of their global offset tables is replaced, once and for good.
+// torch's caching allocators report each block that they allocate or free to a function of libc10,
+// for torch's own profiler (c10::reportMemoryUsageToProfiler, called in alloc_found_block and free
+// of c10/cuda/CUDACachingAllocator.cpp and c10/xpu/XPUCachingAllocator.cpp). It is called on all
+// threads, whether a profiler runs or not. In the libraries that import it, our function replaces
+// it for good, and calls it.
 //
-// The reports come with an allocator's lock held, with or without the GIL: nothing here waits for
+// Reports come while an allocator's lock is held, with or without the GIL: nothing here waits for
 // either.
 
 #include <ATen/record_function.h>
@@ -27,15 +27,15 @@
 
 namespace {
 
-// Type and index of a device in one number, at least 1. ROCm's allocator says HIP of what torch
-// shows as CUDA.
+// Returns type and index of a device as one number, at least 1. ROCm's allocator reports devices
+// as HIP, which torch shows as CUDA.
 uintptr_t number_of(c10::Device device) {
   const auto type = device.type() == c10::DeviceType::HIP ? c10::DeviceType::CUDA : device.type();
   return (static_cast<uintptr_t>(type) + 1) << 8 | static_cast<uint8_t>(device.index());
 }
 
-// The era of blocks that were made before someone followed.
-constexpr int32_t kBefore = -1;
+// The era of blocks that were allocated before any loop was followed.
+constexpr int32_t kBeforeFirst = -1;
 
 struct DeviceBlock {
   uintptr_t key;
@@ -67,8 +67,7 @@ void take_out(uintptr_t address) {
   g_all.blocks.take(address, &block);
 }
 
-// Threads that have just made the gradient which backward() starts from, and the line that called
-// it.
+// A thread that has just made the first gradient of backward(), and the line of that call.
 struct Beginning {
   uintptr_t key;
   int32_t birth;
@@ -81,7 +80,7 @@ struct Beginnings {
 
 Beginnings& g_beginnings = *new Beginnings;
 
-// Its address stands for the thread.
+// The current thread; its address identifies it.
 struct Thread {
   bool begins = false;
 
@@ -114,7 +113,7 @@ struct Thread {
 
 alignas(16) thread_local Thread t_thread;
 
-// backward() makes the gradient that it begins with, and then other threads run the pass.
+// backward() makes the first gradient by aten::ones_like, and then other threads run the pass.
 std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& function) {
   const char* const name = function.name();
   if (std::strcmp(name, "aten::ones_like") == 0) {
@@ -122,7 +121,7 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
     if (birth != kNoBirth) {
       t_thread.begin(birth);
     }
-    // aten::ones_like calls these itself
+    // aten::ones_like itself calls these operators
   } else if (
       t_thread.begins && std::strcmp(name, "aten::empty_like") != 0 &&
       std::strcmp(name, "aten::empty_strided") != 0 && std::strcmp(name, "aten::fill_") != 0) {
@@ -131,7 +130,7 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
   return nullptr;
 }
 
-// The line of the only pass that may run: several could not be told apart.
+// Returns the line of the backward pass if only one may be running.
 int32_t birth_of_pass() {
   int32_t birth = kNoBirth;
   const Holding holding(g_beginnings.lock);
@@ -143,7 +142,7 @@ int32_t birth_of_pass() {
 
 int32_t birth_now() {
   const int32_t here = birth_here().line;
-  // a thread of autograd's runs no Python
+  // autograd's own threads run no Python code
   return here != kNoBirth || t_thread.begins ? here : birth_of_pass();
 }
 
@@ -159,7 +158,7 @@ void report(void* data, int64_t size, size_t allocated, size_t reserved, c10::De
   c10::reportMemoryUsageToProfiler(data, size, allocated, reserved, device);
 }
 
-// Has all libraries report here, and gives how many do.
+// Makes all libraries report here; returns their number.
 int64_t connect_libraries() {
   return replace_import(
       reinterpret_cast<void*>(&c10::reportMemoryUsageToProfiler), reinterpret_cast<void*>(&report));
@@ -182,22 +181,22 @@ int g_followers = 0;
 
 }  // namespace
 
-// Has the levels kept; gives how many libraries report here, 0 where levels cannot be read.
+// Starts keeping peaks. Returns the number of libraries that report here; 0 if levels are unknown.
 TL_EXPORT int64_t tl_levels_connect() {
   return kReadsLevels ? connect_libraries() : 0;
 }
 
-// Writes 3 figures as read_level() does; gives whether it did.
+// Writes the 3 figures of read_level(); returns whether torch tells them.
 TL_EXPORT int tl_levels_read(int type, int index, int64_t* figures) {
   const c10::Device device(
       static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index));
   return read_level(device, figures) ? 1 : 0;
 }
 
-// tl_devices_follow and tl_devices_leave are called with the GIL held, which keeps them apart. Gives
-// how many libraries report here; where none does, nobody is to follow.
+// tl_devices_follow and tl_devices_leave are called with the GIL held, so one after the other.
+// Returns the number of libraries that report here; if it is 0, nothing is followed.
 TL_EXPORT int64_t tl_devices_follow() {
-  // a fork in the middle of a change would leave the child a lock that nobody opens
+  // a fork during a change would leave a locked lock to the child
   static const int prepared = pthread_atfork(&lock_all, &unlock_all, &unlock_all);
   (void)prepared;
   const int64_t libraries = connect_libraries();
@@ -217,13 +216,13 @@ TL_EXPORT void tl_devices_leave() {
       const Holding holding(g_all.lock);
       g_all.blocks.release();
     }
-    // of a thread that ran no further operator
+    // threads that ran no further operator are still in it
     const Holding holding(g_beginnings.lock);
     g_beginnings.threads.release();
   }
 }
 
-// Takes in blocks that were made before, so that it is seen when they go.
+// Adds existing blocks, so that their release is seen.
 TL_EXPORT void tl_devices_adopt(
     const uint64_t* addresses, const int64_t* sizes, int64_t length, int64_t device) {
   const Holding holding(g_all.lock);
@@ -231,7 +230,7 @@ TL_EXPORT void tl_devices_adopt(
     const auto address = static_cast<uintptr_t>(addresses[index]);
     if (address != 0 && g_all.blocks.find(address) == nullptr) {
       if (DeviceBlock* const block = g_all.blocks.put(address)) {
-        *block = DeviceBlock{address, sizes[index], kNoBirth, kBefore, device};
+        *block = DeviceBlock{address, sizes[index], kNoBirth, kBeforeFirst, device};
       }
     }
   }
@@ -241,7 +240,7 @@ TL_EXPORT void tl_devices_era(int32_t era) {
   g_era.store(era, std::memory_order_relaxed);
 }
 
-// Address, size, birth, era and device of the blocks of the era `since` or later.
+// Returns address, size, birth, era and device of the blocks of era `since` or later.
 TL_EXPORT Columns* tl_devices_living(int32_t since) {
   return listed<ColumnsOf<uint64_t, int64_t, int32_t, int32_t, int64_t>>([&](auto& list) {
     const Holding holding(g_all.lock);

@@ -1,7 +1,7 @@
-// How much of each accelerator is handed out, and the most since somebody asked last.
+// Bytes allocated on each accelerator, and their peak since the last read.
 //
-// torch keeps a peak as well, but one for all: whoever resets it takes it from the others, and its
-// statistics come to Python as some 200 numbers in dictionaries, which takes 10 microseconds.
+// torch's own peak is shared: a reset clears it for everybody. And it comes to Python with some 200
+// other numbers in dictionaries, which takes 10 microseconds.
 
 #pragma once
 
@@ -25,13 +25,13 @@ constexpr bool kReadsLevels = true;
 constexpr bool kReadsLevels = false;
 #endif
 
-constexpr int kMostDevices = 128;
-// of CUDA and ROCm, and of XPU
-std::atomic<int64_t> g_peaks[2][kMostDevices];
+constexpr int kMaxDevices = 128;
+// [0]: CUDA and ROCm, [1]: XPU
+std::atomic<int64_t> g_peaks[2][kMaxDevices];
 
-// nullptr for devices that are not followed.
+// Returns nullptr for devices whose peaks are not kept.
 std::atomic<int64_t>* peak_of(c10::Device device) {
-  if (device.index() < 0 || device.index() >= kMostDevices) {
+  if (device.index() < 0 || device.index() >= kMaxDevices) {
     return nullptr;
   }
   switch (device.type()) {
@@ -54,8 +54,8 @@ void note_level(c10::Device device, size_t allocated) {
   }
 }
 
-// Writes what is handed out, its peak since the last call, and what is reserved. False where
-// torch does not tell.
+// Writes the allocated bytes, their peak since the last call, and the reserved bytes. Returns false
+// if torch does not tell.
 bool read_level(c10::Device device, int64_t* figures) {
 #ifdef TL_HAS_DEVICE_ALLOCATOR
   using c10::CachingAllocator::StatType;
@@ -74,7 +74,7 @@ bool read_level(c10::Device device, int64_t* figures) {
     raise(*peak, figures[0]);
     return true;
   } catch (...) {
-    // a lost context, a device that is not there: torch says so to whoever asks it
+    // a lost context, a device that does not exist: torch's own functions say so
     return false;
   }
 #else

@@ -1,8 +1,8 @@
-// Gives the libraries that import a function another one in its place.
+// Replaces a function in all libraries that import it.
 //
-// A library calls what it imports through an entry of its global offset table, which the loader has
-// filled (System V ABI, chapter 5: dynamic linking). Entries that the loader has made read-only
-// since are writable only while one is replaced.
+// A library calls an imported function through an entry of its global offset table, which the
+// loader fills (System V ABI, chapter 5: dynamic linking). If the loader has made the entry
+// read-only, it is writable only while it is replaced.
 
 #pragma once
 
@@ -23,15 +23,15 @@ namespace {
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
 
 #ifdef __x86_64__
-constexpr uint32_t kInTable[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT};
+constexpr uint32_t kTableTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT};
 #else
-constexpr uint32_t kInTable[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
+constexpr uint32_t kTableTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
 #endif
 
 struct Replacement {
   const char* name;
   void* by;
-  const void* mine;  // a place in this library
+  const void* own;  // an address in this library
   int64_t libraries = 0;
 };
 
@@ -43,7 +43,7 @@ struct Relocations {
   uintptr_t begin = 0, size = 0;
 };
 
-// What the loader has noted of a library.
+// A loaded library and its relocations.
 class Library {
  public:
   explicit Library(const dl_phdr_info& info) : info_(info) {
@@ -52,9 +52,9 @@ class Library {
       if (header.p_type == PT_DYNAMIC) {
         read(reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + header.p_vaddr));
       } else if (header.p_type == PT_GNU_RELRO) {
-        // the loader guards whole pages: the rest of the last one stays writable
-        guarded_ = info.dlpi_addr + header.p_vaddr;
-        guarded_end_ = page_of(guarded_ + header.p_memsz);
+        // the loader protects whole pages: the rest of the last page stays writable
+        protected_ = info.dlpi_addr + header.p_vaddr;
+        protected_end_ = page_of(protected_ + header.p_memsz);
       }
     }
   }
@@ -81,7 +81,7 @@ class Library {
       const auto* const end = reinterpret_cast<const ElfW(Rela)*>(part.begin + part.size);
       for (; entry != nullptr && entry < end; ++entry) {
         const auto type = static_cast<uint32_t>(ELF64_R_TYPE(entry->r_info));
-        if (type != kInTable[0] && type != kInTable[1]) {
+        if (type != kTableTypes[0] && type != kTableTypes[1]) {
           continue;
         }
         const ElfW(Sym)& symbol = symbols_[ELF64_R_SYM(entry->r_info)];
@@ -113,7 +113,7 @@ class Library {
     }
   }
 
-  // The loader writes addresses over most offsets, though not over the kernel's own library's.
+  // The loader replaces offsets by addresses, but not in the kernel's own library.
   uintptr_t at(const ElfW(Dyn)* entry) const {
     const uintptr_t value = entry->d_un.d_ptr;
     return value < info_.dlpi_addr ? info_.dlpi_addr + value : value;
@@ -126,12 +126,12 @@ class Library {
     }
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     void* const begin = reinterpret_cast<void*>(page_of(place));
-    const bool is_guarded = guarded_ <= place && place < guarded_end_;
-    if (is_guarded && mprotect(begin, page, PROT_READ | PROT_WRITE) != 0) {
+    const bool is_protected = protected_ <= place && place < protected_end_;
+    if (is_protected && mprotect(begin, page, PROT_READ | PROT_WRITE) != 0) {
       return false;
     }
     __atomic_store_n(entry, value, __ATOMIC_RELEASE);
-    if (is_guarded) {
+    if (is_protected) {
       mprotect(begin, page, PROT_READ);
     }
     return true;
@@ -141,20 +141,20 @@ class Library {
   const char* names_ = nullptr;
   const ElfW(Sym)* symbols_ = nullptr;
   Relocations calls_, others_;
-  uintptr_t guarded_ = 0, guarded_end_ = 0;
+  uintptr_t protected_ = 0, protected_end_ = 0;
 };
 
 int visit_library(dl_phdr_info* info, size_t, void* data) {
   auto& replacement = *static_cast<Replacement*>(data);
   const Library library(*info);
-  // our own calls go on to the function itself
-  if (!library.holds(replacement.mine) && library.replace(replacement)) {
+  // this library keeps calling the function itself
+  if (!library.holds(replacement.own) && library.replace(replacement)) {
     ++replacement.libraries;
   }
   return 0;
 }
 
-// Gives how many libraries have `by` now where they import `function`.
+// Returns the number of libraries that import `function` and now have `by` instead.
 int64_t replace_import(void* function, void* by) {
   Dl_info known;
   if (dladdr(function, &known) == 0 || known.dli_sname == nullptr) {

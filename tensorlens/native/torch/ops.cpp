@@ -1,7 +1,7 @@
-// Tells the recorder which operator and which node of autograd runs on a thread.
+// Reports to the recorder which operator and which node of autograd runs on a thread.
 //
-// It is apart from the counter because it needs ATen's and autograd's headers, which take several
-// times as long to compile, and libtorch_cpu.
+// Separate from the counter, as it needs libtorch_cpu and the headers of ATen and autograd, which
+// take several times as long to compile.
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
@@ -23,15 +23,15 @@ at::CallbackHandle g_node_callback = at::INVALID_CALLBACK_HANDLE;
 
 using torch::autograd::AccumulateGrad;
 
-// The node that adds up a leaf's gradient, while it runs on this thread.
-thread_local const AccumulateGrad* t_sum = nullptr;
+// The AccumulateGrad node that runs on this thread, and the address of its last gradient.
+thread_local const AccumulateGrad* t_node = nullptr;
 thread_local const void* t_gradient = nullptr;
 
 const void* memory_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) {
     return nullptr;
   }
-  // none of the checked accessors: they throw, or copy what was to be copied on write
+  // no checked accessors: they may throw, or make a deferred copy
   return tensor.unsafeGetTensorImpl()
       ->unsafe_storage()
       .unsafeGetStorageImpl()
@@ -39,51 +39,51 @@ const void* memory_of(const at::Tensor& tensor) {
       .get();
 }
 
-void note_gradient(const at::Tensor& gradient, const void* of) {
+void note_gradient(const at::Tensor& gradient, const void* owner) {
   const void* const memory = memory_of(gradient);
   if (memory != nullptr && memory != t_gradient) {
     t_gradient = memory;
-    g_hooks.gradient(memory, of);
+    g_hooks.gradient(memory, owner);
   }
 }
 
-void begin_sum(const at::RecordFunction& function) {
-  t_sum = nullptr;
+void begin_accumulation(const at::RecordFunction& function) {
+  t_node = nullptr;
   if (std::strstr(function.name(), "AccumulateGrad") == nullptr) {
     return;
   }
   const auto node = torch::autograd::get_current_node();
-  t_sum = dynamic_cast<const AccumulateGrad*>(node.get());
+  t_node = dynamic_cast<const AccumulateGrad*>(node.get());
   t_gradient = nullptr;
 }
 
-// A leaf has its gradient before its hooks run, which may take it away again.
-void look_at_sum() {
-  if (t_sum == nullptr || !t_sum->variable.defined()) {
+// A leaf has its gradient before its hooks run, which may remove it again.
+void note_gradients() {
+  if (t_node == nullptr || !t_node->variable.defined()) {
     return;
   }
   try {
-    const at::Tensor& gradient = t_sum->variable.unsafeGetTensorImpl()->grad();
-    const void* const of = memory_of(t_sum->variable);
+    const at::Tensor& gradient = t_node->variable.unsafeGetTensorImpl()->grad();
+    const void* const owner = memory_of(t_node->variable);
     if (gradient.defined() && gradient.layout() == at::kSparse) {
       const auto* sparse = static_cast<const at::SparseTensorImpl*>(gradient.unsafeGetTensorImpl());
-      note_gradient(sparse->indices(), of);
-      note_gradient(sparse->values(), of);
+      note_gradient(sparse->indices(), owner);
+      note_gradient(sparse->values(), owner);
     } else {
-      note_gradient(gradient, of);
+      note_gradient(gradient, owner);
     }
   } catch (...) {
-    // an odd tensor: its gradient stays without its name
+    // an irregular tensor: its gradient stays without a name
   }
 }
 
-void end_sum() {
-  look_at_sum();
-  t_sum = nullptr;
+void end_accumulation() {
+  note_gradients();
+  t_node = nullptr;
 }
 
 std::unique_ptr<at::ObserverContext> begin_op(const at::RecordFunction& function) {
-  look_at_sum();
+  note_gradients();
   g_hooks.op_begins(function.name(), function.seqNr(), function.threadId());
   return nullptr;
 }
@@ -93,13 +93,13 @@ void end_op(const at::RecordFunction&, at::ObserverContext*) {
 }
 
 std::unique_ptr<at::ObserverContext> begin_node(const at::RecordFunction& function) {
-  begin_sum(function);
+  begin_accumulation(function);
   g_hooks.node_begins(function.name(), function.seqNr(), function.forwardThreadId());
   return nullptr;
 }
 
 void end_node(const at::RecordFunction&, at::ObserverContext*) {
-  end_sum();
+  end_accumulation();
   g_hooks.node_ends();
 }
 

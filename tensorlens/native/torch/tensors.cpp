@@ -1,10 +1,9 @@
-// Reads live tensors into columns: no code of theirs runs, and no Python object is made for a
-// storage, a shape or a gradient, which would cost microseconds each and stay behind.
+// Reads live tensors into columns, without running their code and without creating Python objects
+// of storages, shapes and gradients, which would take microseconds each and remain.
 //
-// Only c10's headers are used and only libc10 is linked, so that it compiles in a few seconds with
-// the user's compiler. The caller holds the GIL and keeps the tensors alive. A member of a tensor
-// that its class may redefine is read as a field, never asked for: the answer might be Python code
-// or a C++ exception.
+// Uses only c10's headers and links only libc10, to compile in a few seconds with the user's
+// compiler. The caller holds the GIL and keeps the tensors alive. What a tensor's class may
+// override is read from the field, as an accessor may run Python code or throw.
 
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/ScalarType.h>
@@ -21,8 +20,8 @@
 #include <unordered_map>
 #include <vector>
 
-// A few names of CPython's stable ABI, found in the running interpreter: Python.h is not needed,
-// which on many machines is a package of its own.
+// Functions of CPython's stable ABI, from the running interpreter: on many machines Python.h is a
+// package of its own.
 using PyObject = struct _object;
 using PyTypeObject = struct _typeobject;
 extern "C" PyObject* PyList_GetItem(PyObject*, ssize_t);
@@ -35,22 +34,22 @@ namespace {
 constexpr uint8_t kRequiresGrad = 1;
 constexpr uint8_t kIrregular = 2;
 
-// Every bit of the result depends on every bit of the key.
-uint64_t mixed(uint64_t key) {
+// A hash in which every bit depends on every bit of the key.
+uint64_t mixed_hash(uint64_t key) {
   key = (key ^ (key >> 32)) * 0x9E3779B97F4A7C15ull;
   key = (key ^ (key >> 29)) * 0x9E3779B97F4A7C15ull;
   return key ^ (key >> 32);
 }
 
-// Neighbours in memory stay neighbours in a table: they are mostly met in that order.
-uint64_t scattered(uint64_t address) {
-  return mixed(address >> 12) ^ (address >> 6);
+// A hash that keeps neighbours in memory close, as they mostly come in that order.
+uint64_t local_hash(uint64_t address) {
+  return mixed_hash(address >> 12) ^ (address >> 6);
 }
 
-// Addresses to numbers: open addressing with linear probing. The address 0 is never put in.
+// A map from addresses, but 0, to numbers: open addressing with linear probing.
 class Index {
  public:
-  // Gives the number of `key`, which becomes `fresh` where it has none yet.
+  // Returns the number of `key`, after setting it to `fresh` if there was none.
   int32_t number(uint64_t key, int32_t fresh) {
     if (2 * (used_ + 1) > slots_.size()) {
       resize(slots_.empty() ? 256 : 2 * slots_.size());
@@ -63,7 +62,7 @@ class Index {
     return slot.number;
   }
 
-  // Gives -1 where `key` has no number.
+  // Returns -1 if `key` has no number.
   int32_t find(uint64_t key) const {
     if (key == 0 || slots_.empty()) {
       return -1;
@@ -89,7 +88,7 @@ class Index {
 
   void prefetch(uint64_t key) const {
     if (!slots_.empty()) {
-      __builtin_prefetch(&slots_[scattered(key) & (slots_.size() - 1)]);
+      __builtin_prefetch(&slots_[local_hash(key) & (slots_.size() - 1)]);
     }
   }
 
@@ -100,7 +99,7 @@ class Index {
   };
 
   size_t place(uint64_t key) const {
-    size_t index = scattered(key) & (slots_.size() - 1);
+    size_t index = local_hash(key) & (slots_.size() - 1);
     while (slots_[index].key != 0 && slots_[index].key != key) {
       index = (index + 1) & (slots_.size() - 1);
     }
@@ -121,10 +120,10 @@ class Index {
   size_t used_ = 0;
 };
 
-// Lists of lengths, each distinct one once: sizes and strides.
+// Distinct sizes and strides.
 class Shapes {
  public:
-  // `hint` is the likely number, or -1.
+  // Returns the number of a shape; `hint` is the likely one, or -1.
   int32_t number(const int64_t* values, size_t length, int32_t hint) {
     if (hint >= 0 && starts_[hint + 1] - starts_[hint] == static_cast<int64_t>(length) &&
         std::equal(values, values + length, values_.begin() + starts_[hint])) {
@@ -148,27 +147,27 @@ class Shapes {
   std::string key_;
 };
 
-// Never made: it only lends its right to a tensor's protected members.
-struct Inside : c10::TensorImpl {
+// Never constructed: gives access to protected members of tensors.
+struct Fields : c10::TensorImpl {
   using Policy = c10::TensorImpl::SizesStridesPolicy;
 
   static bool customizes(const c10::TensorImpl& tensor, Policy policy) {
-    return (tensor.*(&Inside::matches_policy))(policy);
+    return (tensor.*(&Fields::matches_policy))(policy);
   }
   static const c10::impl::SizesAndStrides& layout(const c10::TensorImpl& tensor) {
-    return tensor.*(&Inside::sizes_and_strides_);
+    return tensor.*(&Fields::sizes_and_strides_);
   }
   static int64_t offset(const c10::TensorImpl& tensor) {
-    return tensor.*(&Inside::storage_offset_);
+    return tensor.*(&Fields::storage_offset_);
   }
   static int64_t elements(const c10::TensorImpl& tensor) {
-    return tensor.*(&Inside::numel_);
+    return tensor.*(&Fields::numel_);
   }
   static const caffe2::TypeMeta& dtype(const c10::TensorImpl& tensor) {
-    return tensor.*(&Inside::data_type_);
+    return tensor.*(&Fields::data_type_);
   }
   static c10::Device device(const c10::TensorImpl& tensor) {
-    const auto& device = tensor.*(&Inside::device_opt_);
+    const auto& device = tensor.*(&Fields::device_opt_);
     return device.has_value() ? *device : c10::Device(c10::kCPU);
   }
 };
@@ -178,13 +177,13 @@ bool is_defined(const c10::TensorImpl* tensor) {
 }
 
 const c10::TensorImpl* gradient_of(const c10::TensorImpl& tensor) {
-  // at::Tensor, which is not in c10, is one pointer that counts
+  // at::Tensor, which is not in c10, is one intrusive pointer
   const c10::TensorImpl* gradient =
       *reinterpret_cast<c10::TensorImpl* const*>(&tensor.grad());
   return is_defined(gradient) ? gradient : nullptr;
 }
 
-// The slot has had other functions in older versions of torch: the one that compiles is taken.
+// Older versions of torch have another function: the overload that compiles is used.
 template <typename Slot>
 auto python_object(const Slot* slot, int) -> decltype(slot->load_pyobj()) {
   return slot->load_pyobj();
@@ -221,17 +220,17 @@ class Scan {
     std::fill(std::begin(dtype_numbers_), std::end(dtype_numbers_), int16_t{-1});
   }
 
-  // Gives how many were left out as fake.
+  // Returns the number of fake tensors, which are left out.
   int64_t add(PyObject* tensors, int64_t length, PyTypeObject* fake_type, int32_t* rows) {
     fake_type_ = fake_type;
-    // a type's address may be another's by the next call
+    // by the next call another type may have the address
     kinds_.clear();
     last_type_ = 0;
     rows_by_impl_.expect(static_cast<size_t>(length));
     rows_by_storage_.expect(static_cast<size_t>(length));
     int64_t fakes = 0;
-    for (int64_t begin = 0; begin < length; begin += kAtOnce) {
-      fakes += add_some(tensors, begin, std::min(length, begin + kAtOnce), rows);
+    for (int64_t begin = 0; begin < length; begin += kBatch) {
+      fakes += add_batch(tensors, begin, std::min(length, begin + kBatch), rows);
     }
     return fakes;
   }
@@ -240,13 +239,13 @@ class Scan {
     Index index;
     index.expect(object_.size());
     for (size_t row = 0; row < object_.size(); ++row) {
-      index.prefetch(object_[std::min(row + kAhead, object_.size() - 1)]);
+      index.prefetch(object_[std::min(row + kPrefetched, object_.size() - 1)]);
       if (object_[row] != 0) {
         index.number(object_[row], static_cast<int32_t>(row));
       }
     }
     for (int64_t at = 0; at < length; ++at) {
-      index.prefetch(objects[std::min<int64_t>(at + kAhead, length - 1)]);
+      index.prefetch(objects[std::min<int64_t>(at + kPrefetched, length - 1)]);
       rows[at] = index.find(objects[at]);
     }
   }
@@ -262,7 +261,7 @@ class Scan {
   std::vector<uint64_t> object_;
   std::vector<uint8_t> flags_;
   std::vector<int32_t> first_;
-  // rows that have a gradient, in order, and the row of each one's gradient
+  // rows that have a gradient, in order, and the row of the gradient
   std::vector<int32_t> owners_;
   std::vector<int32_t> gradients_;
   Shapes shapes_;
@@ -270,14 +269,14 @@ class Scan {
   std::vector<std::string> dtype_names_;
 
  private:
-  // Nearly all the time goes into waiting for memory: each tensor's object, what it points to,
-  // and what that points to. So one step is done for some tensors before the next step.
-  static constexpr int64_t kAtOnce = 64;
-  static constexpr size_t kAhead = 16;
+  // Nearly all time is spent waiting for memory: each tensor's object, what that points to, and
+  // so on. So each step is done for a batch of tensors before the next step.
+  static constexpr int64_t kBatch = 64;
+  static constexpr size_t kPrefetched = 16;
 
-  int64_t add_some(PyObject* tensors, int64_t begin, int64_t end, int32_t* rows) {
-    PyObject* objects[kAtOnce];
-    const c10::TensorImpl* found[kAtOnce];
+  int64_t add_batch(PyObject* tensors, int64_t begin, int64_t end, int32_t* rows) {
+    PyObject* objects[kBatch];
+    const c10::TensorImpl* found[kBatch];
     const int64_t length = end - begin;
     int64_t fakes = 0;
     for (int64_t index = 0; index < length; ++index) {
@@ -337,14 +336,14 @@ class Scan {
     }
   }
 
-  // None of the checked accessors: they throw, or copy what was to be copied on write.
+  // No checked accessors: they may throw, or make a deferred copy.
   static uint64_t address_of(c10::StorageImpl* storage) {
     return reinterpret_cast<uint64_t>(storage->_mutable_data_ptr_no_checks().get());
   }
 
   static PyTypeObject* type_of(PyObject* object) {
     PyObject* type = PyObject_Type(object);
-    // whatever keeps the object alive keeps its type alive
+    // the object keeps its type alive
     Py_DecRef(type);
     return reinterpret_cast<PyTypeObject*>(type);
   }
@@ -369,7 +368,7 @@ class Scan {
     return fake_type_ != nullptr && PyType_IsSubtype(type, fake_type_) ? kFake : kTensor;
   }
 
-  // Adds its gradient as well, and the gradient's.
+  // Adds a tensor, its gradient, the gradient's gradient and so on.
   int32_t add_tensor(const c10::TensorImpl& first, PyObject* object) {
     Row row = add_row(first, object);
     const int32_t result = row.number;
@@ -403,38 +402,41 @@ class Scan {
       return Row{row, false};
     }
     object_.push_back(address);
-    device_.push_back(device_number(Inside::device(tensor)));
-    dtype_.push_back(dtype_number(Inside::dtype(tensor)));
+    device_.push_back(device_number(Fields::device(tensor)));
+    dtype_.push_back(dtype_number(Fields::dtype(tensor)));
     add_extent(tensor);
     return Row{row, true};
   }
 
   void add_extent(const c10::TensorImpl& tensor) {
     const c10::DispatchKeySet keys = tensor.key_set();
-    const bool is_meta = Inside::device(tensor).is_meta();
+    const bool is_meta = Fields::device(tensor).is_meta();
     c10::StorageImpl* const storage = storage_of(tensor);
     const uint64_t data = storage == nullptr || is_meta ? 0 : address_of(storage);
-    const bool is_shell = keys.has(c10::DispatchKey::Python) && data == 0;
-    const bool is_irregular = storage == nullptr || is_shell || wraps(keys) ||
-        Inside::customizes(tensor, Inside::Policy::CustomStrides);
-    add_shape(tensor, is_shell || Inside::customizes(tensor, Inside::Policy::CustomSizes), is_irregular);
+    const bool is_hollow = keys.has(c10::DispatchKey::Python) && data == 0;
+    const bool is_irregular = storage == nullptr || is_hollow || wraps(keys) ||
+        Fields::customizes(tensor, Fields::Policy::CustomStrides);
+    const bool is_hidden =
+        is_hollow || Fields::customizes(tensor, Fields::Policy::CustomSizes);
+    add_shape(tensor, is_hidden, is_irregular);
     const auto row = static_cast<int32_t>(storage_.size());
     storage_.push_back(data);
     storage_nbytes_.push_back(data == 0 ? 0 : bytes_of(*storage));
     first_.push_back(data == 0 ? row : rows_by_storage_.number(data, row));
-    flags_.push_back((tensor.requires_grad() ? kRequiresGrad : 0) | (is_irregular ? kIrregular : 0));
+    const uint8_t requires_grad = tensor.requires_grad() ? kRequiresGrad : 0;
+    flags_.push_back(requires_grad | (is_irregular ? kIrregular : 0));
   }
 
   void add_shape(const c10::TensorImpl& tensor, bool is_hidden, bool is_irregular) {
-    const auto& layout = Inside::layout(tensor);
+    const auto& layout = Fields::layout(tensor);
     const size_t length = is_hidden ? 0 : layout.size();
-    const auto size = static_cast<int64_t>(Inside::dtype(tensor).itemsize());
+    const auto size = static_cast<int64_t>(Fields::dtype(tensor).itemsize());
     const int32_t shape = shape_.empty() ? -1 : shape_.back();
     const int32_t stride = stride_.empty() ? -1 : stride_.back();
     shape_.push_back(shapes_.number(layout.sizes_data(), length, shape));
     stride_.push_back(is_irregular ? -1 : shapes_.number(layout.strides_data(), length, stride));
-    offsets_.push_back(is_irregular ? 0 : Inside::offset(tensor));
-    nbytes_.push_back(is_hidden ? 0 : Inside::elements(tensor) * size);
+    offsets_.push_back(is_irregular ? 0 : Fields::offset(tensor));
+    nbytes_.push_back(is_hidden ? 0 : Fields::elements(tensor) * size);
   }
 
   static int64_t bytes_of(const c10::StorageImpl& storage) {
@@ -479,7 +481,7 @@ class Scan {
 
 }  // namespace
 
-// `offset` is where a Python tensor object holds its TensorImpl. Gives null without memory.
+// `offset`: of the TensorImpl pointer in a Python tensor. Returns null if no memory is left.
 TL_EXPORT Scan* tl_scan_open(int64_t offset, PyTypeObject* tensor_type) {
   try {
     return new Scan(static_cast<size_t>(offset), tensor_type);
@@ -492,8 +494,8 @@ TL_EXPORT void tl_scan_close(Scan* scan) {
   delete scan;
 }
 
-// Writes the row of each of the list's first `length` items. Gives how many were fake, or -1
-// without memory: then the scan is of no more use.
+// Writes the row of each of the first `length` items. Returns the number of fake tensors, or -1 if
+// no memory is left: then the scan is unusable.
 TL_EXPORT int64_t tl_scan_add(
     Scan* scan, PyObject* tensors, int64_t length, PyTypeObject* fake_type, int32_t* rows) {
   try {
@@ -503,7 +505,7 @@ TL_EXPORT int64_t tl_scan_add(
   }
 }
 
-// 0, or -1 without memory.
+// Returns 0, or -1 if no memory is left.
 TL_EXPORT int64_t tl_scan_rows_of(
     Scan* scan, const uint64_t* objects, int64_t length, int32_t* rows) {
   try {
@@ -514,9 +516,9 @@ TL_EXPORT int64_t tl_scan_rows_of(
   }
 }
 
-// What there is to copy: numbers of rows, shapes, devices, dtypes and gradients; then the addresses
-// of the 11 columns, of the places where shapes begin and of their values, of gradients' owners and
-// of gradients. All stay valid until the next call of tl_scan_add.
+// Writes the numbers of rows, shapes, devices, dtypes and gradients, and the addresses of the 11
+// columns, of the shapes' begins and values, of gradients' owners and of gradients. They are valid
+// until the next call of tl_scan_add.
 TL_EXPORT void tl_scan_look(const Scan* scan, int64_t* counts, const void** starts) {
   const size_t sizes[] = {
       scan->nbytes_.size(), scan->shapes_.starts_.size() - 1, scan->device_names_.size(),

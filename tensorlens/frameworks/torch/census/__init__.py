@@ -1,1 +1,1 @@
-"""Live tensors, and what is known of each."""
+"""Census of live tensors: search, names, table, ledgers of devices."""

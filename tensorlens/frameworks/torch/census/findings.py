@@ -73,10 +73,7 @@ def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTab
 
 
 def _set_made_inputs(table: TensorTable) -> None:
-    """Give the role ``activation`` to a saved tensor that a layer made.
-
-    It is an input of a node, not of the model.
-    """
+    """Give inputs that a layer made the role ``activation``: they are inputs of nodes alone."""
     if _INPUT not in table.role:
         return
     for row, role in enumerate(table.role):
@@ -98,7 +95,7 @@ def _table_rows(found: FoundTensors, named: NamedRows) -> Sequence[int]:
         return range(seen)
     first, storage = found.scan.first, found.scan.storage
     whole = {row for row, parts in found.parts.items() if parts and storage[row] == 0}
-    standing = named.standing()
+    named_storages = named.named_storages()
     python: list[int] = []
     autograd: list[int] = []
     for row, name in enumerate(node):
@@ -106,9 +103,9 @@ def _table_rows(found: FoundTensors, named: NamedRows) -> Sequence[int]:
             continue
         if name < 0:
             # a tensor that only C++ holds adds nothing to a storage that has a name
-            if row >= seen or first[row] in standing:
+            if row >= seen or first[row] in named_storages:
                 continue
-            standing.add(first[row])
+            named_storages.add(first[row])
         (autograd if row in named.of_graph else python).append(row)
     # by address: Python's objects of autograd's tensors come and go, and so does their order
     return python + sorted(autograd, key=storage.__getitem__)

@@ -128,11 +128,11 @@ class Bindings:
         )
 
     def _current_stream(self, device: int) -> tuple[int, int, int]:
-        return self.library.tensorlens_current_stream(), device, _CUDA_DEVICE_TYPE
+        return self.library.tl_device_stream(), device, _CUDA_DEVICE_TYPE
 
     def _set_stream(self, stream_id: int, device_index: int, device_type: int) -> None:
         _exchange_device(device_index)
-        self.library.tensorlens_set_stream(stream_id)
+        self.library.tl_device_set_stream(stream_id)
 
     def memory_info(self, device: int) -> tuple[int, int]:
         """Return free and total bytes of a device."""
@@ -216,7 +216,7 @@ def _install_toolkit(bindings: Bindings) -> None:
     cuda._initialized = True
     cuda._cached_device_count = 1
     cuda._tls = threading.local()
-    bindings.library.tensorlens_hand_out_default_generator()
+    bindings.library.tl_device_use_default_generator()
     cuda.default_generators = (torch.Generator(torch.device("cuda", 0)),)
     cuda.memory.mem_get_info = cuda.mem_get_info = lambda device=None: bindings.memory_info(0)
     # ranges of a timeline that nobody draws

@@ -40,8 +40,8 @@ def load_library() -> ctypes.PyDLL:
     except OSError as error:
         raise NativeUnavailable(f"{DEVICE.label} was not loaded: {error}") from None
     library = load(DEVICE)
-    library.tensorlens_current_stream.restype = ctypes.c_longlong
-    library.tensorlens_set_stream.argtypes = (ctypes.c_longlong,)
+    library.tl_device_stream.restype = ctypes.c_longlong
+    library.tl_device_set_stream.argtypes = (ctypes.c_longlong,)
     return library
 
 
@@ -91,7 +91,7 @@ def _install(library: ctypes.PyDLL, card: Card) -> None:
     from tensorlens.planning.torch.device import bindings, fake_tensors
 
     # also needed if this torch, imported by now, is built with CUDA
-    library.tensorlens_take_over()
+    library.tl_device_take_over()
     _installed.append(bindings.install(library, card))
     fake_tensors.patch_fake_tensors()
     fake_tensors.patch_cuda()

@@ -1,1 +1,1 @@
-"""Names of torch's tensors: what modules, optimizers, Keras and autograd call them."""
+"""Names of torch's tensors, from modules, optimizers, Keras, holders and autograd."""

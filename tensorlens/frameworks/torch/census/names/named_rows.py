@@ -58,15 +58,15 @@ class NamedRows:
         self._loose: set[int] = set()
         """Roots of the names of objects that no variable holds."""
         self._dependants = {row for row, _, _, _ in self._links}
-        self._apply_paths()
-        self._apply_roles()
+        self._set_given_names()
+        self._set_roles()
         self._name_dependants()
         self._name_by_holders(heap)
         self._name_dependants()
         self._name_by_graph()
         self._name_dependants()
 
-    def _apply_paths(self) -> None:
+    def _set_given_names(self) -> None:
         naming, nodes, roles = self._owners.naming, self.node, self.role
         columns = self._found.given_rows, naming.nodes, naming.roles, naming.keeps_second
         for row, node, role, keeps_second in zip(*columns, strict=True):
@@ -78,7 +78,7 @@ class NamedRows:
             elif keeps_second:
                 self.more[row] = (*self.more.get(row, (nodes[row],)), node)
 
-    def _apply_roles(self) -> None:
+    def _set_roles(self) -> None:
         for row in self._found.scan.gradients:
             self.role[row] = _GRADIENT
         for row in self._found.makers:
@@ -90,8 +90,8 @@ class NamedRows:
         address = self._found.scan.object
         wanted = [row for row, node in enumerate(self.node) if node < 0]
         if self._dependants:
-            hidden = self._dependants
-            wanted = [row for row in wanted if address[row] and row not in hidden]
+            dependants = self._dependants
+            wanted = [row for row in wanted if address[row] and row not in dependants]
         nameless = self._owners.nameless
         everything = len(wanted) == len(address)
         targets = address[:] if everything else array("Q", map(address.__getitem__, wanted))
@@ -115,9 +115,9 @@ class NamedRows:
         for (_, node), found in zip(nameless, held[len(wanted) :], strict=True):
             if found >= 0:
                 self._owners.settle(node, found)
-        self._adopt_roles(wanted)
+        self._set_optimizer_roles(wanted)
 
-    def _adopt_roles(self, rows: Iterable[int]) -> None:
+    def _set_optimizer_roles(self, rows: Iterable[int]) -> None:
         """Set the role of tensors that an optimizer holds in its own attributes."""
         names = self.names
         owners = {names.values[node] for node in self._owners.optimizers.anchors.values()}
@@ -142,27 +142,29 @@ class NamedRows:
             return
         users = self._owners.parameter_users()
         owners = self._owners
-        label = Labels(found.graph, users, self._savers(users), owners.home, owners.path_of)
+        label = Labels(
+            found.graph, users, self._parameter_savers(users), owners.home, owners.path_of
+        )
         for first, pairs in found.saved_of_storage.items():
             # a tensor is named after the node that computed it rather than one that uses it
             pairs = sorted(pairs, key=_node_order)
             row = self._row_of_storage(first, pairs[0][1])
             if row is not None:
-                self._describe(row, [saved for saved, _ in pairs], label)
-        self._forget_loose()
-        standing = self.standing()
+                self._name_saved(row, [saved for saved, _ in pairs], label)
+        self._drop_loose_names()
+        named_storages = self.named_storages()
         for row in found.leaves:
-            if self.node[row] < 0 and found.scan.first[row] not in standing:
+            if self.node[row] < 0 and found.scan.first[row] not in named_storages:
                 self.node[row] = self.names.text("AccumulateGrad.variable")
                 self.of_graph.add(row)
         for row, node in found.makers.items():
-            if self.node[row] < 0 and found.scan.first[row] not in standing:
+            if self.node[row] < 0 and found.scan.first[row] not in named_storages:
                 self.node[row] = self.names.text(label.made_by(node))
                 self.of_graph.add(row)
             if self.role[row] == _ACTIVATION and row not in self.module:
                 self._set_module(row, label.module(node))
 
-    def _savers(self, users: Users) -> dict[Any, Path]:
+    def _parameter_savers(self, users: Users) -> dict[Any, Path]:
         """Map nodes that saved a parameter to the path of the module that uses it."""
         found, addresses = self._found, self._owners.naming.addresses
         owners: dict[int, int] = {}
@@ -177,7 +179,7 @@ class NamedRows:
                     savers[saved.node] = common_path(savers.get(saved.node, path), path)
         return savers
 
-    def _forget_loose(self) -> None:
+    def _drop_loose_names(self) -> None:
         """Drop names that begin with no variable if another row of the storage has a name."""
         if not self._loose:
             return
@@ -188,7 +190,7 @@ class NamedRows:
                 for row in loose:
                     self.node[row] = -1
 
-    def standing(self) -> set[int]:
+    def named_storages(self) -> set[int]:
         """Return the storages with a named row, as their first rows."""
         first = self._found.scan.first
         return {first[row] for row, node in enumerate(self.node) if node >= 0}
@@ -214,7 +216,7 @@ class NamedRows:
         # a closure of torch's: the name of the checkpointed region is better
         return self.names[root].startswith(_OF_CHECKPOINT)
 
-    def _describe(self, row: int, several: list[Saved], label: Labels) -> None:
+    def _name_saved(self, row: int, several: list[Saved], label: Labels) -> None:
         texts = list(dict.fromkeys(label.saved_name(saved) for saved in several))
         if self.node[row] < 0 or self._is_loose(row):
             scan = self._found.scan
@@ -233,8 +235,8 @@ class NamedRows:
         elif self.role[row] == _OTHER:
             self.role[row] = _INPUT
         if texts and self.role[row] in (_ACTIVATION, _INPUT):
-            hidden = len(texts) - _MAX_SAVERS
-            more = f", {hidden} more" if hidden > 0 else ""
+            rest = len(texts) - _MAX_SAVERS
+            more = f", {rest} more" if rest > 0 else ""
             self.held_by[row] = ", ".join(texts[:_MAX_SAVERS]) + more
 
     def _set_module(self, row: int, path: str | None) -> None:

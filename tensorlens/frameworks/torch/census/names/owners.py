@@ -77,11 +77,11 @@ class Owners:
                 self.places[id(root.item)] = root.name or class_name(root.item)
 
     def _add_modules(self, roots: Sequence[CensusRoot]) -> None:
-        alone = sum(root.name is None for root in roots) == 1
+        is_only = sum(root.name is None for root in roots) == 1
         distinct = DistinctTexts()
         nodes = []
         for root in roots:
-            text = root.name if root.name is not None else "" if alone else model_name(root.item)
+            text = root.name if root.name is not None else "" if is_only else model_name(root.item)
             if not text:
                 self.home = model_name(root.item)
             nodes.append(self.naming.names.text(distinct.next(text)))
@@ -131,13 +131,13 @@ class Owners:
         of private attributes.
         """
         names = self.naming.names
-        if self._says_little(found) and self._classes[names[node]] == 1:
+        if self._is_uninformative(found) and self._classes[names[node]] == 1:
             return
         text, begin = names[found], names[names.root(found)]
         is_local = _OF_FUNCTION.match(begin)
         names.settle(node, found, without_function(text) if is_local else text)
 
-    def _says_little(self, found: int) -> bool:
+    def _is_uninformative(self, found: int) -> bool:
         names = self.naming.names
         begin = names[names.root(found)]
         function = _OF_FUNCTION.match(begin)
@@ -221,11 +221,10 @@ class OptimizerNaming:
         content = instance_dict(optimizer)
         if content is None or id(optimizer) in self.anchors:
             return
-        prefix = self._prefix(optimizer, name)
-        self.anchors[id(optimizer)] = prefix
-        groups, state = content.get("param_groups"), content.get("state")
-        parameters = self._parameters(groups, prefix)
-        self._add_state(parameters, state, prefix)
+        text = self._distinct.next(name or class_name(optimizer))
+        prefix = self.anchors[id(optimizer)] = self._naming.names.text(text)
+        parameters = self._parameters(dict.get(content, "param_groups"), prefix)
+        self._add_state(parameters, dict.get(content, "state"), prefix)
 
     def _add_state(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
         names, copies = self._naming.names, {-1: prefix}
@@ -270,10 +269,6 @@ class OptimizerNaming:
             for index, item in _sequence(container)
             if type(item) not in _PLAIN_TYPES
         ]
-
-    def _prefix(self, optimizer: Any, name: str | None) -> int:
-        text = self._distinct.next(name or class_name(optimizer))
-        return self._naming.names.text(text)
 
     def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
         """Name the parameters that no module has; map their addresses to these names."""
