@@ -36,7 +36,7 @@ def in_the_engine(monkeypatch):
 
 
 def test_a_pass_that_ends_is_waited_for(monkeypatch):
-    monkeypatch.setattr(undisturbed, "_LONGEST_WAIT", 60)
+    monkeypatch.setattr(undisturbed, "_MAX_WAIT", 60)
     thread, lock, went_on = in_the_engine(monkeypatch)
     timer = threading.Timer(0.05, lock.release)
     timer.start()
@@ -47,7 +47,7 @@ def test_a_pass_that_ends_is_waited_for(monkeypatch):
 
 
 def test_a_pass_that_goes_on_leaves_graphs_out(monkeypatch):
-    monkeypatch.setattr(undisturbed, "_LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(undisturbed, "_MAX_WAIT", 0.02)
     thread, lock, _ = in_the_engine(monkeypatch)
     x = torch.ones(3, requires_grad=True)
     y = (x * 2).exp()
@@ -79,7 +79,7 @@ def test_inside_of_backward_on_this_thread_graphs_are_read():
 @pytest.mark.parametrize("was_inside", [True, False])
 def test_no_node_is_read_where_a_thread_was_inside_the_engine_at_the_fork(monkeypatch, was_inside):
     with monkeypatch.context() as patch:
-        patch.setattr(undisturbed, "others_run", lambda: was_inside)
+        patch.setattr(undisturbed, "is_engine_busy", lambda: was_inside)
         child = os.fork()
     if not child:
         code = 2

@@ -21,7 +21,7 @@ from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder, Mo
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.findings import census, named_tensors
-from tensorlens.frameworks.torch.census.undisturbed import others_run
+from tensorlens.frameworks.torch.census.undisturbed import is_engine_busy
 from tensorlens.frameworks.torch.compilers import TorchCompilerWatch, has_compiled
 from tensorlens.frameworks.torch.native import OPS
 from tensorlens.heap import UNREACHABLE
@@ -112,7 +112,7 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
 
 def _look(roots: Sequence[CensusRoot], moment: Moment) -> tuple[TensorTable, ModulePath]:
     # if a thread of autograd runs this, the model is not near its own frames
-    found = named_tensors(roots, near=moment != "backward" or not others_run())
+    found = named_tensors(roots, near=moment != "backward" or not is_engine_busy())
     if moment == "end" and not _is_whole(found[0]):
         return named_tensors(roots, near=False)
     return found

@@ -60,9 +60,9 @@ def device_ledgers(
 ) -> dict[str, Ledger]:
     """Return a ledger for each accelerator that is in use or has tensors in the table.
 
-    An unknown figure is None and has its reason in ``Ledger.missing``. Where torch
-    lists blocks (CUDA, ROCm, XPU), ``named`` is the size of the blocks that the table's storages
-    lie in; elsewhere it is the bytes of the storages. Raises nothing.
+    An unknown figure is None and has its reason in ``Ledger.missing``. If torch lists blocks (CUDA,
+    ROCm, XPU), ``named`` is the size of the blocks with storages of the table, else the bytes of
+    these storages. Raises nothing.
     """
     storages = _storages(table, devices)
     # read once for all devices of a backend
@@ -113,7 +113,7 @@ class _Device:
         self._backend: Any = devices.backends.get(self._kind)
         self._storages, self._segments = storages, segments
         self._no_blocks: str | None = "the allocator was not asked"
-        self._figures: dict[str, Any] = {"named": _total(storages), "allocated": None}
+        self._figures: dict[str, Any] = {"named": _storage_bytes(storages), "allocated": None}
         """Fields of the ledger."""
         self._parts: list[Part] = []
         self._missing: dict[str, str] = {}
@@ -224,7 +224,7 @@ class _Device:
         self._parts.append(Part("other", key, label, nbytes, explanation))
 
 
-def _total(storages: list[Range]) -> int:
+def _storage_bytes(storages: list[Range]) -> int:
     # on MPS an address is that of a Metal buffer's object: ranges mean nothing there
     largest: dict[int, int] = {}
     for start, end in storages:

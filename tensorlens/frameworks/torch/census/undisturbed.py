@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.interpreter import is_own_thread, paused_collector
 
-_LONGEST_WAIT = 0.3
+_MAX_WAIT = 0.3
 """In seconds; if a backward pass takes longer, graphs are left out."""
 
 _ENGINE = _engine_run_backward.__code__
@@ -33,15 +33,15 @@ class _ForkDamage:
     """
 
     def __init__(self) -> None:
-        self.is_damaged = self._next = False
+        self.is_damaged = self._child_is_damaged = False
 
     def before_fork(self) -> None:
         """Note the state for the child."""
-        self._next = self.is_damaged or others_run()
+        self._child_is_damaged = self.is_damaged or is_engine_busy()
 
     def in_child(self) -> None:
         """Take over what the parent noted."""
-        self.is_damaged = self._next
+        self.is_damaged = self._child_is_damaged
 
 
 _fork_damage = _ForkDamage()
@@ -53,13 +53,13 @@ class NodeAccess:
     """Whether autograd's nodes can be read now; a call waits for a while until they can."""
 
     def __init__(self) -> None:
-        self._left = _LONGEST_WAIT
+        self._left = _MAX_WAIT
 
     def __call__(self) -> bool:
         """Return False if a backward pass took too long."""
         if _fork_damage.is_damaged:
             return False
-        while _runs_elsewhere():
+        while _must_wait():
             if self._left <= 0:
                 return False
             began = time.monotonic()
@@ -77,7 +77,7 @@ def undisturbed() -> Iterator[NodeAccess]:
         yield can_read
 
 
-def others_run() -> bool:
+def is_engine_busy() -> bool:
     """Return whether another thread is in the autograd engine."""
     own = threading.get_ident()
     # not in a variable: the frame of this function would refer to itself
@@ -86,9 +86,9 @@ def others_run() -> bool:
     )
 
 
-def _runs_elsewhere() -> bool:
+def _must_wait() -> bool:
     """Return whether another thread in the autograd engine may free what is read here."""
-    if not others_run():
+    if not is_engine_busy():
         return False
     # this may be one of the engine's own threads in a hook, which the other thread waits for
     return is_own_thread() or type(threading.current_thread()) is not threading._DummyThread

@@ -120,7 +120,7 @@ class _Counts:
 
     out_of_order: int
     """Received before an earlier one, and not returned yet."""
-    asked: int
+    requested: int
     """Requested from workers that go on, and not received."""
     results: int | None
     """In the pipe from the workers, or on the way into it."""
@@ -159,10 +159,10 @@ class _QueueView:
         self._counts, self._shared = self._settled()
         self._out_of_order, self._pinned = self._batches_out_of_order(), self._pinned_batches()
         self._results = self._batch_count()
-        self._one = self._batch_bytes(example)
+        self._batch_nbytes = self._batch_bytes(example)
 
     def queue(self) -> Queue:
-        counts, one, parts = self._counts, self._one, self.parts()
+        counts, one, parts = self._counts, self._batch_nbytes, self.parts()
         batches = (
             None if self._results is None else self._results + counts.out_of_order + counts.pinned
         )
@@ -216,13 +216,13 @@ class _QueueView:
     def _count(self) -> _Counts:
         tasks = dict(self._content["_task_info"])
         status = _items(self._content.get("_workers_status"))
-        asked = [info[0] for info in tasks.values() if len(info) == 1]
-        going = [at for at in asked if not 0 <= at < len(status) or status[at]]
+        workers = [info[0] for info in tasks.values() if len(info) == 1]
+        open_workers = [at for at in workers if not 0 <= at < len(status) or status[at]]
         queues = _items(self._content["_index_queues"])
-        waiting = [_length(queue) for at, queue in enumerate(queues) if at in going]
+        waiting = [_length(queue) for at, queue in enumerate(queues) if at in open_workers]
         return _Counts(
-            out_of_order=len(tasks) - len(asked),
-            asked=len(going),
+            out_of_order=len(tasks) - len(workers),
+            requested=len(open_workers),
             results=_length(self._content["_worker_result_queue"]),
             pinned=(_length(self._content.get("_data_queue")) or 0) if self._has_pin_thread else 0,
             waiting=None if None in waiting else sum(each for each in waiting if each is not None),
@@ -246,7 +246,7 @@ class _QueueView:
         if results is None:
             return None
         if self._content.get("_dataset_kind") != _ITERABLE:
-            return min(results, self._counts.asked)
+            return min(results, self._counts.requested)
         self._notes.append("of an iterable dataset, results may be marks of its end")
         return results
 
@@ -254,7 +254,7 @@ class _QueueView:
         counts = self._counts
         if counts.results is None or counts.waiting is None:
             return None
-        left = counts.asked - counts.waiting - counts.results - counts.pinned
+        left = counts.requested - counts.waiting - counts.results - counts.pinned
         return max(0, min(left, self._workers))
 
     def _batch_bytes(self, example: Any) -> int | None:
@@ -270,7 +270,7 @@ class _QueueView:
         """Return the bytes of the results: in shared memory, else by the size of a batch."""
         if self._shared or not self._results:
             return self._shared if self._results is None else self._shared or 0
-        return None if self._one is None else self._one * self._results
+        return None if self._batch_nbytes is None else self._batch_nbytes * self._results
 
     def parts(self) -> tuple[QueuePart, ...]:
         parts = [
@@ -303,7 +303,7 @@ class _QueueView:
         less: int = 0,
     ) -> QueuePart:
         limit = max(0, self._limit - less)
-        most = None if self._one is None else limit * self._one
+        most = None if self._batch_nbytes is None else limit * self._batch_nbytes
         missing = "" if nbytes is not None else _NO_BATCH
         return QueuePart(name, where, count, "batch", nbytes, limit, most, rule, missing=missing)
 
