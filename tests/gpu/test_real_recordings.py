@@ -49,6 +49,20 @@ def test_a_training_steps_live_bytes_are_the_allocators():
     assert forward, "backward is charged to lines"
 
 
+def test_events_have_the_module_that_ran():
+    model = torch.nn.Sequential(torch.nn.Linear(500, 900), torch.nn.ReLU(), torch.nn.Linear(900, 7))
+    model.to("cuda:0")
+    batch = torch.randn(64, 500, device="cuda:0")
+    with torch.no_grad(), tensorlens.record(model, names=False) as recording:
+        hidden = model[0](batch)
+        after = torch.empty(MIB, dtype=torch.uint8, device="cuda:0")
+        model(batch)
+    made = [event for event in recording.events if event.action == "alloc" and event.nbytes > 512]
+    of_card = [event.context.module for event in made if event.device == "cuda:0"]
+    assert of_card[0] == "0" and None in of_card and {"1", "2"} <= {*of_card}
+    del hidden, after
+
+
 def test_the_programs_own_history_is_left_on():
     torch.cuda.memory._record_memory_history()
     try:
