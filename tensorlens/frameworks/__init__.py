@@ -18,6 +18,6 @@ attach(
         "block_names": (),
         "compilers": ("NodeFigures", "TracedFigures", "compiler"),
         "registry": ("adapters", "when_imported"),
-        "survivors": ("GraphRoot", "Holder", "Retained", "Survivor"),
+        "retention": ("GraphRoot", "Holder", "Retained", "Survivor"),
     },
 )

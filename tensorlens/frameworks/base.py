@@ -7,16 +7,18 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import CodeType
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.compilers import CompilerWatch, TracedCode
-from tensorlens.frameworks.survivors import GrowingGraph, Holdings
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.logs.origin import Recorded
 from tensorlens.records.oom import KeptGraph, Request
-from tensorlens.records.tensors import SourceLine, TensorTable
+from tensorlens.records.tensors import TensorTable
+
+if TYPE_CHECKING:
+    from tensorlens.frameworks.host.loop_steps import Steps
 
 UNKNOWN = -1
 """Value of a figure that cannot be had."""
@@ -228,77 +230,30 @@ class StepFigures:
     """By device; -1 is unknown."""
     reserved: Mapping[str, int]
     lines: Mapping[int, tuple[int, int]]
-    """Number of the line that allocated to ``(blocks, bytes)`` that live, those of each device
-    with numbers of their own; what an accelerator's allocator adds to a block is in its bytes."""
+    """Number of the line that allocated to ``(blocks, bytes)`` that live. Each device has numbers
+    of its own; the bytes that an accelerator's allocator adds to a block are included."""
     asked: Mapping[int, tuple[int, int]] | None = None
-    """The same for accelerators, with the bytes that were asked for; None where nobody looked."""
+    """The same for accelerators, with the bytes that were asked for; None where not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftBlocks:
-    """Blocks that steps left behind, in columns."""
+    """Blocks that steps left behind, as columns."""
 
     address: array[int] = field(default_factory=lambda: array("Q"))
     size: array[int] = field(default_factory=lambda: array("q"))
-    """As it was asked for, where that is known."""
+    """Bytes that were asked for, where known."""
     birth: array[int] = field(default_factory=lambda: array("i"))
-    """Number of the line that allocated it; a negative one is unknown."""
+    """Number of the line that allocated it; negative if unknown."""
     step: array[int] = field(default_factory=lambda: array("i"))
-    """The step that made it."""
-    taken: array[int] = field(default_factory=lambda: array("q"))
-    """Bytes that the allocator's figures count for it: on an accelerator it rounds up."""
+    """Number of the step that made it."""
+    rounded_size: array[int] = field(default_factory=lambda: array("q"))
+    """Bytes in the allocator's figures: an accelerator's rounds up."""
 
     def extend(self, others: LeftBlocks) -> None:
         """Add other blocks."""
         for each in fields(self):
             getattr(self, each.name).extend(getattr(others, each.name))
-
-
-class Steps(Protocol):
-    """Follows the steps of a loop."""
-
-    def begin(self) -> None:
-        """Say that the next step begins."""
-        ...
-
-    def merge(self) -> None:
-        """Count each two steps as one from now on, those before too; asked after an even number.
-
-        What a loop of any length needs is bounded in this way.
-        """
-        ...
-
-    def figures(self) -> StepFigures:
-        """Return what is allocated now."""
-        ...
-
-    def left(self, since: int) -> LeftBlocks | None:
-        """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
-        ...
-
-    def line(self, birth: int) -> SourceLine | None:
-        """Return the line of a number in the figures; None for what is not known."""
-        ...
-
-    def device(self, birth: int) -> str:
-        """Return the device of the blocks with a number in the figures."""
-        ...
-
-    def notes(self) -> Sequence[str]:
-        """Return lines for the report on what could not be followed."""
-        ...
-
-    def holdings(self, addresses: Sequence[int]) -> Holdings:
-        """Look once for what keeps the blocks at these addresses alive."""
-        ...
-
-    def growing_graph(self, made: int) -> GrowingGraph | None:
-        """Return the live tensor whose autograd graph grew most in the steps made, if one did."""
-        ...
-
-    def close(self) -> None:
-        """Follow no longer."""
-        ...
 
 
 class Recorder(Protocol):

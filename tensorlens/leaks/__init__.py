@@ -6,9 +6,11 @@ attach(
     __name__,
     {
         "graph_growth": ("GraphGrowth",),
+        # whole modules, for unit tests
+        "growth.bounds": (),
         "growth.groups": (),
         "growth.growth_test": (),
-        "growth.retained": (),
+        "growth.span": ("Span",),
         "host.arrays": ("HostGrowth", "growing_arrays"),
         "host.growth": (
             "heap_growth",
@@ -19,7 +21,7 @@ attach(
             "worker_growth",
         ),
         "host.samples": ("HostSample", "HostSampler"),
-        "loop_steps": ("LoopSteps",),
+        "followed_loop": ("FollowedLoop",),
         "report": (
             "Balance",
             "BelowLine",
@@ -30,7 +32,7 @@ attach(
             "Leak",
             "LeakKind",
         ),
-        "residue": ("Stretch",),
+        "scope": ("AllocationScope",),
         "watch": ("LoopJudge",),
     },
 )

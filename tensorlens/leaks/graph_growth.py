@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tensorlens.heap.paths import reference_paths
 from tensorlens.leaks.advice import name_of
-from tensorlens.leaks.loop_steps import LoopSteps
+from tensorlens.leaks.followed_loop import FollowedLoop
 from tensorlens.leaks.report import Growth, GrowthKind, place_of, source_of
 from tensorlens.render.figures import counted
 
@@ -36,7 +36,7 @@ class GraphGrowth:
         return Growth(GrowthKind.GRAPH, text, 0.0, self.path)
 
 
-def graph_growth(steps: LoopSteps, made: int) -> GraphGrowth | None:
+def graph_growth(steps: FollowedLoop, made: int) -> GraphGrowth | None:
     """Return what is known of the tensor whose graph grew most in the steps made, if one did."""
     grown = steps.growing_graph(made)
     if grown is None:

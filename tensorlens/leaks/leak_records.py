@@ -22,15 +22,15 @@ _RUNTIME = "TensorFlow's runtime (no reference in Python)"
 
 
 def _certainty(found: RetainedGroup) -> tuple[Certainty, str]:
-    watched = found.watched
+    made = found.watched.span.made
     certainty, reason = found.judgement.certainty, found.judgement.reason
     if found.is_garbage:
         return certainty, f"{reason}; only a cycle holds it, and nothing runs the collector"
     if found.is_unseen or not found.paths:
         reason += "; what holds it cannot be seen from Python"
         reason += f" ({found.words.unseen})" if found.words.unseen else ""
-    if certainty == CERTAIN and watched.made < _MANY and _may_be_emptied(found.paths):
-        text = f"; a cache cleared less often than every {watched.made} steps would look the same"
+    if certainty == CERTAIN and made < _MANY and _may_be_emptied(found.paths):
+        text = f"; a cache cleared less often than every {made} steps would look the same"
         return LIKELY, f"{reason}{text}: run {_MANY} or more steps to be sure"
     return certainty, reason
 
@@ -44,7 +44,7 @@ def leak_of(found: RetainedGroup) -> Leak:
     watched, line = found.watched, found.line
     source = source_of(line)
     facts = Facts(
-        steps=watched.span.steps,
+        steps=watched.span.judged_steps,
         is_in_array=found.is_in_array,
         is_replaced=found.is_replaced,
         role=found.role,

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from tensorlens.heap.paths import UNSEEN
 from tensorlens.interpreter import frozen_objects
+from tensorlens.leaks.balance import balance
+from tensorlens.leaks.followed_loop import NO_BLOCKS
 from tensorlens.leaks.graph_growth import GraphGrowth, graph_growth
+from tensorlens.leaks.growth.bounds import end_of
 from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, Judgement, climbs, growing
-from tensorlens.leaks.growth.retained import RetainedGroup, end_of
-from tensorlens.leaks.growth.samples import WatchedLoop, balance
+from tensorlens.leaks.growth.retained import RetainedGroup
+from tensorlens.leaks.growth.samples import WatchedLoop
 from tensorlens.leaks.host.growth import host_growth
-from tensorlens.leaks.inspection import Inspection, inspect
 from tensorlens.leaks.leak_records import leak_of, with_models_as_one
-from tensorlens.leaks.loop_steps import NO_BLOCKS
+from tensorlens.leaks.left_blocks import Inspection, inspect
 from tensorlens.leaks.report import (
     Balance,
     Growth,
@@ -38,8 +40,9 @@ _EXPLAINED = (*_HARMLESS, GrowthKind.UNCLEAR, GrowthKind.GRAPH, GrowthKind.HOST)
 
 def verdict(watched: WatchedLoop) -> LeakReport:
     """Return what grew in the steps that were watched."""
-    if not watched.judged:
-        text = f"too few steps to tell: {watched.made} with {watched.warmup_steps} of warm-up"
+    span = watched.span
+    if not span.judged:
+        text = f"too few steps to tell: {span.made} with {span.warmup_steps} of warm-up"
         return _report(watched, (), (), text)
     seen = inspect(watched)
     leaks: list[tuple[RetainedGroup, Leak]] = []
@@ -47,9 +50,9 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     for each in seen.found:
         other = _no_leak(each)
         if other is not None:
-            others.append((each.taken, other))
+            others.append((each.rounding_factor, other))
         elif each.judgement.certainty == UNCLEAR:
-            others.append((each.taken, _unclear(each)))
+            others.append((each.rounding_factor, _unclear(each)))
         else:
             leaks.append((each, leak_of(each)))
     leaks = with_models_as_one(leaks)
@@ -58,13 +61,13 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     grown = [other for _, other in others]
     grown += seen.growth
     grown += _reserved(watched)
-    graph = graph_growth(watched.steps, watched.made)
+    graph = graph_growth(watched.steps, watched.span.made)
     grown += host_growth(watched, listed, graph, counts_tensors=not seen.is_blind)
     is_told = listed or any(each.kind == GrowthKind.GRAPH for each in grown)
     if graph is not None and not is_told:
         # the heap grows too little to be sure of, but nodes are counted exactly
         grown.append(graph.growth)
-    sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
+    sums = balance(watched, [(each.rounding_factor, leak) for each, leak in leaks], others)
     if not listed and not any(each.kind in _EXPLAINED and each.bytes_per_step for each in grown):
         grown += _unknown(watched, sums)
     text = _headline(watched, listed, grown, sums, graph)
@@ -100,7 +103,7 @@ def _no_leak(found: RetainedGroup) -> Growth | None:
     nbytes = found.bytes_per_step
     what = f"{_rate(found.judgement, nbytes)}, made at {place_of(found.line)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
-    if found.is_garbage and found.watched.is_collected:
+    if found.is_garbage and found.watched.span.is_collected:
         circle = f": {found.cycle}" if found.cycle is not None else ""
         text = f"{what}: garbage that waited for the collector, a cycle{circle}"
         return Growth(GrowthKind.GARBAGE, text, nbytes, path, found.device)
@@ -135,7 +138,7 @@ def _reserved(watched: WatchedLoop) -> list[Growth]:
         allocated = watched.allocated(device)
         reserved = watched.reserved(device)
         if growing(reserved) is not None and growing(allocated) is None:
-            mean = (reserved[-1] - reserved[0]) / (len(reserved) - 1) / watched.stride
+            mean = (reserved[-1] - reserved[0]) / (len(reserved) - 1) / watched.span.stride
             text = (
                 f"{device} reserved grew {format_bytes(round(mean))} a step while what is "
                 "allocated did not: the allocator's cache, or fragmentation"
@@ -165,7 +168,7 @@ def _headline(
     sums: Mapping[str, Balance],
     graph: GraphGrowth | None,
 ) -> str:
-    count = watched.span.steps
+    count = watched.span.judged_steps
     graphs = [other for other in others if other.kind == GrowthKind.GRAPH]
     if leaks:
         tensors = sum(leak.tensors_per_step for leak in leaks)
@@ -184,7 +187,7 @@ def _headline(
     unclear = [each for each in others if each.kind == GrowthKind.UNCLEAR]
     if unclear:
         amount = f"{_sum_of(unclear)} a step more, but not from each of them"
-        more = _TIMES_MORE * (watched.made - watched.warmup_steps)
+        more = _TIMES_MORE * (watched.span.made - watched.span.warmup_steps)
         return f"not clear after {count} steps: {amount}; watch {more} steps or more"
     if graphs and graph is not None:
         its = f"the autograd graph of {graph.name}"
@@ -235,14 +238,14 @@ def _report(
     return LeakReport(
         leaks=leaks,
         others=others,
-        steps=max(0, watched.made - watched.warmup_steps),
-        warmup=min(watched.warmup_steps, watched.made),
+        steps=max(0, watched.span.made - watched.span.warmup_steps),
+        warmup=min(watched.span.warmup_steps, watched.span.made),
         allocated={
             device: tuple(each.allocated.get(device, 0) for each in watched.figures[1:])
             for device in devices
         },
         verdict=text,
         notes=(*notes, *watched.steps.notes()),
-        stride=watched.stride,
+        stride=watched.span.stride,
         balance=sums or {},
     )

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.registry import adapters, arrivals, missing
 from tensorlens.guards import guarded, is_from_a_handler, reason
+from tensorlens.leaks.followed_loop import FollowedLoop, total_figures
 from tensorlens.leaks.growth.samples import LoopSamples, WatchedLoop
+from tensorlens.leaks.growth.span import Span
 from tensorlens.leaks.host.samples import HostSample, HostSampler
-from tensorlens.leaks.loop_steps import LoopSteps, whole
 from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.verdict import verdict
 from tensorlens.user_code import not_run_by_a_call
@@ -58,7 +59,7 @@ class LeakWatch:
         if warmup < 0:
             raise UsageError(f"warmup={warmup}: the number of steps that do not count, 0 or more")
         self._warmup = warmup
-        self._steps: LoopSteps | None = None
+        self._steps: FollowedLoop | None = None
         self._made = 0
         """How many steps have ended."""
         self._report: LeakReport | None = None
@@ -74,7 +75,7 @@ class LeakWatch:
         self._adapters = adapters()
         if not self._adapters:
             raise UsageError(missing("nothing to watch", "before the watch starts"))
-        self._steps = LoopSteps(self._adapters)
+        self._steps = FollowedLoop(self._adapters)
         self._figures = [self._steps.figures()]
         self._made = 0
         self._stride = 1
@@ -101,12 +102,12 @@ class LeakWatch:
             self._look(steps, made)
             self._made = made
 
-    def _look(self, steps: LoopSteps, made: int) -> None:
+    def _look(self, steps: FollowedLoop, made: int) -> None:
         if made <= self._warmup:
             self._collections = _collections()
         figures = steps.figures()
         self._figures.append(figures)
-        self._host.look(made, whole(figures).allocated.get("cpu", 0))
+        self._host.look(made, total_figures(figures).allocated.get("cpu", 0))
         if len(self._figures) > _MOST_FIGURES:
             del self._figures[1::2]
             steps.merge()
@@ -166,26 +167,22 @@ class LeakWatch:
             return self._host.now(self._made, steps.allocated().get("cpu", 0))
 
         collections = _collections()
-        common: dict[str, Any] = {
-            "made": self._made,
-            "warmup_steps": self._warmup,
-            "stride": self._stride,
-            "is_collected": (gc.isenabled() and gc.get_threshold()[0] > 0)
-            or collections != self._collections,
-        }
+        is_on = gc.isenabled() and gc.get_threshold()[0] > 0
+        is_collected = is_on or collections != self._collections
+        span = Span(self._made, self._warmup, self._stride, is_collected)
         series = zip(*self._figures, strict=True)
         parts = {
-            name: LoopSamples(steps=part, figures=own, **common)
+            name: LoopSamples(span, own, part)
             for (name, part), own in zip(steps.parts.items(), series, strict=True)
         }
         host = [each for each in self._host.samples if each.step < self._made]
         seen = WatchedLoop(
+            span=span,
             steps=steps,
-            figures=tuple(map(whole, self._figures)),
+            figures=tuple(map(total_figures, self._figures)),
             parts=parts,
             host=(*host, now()),
             host_now=now,
-            **common,
         )
         report = verdict(seen)
         # what the verdict took or freed is no growth of the program's
@@ -207,7 +204,7 @@ class LeakWatch:
         if steps is not None:
             steps.close()
 
-    def _on(self, what: str) -> LoopSteps:
+    def _on(self, what: str) -> FollowedLoop:
         if self._steps is None:
             raise UsageError(f"{what} is for a watch that is on: use it in a with block")
         return self._steps

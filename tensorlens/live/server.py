@@ -21,7 +21,7 @@ from typing import Any
 
 from tensorlens import ranks, render
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.base import Steps
+from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import reason
 from tensorlens.interpreter import start_thread

@@ -15,7 +15,7 @@ from torch import nn
 from tensorlens import LeakWatch, find_leaks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch import loop_steps as torch_steps
-from tensorlens.leaks import Stretch
+from tensorlens.leaks import AllocationScope
 from tensorlens.native import NativeUnavailable
 from tests.torch.healthy_programs import HEALTHY
 from tests.torch.leak_programs import LEAKS
@@ -386,11 +386,11 @@ class TestThreadsWithoutPython:
 
 def test_what_a_stretch_left(device):
     kept = []
-    stretch = Stretch()
+    scope = AllocationScope()
     with device.on(0):
         kept.append(torch.zeros(100))
-    stretch.end()
-    (remains,) = stretch.remains()
-    stretch.close()
+    scope.end()
+    (remains,) = scope.remains()
+    scope.close()
     assert (remains.device, remains.nbytes, remains.tensors) == ("cuda:0", 400, 1)
     assert "kept" in remains.path

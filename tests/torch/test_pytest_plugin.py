@@ -292,12 +292,12 @@ def test_next():
 def test_a_limit_that_cannot_be_judged_is_a_warning(results, options, outcomes) -> None:
     found = results(
         """
-from tensorlens.leaks import Stretch
+from tensorlens.leaks import AllocationScope
 
 def fail(self):
     raise RuntimeError("inner")
 
-Stretch.remains = fail
+AllocationScope.remains = fail
 
 @pytest.mark.limit_tensor_leaks("0 B")
 def test_first():

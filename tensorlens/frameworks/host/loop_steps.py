@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tensorlens.frameworks.base import Counter, LeftBlocks, StepFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.counters import forced_source
-from tensorlens.frameworks.survivors import GrowingGraph
+from tensorlens.frameworks.retention import GrowingGraph, Holdings
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import SourceLine
 
@@ -16,13 +16,13 @@ _lock = reentrant_lock()
 _era = 0
 
 
-class HostSteps:
-    """Follows a loop on the host; a framework adds what it knows of its devices.
+class Steps:
+    """Follows the steps of a loop in one framework, whose subclass adds the framework's devices.
 
     Args:
-        counter: of host memory.
-        allocator: that counts exactly; None where the counter is a fallback.
-        reason: why it is one; None where it was asked for.
+        counter: counter of host memory.
+        allocator: allocator that counts exactly; None where the counter is a fallback.
+        reason: why the counter is a fallback; None where it was asked for.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class HostSteps:
         self._reason = reason
         self._lines: dict[int, SourceLine | None] = {-1: None}
         self._begun: list[int] = []
-        """The eras in which this loop's steps began: several loops may be followed at once."""
+        """Eras in which this loop's steps began: several loops may be followed at once."""
         self._stride = 1
 
     def begin(self) -> None:
-        """Say that the next step begins: blocks from now on are of it; the first one is 0."""
+        """Begin the next step, whose number later blocks get; the first step is 0."""
         global _era
         with _lock:
             _era += 1
@@ -45,13 +45,20 @@ class HostSteps:
             self._set_era(_era)
 
     def merge(self) -> None:
-        """Count each two steps as one from now on, those before too."""
+        """Count each two steps as one from now on, earlier ones too; call after an even number.
+
+        This bounds the memory needed for a long loop.
+        """
         with _lock:
             del self._begun[1::2]
         self._stride *= 2
 
+    def figures(self) -> StepFigures:
+        """Return the allocated memory."""
+        raise NotImplementedError
+
     def left(self, since: int) -> LeftBlocks | None:
-        """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
+        """Return the live blocks of step ``since`` and later ones; None if nobody counts."""
         left = self._living(self._begun[since])
         if left is not None:
             eras = left.step
@@ -60,7 +67,7 @@ class HostSteps:
         return left
 
     def line(self, birth: int) -> SourceLine | None:
-        """Return the line of a number in the figures; None for what is not known."""
+        """Return the line with a number in the figures, if known."""
         if birth not in self._lines:
             found = self._line(birth)
             if found is None:
@@ -76,26 +83,34 @@ class HostSteps:
         return self.line(left.birth[left.address.index(address)])
 
     def device(self, birth: int) -> str:
-        """Return the device of the blocks with a number in the figures."""
+        """Return the device of the blocks of a line."""
         return "cpu"
 
     def notes(self) -> list[str]:
-        """Return lines for the report on what could not be followed."""
+        """Return notes for the report on what could not be followed."""
         if self._allocator is not None:
             return []
         reason = self._reason or f"TENSORLENS_COUNTER asks for {forced_source()}"
         return [f"tensors on cpu are not followed: {reason}"]
 
+    def holdings(self, addresses: Sequence[int]) -> Holdings:
+        """Search the heap once for the holders of the blocks at these addresses."""
+        raise NotImplementedError
+
     def growing_graph(self, made: int) -> GrowingGraph | None:
-        """Return the live tensor whose graph grew most: without autograd there is none."""
+        """Return the live tensor whose autograd graph grew most in ``made`` steps, if one did."""
         return None
+
+    def close(self) -> None:
+        """Stop following."""
+        raise NotImplementedError
 
     def _set_era(self, era: int) -> None:
         if self._allocator is not None:
             self._allocator.set_era(era)
 
     def _living(self, since: int) -> LeftBlocks | None:
-        """Return the blocks of an era or a later one that live, with their eras as steps."""
+        """Return the live blocks of an era and later ones, with their eras as steps."""
         if self._allocator is None:
             return None
         found = self._allocator.living(since)
@@ -107,7 +122,7 @@ class HostSteps:
         return SourceLine(*self._allocator.birth_line(birth))
 
     def _figures(self, devices: Mapping[str, Counter]) -> StepFigures:
-        """Return what is allocated now, on the host by line and on devices in sum."""
+        """Return the allocated memory: by line on the host, as sums on devices."""
         now = self._counter.reader()()
         allocated = {"cpu": now[0]} if self._allocator is not None else {}
         reserved = {"cpu": now[2]}

@@ -17,7 +17,7 @@ from tensorlens.integrations.pytest.limits import Limits, excess_text, limits_of
 
 if TYPE_CHECKING:
     from tensorlens.integrations.pytest.assertions import TensorMemory
-    from tensorlens.leaks.residue import LineResidue, Stretch
+    from tensorlens.leaks.scope import AllocationScope, LineResidue
 
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
@@ -152,27 +152,27 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def _judge_leaks(item: pytest.Item, limits: Limits, reports: Sequence[pytest.TestReport]) -> None:
     """Let the test fail if it has left too much behind."""
-    stretch, limits.stretch = limits.stretch, None
-    if stretch is None:
+    scope, limits.scope = limits.scope, None
+    if scope is None:
         return
     call = next((each for each in reports if each.when == "call"), None)
     if call is None or not all(each.passed for each in reports) or hasattr(call, "wasxfail"):
-        limits.safely(stretch.close)
+        limits.safely(scope.close)
         return
     try:
-        _check_leaks(item, limits, stretch)
+        _check_leaks(item, limits, scope)
     except (pytest.fail.Exception, pytest.PytestWarning):
         call.outcome = "failed"
         call.longrepr = item.repr_failure(pytest.ExceptionInfo.from_current())
 
 
-def _check_leaks(item: pytest.Item, limits: Limits, stretch: Stretch) -> None:
+def _check_leaks(item: pytest.Item, limits: Limits, scope: AllocationScope) -> None:
     """Raise what lets the test fail: also a warning, where warnings are errors."""
     remains: list[LineResidue] = []
     try:
-        limits.safely(lambda: remains.extend(stretch.remains()))
+        limits.safely(lambda: remains.extend(scope.remains()))
     finally:
-        limits.safely(stretch.close)
+        limits.safely(scope.close)
     _warn_of_refusals(item, limits)
     limit = limits.leaks or 0
     if sum(each.nbytes for each in remains) > limit:

@@ -9,7 +9,7 @@ from tensorlens import config
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.registry import adapters, device_name
 from tensorlens.leaks.report import place_of
-from tensorlens.leaks.residue import LineResidue
+from tensorlens.leaks.scope import LineResidue
 from tensorlens.lines.region import MeasuredRegion
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.record import LiveRecording, record

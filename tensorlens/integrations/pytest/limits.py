@@ -17,7 +17,7 @@ from tensorlens.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from tensorlens.integrations.pytest.assertions import Peaks
-    from tensorlens.leaks.residue import LineResidue, Stretch
+    from tensorlens.leaks.scope import AllocationScope, LineResidue
 
 _DEVICE = re.compile(r"[a-z]+(:\d+)?")
 
@@ -31,7 +31,7 @@ class Limits:
     memory: int | None = None
     """Bytes that may be allocated at once, beyond what was there before."""
     device: str | None = None
-    stretch: Stretch | None = None
+    scope: AllocationScope | None = None
     peaks: Peaks | None = None
     refused: list[str] = field(default_factory=list)
     """Why something could not be watched."""
@@ -40,7 +40,7 @@ class Limits:
         """Watch from now on, if a framework is there; return what ends that."""
         from tensorlens.frameworks.registry import adapters, arrivals
         from tensorlens.integrations.pytest.assertions import Peaks
-        from tensorlens.leaks.residue import Stretch
+        from tensorlens.leaks.scope import AllocationScope
 
         watched = adapters()
 
@@ -48,15 +48,15 @@ class Limits:
             if self.memory is not None and watched:
                 self.peaks = Peaks(self.device)
             if self.leaks is not None and watched:
-                self.stretch = Stretch()
+                self.scope = AllocationScope()
 
         def stop() -> None:
             self.refused += (f"the test itself imported {name}" for name in arrivals(watched))
             if self.peaks is not None:
                 self.peaks.end()
                 self.refused += self.peaks.unknown.values()
-            if self.stretch is not None:
-                self.stretch.end()
+            if self.scope is not None:
+                self.scope.end()
 
         self.safely(begin)
         return lambda: self.safely(stop)

@@ -1,4 +1,4 @@
-"""Blocks that steps left behind, put together by the line that made them and what holds them."""
+"""Groups of blocks that steps left behind, by the line that made them and their holders."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.base import LeftBlocks, Steps
-from tensorlens.frameworks.survivors import Holdings, Survivor
+from tensorlens.frameworks.base import LeftBlocks
+from tensorlens.frameworks.host.loop_steps import Steps
+from tensorlens.frameworks.retention import Holdings, Survivor
 from tensorlens.leaks.growth.growth_test import (
     NONE,
     Judgement,
-    StepResidue,
-    WatchedSteps,
+    LeftOfStep,
     judge,
 )
+from tensorlens.leaks.growth.span import Span
 
 _HEAD = re.compile(r"[^\[{]*")
 _NUMBER = re.compile(r"[ _]?\d+")
-_MOST_NAMES = 16
-"""Names that one line's tensors may have before they are not told apart by them."""
+_MAX_NAMES = 16
+"""Different names of one line's tensors above which names are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +35,41 @@ class LeftBlock:
 
 
 def blocks_of(left: LeftBlocks) -> Iterator[LeftBlock]:
-    """Give each block that is left; a step below 0 is none that was watched."""
+    """Yield each block that is left; its step is negative if it was not watched."""
     return map(LeftBlock, left.address, left.size, left.birth, left.step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldBlock:
-    """A block, and who holds it."""
+    """A block with its holders."""
 
     block: LeftBlock
     survivor: Survivor
 
     @property
     def is_itself(self) -> bool:
-        """Whether Python holds what shows it, and not only something that it hangs below."""
+        """Whether Python holds a tensor or array of it, not only something that it hangs below."""
         return bool(self.survivor.tensors or self.survivor.arrays)
 
     @property
     def item(self) -> Any:
-        """The object whose holders are to be found; None where there is none."""
+        """The object whose holders are searched for; None if there is none."""
         return self.survivor.item
 
 
 def latest_of(held: Sequence[HeldBlock]) -> HeldBlock:
-    """Return the largest that the latest step left."""
+    """Return the largest block of the latest step."""
     return max(held, key=lambda each: (each.block.step, each.block.size))
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Like blocks: made by one line and held the same way, or below the same root."""
+    """Blocks made by one line and held the same way, or below the same root."""
 
     held: list[HeldBlock]
     judgement: Judgement
     is_below: bool = False
-    """Whether it is held by nothing but tensors or nodes that are not left behind themselves."""
+    """Whether only tensors or nodes hold it that are not left behind themselves."""
 
     @property
     def blocks(self) -> Iterator[LeftBlock]:
@@ -82,7 +83,7 @@ class Group:
 
     @property
     def births(self) -> dict[int, int]:
-        """The lines that made it, and how many bytes each, the most first."""
+        """Lines that made it, with the bytes of each, the most first."""
         totals: dict[int, int] = {}
         for block in self.blocks:
             totals[block.birth] = totals.get(block.birth, 0) + block.size
@@ -90,16 +91,16 @@ class Group:
 
     @property
     def latest(self) -> HeldBlock:
-        """The largest that the latest step left."""
+        """The largest block of the latest step."""
         return latest_of(self.held)
 
     @property
     def earliest(self) -> HeldBlock:
-        """The largest that the earliest step left."""
+        """The largest block of the earliest step."""
         return min(self.held, key=lambda each: (each.block.step, -each.block.size))
 
     def roots(self) -> list[Any]:
-        """Return the tensors and nodes of it that something may hang below."""
+        """Return its tensors and nodes that something may hang below."""
         found: dict[int, Any] = {}
         for each in self.held:
             holders = (holder.item for holder in each.survivor.holders[:1])
@@ -107,18 +108,18 @@ class Group:
         return [*found.values()]
 
 
-def left_by_step(blocks: Iterator[LeftBlock] | Sequence[LeftBlock]) -> dict[int, StepResidue]:
-    """Return what is left of each step."""
+def left_by_step(blocks: Iterator[LeftBlock] | Sequence[LeftBlock]) -> dict[int, LeftOfStep]:
+    """Return the sums of blocks that are left of each step."""
     totals: dict[int, list[int]] = {}
     for block in blocks:
         total = totals.setdefault(block.step, [0, 0])
         total[0] += 1
         total[1] += block.size
-    return {step: StepResidue(tensors, nbytes) for step, (tensors, nbytes) in totals.items()}
+    return {step: LeftOfStep(tensors, nbytes) for step, (tensors, nbytes) in totals.items()}
 
 
-def candidates(blocks: LeftBlocks, span: WatchedSteps) -> list[LeftBlock]:
-    """Return the blocks of lines that may leave something behind in every step, or regularly."""
+def candidates(blocks: LeftBlocks, span: Span) -> list[LeftBlock]:
+    """Return the blocks of lines that may leave something behind in each step, or regularly."""
     by_line: dict[int, list[LeftBlock]] = {}
     for each in blocks_of(blocks):
         if each.step >= 0:
@@ -127,21 +128,20 @@ def candidates(blocks: LeftBlocks, span: WatchedSteps) -> list[LeftBlock]:
     return [block for each, judgement in judged if judgement.certainty != NONE for block in each]
 
 
-def held_blocks(steps: Steps, blocks: Sequence[LeftBlock]) -> tuple[list[HeldBlock], Holdings]:
-    """Look for who holds some blocks."""
+def with_holders(steps: Steps, blocks: Sequence[LeftBlock]) -> tuple[list[HeldBlock], Holdings]:
+    """Search the heap once for the holders of some blocks."""
     holdings = steps.holdings([block.address for block in blocks])
     return [*map(HeldBlock, blocks, holdings.survivors)], holdings
 
 
-def grouped(held: Sequence[HeldBlock], span: WatchedSteps) -> list[Group]:
-    """Put blocks together that one line made and that are held the same way.
+def groups_of(held: Sequence[HeldBlock], span: Span) -> list[Group]:
+    """Return the groups of blocks that one line made and that are held the same way.
 
-    What only hangs below a tensor is not a group of its own where that tensor is left behind
-    too: it is counted with it. Where the tensor is not, as with a sum that goes on, all that
-    hangs below it makes one group.
+    A block that only hangs below a tensor is counted with that tensor if it is left behind too.
+    Otherwise, as with a running sum, all blocks below the tensor make one group.
     """
     itself = [each for each in held if each.is_itself or not each.survivor.holders]
-    groups = _steady(itself, (names(itself), _by_size, _by_line), span)
+    groups = _growing_groups(itself, (name_key(itself), _by_size, _by_line), span)
     own = {id(tensor) for group in groups for tensor in group.roots()}
     below = [
         each
@@ -150,16 +150,16 @@ def grouped(held: Sequence[HeldBlock], span: WatchedSteps) -> list[Group]:
         and each.survivor.holders
         and not any(id(holder.item) in own for holder in each.survivor.holders)
     ]
-    hanging = _steady(below, _LEVELS_BELOW, span)
+    hanging = _growing_groups(below, _LEVELS_BELOW, span)
     for group in hanging:
         group.is_below = True
     return groups + hanging
 
 
-def _steady(
-    held: list[HeldBlock], levels: Sequence[Callable[[HeldBlock], Hashable]], span: WatchedSteps
+def _growing_groups(
+    held: list[HeldBlock], levels: Sequence[Callable[[HeldBlock], Hashable]], span: Span
 ) -> list[Group]:
-    """Return the groups that grow: what is alike in detail first, of the rest what is so less."""
+    """Return the groups that grow: alike by the first level, the rest by the next."""
     groups = []
     for level in levels:
         alike: dict[Hashable, list[HeldBlock]] = {}
@@ -171,15 +171,13 @@ def _steady(
             if judgement.certainty == NONE:
                 held += several
             else:
-                wanted = [each for each in several if each.block.step in span.all]
+                wanted = [each for each in several if each.block.step in span.before_last]
                 groups.append(Group(wanted, judgement))
     return groups
 
 
-def merged_groups(
-    groups: Sequence[Group], labels: Sequence[Hashable], span: WatchedSteps
-) -> list[Group]:
-    """Put groups together that have the same label; those with None stay apart."""
+def merge_groups(groups: Sequence[Group], labels: Sequence[Hashable], span: Span) -> list[Group]:
+    """Merge groups that have the same label; those with None stay apart."""
     alike: dict[Hashable, list[Group]] = {}
     for group, label in zip(groups, labels, strict=True):
         alike.setdefault(id(group) if label is None else label, []).append(group)
@@ -193,13 +191,13 @@ def merged_groups(
     return found
 
 
-def names(held: Sequence[HeldBlock]) -> Callable[[HeldBlock], Hashable]:
-    """Return what tells blocks of one line apart by name."""
+def name_key(held: Sequence[HeldBlock]) -> Callable[[HeldBlock], Hashable]:
+    """Return a key function that tells blocks of one line apart by name and role."""
     heads: dict[int, set[str]] = {}
     for each in held:
         heads.setdefault(each.block.birth, set()).add(_head(each))
     # a copy of a model has thousands of names
-    many = {birth for birth, several in heads.items() if len(several) > _MOST_NAMES}
+    many = {birth for birth, several in heads.items() if len(several) > _MAX_NAMES}
 
     def by_name(held: HeldBlock) -> Hashable:
         survivor, birth = held.survivor, held.block.birth
@@ -209,7 +207,7 @@ def names(held: Sequence[HeldBlock]) -> Callable[[HeldBlock], Hashable]:
 
 
 def _head(held: HeldBlock) -> str:
-    """Return a name without what tells places apart: ``history`` of ``history[3].loss``."""
+    """Return a name without its places: ``history`` of ``history[3].loss``."""
     head = _HEAD.match(held.survivor.name)
     return _NUMBER.sub("", head[0]) if head else ""
 

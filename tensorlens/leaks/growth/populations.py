@@ -1,4 +1,4 @@
-"""Lines that have ever more blocks alive, or larger ones, though no single block stays behind."""
+"""Populations: lines with ever more, or larger, live blocks none of which stays behind."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.base import LeftBlocks
-from tensorlens.frameworks.survivors import Holdings, Retained
+from tensorlens.frameworks.retention import Holdings, Retained
+from tensorlens.leaks.growth.bounds import bounds_of
 from tensorlens.leaks.growth.groups import (
     Group,
     HeldBlock,
     LeftBlock,
     blocks_of,
-    held_blocks,
     latest_of,
     left_by_step,
-    names,
+    name_key,
+    with_holders,
 )
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
@@ -27,34 +28,32 @@ from tensorlens.leaks.growth.growth_test import (
     may_climb,
     may_enlarge,
 )
+from tensorlens.leaks.growth.paths import container_path, cycles_of, paths_of
 from tensorlens.leaks.growth.retained import (
     RetainedBelow,
     RetainedGroup,
-    bounds_of,
-    container_path,
-    cycles_of,
-    described_alone,
-    paths_of,
+    describe_one,
 )
-from tensorlens.leaks.growth.samples import KnownGrowth, Levels, LoopSamples, total
+from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, total
 from tensorlens.leaks.report import Certainty, Growth, GrowthKind, place_of
 from tensorlens.records.references import ReferencePath
 from tensorlens.units import format_bytes
 
-_MOST_LINES = 3
+_MAX_LINES = 3
 """Lines that are told, those that grew most."""
 
 
 @dataclass(slots=True, eq=False)
 class _Population:
-    """Blocks that one container holds, with what hangs below them."""
+    """Blocks that one container holds, with the blocks below them."""
 
     held: list[HeldBlock] = field(default_factory=list)
     below: list[HeldBlock] = field(default_factory=list)
     is_below: bool = False
 
     def steps(self) -> set[int]:
-        """Return the steps that made what the container holds."""
+        """Return the steps that made the blocks that the container holds."""
         return {each.block.step for each in self.held}
 
     def bytes_of(self, birth: int) -> int:
@@ -68,14 +67,14 @@ def populations(
     """Return the populations that grow or may grow, and the lines that make them.
 
     They are judged by the line that makes them and the container that holds them: the queue whose
-    reader is slower than its writer. One that may grow has something of several steps: else each
-    step makes another number of them and frees them in the next.
+    reader is slower than its writer. A population is called unclear only if it holds blocks of more
+    than one step. Otherwise each step made a different number of blocks, freed in the next one.
 
     Args:
-        watched: the steps.
-        left: what lives at the end.
-        explained: what stays behind in each step: no population.
-        all_lines: the figures of what is not explained.
+        watched: the samples.
+        left: blocks that live at the end.
+        explained: blocks that stay behind in each step, which are no population.
+        all_lines: levels that are not explained, by the number of the line.
     """
     lines = {
         birth: levels
@@ -91,7 +90,7 @@ def populations(
         for each in blocks_of(left)
         if each.step >= 0 and each.birth in lines and each.address not in explained.addresses
     ]
-    held, holdings = held_blocks(watched.steps, blocks)
+    held, holdings = with_holders(watched.steps, blocks)
     found, births = [], set[int]()
     for population, paths in _by_container(_alike(held)):
         own = {birth: lines[birth] for birth in lines if _is_most(population, birth, held)}
@@ -99,9 +98,9 @@ def populations(
             continue
         levels = total([*own.values()])
         certainty = _climb_certainty(levels, shrinking)
-        is_kept = len(population.steps() & set(watched.judged)) > 1
+        is_kept = len(population.steps() & set(watched.span.judged)) > 1
         if certainty == CERTAIN or (certainty == UNCLEAR and is_kept):
-            each = _described(population, paths, own, certainty, holdings, left, watched)
+            each = _describe(population, paths, own, certainty, holdings, left, watched)
             found.append(
                 _judged_as_leak(each, [b for b in blocks if b.birth in own], levels, watched)
             )
@@ -112,13 +111,13 @@ def populations(
 def _judged_as_leak(
     found: RetainedGroup, blocks: Sequence[LeftBlock], levels: Levels, watched: LoopSamples
 ) -> RetainedGroup:
-    """Judge lines again of which each step left as much as they grew by: nothing was freed.
+    """Judge lines as a leak if each step left as much as they grew by: nothing was freed.
 
-    So it is with a state that is carried on while a cache holds its graph, too.
+    An example is a state that is carried on while a cache holds its graph, too.
     """
     left = left_by_step(blocks)
     judgement = judge(left, watched.span)
-    kept = sum(left[step].tensors for step in watched.judged if step in left)
+    kept = sum(left[step].tensors for step in watched.span.judged if step in left)
     if judgement.certainty != CERTAIN or kept != levels.blocks_growth:
         return found
     known = replace(found.judgement, certainty=CERTAIN, reason=judgement.reason)
@@ -126,7 +125,7 @@ def _judged_as_leak(
 
 
 def _climb_certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:
-    """Tell whether more and more blocks live, those that take the place of older ones aside."""
+    """Judge whether ever more blocks live, without those that replace blocks of other lines."""
     several = [levels, *(total([levels, each]) for each in shrinking)]
     if all(climbs(each.blocks) for each in several):
         return CERTAIN
@@ -134,15 +133,15 @@ def _climb_certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certai
 
 
 def _is_most(population: _Population, birth: int, held: Sequence[HeldBlock]) -> bool:
-    """Tell whether a population has more than half of what is left of a line."""
+    """Return whether a population has more than half of the bytes that are left of a line."""
     everything = sum(each.block.size for each in held if each.block.birth == birth)
     return 2 * population.bytes_of(birth) > everything
 
 
 def _alike(held: Sequence[HeldBlock]) -> list[_Population]:
-    """Put together what one line made and one name begins with, and what hangs below that."""
+    """Return populations by line and beginning of the name, with the blocks below them."""
     itself = [each for each in held if each.is_itself or not each.survivor.holders]
-    by_name = names(itself)
+    by_name = name_key(itself)
     found: dict[Hashable, _Population] = {}
     owner: dict[int, _Population] = {}
     for each in itself:
@@ -166,8 +165,8 @@ def _alike(held: Sequence[HeldBlock]) -> list[_Population]:
 def _by_container(
     several: Sequence[_Population],
 ) -> list[tuple[_Population, list[ReferencePath]]]:
-    """Join what the same container holds; with the paths to the latest of each."""
-    # asked together: each question reads the heap once
+    """Merge populations that one container holds; return them with the paths to their latest."""
+    # together: each call reads the heap once
     paths = paths_of([latest_of(each.held).item for each in several])
     merged: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
     for each, own in zip(several, paths, strict=True):
@@ -178,7 +177,7 @@ def _by_container(
     return [*merged.values()]
 
 
-def _described(
+def _describe(
     population: _Population,
     paths: list[ReferencePath],
     lines: dict[int, Levels],
@@ -187,7 +186,7 @@ def _described(
     left: LeftBlocks,
     watched: LoopSamples,
 ) -> RetainedGroup:
-    steps = watched.span.steps
+    steps = watched.span.judged_steps
     levels = total([*lines.values()])
     own = {each.block.birth for each in population.held} & lines.keys()
     tensors = sum(lines[birth].blocks_growth for birth in own or lines)
@@ -203,7 +202,7 @@ def _described(
         if birth not in own
     )
     circle = cycles_of([group.latest.item], [paths])[0]
-    found = described_alone(group, paths, circle, Retained(0, 0, ()), holdings, left, watched)
+    found = describe_one(group, paths, circle, Retained(0, 0, ()), holdings, left, watched)
     return replace(
         found,
         bytes_per_step=judgement.bytes_per_step,
@@ -229,27 +228,27 @@ def drifts(
     """Return the lines that have as many blocks but more bytes, those that grew most first.
 
     Args:
-        watched: the steps.
-        left: what lives at the end.
-        explained: what is known of it.
-        rest: the figures of what is not.
-        told: other lines of which it is told that they grow.
+        watched: the samples.
+        left: blocks that live at the end.
+        explained: growth that is known.
+        rest: levels that are not explained, by the number of the line.
+        told: lines whose growth is told already.
     """
     latest: dict[int, LeftBlock] = {}
     for each in blocks_of(left):
         before = latest.get(each.birth)
         is_known = each.birth in told or each.address in explained.addresses
-        if not is_known and each.step >= (before.step + 1 if before else watched.warmup):
+        if not is_known and each.step >= (before.step + 1 if before else watched.span.warmup):
             latest[each.birth] = each
     found = {
         birth: rest[birth]
         for birth in latest
         if birth in rest and may_enlarge(rest[birth].blocks, rest[birth].nbytes)
     }
-    ordered = sorted(found, key=lambda birth: -found[birth].growth)[:_MOST_LINES]
+    ordered = sorted(found, key=lambda birth: -found[birth].growth)[:_MAX_LINES]
     if not ordered:
         return []
-    held, _ = held_blocks(watched.steps, [latest[birth] for birth in ordered])
+    held, _ = with_holders(watched.steps, [latest[birth] for birth in ordered])
     paths = paths_of([each.item for each in held])
     return [
         _growth(watched, birth, found[birth], own)
@@ -258,7 +257,7 @@ def drifts(
 
 
 def _growth(watched: LoopSamples, birth: int, levels: Levels, paths: list[ReferencePath]) -> Growth:
-    rate = levels.growth / watched.span.steps
+    rate = levels.growth / watched.span.judged_steps
     where = place_of(watched.steps.line(birth))
     before, now = map(format_bytes, (levels.nbytes[0], levels.nbytes[-1]))
     amount = f"{format_bytes(round(rate))} a step, made at {where}"

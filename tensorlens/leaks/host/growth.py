@@ -58,16 +58,16 @@ def host_growth(
         graph: the graph that gets deeper.
         counts_tensors: whether tensors have a counter of their own; else they may be what grows.
     """
-    samples = [each for each in watched.host if each.step >= watched.warmup_steps]
+    samples = [each for each in watched.host if each.step >= watched.span.warmup_steps]
     found = [*worker_growth(samples), *pinned_growth(samples)]
     lines = sum(len(each.figures[-1].lines) for each in watched.parts.values())
     tensors = sum(leak.tensors_per_step for leak in leaks)
-    rates = host_rates(samples, tensors, lines // watched.stride)
+    rates = host_rates(samples, tensors, lines // watched.span.stride)
     rate = rates.heap
     if rate is None:
         return found if rates.objects is None else [*found, objects_growth(rates.objects)]
     least = rates.floor
-    if watched.is_collected:
+    if watched.span.is_collected:
         gc.collect()
         made = samples[-1].step - watched.host[0].step + 1
         garbage = min(rate, (samples[-1].heap - watched.host_now().heap) / made)

@@ -96,7 +96,7 @@ class FakeSteps:
             left.size.append(size)
             left.birth.append(birth)
             left.step.append(step)
-            left.taken.append(size)
+            left.rounded_size.append(size)
         return left
 
     def line(self, birth: int) -> SourceLine | None:

@@ -17,7 +17,7 @@ from tensorlens.cli import leaks
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks import UNKNOWN, Adapter, StepFigures, registry
 from tensorlens.frameworks.host import HeapCounter, ResidentCounter
-from tensorlens.leaks import LoopSteps
+from tensorlens.leaks import FollowedLoop
 from tensorlens.lines import Counters, CounterSlots, continues
 from tensorlens.tensors import reporter
 
@@ -252,7 +252,7 @@ class TestRegistryOfTwo:
     def test_page_locked_memory_is_added_up(self, both):
         first, second = both
         first.steps = second.steps = FakeSteps(StepFigures({}, {}, {}), [])
-        steps = LoopSteps(both)
+        steps = FollowedLoop(both)
         assert steps.pinned() == UNKNOWN
         second.locked = 5
         assert steps.pinned() == 5

@@ -1,9 +1,9 @@
 from array import array
 
 from tensorlens.frameworks import Holder, LeftBlocks, Survivor
-from tensorlens.leaks import groups, growth_test
+from tensorlens.leaks import Span, groups
 
-SPAN = growth_test.WatchedSteps(count=8, warmup=2)
+SPAN = Span(made=8, warmup_steps=2)
 """Steps 2 to 6 are judged."""
 
 
@@ -38,7 +38,7 @@ def in_groups(survivors, births=None):
         groups.LeftBlock(100 + at, 16, 1 if births is None else births[at], step)
         for at, step in enumerate([*range(8)] * (len(survivors) // 8))
     ]
-    return groups.grouped([*map(groups.HeldBlock, blocks, survivors)], SPAN)
+    return groups.groups_of([*map(groups.HeldBlock, blocks, survivors)], SPAN)
 
 
 def test_names_with_numbers_are_alike():

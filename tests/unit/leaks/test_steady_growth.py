@@ -1,15 +1,15 @@
 import pytest
 
-from tensorlens.leaks import growth_test
+from tensorlens.leaks import Span, growth_test
 
 
 def left(*tensors, size=8):
-    return {step: growth_test.StepResidue(n, n * size) for step, n in enumerate(tensors) if n}
+    return {step: growth_test.LeftOfStep(n, n * size) for step, n in enumerate(tensors) if n}
 
 
 def judged(*tensors, warmup=0):
     """Judge what is left of some steps; one more was made, and may be in use."""
-    return growth_test.judge(left(*tensors), growth_test.WatchedSteps(len(tensors) + 1, warmup))
+    return growth_test.judge(left(*tensors), Span(len(tensors) + 1, warmup))
 
 
 def certainty(*tensors):
@@ -56,7 +56,7 @@ def test_every_other_step_is_likely():
 
 
 def test_the_warm_up_is_part_of_a_pattern():
-    found = growth_test.judge(left(0, 2, 0, 2, 0, 2, 0, 2), growth_test.WatchedSteps(8, 2))
+    found = growth_test.judge(left(0, 2, 0, 2, 0, 2, 0, 2), Span(8, 2))
     assert (found.certainty, found.tensors_per_step, found.bytes_per_step) == (
         growth_test.LIKELY,
         1.0,
@@ -67,12 +67,9 @@ def test_the_warm_up_is_part_of_a_pattern():
 
 def test_the_last_step_confirms_a_pattern():
     # of step 7 it is not known whether it stays
-    found = growth_test.judge(left(0, 3, 0, 0, 3, 0, 0, 1), growth_test.WatchedSteps(8, 2))
+    found = growth_test.judge(left(0, 3, 0, 0, 3, 0, 0, 1), Span(8, 2))
     assert (found.certainty, found.tensors_per_step) == (growth_test.LIKELY, 1.0)
-    assert (
-        growth_test.judge(left(0, 0, 0, 0, 3, 0, 0, 1), growth_test.WatchedSteps(8, 2)).certainty
-        == growth_test.NONE
-    )
+    assert growth_test.judge(left(0, 0, 0, 0, 3, 0, 0, 1), Span(8, 2)).certainty == growth_test.NONE
 
 
 def test_irregular_steps_are_unclear():
@@ -82,7 +79,7 @@ def test_irregular_steps_are_unclear():
 def test_too_few_steps_are_never_certain():
     assert certainty(1, 1) == growth_test.LIKELY
     assert certainty(1) == growth_test.UNCLEAR
-    assert growth_test.judge({}, growth_test.WatchedSteps(1, 0)).certainty == growth_test.NONE
+    assert growth_test.judge({}, Span(1, 0)).certainty == growth_test.NONE
 
 
 def test_steps_without_a_verdict_do_not_count():
@@ -196,7 +193,7 @@ def test_as_many_blocks_may_get_larger():
 
 
 def test_stretches_of_several_steps_are_told_by_the_step():
-    found = growth_test.judge(left(4, 4, 4, 4, 4), growth_test.WatchedSteps(6, 0, 8))
+    found = growth_test.judge(left(4, 4, 4, 4, 4), Span(48, 0, 8))
     assert (found.tensors_per_step, found.bytes_per_step) == (0.5, 4.0)
     assert found.reason == "each of 5 stretches of 8 steps left the same number of tensors behind"
     assert growth_test.growing([0, 80, 160, 240], 8).bytes_per_step == 10.0

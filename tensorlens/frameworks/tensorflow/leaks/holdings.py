@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.frameworks.advice import TENSORFLOW
-from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
+from tensorlens.frameworks.retention import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import CensusRows, Heap, find_objects

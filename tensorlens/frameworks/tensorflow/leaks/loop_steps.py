@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorlens.frameworks.base import StepFigures
-from tensorlens.frameworks.host.loop_steps import HostSteps
-from tensorlens.frameworks.survivors import Holdings
+from tensorlens.frameworks.host.loop_steps import Steps
+from tensorlens.frameworks.retention import Holdings
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices
 from tensorlens.frameworks.tensorflow.cpu import watch
@@ -14,7 +14,7 @@ from tensorlens.frameworks.tensorflow.leaks.holdings import TensorflowHoldings
 from tensorlens.frameworks.tensorflow.leaks.retracing import Traces
 
 
-class TensorflowSteps(HostSteps):
+class TensorflowSteps(Steps):
     """Follows a loop from its making until it is closed; costs next to nothing while a step runs.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.survivors import GraphRoot, Holder, Retained, Survivor
+from tensorlens.frameworks.retention import GraphRoot, Holder, Retained, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors

@@ -20,8 +20,8 @@ import torch
 from tensorlens.frameworks.base import LeftBlocks, StepFigures
 from tensorlens.frameworks.host.alloc_sites import AllocSites
 from tensorlens.frameworks.host.allocator import LISTS, listed, start
-from tensorlens.frameworks.host.loop_steps import HostSteps
-from tensorlens.frameworks.survivors import GrowingGraph, Holdings
+from tensorlens.frameworks.host.loop_steps import Steps
+from tensorlens.frameworks.retention import GrowingGraph, Holdings
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import (
     backends,
@@ -61,7 +61,7 @@ _SIGNATURES: Signatures = {
 }
 
 
-class TorchSteps(HostSteps):
+class TorchSteps(Steps):
     """Follows a loop from its making until it is closed; costs next to nothing while a step runs.
 
     Raises:
@@ -248,7 +248,7 @@ class DeviceSteps:
             left.size.append(size if known is None else known[address].requested)
             left.birth.append(self._number(birth, device))
             left.step.append(era)
-            left.taken.append(size)
+            left.rounded_size.append(size)
         return left
 
     def line(self, number: int) -> SourceLine | None:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import LeftBlocks, Steps
+from tensorlens.frameworks.base import LeftBlocks
+from tensorlens.frameworks.host.loop_steps import Steps
 from tensorlens.frameworks.registry import adapters
-from tensorlens.frameworks.survivors import Survivor
-from tensorlens.leaks.growth.retained import paths_of
-from tensorlens.leaks.loop_steps import NO_BLOCKS, LoopSteps
+from tensorlens.frameworks.retention import Survivor
+from tensorlens.leaks.followed_loop import NO_BLOCKS, FollowedLoop
+from tensorlens.leaks.growth.paths import paths_of
 from tensorlens.leaks.report import source_of
 from tensorlens.records.tensors import SourceLine
 
@@ -38,7 +39,7 @@ class LineResidue:
     """The shortest path that holds the largest; empty where none could be found."""
 
 
-class Stretch:
+class AllocationScope:
     """A stretch of a program, from its making to :meth:`end`.
 
     Raises:
@@ -49,7 +50,7 @@ class Stretch:
         found = adapters()
         if not found:
             raise UsageError("no framework was imported")
-        self._steps = LoopSteps(found)
+        self._steps = FollowedLoop(found)
         self._steps.begin()
         if all(part.left(0) is None for part in self._steps.parts.values()):
             self._steps.close()

@@ -1,4 +1,4 @@
-"""A block that survived its step, and the objects that hang below tensors."""
+"""Retention of a block: the objects that keep it alive after its step, and memory below tensors."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from tensorlens.records.tensors import SourceLine
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holder:
-    """An object that Python holds, and the way from it to a block that Python does not see."""
+    """An object that Python holds, and the path from it to a block that Python does not see."""
 
     item: Any
-    """A tensor, or a node of autograd's."""
+    """A tensor, or a node of autograd's graph."""
     references: tuple[Reference, ...]
     """``grad_fn``, ``GeluBackward0.self``; the last one refers to a tensor of the block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survivor:
-    """A block, and all that is known to keep it alive. It holds the objects it names."""
+    """A live block and its known holders. It refers to these objects."""
 
     address: int
     size: int
-    """Bytes of the storage; where none is known those of the block, 0 if neither is."""
+    """Bytes of the storage; of the block if no storage is known; 0 if neither is."""
     tensors: tuple[Any, ...] = ()
-    """The tensors that Python holds and that show a part of it: itself, views, aliases."""
+    """Tensors held by Python that show a part of it: itself, views, aliases."""
     arrays: tuple[Any, ...] = ()
     """NumPy arrays with memory in it."""
     holders: tuple[Holder, ...] = ()
-    """Other objects that Python holds and the block hangs below, nearest first: the tensor whose
+    """Other objects held by Python that the block hangs below, nearest first: the tensor whose
     gradient or part it is, the root of a graph that saved it."""
     role: str = "other"
     name: str = ""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     shown: int = 0
-    """Bytes of the largest tensor or array that shows it, less than ``size`` for views alone."""
+    """Bytes of the largest tensor or array that shows it; less than ``size`` for views alone."""
     grad_fn: str | None = None
     """The node that made one of ``tensors``."""
     words: Words = TORCH
-    """How those write who made it."""
+    """Words of the framework that made it."""
 
     @property
     def item(self) -> Any:
-        """The object whose holders are to be found; None where there is none."""
+        """The object whose holders are searched for; None if there is none."""
         held = (*self.tensors, *self.arrays, *(each.item for each in self.holders))
         return next(iter(held), None)
 
     @property
     def is_held_unseen(self) -> bool:
-        """Whether nothing is known to hold it: something outside of Python does."""
+        """Whether no holder is known: something outside of Python holds it."""
         return not any((self.tensors, self.arrays, self.holders))
 
 
 @dataclass(frozen=True, slots=True)
 class GraphRoot:
-    """A tensor or a node that blocks hang below."""
+    """A tensor, or a node, that blocks hang below."""
 
     address: int
-    """Of its storage; 0 where it has none."""
+    """Address of its storage; 0 if it has none."""
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -78,18 +78,18 @@ class Retained:
 
     bytes: int
     tensors: int
-    """Storages, each counted once."""
+    """Number of storages, each counted once."""
     references: tuple[Reference, ...]
-    """``grad_fn``, ``12 saved activations``; none where nothing hangs there."""
+    """``grad_fn``, ``12 saved activations``; empty if nothing hangs there."""
     blocks: tuple[tuple[int, int, str], ...] = ()
-    """Address, bytes and role of each of them."""
+    """Address, bytes and role of each block."""
     nodes: int = 0
     """Nodes of autograd's graph, without those of parameters, which all graphs share."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrowingGraph:
-    """A live tensor whose graph gets deeper in each step. It holds the tensor."""
+    """A live tensor whose graph gets deeper in each step. It refers to the tensor."""
 
     tensor: Any
     nodes_per_step: float
@@ -99,7 +99,7 @@ class GrowingGraph:
 
 
 class Holdings(Protocol):
-    """Result of one look at the heap; only the survivors refer to the program's objects."""
+    """Result of one search of the heap; only the survivors refer to the program's objects."""
 
     survivors: list[Survivor]
     """One for each address asked for, in order."""
@@ -109,8 +109,8 @@ class Holdings(Protocol):
         ...
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
-        """Return what is kept alive because of ``roots`` alone, beside themselves.
+        """Return the memory that only ``roots`` keep alive, without their own.
 
-        ``group`` are tensors that do not count as others: the rest of a leak.
+        ``group`` are tensors that do not count as other holders: the rest of a leak.
         """
         ...

@@ -1,4 +1,4 @@
-"""Inspection at the end of some steps: what is left of them, and which lines may grow."""
+"""Inspection of the blocks that are left at the end of a watch, and of lines that may grow."""
 
 from __future__ import annotations
 
@@ -15,39 +15,33 @@ from tensorlens.leaks.growth.groups import (
     Group,
     LeftBlock,
     candidates,
-    grouped,
-    held_blocks,
+    groups_of,
     left_by_step,
+    with_holders,
 )
 from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, UNCLEAR, climbs, judge, may_climb
 from tensorlens.leaks.growth.populations import drifts, populations
-from tensorlens.leaks.growth.retained import RetainedGroup, described
-from tensorlens.leaks.growth.samples import (
-    KnownGrowth,
-    Levels,
-    LoopSamples,
-    WatchedLoop,
-    grown_lines,
-    residue,
-)
+from tensorlens.leaks.growth.retained import RetainedGroup, describe
+from tensorlens.leaks.growth.samples import LoopSamples, WatchedLoop
+from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, grown_lines, unexplained
 from tensorlens.leaks.report import Growth
 
-_MOST_GROUPS = 20
+_MAX_GROUPS = 20
 """Groups whose paths are searched for, those with the most bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What steps left behind."""
+    """Groups of blocks that steps left behind, and growth of lines."""
 
     found: list[RetainedGroup]
     growth: list[Growth]
-    """Lines that may grow though no single block stays behind."""
+    """Lines that may grow although no single block stays behind."""
     unseen: list[float]
-    """Bytes a step of groups that grew besides, the smallest, which nobody has looked at."""
+    """Bytes a step of the smallest groups, which were not looked at."""
     notes: list[str]
     is_blind: bool
-    """Whether no framework tells of single blocks."""
+    """Whether no framework reports single blocks."""
 
 
 @dataclass(slots=True)
@@ -57,28 +51,28 @@ class _Look:
     watched: LoopSamples
     found: list[RetainedGroup]
     left: LeftBlocks
-    """All that lives of the steps."""
+    """All live blocks of the steps."""
     explained: KnownGrowth
     """Growth that the groups explain."""
     rest: dict[int, Levels]
-    """Growth that they do not explain, by the number of the line."""
+    """Levels that the groups do not explain, by the number of the line."""
     unseen: list[float]
     """Bytes a step of the groups that were not looked at."""
 
 
 def inspect(loop: WatchedLoop) -> Inspection:
-    """Return what is left of each of the steps, and what may grow.
+    """Return the groups of blocks that the steps left, and the lines that may grow.
 
-    The collector runs once, between two looks, and only where something grew that nothing but it
-    could tell, and where the program lets it run at all: what it frees is garbage and no leak.
+    The collector runs once, and only if something grew without a known holder and if the program
+    lets it run at all. Blocks that it frees are garbage and no leak.
     """
     notes: list[str] = []
 
     @contextmanager
     def noted(name: str) -> Iterator[None]:
-        """Let one of several frameworks fail with a note; the collector stands still meanwhile."""
+        """Let one of several frameworks fail with a note; pause the collector meanwhile."""
         try:
-            # or it might free what is about to be looked at
+            # it might free blocks that are about to be looked at
             with paused_collector():
                 yield
         except Exception as error:
@@ -109,17 +103,16 @@ def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
     blocks = candidates(left, watched.span)
     found: list[RetainedGroup] = []
     groups: list[Group] = []
-    # who holds what takes a look at the heap
     if blocks:
-        held, holdings = held_blocks(watched.steps, blocks)
-        groups = grouped(held, watched.span)
+        held, holdings = with_holders(watched.steps, blocks)
+        groups = groups_of(held, watched.span)
         groups = [each for each in groups if _may_grow(each, groups, watched)]
         groups.sort(key=lambda group: -group.nbytes)
-        found = described(groups[:_MOST_GROUPS], holdings, left, watched)
+        found = describe(groups[:_MAX_GROUPS], holdings, left, watched)
         del held, holdings
     known = frozenset(block.birth for group in groups for block in group.blocks)
-    unseen = [group.judgement.bytes_per_step for group in groups[_MOST_GROUPS:]]
-    unseen_births = {birth for group in groups[_MOST_GROUPS:] for birth in group.births}
+    unseen = [group.judgement.bytes_per_step for group in groups[_MAX_GROUPS:]]
+    unseen_births = {birth for group in groups[_MAX_GROUPS:] for birth in group.births}
     del groups
     found += _replaced(watched, left, known)
     found, rest = _without_consumed(watched, left, found)
@@ -130,16 +123,16 @@ def _look(watched: LoopSamples, left: LeftBlocks) -> _Look:
 
 
 def _collect(looks: Sequence[_Look]) -> list[frozenset[int]]:
-    """Run the collector where it matters, and return the addresses that it has freed, of each look.
+    """Run the collector if it matters; return the addresses that it has freed, for each look.
 
-    Not where the program collects nothing: there a cycle tells by itself.
+    If the program collects nothing, a cycle is a leak without that.
     """
     is_known = all(
         all(each.is_held for each in look.found)
         and not any(levels.growth > 0 for levels in look.rest.values())
         for look in looks
     )
-    if is_known or not looks[0].watched.is_collected:
+    if is_known or not looks[0].watched.span.is_collected:
         return [frozenset() for _ in looks]
     gc.collect()
     freed = []
@@ -150,10 +143,10 @@ def _collect(looks: Sequence[_Look]) -> list[frozenset[int]]:
 
 
 def _populations(look: _Look, dead: frozenset[int]) -> tuple[list[RetainedGroup], list[Growth]]:
-    """Return the groups with the populations that grow, and the lines that may."""
+    """Return the groups, with populations that grow, and the lines that may grow."""
     watched = look.watched
     explained = KnownGrowth(look.explained.addresses | dead, set(look.explained.births))
-    rest = residue(watched, look.left, explained) if dead else look.rest
+    rest = unexplained(watched, look.left, explained) if dead else look.rest
     growing, births = populations(watched, look.left, explained, rest)
     found = [each for each in look.found if each.is_explained or each.birth not in births]
     told = births.union(each.birth for each in found if not each.is_explained)
@@ -161,17 +154,17 @@ def _populations(look: _Look, dead: frozenset[int]) -> tuple[list[RetainedGroup]
 
 
 def _without_garbage(found: RetainedGroup, dead: frozenset[int]) -> RetainedGroup:
-    """Judge what nobody holds again, by what of it the collector has left."""
+    """Judge a group without holders again, by the blocks that the collector has left."""
     watched = found.watched
     if found.is_held:
         return found
-    if not watched.is_collected:
+    if not watched.span.is_collected:
         return replace(found, is_garbage=found.cycle is not None)
     left = [block for block in found.blocks if block.address not in dead]
     judgement = judge(left_by_step(left), watched.span)
     is_one = found.is_replaced or found.is_population
     if len(left) == len(found.blocks):
-        # no cycle holds it: the collector has been there
+        # no cycle holds it: the collector has run
         return replace(found, cycle=None)
     if left and is_one:
         return found
@@ -179,21 +172,21 @@ def _without_garbage(found: RetainedGroup, dead: frozenset[int]) -> RetainedGrou
         return replace(found, is_garbage=True)
     below = found.bytes_per_step - found.judgement.bytes_per_step
     nbytes = judgement.bytes_per_step + below
-    # what hangs below is not told apart
+    # all memory below the group stays counted
     return replace(found, judgement=judgement, bytes_per_step=nbytes)
 
 
 def _may_grow(group: Group, groups: Sequence[Group], watched: LoopSamples) -> bool:
-    """Tell whether the figures of a group's lines let it grow.
+    """Return whether the figures of a group's lines let it grow.
 
-    What only some of the steps left may be a state that is made late, or the pipeline of a new
-    epoch in place of that of the last: the lines have then risen once, or gained less than half of
-    what is left of all their groups. So have all lines together where what they replace was made
-    elsewhere: weights that the model's own line had made.
+    Blocks that only some steps left may be a state made late, or the pipeline of a new epoch. They
+    grow only if their lines gained at least half of the bytes that are left of them, and rose more
+    than once. All lines together must have gained as much too: the blocks may replace those of
+    another line, such as the weights of a model.
     """
     if group.judgement.certainty != UNCLEAR:
         return True
-    figures = [each.lines for each in watched.figures[watched.warmup : -1]]
+    figures = [each.lines for each in watched.figures[watched.span.warmup : -1]]
     levels = [sum(each.get(birth, (0, 0))[1] for birth in group.births) for each in figures]
     everything = [sum(nbytes for _, nbytes in each.values()) for each in figures]
     left = sum(
@@ -202,7 +195,7 @@ def _may_grow(group: Group, groups: Sequence[Group], watched: LoopSamples) -> bo
         for block in each.blocks
         if each.judgement.certainty != CERTAIN
         and block.birth in group.births
-        and block.step in watched.judged
+        and block.step in watched.span.judged
     )
     gained = min(levels[-1] - levels[0], everything[-1] - everything[0])
     return 2 * gained >= left and may_climb(levels)
@@ -211,25 +204,25 @@ def _may_grow(group: Group, groups: Sequence[Group], watched: LoopSamples) -> bo
 def _without_consumed(
     watched: LoopSamples, left: LeftBlocks, found: list[RetainedGroup]
 ) -> tuple[list[RetainedGroup], dict[int, Levels]]:
-    """Drop groups of which much has been taken away: they are judged as populations.
+    """Drop groups of which blocks were taken away: they are judged as populations.
 
-    Something of each step is left, but the less the earlier it was. Returns the others, and what
-    they do not explain.
+    Of such a group blocks of each step are left, but fewer of earlier steps. Return the other
+    groups, and the levels that they do not explain.
     """
-    lines = residue(watched, left, _explained(found))
-    whole = residue(watched, None, KnownGrowth())
+    lines = unexplained(watched, left, _explained(found))
+    levels = unexplained(watched, None, KnownGrowth())
 
     def is_consumed(each: RetainedGroup) -> bool:
         if each.is_replaced or each.below or not each.is_explained or each.birth not in lines:
             return False
         counts = Counter(block.step for block in each.blocks)
-        is_even = len({counts[step] for step in watched.judged}) == 1
+        is_even = len({counts[step] for step in watched.span.judged}) == 1
         is_freed = lines[each.birth].blocks_growth < 0
-        return is_freed and not is_even and climbs(whole[each.birth].blocks)
+        return is_freed and not is_even and climbs(levels[each.birth].blocks)
 
     others = [each for each in found if not is_consumed(each)]
     is_same = len(others) == len(found)
-    return others, lines if is_same else residue(watched, left, _explained(others))
+    return others, lines if is_same else unexplained(watched, left, _explained(others))
 
 
 def _explained(found: Sequence[RetainedGroup]) -> KnownGrowth:
@@ -244,7 +237,7 @@ def _explained(found: Sequence[RetainedGroup]) -> KnownGrowth:
 
 
 def _replaced(watched: LoopSamples, left: LeftBlocks, known: frozenset[int]) -> list[RetainedGroup]:
-    """Return lines whose one block is replaced by a larger one in each step."""
+    """Return the lines whose one block is replaced by a larger one in each step."""
     grown = grown_lines(watched, known)
     largest: dict[int, int] = {}
     for row, birth in enumerate(left.birth):
@@ -256,9 +249,9 @@ def _replaced(watched: LoopSamples, left: LeftBlocks, known: frozenset[int]) -> 
     ]
     if not blocks:
         return []
-    held, holdings = held_blocks(watched.steps, blocks)
+    held, holdings = with_holders(watched.steps, blocks)
     groups = [Group([each], grown[each.block.birth]) for each in held]
     return [
         replace(each, is_replaced=True, is_renewed=False, bounds=())
-        for each in described(groups[:_MOST_GROUPS], holdings, left, watched)
+        for each in describe(groups[:_MAX_GROUPS], holdings, left, watched)
     ]
