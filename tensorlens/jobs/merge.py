@@ -1,4 +1,4 @@
-"""Puts the ranks of a job beside each other: from files, or over torch.distributed's store."""
+"""Compares the ranks of a job: from files, or over torch.distributed's store."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MOST_ITEMS = 20
 
 
 def merged(records: Mapping[str, Any]) -> JobReport:
-    """Return the ranks' records as one report.
+    """Return one report on the records of several ranks.
 
     Args:
-        records: file to record, all of one kind; the rank is what the record or the name says.
+        records: file name to record, all of one kind; the record or the name tells its rank.
 
     Raises:
-        UsageError: a rank is not known or there twice, or the records are of several kinds.
+        UsageError: a rank is unknown or given twice, or the records are of several kinds.
     """
     reports = []
     for file, record in records.items():
@@ -39,10 +39,10 @@ def merged(records: Mapping[str, Any]) -> JobReport:
 
 
 def job_report(reports: Sequence[RankReport]) -> JobReport:
-    """Return the report on some ranks.
+    """Return the report on several ranks.
 
     Raises:
-        UsageError: there are two of one rank, or they are of several kinds.
+        UsageError: a rank is given twice, or the reports are of several kinds.
     """
     by_rank: dict[int, RankReport] = {}
     for each in reports:
@@ -76,7 +76,7 @@ def job_report(reports: Sequence[RankReport]) -> JobReport:
 
 
 def _stages(reports: Sequence[RankReport]) -> Sequence[Sequence[RankReport]]:
-    """Return the ranks of each stage of a pipeline: no two stages have a parameter in common."""
+    """Group the ranks by pipeline stage: ranks of different stages share no parameter."""
     groups: dict[frozenset[str], list[RankReport]] = {}
     for each in reports:
         groups.setdefault(each.parameters, []).append(each)
@@ -91,7 +91,7 @@ def _odd(reports: Sequence[RankReport]) -> OddRank | None:
         return None
     values = {each.rank: each.figures[figure] for each in reports}
     middle = median_low(values.values())
-    # of several that are as far away the one with more
+    # of several at the same distance the one with more bytes
     rank = max(values, key=lambda each: (abs(values[each] - middle), values[each], -each))
     if values[rank] == middle:
         return None
@@ -104,7 +104,7 @@ def _odd(reports: Sequence[RankReport]) -> OddRank | None:
 
 
 def _differences(here: RankReport, there: RankReport) -> list[ItemDifference]:
-    """Return what one rank has more or less of than another, equal layers together."""
+    """Return the differences between two ranks by item, equal layers as one."""
     groups: dict[tuple[str, int, int, str], list[str]] = {}
     lines = {**there.lines, **here.lines}
     for name in {**here.items, **there.items}:
@@ -122,22 +122,22 @@ def _differences(here: RankReport, there: RankReport) -> list[ItemDifference]:
 
 
 _calls = itertools.count()
-"""Every rank makes the same calls in the same order, so that their numbers are the same."""
+"""Numbers of calls: all ranks make the same calls in the same order."""
 
 
 def gather(record: Any) -> JobReport | None:
-    """Return on rank 0 what the records of all ranks say beside each other; None on the others.
+    """Compare the records of all ranks; return the report on rank 0, None on the others.
 
-    Every rank has to call it, as often as the others. A few kilobytes go to rank 0, which alone
-    waits: through the store by which the ranks have found each other, so that no collective runs
-    and no device is touched. Ranks that have not called it at the store's timeout (``timeout`` of
-    ``init_process_group``) are missing in the report. A process outside of a group is a job of one.
+    Every rank must call it equally often. A few kilobytes go to rank 0, which alone waits, through
+    the store of the process group: no collective runs and no device is touched. Ranks that have
+    not called it within the store's timeout (``timeout`` of ``init_process_group``) are missing in
+    the report. A process without a group is a job of one rank.
 
     Args:
-        record: this rank's snapshot, recording, line report or leak report; the same kind on all.
+        record: this rank's snapshot, recording, line report or leak report; one kind on all ranks.
 
     Raises:
-        UsageError: it is another record, has no bytes, or ranks gave several kinds.
+        UsageError: the record is of another kind or has no bytes, or kinds differ among ranks.
         torch.distributed.DistNetworkError: the store is lost.
     """
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
@@ -148,7 +148,7 @@ def gather(record: Any) -> JobReport | None:
     try:
         given = rank_report(record, f"rank {rank}", rank, size)
     except UsageError as error:
-        # rank 0 waits for this rank as well
+        # rank 0 waits for this rank: send the error
         given = error
     store = distributed.distributed_c10d._get_default_store()
     store = distributed.PrefixStore(f"tensorlens/{call}", store)
@@ -164,13 +164,13 @@ def gather(record: Any) -> JobReport | None:
 
 
 _OF_ESTIMATES = "fake"
-"""Backend of the group in which one rank runs without the others, and without a store."""
+"""Backend of estimates, in which one rank runs without the others and without a store."""
 
 
 def _received(
     store: Any, keys: list[str], timeout: type[Exception]
 ) -> Iterator[RankReport | UsageError]:
-    """Give what ranks gave until the store's timeout."""
+    """Yield the reports of ranks that arrive before the store's timeout."""
     with suppress(timeout):
         store.wait(keys)
     for key in keys:

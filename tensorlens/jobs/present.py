@@ -1,4 +1,4 @@
-"""Presents the ranks of a job: the spread first, then each rank, then what the odd one holds."""
+"""Presents the ranks of a job: the spread, the items of the rank that stands out, all ranks."""
 
 from __future__ import annotations
 

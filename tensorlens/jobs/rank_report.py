@@ -1,4 +1,4 @@
-"""One rank's record, reduced to what ranks are compared by."""
+"""One rank's record, reduced to the figures by which ranks are compared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FILES = (
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """One rank of a job. It goes from process to process, and is small."""
+    """Figures of one rank of a job; small enough to send to another process."""
 
     rank: int
     world_size: int | None
@@ -40,18 +40,18 @@ class RankReport:
     item: str
     device: str
     figures: Mapping[str, int] = field(default_factory=dict)
-    """The first one is that by which ranks are compared."""
+    """Name to bytes; ranks are compared by the first one."""
     items: Mapping[str, int] = field(default_factory=dict)
-    """What the first figure is made of."""
+    """Parts of the first figure: tensor or line to bytes."""
     lines: Mapping[str, str] = field(default_factory=dict)
-    """Item to the line that made it, where one is known that is not the item itself."""
+    """Tensor to the line that made it, if known."""
     notes: tuple[str, ...] = ()
     parameters: frozenset[str] = frozenset()
-    """Names of the parameters that it holds, as far as the record tells."""
+    """Names of its parameters, as far as the record has them."""
 
 
 def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
-    """Return a record's rank and the number of ranks, by what it says or by its file's name."""
+    """Return the rank and the number of ranks, from the record or its file's name."""
     origin = getattr(record, "origin", record)
     found = Rank.parse(getattr(origin, "process", None) or "")
     if found is not None:
@@ -61,10 +61,10 @@ def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
 
 
 def rank_report(record: Any, file: str, rank: int, world_size: int | None) -> RankReport:
-    """Return what a rank's record says.
+    """Reduce a rank's record to a report.
 
     Raises:
-        UsageError: it is a record that ranks are not compared by, or says nothing of memory.
+        UsageError: ranks are not compared by such records, or it has no bytes.
     """
     reduce = next((each for kind, each in _REDUCED if isinstance(record, kind)), None)
     if reduce is None:
@@ -81,7 +81,7 @@ def rank_report(record: Any, file: str, rank: int, world_size: int | None) -> Ra
 
 
 def _reduced(item: str, device: str, *found: Any, **others: Any) -> RankReport:
-    """Return what a record alone says: device, figures, items, lines."""
+    """Build the report without the rank, its file and its kind."""
     return RankReport(0, None, "", "", item, device, *found, **others)
 
 
@@ -131,7 +131,7 @@ def _parameters(tensors: Iterable[Any]) -> frozenset[str]:
 
 
 def _strays(snapshot: Snapshot, own: str) -> Iterator[str]:
-    """Yield what a rank holds on other accelerators than its own without a tensor there."""
+    """Yield a note for each other accelerator on which a rank holds memory without a tensor."""
     for name, ledger in snapshot.ledger.items():
         if name in (own, "cpu") or ledger.named or ledger.reserved is None:
             continue
@@ -146,9 +146,9 @@ def _strays(snapshot: Snapshot, own: str) -> Iterator[str]:
 
 
 def _lines(report: LineReport) -> RankReport:
-    """Return the peak, and what each line took above the level that it began at.
+    """Reduce a line report to its peak, and the rise of each line above the level at its begin.
 
-    Peaks of lines would show a difference again at every line that runs after it.
+    Peaks of lines would repeat a difference at every later line.
     """
     peaks: dict[str, int] = {}
     items: dict[str, dict[str, int]] = {}
@@ -158,7 +158,7 @@ def _lines(report: LineReport) -> RankReport:
             for each, memory in line.memory.items():
                 if memory.peak is not None:
                     peaks[each] = max(peaks.get(each, 0), memory.peak)
-                    # files of before it have no rise
+                    # older files have no rise
                     took = memory.peak if memory.rise is None else memory.rise
                     items.setdefault(each, {})[name] = took
     device = _device(peaks)
@@ -187,7 +187,7 @@ _REDUCED: Sequence[tuple[type, Any]] = (
 
 
 def _device(held: Mapping[str, int]) -> str:
-    """Return the device that a rank works on: the accelerator that holds most, else the host."""
+    """Return the device that a rank works on: the accelerator with most bytes, or the host."""
     used = {name: nbytes for name, nbytes in held.items() if nbytes > 0}
     if not used:
         raise _NoDevice

@@ -1,4 +1,4 @@
-"""The job report: one figure of each rank, how far they spread, and what the odd one holds.
+"""The job report: figures of each rank, their spread, and the rank that stands out.
 
 Sizes are bytes.
 """
@@ -16,18 +16,18 @@ from tensorlens.records.run import Run, current_run
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """What one rank's record says of the device that it works on."""
+    """Figures of one rank, of the device that it works on."""
 
     rank: int
     file: str
-    """Its file, or what else the record came by."""
+    """File of the record, or another name for where it came from."""
     device: str
-    """The accelerator that holds most; without one the host."""
+    """The accelerator with most bytes; without one the host."""
     figures: Mapping[str, int]
     """Name of a figure (``peak``, ``allocated``, ``reserved``, ``bytes per step``) to bytes."""
     stage: int | None = None
-    """Its stage of a pipeline, in order of first ranks: ranks of other stages hold none of its
-    parameters. None where there is one stage."""
+    """Pipeline stage, numbered in the order of first ranks: ranks of other stages share none of its
+    parameters. None if there is one stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Spread:
     least: int
     least_rank: int
     median: int
-    """Of an even number of ranks the lower one, so that it is a rank's."""
+    """Of an even number of ranks the lower middle one, so that it is the figure of a rank."""
     most: int
     most_rank: int
     stage: int | None = None
@@ -46,46 +46,47 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ItemDifference:
-    """A tensor, line or leak that takes more or less on one rank than on another.
+    """A tensor, line or leak with different bytes on two ranks.
 
-    Tensors whose names differ in numbers of layers alone are one, where each takes as much.
+    Tensors of the same difference whose names differ only in numbers of layers are one item.
     """
 
     name: str
-    """``layers[0-11].mlp.weight`` of several."""
+    """Name; of several tensors as ``layers[0-11].mlp.weight``."""
     nbytes: int
-    """On the rank that stands out."""
+    """Bytes on the rank that stands out."""
     other_nbytes: int
+    """Bytes on the other rank."""
     count: int = 1
-    """How many tensors it stands for."""
+    """Number of tensors in it."""
     line: str = ""
-    """The line that made it; empty where none is known."""
+    """The line that made it; empty if unknown."""
 
     @property
     def difference(self) -> int:
-        """How much more it takes there."""
+        """Bytes more on the rank that stands out; negative for fewer."""
         return self.nbytes - self.other_nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class OddRank:
-    """The rank that is furthest from its stage's median, beside the one that is nearest to it."""
+    """The rank furthest from its stage's median, compared with the rank nearest to it."""
 
     rank: int
     other_rank: int
     figure: str
     difference: int
-    """How much more it has than the median; negative for less."""
+    """Bytes above the median; negative below it."""
     items: tuple[ItemDifference, ...]
-    """What makes the difference, the largest first."""
+    """Parts of the difference, the largest first."""
     rest: int = 0
-    """The sum of the differences that are not listed."""
+    """Sum of the differences that are not listed."""
     rest_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport(Document):
-    """The ranks of one job; prints itself as text. As a table: one row per rank."""
+    """The ranks of one job; as a table, one row per rank."""
 
     SCHEMA: ClassVar[str] = "tensorlens.job"
     VERSION: ClassVar[int] = 1
@@ -93,17 +94,17 @@ class JobReport(Document):
     PRESENTER: ClassVar[str] = "tensorlens.jobs.present"
 
     kind: str
-    """The records that it was made of: ``recording``, ``snapshot``, ``line report``, ..."""
+    """Kind of the records: ``recording``, ``snapshot``, ``line report``, ..."""
     item: str
-    """What :attr:`OddRank.items` are: ``tensor``, ``line`` or ``leak``."""
+    """Kind of :attr:`OddRank.items`: ``tensor``, ``line`` or ``leak``."""
     ranks: tuple[RankFigures, ...]
     """In order."""
     world_size: int | None
-    """How many ranks the job had; None where no record says so."""
+    """Number of ranks of the job; None if no record has it."""
     missing: tuple[int, ...]
-    """Ranks that there is no record of."""
+    """Ranks without a record."""
     odd: OddRank | None
-    """None where all ranks have the same."""
+    """None if all ranks are equal."""
     notes: tuple[str, ...] = ()
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 

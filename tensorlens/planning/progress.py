@@ -1,4 +1,4 @@
-"""How far a search or a comparison is: a bar on a terminal, now and then a line elsewhere."""
+"""Progress of a search or a comparison: a bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tqdm import tqdm
 
 from tensorlens.streams import is_terminal
 
-_LONGEST = 24
-_PAUSE = 30.0
-"""Seconds between two lines where there is no terminal."""
+_MAX_TEXT = 24
+_LINE_INTERVAL = 30.0
+"""Seconds between two lines if there is no terminal."""
 
 Done = Callable[[int | None, str], None]
-"""Is told how many are done, None for as many as before, and what runs now."""
+"""Called with the number done (None: unchanged) and the name of what runs now."""
 _shown: ContextVar[Done | None] = ContextVar("_shown", default=None)
 
 
 @contextlib.contextmanager
 def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
-    """Show how much is done: a bar on a terminal, else now and then a line on standard error.
+    """Show a bar on a terminal, otherwise a line on standard error now and then.
 
-    Inside of another one no second is shown: what runs now stands in that one.
+    Nested in another one it shows no second bar, but its text in the outer one.
     """
     outer = _shown.get()
     if outer is not None:
@@ -34,7 +34,7 @@ def progress(name: str, unit: str, total: int | None = None) -> Iterator[Done]:
         return
     with contextlib.ExitStack() as stack:
         if is_terminal(sys.stderr):
-            # any bar, disabled ones too, lets a thread of tqdm run until the process ends
+            # any bar, even a disabled one, starts a thread of tqdm
             bar = stack.enter_context(tqdm(total=total, desc=name, unit=unit, leave=False))
             done = _on_bar(bar, name)
         else:
@@ -67,7 +67,7 @@ def _in_lines(name: str, unit: str, total: int | None) -> Done:
         nonlocal last, number, outer
         if count is not None:
             number, outer = count + 1, _short(now)
-        if time.monotonic() - last < _PAUSE:
+        if time.monotonic() - last < _LINE_INTERVAL:
             return
         last = time.monotonic()
         place = f"{unit} {number:,}" if total is None else f"{unit} {min(number, total)} of {total}"
@@ -82,4 +82,4 @@ def _in_lines(name: str, unit: str, total: int | None) -> Done:
 
 
 def _short(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()[:_LONGEST]
+    return text.encode("ascii", "backslashreplace").decode()[:_MAX_TEXT]

@@ -1,4 +1,4 @@
-"""Facts of a program's steps that no log of allocations has."""
+"""Facts about a program's steps that a log of allocations does not have."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tensorlens.heap.reference_names import KEPT
 from tensorlens.records.logs.events import OWN_MARK
 
 BACKWARD = f"{OWN_MARK}backward"
-"""Name of the marks where a backward pass begins."""
+"""Name of the mark at the begin of a backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBlock:
-    """One of the blocks that a model repeats."""
+    """One of the repeated blocks of a model."""
 
     path: str
-    """As recordings have it: ``net.layers.0``."""
+    """Path as in recordings: ``net.layers.0``."""
     kind: str
-    """The name of its class."""
+    """Class name."""
     list_length: int | None = None
     """Number of modules in the torch list that holds it; 0: a ``ModuleDict``; None: unknown."""
 
@@ -30,93 +30,93 @@ class OptimizerFacts:
     """An optimizer of the program."""
 
     kind: str
-    """The name of its class."""
+    """Class name."""
     momentum: bool
-    """Whether it is one that keeps momentum because it was asked to (``momentum=0.9``)."""
+    """Whether it was made with momentum (``momentum=0.9``)."""
     decays: bool = False
-    """Whether an optimizer of torch was asked for a weight decay other than its class's own."""
+    """Whether a torch optimizer has a weight decay other than the default of its class."""
     largest: int = 0
-    """Bytes of its largest parameter, of torch."""
+    """Bytes of its largest parameter; torch only."""
     state: int | None = None
-    """Bytes that it keeps for parameters and plain SGD would not; None: not counted."""
+    """Bytes of its state that plain SGD would not have; None: not counted."""
     rate: float | None = None
-    """Learning rate that it was made with; None: not known, or not one number."""
+    """Learning rate that it was made with; None if unknown or not a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnusedVariable:
-    """A variable of a function that waits for backward, which backward has no use for."""
+    """A local variable that lives through backward although nothing uses it afterwards."""
 
     name: str
     function: str
     filename: str
     lineno: int
-    """The line that calls backward."""
+    """Line that calls backward."""
     address: int
-    """Of its storage."""
+    """Address of its storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchQueue:
-    """A loader that has batches made ahead of the step."""
+    """A loader that makes batches ahead of the step."""
 
     name: str
     """``DataLoader, 2 workers x prefetch 2``."""
     batches: int
-    """How many were asked for and not used so far, at most."""
+    """Highest number of batches that were requested and not yet used."""
     workers: int
     batch_nbytes: int
-    """Of the largest batch."""
+    """Bytes of the largest batch."""
     memory: str
-    """Where they wait: ``shared memory``."""
+    """Where batches wait: ``shared memory``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """Facts of the steps."""
+    """Facts about the steps of a program."""
 
     model: str = ""
-    """The program's name for the only model that there is; empty: not known."""
+    """The program's name for its only model; empty if unknown."""
     blocks: tuple[RepeatedBlock, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     sets_to_none: bool | None = None
-    """Argument of the program's last ``zero_grad()``; None: it calls none."""
+    """``set_to_none`` of the last ``zero_grad()``; None without a call."""
     has_low_precision: bool = False
-    """Whether autocast is on in the step, or parameters are in lower precision already."""
+    """Whether the step uses autocast or parameters of lower precision."""
     unused_variables: tuple[UnusedVariable, ...] = ()
     queues: tuple[PrefetchQueue, ...] = ()
-    """The loaders that were at work together when most was asked for ahead."""
+    """Loaders that worked at the time when most batches were requested ahead."""
     is_whole: bool = False
-    """Whether it is a whole program, which built-in options cannot be put around."""
+    """Whether it is a whole program, to which built-in options cannot be applied."""
     recomputes: bool = False
-    """Whether the program computes something again in backward already."""
+    """Whether the program already recomputes something in backward."""
     has_cache: bool = False
-    """Whether blocks fill a cache as they run: ``use_cache`` of transformers' models."""
+    """Whether blocks fill a cache as they run (``use_cache`` of transformers)."""
     own_checkpoints: str = ""
-    """The method of the models that checkpoints them, with its arguments; empty: they have none."""
+    """The models' own method for checkpoints, with arguments; empty if there is none."""
     is_compiled: bool = False
-    """Whether there is a compiled Keras model, whose train step an estimate traces."""
+    """Whether there is a compiled Keras model, whose train step can be traced."""
     is_graph: bool = False
-    """Whether the steps are of a graph, whose operations do not come in the program's order."""
+    """Whether steps run as a graph, whose operations may not run in the program's order."""
     sparse_gradient_bytes: int = 0
-    """Bytes of parameters whose gradients are slices of rows: plain SGD writes to these alone."""
+    """Bytes of parameters with sparse gradients: plain SGD writes only to their rows."""
 
 
 def plain_name(name: str) -> str:
-    """Return a name as code has it: without the script's module, or what keeps a variable."""
+    """Return a name as code writes it, without ``__main__`` and remarks on what keeps it."""
     return name.replace(KEPT, "").replace("__main__.", "")
 
 
 class Watch(Protocol):
-    """Watches the steps of a program."""
+    """Watches a program's steps to collect :class:`StepFacts`."""
 
     is_last: bool
     """Whether the step is the last one."""
 
     def on(self) -> AbstractContextManager[None]:
-        """Note what steps call."""
+        """Watch the steps that run meanwhile."""
         ...
 
     def facts(self, is_whole: bool) -> StepFacts:
-        """Return what is known now."""
+        """Return the facts so far."""
         ...

@@ -1,4 +1,4 @@
-"""A trace: a program's requests to allocators, without the allocators, and what was assumed."""
+"""A trace: the requests of a program to allocators, and the assumptions made on the way."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tensorlens.records.tensors import SourceLine
 from tensorlens.user_code import is_foreign
 
 Framework = Literal["torch", "tensorflow"]
-"""Whose allocators are asked, and whose steps run; TensorFlow has Keras's."""
+"""The framework whose allocators and steps are meant; Keras counts as its backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Something that was not run as a real device would run it, and what that may mean."""
+    """An assumption: something that did not run as on a real device."""
 
     text: str
-    """One line: what was met, what was assumed in its place, and what it may add."""
+    """One line: what was met, what was assumed, and the effect on the figures."""
     line: SourceLine | None = None
-    """The user's line that it was met on."""
+    """The user's line where it was met."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A rule of thumb that many people use, and why it does not tell what a step needs."""
+    """A popular rule of thumb, and why it is off."""
 
     name: str
     """``weights + layer outputs``."""
@@ -40,67 +40,66 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A block that becomes a variable's value, or is no longer one, where it lies."""
+    """A change of what a block holds: it becomes a variable's value, or no longer is."""
 
     row: int
-    """How many events there were before it."""
+    """Number of events before it."""
     address: int
-    """Of the block."""
+    """Address of the block."""
     label: Label
-    """Its label from then on."""
+    """The new label."""
     stack: int = -1
     context: Context | None = None
 
 
 @dataclass(slots=True)
 class Trace:
-    """The requests of a run on tensors without data, in the order in which they were made.
+    """The requests of a run on tensors without data, in order.
 
-    In the log the address of a block is a number of its own that no other block has, and the size
-    is the bytes that were asked for. Each step begins with a mark: ``step 1``, ``step 2`` and so
-    on; the last mark is ``end``. What comes before the first is the making of model and data.
+    In the log each block has a unique number as its address, and the requested bytes as its size.
+    Marks begin each step (``step 1``, ``step 2``, ...); the last one is ``end``. Events before the
+    first mark make the model and the data.
     """
 
     log: EventLog = field(default_factory=EventLog)
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Row of an allocation to the least and the most bytes it may take, where its size depends on
-    what only a real device decides; the log has the likeliest."""
+    """Row of an allocation to the bounds of its size in bytes, if only a real device
+    decides it; the log has the likeliest size."""
     scratch: dict[int, str] = field(default_factory=dict)
-    """Row of an allocation to what it is, where no tensor has it: ``cuBLAS workspace``."""
+    """Row of an allocation that belongs to no tensor to its name: ``cuBLAS workspace``."""
     handovers: list[Handover] = field(default_factory=list)
-    """Blocks that are another thing from some event on, in the order of these."""
+    """Changes of what blocks hold, in the order of events."""
     brought: dict[int, Label] = field(default_factory=dict)
-    """Row of an allocation to the input that it is, if no model or optimizer has it: tensors that
+    """Row of an allocation to the label of an input, if no model or optimizer has it: tensors that
     the program copied, collated or made outside of backward."""
     emptied: list[tuple[int, str]] = field(default_factory=list)
-    """How many rows there were, and of which device, when ``empty_cache()`` was called."""
+    """Calls of ``empty_cache()``: the number of rows before it, and the device."""
     cautions: list[Caution] = field(default_factory=list)
     approximate: str | None = None
     """Why the device could not be put on stage, and host memory stands for it; else None."""
     unsimulated: str | None = None
-    """Part of the program that no simulator knows: its figures have no bounds; else None."""
+    """The part of the program that cannot be simulated, so that figures have no bounds; or None."""
     framework: Framework = "torch"
-    """Whose allocators are asked."""
     batch: int | None = None
-    """How many samples a step of a Keras model was given; None: the inputs tell."""
+    """Samples in a step of a Keras model; None for other programs."""
     spread: tuple[int, int] | None = None
-    """The least and the most of the peak on the CPU, where operations that are ready at the same
-    time may come in several orders; the log has the likeliest."""
+    """Bounds of the peak on the CPU in bytes, if operations may run in several orders; the log has
+    the likeliest order."""
     formulas: Sequence[Formula] = ()
-    """Results of rules of thumb, to be told beside the figures."""
+    """Rules of thumb, for comparison."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """``torch`` to its version, and so on."""
+    """Package to its version."""
 
 
 class Cautions:
-    """Assumptions, once for each line of the program."""
+    """Collects assumptions, each once for a line of the program."""
 
     def __init__(self) -> None:
         self.found: list[Caution] = []
         self._seen: set[tuple[str, SourceLine | None]] = set()
 
     def __call__(self, text: str) -> None:
-        """Note what was assumed for what the program does now."""
+        """Note an assumption at the line that the program is on."""
         frames = walk_stack(sys._getframe(1))
         lines = (
             SourceLine(each.f_code.co_filename, lineno or 0, each.f_code.co_qualname)
@@ -118,7 +117,7 @@ _listening: list[Callable[[str], None]] = []
 
 @contextlib.contextmanager
 def caution_scope(cautions: Callable[[str], None]) -> Iterator[None]:
-    """Let :func:`caution` reach these while it is entered."""
+    """Pass the texts of :func:`caution` to ``cautions`` meanwhile."""
     _listening.append(cautions)
     try:
         yield
@@ -127,6 +126,6 @@ def caution_scope(cautions: Callable[[str], None]) -> Iterator[None]:
 
 
 def caution(text: str) -> None:
-    """Note one line on what was assumed."""
+    """Note an assumption, in one line of text."""
     if _listening:
         _listening[-1](text)

@@ -16,27 +16,27 @@ from tensorlens.records.queues import Queue
 _MOST_ITEMS = 100_000
 _DEEPEST = 12
 _NUMBERS = {*map(id, (int, float, bool, complex, type(None)))}
-"""``id()`` of types of which a batch may have any number."""
+"""``id()`` of types that are skipped without being counted."""
 _NO_BATCH = (type, types.ModuleType, types.FunctionType, types.MethodType)
 
 
 def batch_bytes(*batches: Any) -> int | None:
-    """Return the bytes of the arrays and tensors in these; None where there are none to be seen.
+    """Return the bytes of the arrays and tensors in batches; None if none are found.
 
-    Texts and bytes count by their length, numbers do not. No code of the batch's own is run: what
-    is no list, tuple or dict is looked into by its attributes.
+    ``str`` and ``bytes`` count by their length, numbers do not count. No code of the batches runs;
+    objects other than lists, tuples and dicts are searched by their attributes.
     """
     seen = _memories(batches)
     return sum(seen.values()) if seen else None
 
 
 def holds_tensors(batch: Any) -> bool:
-    """Tell whether some of a batch is in tensors of torch."""
+    """Return whether a batch contains tensors of torch."""
     return any(isinstance(key, tuple) and key[0] == "torch" for key in _memories((batch,)))
 
 
 def _memories(batches: Sequence[Any]) -> dict[object, int]:
-    """Return the bytes of each memory that is found in batches."""
+    """Return the bytes of each distinct piece of memory in batches."""
     seen: dict[object, int] = {}
     waiting = [(batch, 0) for batch in batches]
     known: set[int] = set()
@@ -71,7 +71,7 @@ def _inside(item: Any) -> Iterator[Any]:
 
 
 def _memory(item: Any) -> tuple[object, int] | None:
-    """Return what is one memory, with its bytes; None for what holds none itself."""
+    """Return a key of an object's memory and its bytes; None if the object has no memory itself."""
     kind = type(item)
     if kind is bytes or kind is bytearray or kind is str:
         return id(item), len(item)
@@ -101,7 +101,7 @@ def _of_torch(tensor: Any) -> tuple[object, int]:
 
 
 def _of_numpy(array: Any, kind: Any) -> tuple[object, int]:
-    # what a view is of is as large as it is, and is what stays
+    # a view keeps its whole base alive
     while True:
         base = kind.base.__get__(array)
         if base is None or not issubclass(type(base), kind):
@@ -120,16 +120,16 @@ def bounded_queue(
     no_size: str,
     **others: Any,
 ) -> Queue:
-    """Return a queue of at most ``limit`` batches of ``one`` bytes, which holds nothing now.
+    """Return an empty queue of at most ``limit`` batches of ``one`` bytes.
 
     Args:
-        name: of the queue.
-        framework: whose it is.
-        limit: None where there is no bound.
-        one: None where it is not known.
-        rule: why it is ``limit``.
-        no_bound: why there is no bound.
-        no_size: why the bytes of a batch are not known.
+        name: name of the queue.
+        framework: the framework that it belongs to.
+        limit: None if there is no bound.
+        one: None if unknown.
+        rule: the reason for ``limit``.
+        no_bound: the reason if there is no bound.
+        no_size: the reason if the bytes of a batch are unknown.
         others: further fields.
     """
     missing = {}
@@ -144,7 +144,7 @@ def bounded_queue(
 
 
 def merge_queues(name: str, queues: Sequence[Queue]) -> Queue:
-    """Return one queue for several; a figure that one of them lacks is unknown."""
+    """Combine several queues; a figure that one of them lacks is unknown."""
     first = queues[0]
     missing: dict[str, str] = {}
     for queue in queues:
@@ -173,7 +173,7 @@ def merge_queues(name: str, queues: Sequence[Queue]) -> Queue:
 
 
 def total(figures: Iterable[int | None]) -> int | None:
-    """Return the sum of figures; None where one is unknown."""
+    """Return the sum of figures; None if one is unknown."""
     known = list(figures)
     return None if None in known else sum(each for each in known if each is not None)
 

@@ -1,4 +1,4 @@
-"""Finds queues: the one that an object is, or holds, and those of the host's ledger."""
+"""Finds the input queue that an object is or wraps, and the queues of the host's ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WRAPPING = (
     *("dataloader", "base_dataloader", "loader", "data_loader", "_dataloader", "_loader"),
     *("iterable", "base_iterator", "iterator", "_iterator", "_iter", "it", "dl"),
 )
-"""Attributes under which loaders that wrap others hold them."""
+"""Attributes of loaders that wrap others."""
 _STANDARD = (enumerate, zip, map, filter, reversed)
 _DEEPEST = 6
 _LOOKAHEAD = "accelerate.data_loader"
@@ -38,7 +38,7 @@ _FILLED = "more than there was beside tensors when the rest was read"
 
 
 def find_queue(item: Any, example: Any) -> Queue | None:
-    """Return what the queue of an object holds; None where it is none and none is inside."""
+    """Return the queue that an object is or wraps; None if there is none."""
     waiting, seen = [(item, 0)], set()
     while waiting:
         each, depth = waiting.pop(0)
@@ -74,7 +74,7 @@ def _known(item: Any, example: Any) -> Queue | None:
 
 
 def _plain(item: Any) -> Queue | None:
-    """Return what an array is, and what Python's own queues hold."""
+    """Return the queue of an array or of Python's own queues; None of other objects."""
     if issubclass(type(item), queue.Queue):
         return _python_queue(item)
     array: Any = imported("numpy", "ndarray")
@@ -91,7 +91,7 @@ def _plain(item: Any) -> Queue | None:
 
 
 def _place_of(item: Any, array: Any) -> str:
-    """Return where an array's memory is: its own, a file's, or shared with other processes."""
+    """Return where an array's memory is: this process, a file, or shared memory."""
     base, memmap = item, imported("numpy", "memmap")
     while base is not None and issubclass(type(base), array):
         if issubclass(type(base), memmap):
@@ -134,7 +134,7 @@ def _python_queue(item: Any) -> Queue:
 
 
 def _generator(item: Any) -> Queue:
-    """Return that a generator itself makes nothing ahead."""
+    """Return the queue of a generator, which makes nothing ahead."""
     rule = "a generator runs when it is asked for its next; nobody asks ahead of the loop"
     return bounded_queue(
         f"generator {item.__name__}",
@@ -148,7 +148,7 @@ def _generator(item: Any) -> Queue:
 
 
 def _inside(item: Any) -> Iterator[Any]:
-    """Yield what an object may wrap, without running code of its own."""
+    """Yield objects that an object may wrap; none of its code runs."""
     kind = type(item)
     if kind in _STANDARD or kind.__module__ in ("itertools", "builtins"):
         if kind not in (str, bytes, dict, list, tuple, int, float):
@@ -157,7 +157,7 @@ def _inside(item: Any) -> Iterator[Any]:
                 yield from each if type(each) is tuple else (each,)
         return
     if kind is types.GeneratorType:
-        # its locals; not gi_frame.f_locals, which would stay and keep them alive
+        # its locals; gi_frame.f_locals would keep them alive
         yield from gc.get_referents(item)
         return
     content = content_of(item)
@@ -179,11 +179,10 @@ def _wrapped(queue: Queue, item: Any) -> Queue:
 
 
 def with_queued_input(ledgers: Mapping[str, Ledger]) -> Mapping[str, Ledger]:
-    """Return the ledgers, the host's with a term for what loaders that are alive hold.
+    """Return the ledgers, with a term for the queues of live loaders in the host's.
 
-    It is a part of the figure that counts that memory: shared memory of workers is of ``other``,
-    TensorFlow's of ``allocated``. What Keras queues as NumPy's arrays is in the heap's term.
-    Without loaders there is no term.
+    Shared memory of workers is a part of ``other``, TensorFlow's buffers of ``allocated``. NumPy
+    arrays that Keras queues are in the term of the heap. Without loaders there is no term.
     """
     host = ledgers.get("cpu")
     if host is None:
@@ -193,7 +192,7 @@ def with_queued_input(ledgers: Mapping[str, Ledger]) -> Mapping[str, Ledger]:
         try:
             found = add(found)
         except Exception:
-            # a queue that cannot be looked at is not told; the ledger is as it was
+            # without this queue the ledger still balances
             continue
     return ledgers if found is host else {**ledgers, "cpu": found}
 

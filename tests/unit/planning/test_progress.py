@@ -43,7 +43,7 @@ def test_a_stream_of_any_kind_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, stream: Logger | None
 ) -> None:
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr(progress, "_PAUSE", 0)
+    monkeypatch.setattr(progress, "_LINE_INTERVAL", 0)
     search()
 
 
