@@ -35,7 +35,6 @@ _MAX_WAITING = 1 << 15
 _EVENT = np.dtype([("address", "u8"), ("size", "i8"), ("function", "i4"), ("node", "i4")])
 """``NodeEvent`` of ``node_log.hpp``."""
 
-
 _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")
 """Keras code that runs the layers of a model without a ``call`` of the user's."""
 _DATA_ADAPTERS = "/keras/src/trainers/data_adapters/"
@@ -144,6 +143,10 @@ class FollowedCode:
             ):
                 return depth
         return None
+
+    def made_any(self, stacks: set[Stack]) -> bool:
+        """Tell whether any of the stacks has a frame of the code."""
+        return any(self.depth(stack.frames) is not None for stack in stacks)
 
     def lines_of(self, origin: NodeOrigin | None) -> list[_Line]:
         """Return the code's lines that a node belongs to."""
@@ -271,17 +274,15 @@ class GraphCalls:
         """Return a called function; None if it has no nodes of followed code."""
         with self._lock:
             if name not in self._functions:
-                found = self._read(name)
-                if found and len([*filter(None, self._functions.values())]) >= _MAX_FUNCTIONS:
+                if len([*filter(None, self._functions.values())]) >= _MAX_FUNCTIONS:
                     self.add_up()
                     self._functions.clear()
-                self._functions[name] = found
+                self._functions[name] = self._read(name)
             return self._functions[name]
 
     def _read(self, name: str) -> _Function | None:
         """Read the nodes of a function and of input pipelines, before these are gone."""
-        nodes = Nodes(Functions(), {})  # layers are not needed
-        functions = nodes.functions
+        functions = Functions()
         body = functions.body(name)
         if body is None:
             return None
@@ -289,10 +290,7 @@ class GraphCalls:
         plain, compiled = _stacks_of(functions, *filter(None, (name, body.backward_of)))
         codes = []
         for code in self._codes:
-            is_plain, is_compiled = (
-                any(code.depth(stack.frames) is not None for stack in stacks)
-                for stacks in (plain, compiled)
-            )
+            is_plain, is_compiled = code.made_any(plain), code.made_any(compiled)
             code.has_plain |= is_plain
             code.has_compiled |= is_compiled
             if is_plain or is_compiled:
@@ -300,7 +298,8 @@ class GraphCalls:
         if not codes:
             return None
         functions.catch_up()
-        return _Function(tuple(codes), body.backward_of is not None, nodes)
+        # layers are not needed
+        return _Function(tuple(codes), body.backward_of is not None, Nodes(functions, {}))
 
     def _find_lines(self, name: int) -> Sequence[tuple[FollowedCode, _Line]]:
         """Return the lines that a node belongs to.
@@ -321,8 +320,8 @@ class GraphCalls:
         except Exception:  # this TensorFlow has other internals
             return ()
         # nodes of input pipelines run beside the graph
-        found = [(code, _WHOLE_GRAPH) for code in codes if is_within]
-        return found + [(code, line) for code in codes for line in code.lines_of(origin)]
+        whole = [(code, _WHOLE_GRAPH) for code in codes if is_within]
+        return whole + [(code, line) for code in codes for line in code.lines_of(origin)]
 
 
 def _sizes(events: Any) -> tuple[Any, Any, Any]:
