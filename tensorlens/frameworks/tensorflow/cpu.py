@@ -22,10 +22,10 @@ from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, decl
 
 _LABEL = "the native CPU counter of TensorFlow"
 _REFUSALS = {
-    1: "its functions are not where they are known to be",
+    1: "its functions are not virtual",
     2: "its object cannot be written",
-    3: "what it hands out is not seen",
-    4: "there are two allocators, as where TF_CPU_ALLOCATOR_USE_BFC is set",
+    3: "its blocks are not counted",
+    4: "there are two allocators, as with TF_CPU_ALLOCATOR_USE_BFC",
 }
 
 

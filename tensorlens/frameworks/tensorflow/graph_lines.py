@@ -125,13 +125,13 @@ class FollowedCode:
             )
         if used := ", ".join(used_devices()):
             hidden = "TensorFlow does not tell of single nodes there"
-            yield f"of {used} nothing is in this table: {hidden}"
+            yield f"nothing of {used} is in this table: {hidden}"
         if self.has_compiled and self.has_plain:
-            yield "what XLA compiled is in no line: its nodes do not run"
+            yield "nodes that XLA compiled are in no line: they do not run"
         if self.failure:
             yield f"figures of some calls are missing: {self.failure}"
         if self.is_incomplete:
-            yield "of a call, what comes after two million allocations and frees is in no line"
+            yield "only the first two million allocations and frees of a call are in these lines"
 
     def depth(self, frames: Frames) -> int | None:
         """Return the index of the code's innermost frame; None if it has none."""

@@ -201,7 +201,7 @@ def _parts(
         limit, rule, reason = _limit(node, budget)
         if "Shuffle" in node.name:
             limit, rule = next(shuffle_sizes), "buffer_size of shuffle()"
-            reason = "the buffer of shuffle() could not be told"
+            reason = "the size of shuffle()'s buffer is unknown"
         if rule or node.buffered_elements:
             part = QueuePart(
                 name=node.name,

@@ -16,7 +16,7 @@ _XLA = "tf.function(jit_compile=True)"
 
 
 def compiled_by(function: Any) -> str | None:
-    """Return what compiles a function or one that it wraps; None if nothing does."""
+    """Return the compiler of a function or of one that it wraps; None if there is none."""
     for each in wrapped(function):
         if is_subtype(type(each), polymorphic_function.Function):
             return _XLA if getattr(each, "_jit_compile", None) else _GRAPH

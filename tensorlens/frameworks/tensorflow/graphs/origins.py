@@ -42,7 +42,7 @@ def frame_of(line: SourceLine) -> Frame:
 
 
 def common_origin(origins: list[NodeOrigin]) -> NodeOrigin | None:
-    """Return what several origins have in common; None if there are none."""
+    """Return the common part of several origins; None if there are none."""
     different = list(dict.fromkeys(origins))
     if len(different) < 2:
         return different[0] if different else None

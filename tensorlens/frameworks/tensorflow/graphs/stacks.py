@@ -1,4 +1,4 @@
-"""Stack traces of graph nodes, and what their files say of the nodes."""
+"""Stack traces of graph nodes, and facts about the nodes that follow from the files."""
 
 from __future__ import annotations
 
