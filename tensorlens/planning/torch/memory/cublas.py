@@ -1,4 +1,4 @@
-"""Workspaces of cuBLAS: each thread takes one at its first product, and keeps it."""
+"""Workspaces of cuBLAS: one for each thread, kept from its first product on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGE_MAJORS = (9, 10, 12)
 """Major compute capabilities of the cards with the large workspace."""
 CUBLAS = "cuBLAS workspace"
 _INTEGERS = "_int_mm"
-# linear and matmul come whole where no gradients are noted at all (torch.inference_mode)
+# linear and matmul are not decomposed under torch.inference_mode
 PRODUCTS = (
     *("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "mv", "addmv"),
     *("addmv_", "dot", "vdot", "linear", "matmul", "_scaled_mm", _INTEGERS),
@@ -26,15 +26,14 @@ PRODUCTS = (
 
 
 def product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
-    """Return the rule of products, by which workspaces of cuBLAS come.
+    """Return the rule of products.
 
-    ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13: each thread has a handle of its own,
-    and each handle gets a workspace at its first call on a stream, which stays; a step that trains
-    has two, as autograd runs the backward pass on a thread of its own. For its bytes see
-    :func:`cublas_workspace`. cuBLASLt takes the same one.
+    ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13: each thread has a handle, and each
+    handle keeps the workspace that it gets at its first call on a stream. A training step has two,
+    as autograd runs the backward pass on a thread of its own. cuBLASLt shares the workspace.
     """
     size = cublas_workspace(card, environment)
-    held: set[tuple[int, int, int]] = set()
+    held: set[tuple[int, int, int]] = set()  # device, stream and thread
 
     def rule(call: Call) -> Sequence[Scratch]:
         product = call.result[0] if isinstance(call.result, (tuple, list)) else call.result
@@ -51,7 +50,7 @@ def product_rule(card: Card, environment: Mapping[str, str]) -> Rule:
 def cublas_workspace(card: Card, environment: Mapping[str, str]) -> int:
     """Return the bytes of a handle's workspace (``parseChosenWorkspaceSize``).
 
-    What ``CUBLAS_WORKSPACE_CONFIG`` says, else 8,519,680 (``:4096:2:16:8``), or 32 MiB on cards of
+    By ``CUBLAS_WORKSPACE_CONFIG``, else 8,519,680 (``:4096:2:16:8``), or 32 MiB on cards of
     capability 9, 10 and 12 (pytorch pull request 175344). Before torch 2.12 only those of
     capability 9 have the large one, and from 2.14 on those of 11 have it too (189312).
     """
@@ -67,7 +66,7 @@ def _stream(index: int) -> int:
 
 
 def _calls_cublas(call: Call, product: Any) -> bool:
-    """Tell whether cuBLAS is called: not for whole numbers, nor where there is nothing to do."""
+    """Tell whether cuBLAS is called: not for whole numbers, nor for empty tensors."""
     operands = [each for each in call.args if isinstance(each, torch.Tensor)]
     if not product.numel() or not all(each.numel() for each in operands[:3]):
         return False

@@ -1,24 +1,26 @@
 """Workspaces of cuDNN: convolutions and recurrent networks.
 
-Convolutions: torch takes what the first plan of cuDNN's heuristics asks for, without a limit of its
-own (``run_conv_plan`` of ``aten/src/ATen/native/cudnn/Conv_v8.cpp``), and gives it back when the
-convolution is done; which plan that is only a card can tell. What is known is how the kernels work:
+Convolutions: while one runs, torch takes what the first plan of cuDNN's heuristics asks for
+(``run_conv_plan`` of ``aten/src/ATen/native/cudnn/Conv_v8.cpp``, without a limit). Only a card can
+tell which plan that is. Least: nothing, an implicit matrix product that reads its operands in
+place. Most: operands and result in another layout, as kernels for tensor cores want channels last;
+four times that with ``torch.backends.cudnn.benchmark``, which tries other plans too. Likely is
+nothing with channels last, else, with channels in tiles of T:
 
-- least: nothing, an implicit matrix product that reads its operands where they lie;
-- most: operands and result in another layout, as kernels for tensor cores want channels last; four
-  times that with ``torch.backends.cudnn.benchmark``, which tries others too;
-- likely: where the filter is one pixel both operands, with channels in tiles of 32; where it is
-  larger the operand that is not the filter (of backward for the filter the larger of the two), with
-  channels in tiles of 4. Without tensor cores for the type: operands and result for a filter of
-  several pixels, else nothing. Nothing where the program has channels last.
+========  ==========================================  =============================
+filter    with tensor cores for the type              without
+========  ==========================================  =============================
+1 pixel   both operands, T = 32                       nothing
+larger    the larger operand but the filter, T = 4    operands and result, T = 4
+========  ==========================================  =============================
 
-The likely one was chosen to fit ten trainings of convolutional networks published with xMem (peaks
-of NVML on an RTX 3060 in float32, which has TF32 in cuDNN); the one without tensor cores to the
-lines of a CIFAR network that pytorch_memlab printed on a card of that time.
+The column with tensor cores was fitted to ten trainings of convolutional networks published with
+xMem (peaks of NVML on an RTX 3060 in float32, which is TF32 in cuDNN), the other to the lines of a
+CIFAR network that pytorch_memlab printed on a card of its time.
 
-Recurrent networks: likely are the gates of all steps of one layer, which one matrix product gives
-(``cudnnGetRNNTempSpaceSizes`` in ``aten/src/ATen/native/cudnn/RNN.cpp``); the least is nothing, the
-most those of all layers.
+Recurrent networks: likely the gates of all steps of one layer, the result of one matrix product
+(``cudnnGetRNNTempSpaceSizes`` in ``aten/src/ATen/native/cudnn/RNN.cpp``); least nothing, most the
+gates of all layers.
 """
 
 from __future__ import annotations
@@ -42,28 +44,27 @@ from tensorlens.planning.torch.memory.scratch import Scratch
 CONVOLUTION = "cuDNN workspace"
 RECURRENT = "cuDNN RNN workspace"
 _TILE, _ALIGNED = 32, 4
-"""Channels that a kernel for tensor cores takes at a time, and those that fill 16 bytes in float32,
-to which it wants each pixel aligned."""
+"""Channels that a kernel for tensor cores takes at a time, and those in the 16 bytes to which it
+aligns pixels in float32."""
 _LSTM, _GRU = 2, 3
 _GATES = {_LSTM: 4, _GRU: 3}
 _SAVED = {_LSTM: 6, _GRU: 5}
 
 
-def rnn_reserve(mode: int, numbers: int, layers: int, itemsize: int, dropout: float = 0.0) -> int:
-    """Return the likely bytes that cuDNN keeps of a recurrent network's forward pass.
+def rnn_reserve(mode: int, elements: int, layers: int, itemsize: int, dropout: float = 0.0) -> int:
+    """Return the likely bytes of the fourth result of ``_cudnn_rnn``, which is kept for backward.
 
-    That is what ``_cudnn_rnn`` gives as its fourth result for training. cuDNN does not tell its
-    formula; taken are, for each number and layer, the gates and the states that backward needs: 6
-    numbers for an LSTM, 5 for a GRU, 2 for a plain one; and a byte for each number that dropout may
-    leave out between layers. ``numbers`` are steps, sequences, hidden size and directions,
-    multiplied.
+    cuDNN's formula is not public. Assumed are, for each element and layer, the gates and states
+    that backward needs: 6 numbers for an LSTM, 5 for a GRU, 2 for a plain network; and a byte for
+    each element that dropout may zero between layers. ``elements`` is the product of steps,
+    sequences, hidden size and directions.
     """
-    saved = numbers * layers * _SAVED.get(mode, 2) * itemsize
-    return saved + (numbers * (layers - 1) if dropout > 0 else 0)
+    saved = elements * layers * _SAVED.get(mode, 2) * itemsize
+    return saved + (elements * (layers - 1) if dropout > 0 else 0)
 
 
 def _recurrent(first: int) -> Rule:
-    """Return the rule of a pass whose argument ``first`` is the mode."""
+    """Return the rule of an operator with the mode at this place among its arguments."""
 
     def rule(call: Call) -> list[Scratch]:
         mode, hidden_size, _, layers = call.args[first : first + 4]
@@ -99,7 +100,7 @@ def _convolution_backward(call: Call) -> list[Scratch]:
 
 
 def _is_native_depthwise(source: Any, groups: int, transposed: bool) -> bool:
-    """Whether a kernel of torch's own does it, which takes nothing: depthwise in float32.
+    """Tell whether torch's own kernel without scratch runs it: depthwise in float32.
 
     ``is_depthwise`` and ``use_cudnn_depthwise`` of ``aten/src/ATen/native/Convolution.cpp``.
     """
@@ -108,7 +109,7 @@ def _is_native_depthwise(source: Any, groups: int, transposed: bool) -> bool:
 
 
 def _workspace(card: Card, passes: Sequence[tuple[Any, Any, Any]], weight: Any) -> Scratch:
-    """Return the larger one of passes, each of two operands and a result."""
+    """Return the largest workspace of passes, each of two operands and a result."""
     filter_size = max(weight.shape[2:], default=1)
     likely = most = 0
     for one, other, result in passes:
@@ -137,13 +138,13 @@ def _has_tensor_cores(card: Card, dtype: torch.dtype) -> bool:
 
 
 def _tiled(tensor: Any, tile: int) -> int:
-    """Return the bytes of a tensor whose second dimension is filled up to whole tiles."""
+    """Return the bytes of a tensor with its channels padded to whole tiles."""
     channels: int = max(tensor.size(1), 1)
     return nbytes(tensor) // channels * ceil_div(channels, tile) * tile
 
 
 def _contiguous(*tensors: Any) -> list[Scratch]:
-    """Return the copies of what lies neither with channels first nor with channels last."""
+    """Return the copies of tensors that have another layout than the convolution."""
     last = any(is_channels_last(each) for each in tensors[-2:])
     return [
         scratch(nbytes(each), "contiguous copy", is_taken_first=True)
@@ -153,7 +154,7 @@ def _contiguous(*tensors: Any) -> list[Scratch]:
 
 
 def _is_thin(tensor: Any) -> bool:
-    """Whether both layouts are the same."""
+    """Tell whether channels first and channels last are the same layout."""
     return bool(tensor.size(1) == 1 or all(size == 1 for size in tensor.shape[2:])) and bool(
         tensor.is_contiguous() or is_channels_last(tensor)
     )

@@ -1,4 +1,4 @@
-"""Scratch of operators: copies of arguments, multiples of what they are given, by their calls.
+"""Scratch of CUDA kernels that follows from their arguments: copies, and multiples of their sizes.
 
 Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13. Left out is what is small
 beside the tensors of a step (semaphores, partial sums, counters of sorts), and what cuSOLVER and
@@ -19,7 +19,7 @@ from tensorlens.planning.torch.memory.scratch import Scratch
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator that has run on a card."""
+    """A call of an operator on a card, after it has run."""
 
     card: Card
     name: str
@@ -29,12 +29,12 @@ class Call:
     thread: int
 
     def argument(self, place: int, name: str) -> Any:
-        """Return an argument by place or name; None where it is left out."""
+        """Return an argument by place or name; None if it is left out."""
         return self.args[place] if len(self.args) > place else self.kwargs.get(name)
 
 
 Rule = Callable[[Call], Iterable[Scratch]]
-"""Gives what a kernel takes for a call of its operator."""
+"""Maps a call to the scratch of its kernel."""
 
 scratch = Scratch.exactly
 
@@ -48,12 +48,12 @@ def nbytes(tensor: Any) -> int:
 
 
 def ceil_div(count: int, unit: int) -> int:
-    """Return how many units hold ``count``."""
+    """Return the number of units that hold ``count``."""
     return -(-count // unit)
 
 
 def is_channels_last(tensor: Any) -> bool:
-    """Tell whether a tensor has its channels last, and not first as well."""
+    """Tell whether a tensor has its channels last and is not contiguous as well."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
     return (
         last is not None
@@ -63,7 +63,7 @@ def is_channels_last(tensor: Any) -> bool:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Tell whether a tensor has no gaps in one of the layouts that kernels read."""
+    """Tell whether a tensor is dense in one of the layouts that kernels read."""
     return bool(tensor.is_contiguous()) or is_channels_last(tensor)
 
 
@@ -72,12 +72,12 @@ _WARP = 32
 
 
 def _wide(dtype: torch.dtype) -> int:
-    """Return the bytes of the type that sums of ``dtype`` are kept in: ``at::opmath_type``."""
+    """Return the item size of the type in which ``dtype`` is summed (``at::opmath_type``)."""
     return 4 if dtype in HALVES else int(dtype.itemsize)
 
 
 def _copied(*places: int) -> Rule:
-    """Return the rule of a kernel that makes these arguments dense, if they are not."""
+    """Return the rule of a kernel that copies these arguments if they are not dense."""
 
     def rule(call: Call) -> Iterator[Scratch]:
         for tensor in (call.args[place] for place in places if place < len(call.args)):
@@ -87,8 +87,8 @@ def _copied(*places: int) -> Rule:
     return rule
 
 
-def _as_large(place: int, name: str, times: int = 1) -> Rule:
-    """Return the rule of a kernel that writes so many tensors as large as an argument."""
+def _sized_as(place: int, name: str, times: int = 1) -> Rule:
+    """Return the rule of a kernel that takes a multiple of an argument's size."""
 
     def rule(call: Call) -> Iterator[Scratch]:
         yield scratch(times * nbytes(call.args[place]), name)
@@ -97,13 +97,13 @@ def _as_large(place: int, name: str, times: int = 1) -> Rule:
 
 
 def _loss(call: Call) -> Iterator[Scratch]:
-    # PointwiseOps and Loss.cpp: what is reduced is written out first
+    # PointwiseOps and Loss.cpp: all elements are written before they are reduced
     if call.argument(2, "reduction") != 0:
         yield scratch(nbytes(call.args[0]), "loss of each element")
 
 
 def _sum(call: Call) -> Iterator[Scratch]:
-    """Give the cast copy of a sum (ReduceOpsUtils.h), and the buffer of one down the columns."""
+    """Yield the cast copy of a sum (ReduceOpsUtils.h), and the buffer of a sum over columns."""
     source, dtype = call.args[0], call.result.dtype
     if dtype != source.dtype and not (source.dtype in HALVES and dtype == torch.float32):
         yield scratch(source.numel() * dtype.itemsize, "cast copy")
@@ -117,10 +117,10 @@ def _sum(call: Call) -> Iterator[Scratch]:
 
 
 def _column_sums(card: Card, rows: int, columns: int, wide: int) -> int:
-    """Return the bytes in which blocks that share columns meet: a bias has such a gradient.
+    """Return the bytes of the buffer of blocks that share columns, as in a bias's gradient.
 
-    ``setReduceConfig`` of Reduce.cuh: about two float32 for each number that is summed, but no more
-    than 1 MiB for each multiprocessor of 2048 threads.
+    ``setReduceConfig`` of Reduce.cuh: about two float32 for each element that is summed, up to
+    1 MiB for each multiprocessor of 2048 threads.
     """
     vector = next(each for each in (4, 2, 1) if columns % each == 0)
     across = columns // vector
@@ -135,11 +135,11 @@ def _column_sums(card: Card, rows: int, columns: int, wide: int) -> int:
 
 
 def _embedding(call: Call) -> Iterator[Scratch]:
-    """Give what summing rows of a gradient by their sorted indices takes.
+    """Yield the scratch of summing a gradient's rows by their sorted indices.
 
     Embedding.cu, embedding_dense_backward_cuda, and EmbeddingBackwardKernel.cu: rows of one index
-    are a segment, summed in parts of ten rows; there can be no more segments than rows of the
-    table, nor than indices.
+    are a segment, summed in parts of ten rows. There are at most as many segments as rows of the
+    table, and as indices.
     """
     grad, indices = call.args[:2]
     count, index = indices.numel(), indices.dtype.itemsize
@@ -156,7 +156,7 @@ def _embedding(call: Call) -> Iterator[Scratch]:
 
 
 def _put(call: Call) -> Iterator[Scratch]:
-    """Give the six lists of indices of an accumulating write (Indexing.cu, with_sort_kernel)."""
+    """Yield the six lists of indices of an accumulating write (Indexing.cu, with_sort_kernel)."""
     places = [each for each in call.args[1] if isinstance(each, torch.Tensor)]
     if call.argument(3, "accumulate") and all(each.dtype != torch.bool for each in places):
         count = torch.broadcast_shapes(*(each.shape for each in places)).numel()
@@ -164,7 +164,7 @@ def _put(call: Call) -> Iterator[Scratch]:
 
 
 def _sort(call: Call) -> Iterator[Scratch]:
-    # Sort.cpp: up to 4096 are sorted where they are; of more, keys and places twice
+    # Sort.cpp: up to 4096 are sorted in place; more take keys and indices twice
     source = call.args[0]
     dim = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", -1)
     if source.dim() and source.shape[dim] > 4096:
@@ -173,11 +173,11 @@ def _sort(call: Call) -> Iterator[Scratch]:
 
 
 def _attention_backward(call: Call) -> Iterator[Scratch]:
-    """Give the query's gradient in float32, and a number for each of its rows.
+    """Yield the query's gradient in float32, and a number for each of its rows.
 
-    Flash attention (``flash_attn/flash_api.cpp``) takes just that, and gradients of key and value
-    for each head of a group. The memory-efficient kernel (``attention_backward.cu``) takes its like
-    in most cases; so may cuDNN's, which torch prefers on cards of capability 9 and 10.
+    Flash attention (``flash_attn/flash_api.cpp``) takes exactly that, and gradients of key and
+    value for each head of a group. The memory-efficient kernel (``attention_backward.cu``) takes
+    about as much; so may cuDNN's, which torch prefers on cards of capability 9 and 10.
     """
     grad, query, key, _, out = call.args[:5]
     is_flash = call.name == "_scaled_dot_product_flash_attention_backward"
@@ -209,20 +209,20 @@ _COPIED: dict[str, tuple[int, ...]] = {
     "_fused_rms_norm_backward": (0, 1),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), (0, 1)),
 }
-"""Operators to the arguments that their kernels want without gaps."""
+"""Places of the arguments that kernels need dense, by operator."""
 RULES: dict[str, Rule] = {
     **{name: _copied(*places) for name, places in _COPIED.items()},
     # SoftMax.cu: gradient * output
-    "_softmax_backward_data": _as_large(1, "product of gradient and output"),
+    "_softmax_backward_data": _sized_as(1, "product of gradient and output"),
     # aten/src/ATen/native/transformers/attention.cpp: rows that are all -inf become zeros
-    "_safe_softmax": _as_large(0, "softmax"),
+    "_safe_softmax": _sized_as(0, "softmax"),
     **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), _loss),
-    # Loss.cpp: log-sigmoid, and (1 - target) made the loss
-    "binary_cross_entropy_with_logits": _as_large(0, "loss of each element", 2),
+    # Loss.cpp: log-sigmoid, and (1 - target) that becomes the loss
+    "binary_cross_entropy_with_logits": _sized_as(0, "loss of each element", 2),
     # aten/src/ATen/native/ReduceOps.cpp: exp(self - maxima)
-    "logsumexp": _as_large(0, "exponentials"),
+    "logsumexp": _sized_as(0, "exponentials"),
     # LossCTC.cu: log_beta is as large as log_alpha
-    "_ctc_loss_backward": _as_large(6, "log beta"),
+    "_ctc_loss_backward": _sized_as(6, "log beta"),
     **dict.fromkeys(("sum", "mean"), _sum),
     "embedding_dense_backward": _embedding,
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"), _put),

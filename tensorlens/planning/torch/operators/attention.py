@@ -1,6 +1,6 @@
-"""Attention on a device that is not there, with the kernel that the card would choose.
+"""Attention with the kernel that a card would choose.
 
-Without a device torch always takes the kernel that keeps the scores. This module repeats in Python
+Without a device torch always takes the kernel that keeps the scores. This module ports
 ``scaled_dot_product_attention`` of ``aten/src/ATen/native/transformers/attention.cpp`` (torch 2.13)
 and ``select_sdp_backend`` of ``cuda/sdp_utils.cpp`` beside it. The scratch of the kernels is in
 :mod:`tensorlens.planning.torch.memory.kernels`.
@@ -38,7 +38,7 @@ _NEWEST = (12, 1)
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A call: tensors of shape (batch, heads, length, head dimension)."""
+    """A call with tensors of shape (batch, heads, length, head dimension)."""
 
     query: Any
     key: Any
@@ -50,19 +50,19 @@ class Attention:
 
     @property
     def trains(self) -> bool:
-        """Whether a gradient will be asked for."""
+        """Whether autograd will need a gradient."""
         tensors = self.query, self.key, self.value
         return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The type of query, key and value; None where they differ."""
+        """The type of query, key and value; None if they differ."""
         same = self.query.dtype == self.key.dtype == self.value.dtype
         return self.query.dtype if same else None
 
     @property
     def is_plain(self) -> bool:
-        """Whether the fused kernels can read it: four dimensions, one batch size, dense rows."""
+        """Whether fused kernels can read it: four dimensions, one batch size, dense rows."""
         tensors = self.query, self.key, self.value
         return (
             all(each.dim() == 4 and each.size(0) == self.query.size(0) for each in tensors)
@@ -72,75 +72,75 @@ class Attention:
 
     @property
     def has_heads(self) -> bool:
-        """Whether key and value have the query's heads, or with ``enable_gqa`` divide them."""
+        """Whether key and value have as many heads as the query, or a divisor with GQA."""
         heads = self.query.size(-3)
         others = self.key.size(-3), self.value.size(-3)
         return all(heads % each == 0 if self.enable_gqa else heads == each for each in others)
 
 
-def choose(card: Card, asked: Attention) -> int:
-    """Return the kernel, as ``select_sdp_backend``.
+def choose(card: Card, call: Attention) -> int:
+    """Return the kernel that ``select_sdp_backend`` would choose.
 
-    What a program switches on and off counts (``sdpa_kernel``, ``enable_flash_sdp``). Nested
+    The program's switches count (``sdpa_kernel``, ``enable_flash_sdp``). Nested
     tensors and FlashAttention 3 are left out. Flash attention stands for cuDNN's kernel, which
     torch prefers on cards of capability 9 and 10: the tensors of both are the same.
     """
     for kernel in torch._C._get_sdp_priority_order():
         fits = _FITS.get(kernel)
-        if fits is not None and fits(card, asked):
+        if fits is not None and fits(card, call):
             return int(kernel)
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def _is_for_flash(card: Card, asked: Attention) -> bool:
+def _is_for_flash(card: Card, call: Attention) -> bool:
     """``can_use_flash_attention``, or a card on which cuDNN's kernel comes first."""
     is_cudnn = card.capability[0] in (9, 10) and torch._C._get_cudnn_sdp_enabled()
-    dimension = asked.query.size(-1)
+    dimension = call.query.size(-1)
     small = (8, 6) <= card.capability <= (8, 9) or card.capability >= (12, 0)
-    no_backward = 192 < dimension <= 224 or (dimension > 192 and asked.dropout > 0)
+    no_backward = 192 < dimension <= 224 or (dimension > 192 and call.dropout > 0)
     return (
         (is_cudnn or torch._C._get_flash_sdp_enabled())
-        and asked.is_plain
-        and asked.mask is None
-        and dimension == asked.key.size(-1) == asked.value.size(-1)
+        and call.is_plain
+        and call.mask is None
+        and dimension == call.key.size(-1) == call.value.size(-1)
         and dimension <= 256
         and (8, 0) <= card.capability <= _NEWEST
-        and not (small and asked.trains and no_backward)
-        and (not asked.is_causal or asked.query.size(-2) == asked.key.size(-2))
-        and asked.dtype in HALVES
-        and asked.has_heads
+        and not (small and call.trains and no_backward)
+        and (not call.is_causal or call.query.size(-2) == call.key.size(-2))
+        and call.dtype in HALVES
+        and call.has_heads
     )
 
 
-def _is_for_efficient(card: Card, asked: Attention) -> bool:
+def _is_for_efficient(card: Card, call: Attention) -> bool:
     """``can_use_mem_efficient_attention``."""
-    half = asked.dtype in HALVES
+    half = call.dtype in HALVES
     older = card.capability < (8, 0)
     known = (torch.float16, torch.float32) if older else (*HALVES, torch.float32)
     has_tensor_cores = not older or (half and card.capability >= (7, 0))
     multiple = (8 if half else 4) if has_tensor_cores else 1
-    dimensions = asked.query.size(-1), asked.value.size(-1)
+    dimensions = call.query.size(-1), call.value.size(-1)
     return (
         torch._C._get_mem_efficient_sdp_enabled()
-        and asked.is_plain
+        and call.is_plain
         and (5, 0) <= card.capability <= _NEWEST
-        and asked.query.size(-1) == asked.key.size(-1)
+        and call.query.size(-1) == call.key.size(-1)
         and all(each > 0 and each % multiple == 0 for each in dimensions)
-        and asked.dtype in known
-        and asked.query.size(-3) == asked.key.size(-3) == asked.value.size(-3)
+        and call.dtype in known
+        and call.query.size(-3) == call.key.size(-3) == call.value.size(-3)
     )
 
 
 _FITS: dict[int, Callable[[Card, Attention], bool]] = {
     FLASH: _is_for_flash,
     EFFICIENT: _is_for_efficient,
-    MATH: lambda card, asked: bool(torch._C._get_math_sdp_enabled()),
+    MATH: lambda card, call: bool(torch._C._get_math_sdp_enabled()),
 }
 
 
 @contextlib.contextmanager
 def fused_attention(card: Card) -> Iterator[None]:
-    """Let attention on CUDA tensors take the kernels of a card while it is entered.
+    """Run attention on CUDA tensors with the kernels of a card while entered.
 
     ``torch.nn.functional.scaled_dot_product_attention`` and all that is made of it
     (``torch.nn.MultiheadAttention``, transformers' ``sdpa``), and ``flex_attention``.
@@ -150,23 +150,23 @@ def fused_attention(card: Card) -> Iterator[None]:
     operator = _aten.scaled_dot_product_attention.default
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
 
-    with contextlib.ExitStack() as stage:
+    with contextlib.ExitStack() as stack:
         attend = partial(_attend, card)
 
         def attend_anywhere(query: Any, *args: Any, **kwargs: Any) -> Any:
-            """Run what comes whole because no gradients are noted (``torch.inference_mode``)."""
+            """Run the operator under ``torch.inference_mode``, which does not decompose it."""
             if query.device.type == "cuda":
                 return attend(query, *args, **kwargs)
             return operator._op_dk(composite, query, *args, **kwargs)
 
         library = torch.library.Library("aten", "IMPL")
-        stage.callback(library._destroy)
+        stack.callback(library._destroy)
         for key in ("AutogradCUDA", "CUDA"):
             library.impl("scaled_dot_product_attention", attend, key)
-        stage.callback(operator._dispatch_cache.clear)
-        stage.enter_context(mock.patch.dict(operator.py_kernels, {composite: attend_anywhere}))
+        stack.callback(operator._dispatch_cache.clear)
+        stack.enter_context(mock.patch.dict(operator.py_kernels, {composite: attend_anywhere}))
         operator._dispatch_cache.clear()
-        stage.enter_context(intercepted(_flex, (flex, "flex_attention")))
+        stack.enter_context(intercepted(_flex, (flex, "flex_attention")))
         yield
 
 
@@ -182,8 +182,8 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    asked = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    kernel = choose(card, asked)
+    call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    kernel = choose(card, call)
     if kernel == FLASH:
         return flash(query, key, value, dropout_p, is_causal, scale)
     mask = _additive(attn_mask, query.dtype)
@@ -191,7 +191,7 @@ def _attend(
         if mask is not None:
             mask = _expanded(mask, query, key)
         return _aten._scaled_dot_product_efficient_attention.default(
-            query, key, value, mask, asked.trains, dropout_p, is_causal, scale=scale
+            query, key, value, mask, call.trains, dropout_p, is_causal, scale=scale
         )[0]
     return _aten._scaled_dot_product_attention_math.default(
         query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
@@ -216,7 +216,7 @@ def _flex(original: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs:
 def flash(
     query: Any, key: Any, value: Any, dropout: float, is_causal: bool, scale: float | None
 ) -> Any:
-    """Return the output of flash attention; head dimensions are padded to a multiple of 8."""
+    """Return the output of flash attention, with head dimensions padded to a multiple of 8."""
     dimension = query.size(-1)
     if scale is None:
         scale = 1 / math.sqrt(dimension)

@@ -1,8 +1,8 @@
-"""Answers to what a program asks of values that are not there.
+"""Values that a program reads from tensors without data.
 
-A value that follows from the program alone is answered as it is; any other is assumed, and said
-once for each line: numbers are 1, comparisons hold, nothing is infinite or not a number, and a
-selection by a condition takes every element.
+A value that follows from the program alone is exact. Any other is assumed, with one warning for
+each line: numbers are 1, comparisons hold, nothing is infinite or not a number, and a selection by
+a condition takes every element.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tensorlens.planning.torch.values.constants import MAX_ELEMENTS, attached, c
 from tensorlens.planning.torch.values.value_rules import rules
 from tensorlens.planning.trace import caution
 
-MOST_ASKED = 100
-"""Times one line may ask for a value until the answer changes, which ends a loop that waits."""
+_MAX_READS = 100
+"""Reads of a value by one line after which the answer changes, to end a loop that waits for it."""
 
-MOST_DRAWN = 3
+_MAX_READS_OF_TORCH = 3
 """The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
 
 _aten = torch.ops.aten
@@ -40,25 +40,26 @@ _aten = torch.ops.aten
 
 @contextlib.contextmanager
 def value_patches() -> Iterator[None]:
-    """Let fake tensors answer while it is entered."""
-    answers = DataDependentValues()
+    """Give fake tensors values, exact or assumed, while entered."""
+    answers = ValueAnswers()
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
         stack.enter_context(saved_file_patches())
         stack.enter_context(safetensors_patches())
-        for name, method in methods(answers.scalar).items():
+        for name, method in _methods(answers.scalar).items():
             stack.enter_context(patched(FakeTensor, name, method))
         stack.enter_context(loss_patches())
         yield
 
 
-class DataDependentValues:
-    """Stands before ``FakeTensorMode.dispatch``."""
+class ValueAnswers:
+    """Wraps ``FakeTensorMode.dispatch``: consults the table of answers, and keeps known values."""
 
     def __init__(self) -> None:
-        self._asked: Counter[tuple[int, int]] = Counter()
+        self._reads: Counter[tuple[int, int]] = Counter()
+        """Reads of assumed values, by code object and instruction."""
         original, value_rules = FakeTensorMode.dispatch, rules()
-        special: dict[Any, Callable[..., Any]] = {
+        answers: dict[Any, Callable[..., Any]] = {
             _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
             _aten.item.default: lambda mode, func, x: self.scalar(x),
             _aten.equal.default: _equal,
@@ -66,13 +67,14 @@ class DataDependentValues:
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
             **ANSWERS,
         }
+        # the flag that it writes keeps its value: nothing is infinite
         keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
 
         def dispatch(
             mode: Any, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            answer = special.get(func)
+            answer = answers.get(func)
             if answer is not None:
                 result = answer(mode, func, *args, **kwargs)
                 if result is not NotImplemented:
@@ -105,32 +107,33 @@ class DataDependentValues:
                 return value
         else:
             value = _one(tensor.dtype)
-        asking = _asking(sys._getframe(1))
-        if self._goes_round(asking):
+        frame = _program_frame(sys._getframe(1))
+        is_torch = frame.f_code.co_filename.startswith(_TORCH)
+        if self._is_waiting_loop(frame, _MAX_READS_OF_TORCH if is_torch else _MAX_READS):
             value = type(value)(not value)
-        if not (tensor.dtype is torch.bool and _is_torch(asking.f_code.co_filename)):
-            # torch itself asks whether all is well, as where it draws until all values are
-            self._say(value, tensor.dtype)
+        # torch's own checks need no warning
+        if not (tensor.dtype is torch.bool and is_torch):
+            _warn_of_value(value, tensor.dtype)
         return value
 
-    def _say(self, value: Any, dtype: Any) -> None:
-        if dtype is torch.bool:
-            what = f"whether something holds, which depends on data: it was taken as {value}"
-        elif dtype.is_floating_point or dtype.is_complex:
-            what = "the value of a tensor, which depends on data: it was given 1.0 or the like"
-        else:
-            what = "a whole number that depends on data: it was given a likely one"
-        caution(f"the program asks for {what}; what it decides by it may take more or less memory")
-
-    def _goes_round(self, asking: FrameType) -> bool:
-        """Whether a line has asked so often that it seems to wait for another answer."""
-        key = id(asking.f_code), asking.f_lasti
-        self._asked[key] += 1
-        is_torch = _is_torch(asking.f_code.co_filename)
-        if self._asked[key] <= (MOST_DRAWN if is_torch else MOST_ASKED):
+    def _is_waiting_loop(self, frame: FrameType, limit: int) -> bool:
+        """Tell whether a line has read a value so often that it seems to wait for another one."""
+        key = id(frame.f_code), frame.f_lasti
+        self._reads[key] += 1
+        if self._reads[key] <= limit:
             return False
-        self._asked[key] = 0
+        self._reads[key] = 0
         return True
+
+
+def _warn_of_value(value: Any, dtype: Any) -> None:
+    if dtype is torch.bool:
+        what = f"whether something holds, which depends on data: it was taken as {value}"
+    elif dtype.is_floating_point or dtype.is_complex:
+        what = "the value of a tensor, which depends on data: it was given 1.0 or the like"
+    else:
+        what = "a whole number that depends on data: it was given a likely one"
+    caution(f"the program asks for {what}; what it decides by it may take more or less memory")
 
 
 def _equal(mode: Any, func: Any, one: Any, other: Any) -> bool:
@@ -151,7 +154,9 @@ def _compared(mode: Any, func: Any, one: Any, other: Any, *args: Any, **kwargs: 
 def _one(dtype: Any) -> Any:
     if dtype.is_complex:
         return 1 + 0j
-    return 1.0 if dtype.is_floating_point else dtype is torch.bool or 1
+    if dtype.is_floating_point:
+        return 1.0
+    return True if dtype is torch.bool else 1
 
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -159,14 +164,11 @@ _BETWEEN = (
     str(Path(__file__).parents[2]) + os.sep,
     *(_TORCH + name for name in ("_subclasses", "_dynamo", "utils", "_ops", "_compile", "_tensor")),
 )
-"""Where code lies that is between one who asks and the answer."""
+"""Folders and files whose frames lie between the line that reads a value and the answer."""
 
 
-def _is_torch(filename: str) -> bool:
-    return filename.startswith(_TORCH)
-
-
-def _asking(frame: FrameType) -> FrameType:
+def _program_frame(frame: FrameType) -> FrameType:
+    """Return the frame that reads a value: the program's, or one of torch's own code."""
     while frame.f_code.co_filename.startswith(_BETWEEN) and frame.f_back is not None:
         frame = frame.f_back
     return frame
@@ -177,15 +179,15 @@ def _value(tensor: Any) -> Any:
         return tensor.item()
 
 
-def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return methods of fake tensors by their names; ``scalar`` gives the value of one element."""
+def _methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return methods of fake tensors by name; ``scalar`` returns the value of one element."""
 
     def tolist(tensor: Any) -> Any:
         if tensor.dim() == 0:
             return scalar(tensor)
         constant = constant_of(tensor)
         if constant is None or constant.state.assumed:
-            _say_listed(tensor)
+            _warn_of_values(tensor)
         if constant is not None:
             with torch._C._DisableTorchDispatch():
                 return constant.tensor.tolist()
@@ -201,9 +203,9 @@ def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
         with torch._C._DisableTorchDispatch():
             if constant is not None:
                 if constant.state.assumed:
-                    _say_listed(tensor)
+                    _warn_of_values(tensor)
                 return constant.tensor.detach().clone().numpy()
-            _say_listed(tensor)
+            _warn_of_values(tensor)
             make = torch.ones if tensor.numel() <= MAX_ELEMENTS else torch.zeros
             return make(tensor.shape, dtype=tensor.dtype, device="cpu").numpy()
 
@@ -213,14 +215,14 @@ def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
         return object.__format__(tensor, form)
 
     def data_ptr(tensor: Any) -> int:
-        # one number for each storage: programs tell shared weights by it
+        # one number for each storage: programs recognize shared weights by it
         offset = tensor.storage_offset() * tensor.element_size()
         return int(tensor.untyped_storage()._cdata + offset)
 
     return {"tolist": tolist, "numpy": numpy, "__format__": text, "data_ptr": data_ptr}
 
 
-def _say_listed(tensor: Any) -> None:
+def _warn_of_values(tensor: Any) -> None:
     caution(
         f"the program asks for the {tensor.numel():,} values of a tensor, which depend on data: "
         "it was given made-up ones; what it decides by them may take more or less memory"
@@ -228,6 +230,7 @@ def _say_listed(tensor: Any) -> None:
 
 
 def _nested(shape: Any, value: Any) -> Any:
+    """Return nested lists of this shape that hold one value."""
     if len(shape) == 1:
         return [value] * shape[0]
     return [_nested(shape[1:], value) for _ in range(shape[0])]
