@@ -49,7 +49,7 @@ def test_a_convolution(kernels):
 def test_what_a_large_convolution_takes_follows_from_smaller_ones(kernels, monkeypatch):
     whole = asked(kernels, aten.convolution.default, lambda: convolution(32))
     one_image = 32 * 32 * 24 * 8 * 9
-    monkeypatch.setattr(cpu_scratch, "MOST_PRODUCTS", 8 * one_image)
+    monkeypatch.setattr(cpu_scratch, "MAX_PRODUCTS", 8 * one_image)
     ran = []
     monkeypatch.setattr(
         cpu_scratch._Operand, "zeros", _noting(cpu_scratch._Operand.zeros, ran), raising=True
@@ -89,7 +89,7 @@ def test_the_program_s_autocast_does_not_reach_it(kernels):
 
 
 def test_what_is_too_large_or_cannot_run_is_not_known(kernels, monkeypatch):
-    monkeypatch.setattr(cpu_scratch, "MOST_BYTES", 1 << 10)
+    monkeypatch.setattr(cpu_scratch, "MAX_BYTES", 1 << 10)
     assert asked(kernels, aten.convolution.default, lambda: convolution(4)) == 0
     mismatched = (torch.empty(2, 3, dtype=torch.bfloat16), torch.empty(5, 7, dtype=torch.bfloat16))
     with FakeTensorMode():
@@ -138,5 +138,5 @@ def test_a_sequence_that_is_too_long_to_be_run_is_told_by_two_shorter_ones(kerne
     with kernels.rnn_workspaces():
         short, shorter = kept(64), kept(32)
         # 5 rows a step times the numbers of both weights: no more than 64 steps are run
-        monkeypatch.setattr(cpu_scratch, "MOST_PRODUCTS", 64 * 5 * (32 * 16 + 32 * 8))
+        monkeypatch.setattr(cpu_scratch, "MAX_PRODUCTS", 64 * 5 * (32 * 16 + 32 * 8))
         assert kept(128) == short + (short - shorter) * (128 - 64) // (64 - 32)

@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr long kCudnnVersion = 91002;
+constexpr long kCudnnVersion = 92000;
 thread_local bool t_wants_default_generator = false;
 
 // methods without `override` are new in torch 2.10
@@ -32,7 +32,7 @@ struct DeviceHooks final : public at::CUDAHooksInterface {
   long versionCuDNN() const override { return kCudnnVersion; }
   long versionRuntimeCuDNN() const { return kCudnnVersion; }
   long versionCuDNNFrontend() const { return 11200; }
-  long versionCUDART() const override { return 12080; }
+  long versionCUDART() const override { return 13000; }
   bool supportsDilatedConvolutionWithCuDNN() const override { return hasCuDNN(); }
   bool supportsDepthwiseConvolutionWithCuDNN() const override { return hasCuDNN(); }
   bool supportsBFloat16ConvolutionWithCuDNNv8() const override { return hasCuDNN(); }

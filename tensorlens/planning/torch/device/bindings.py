@@ -1,7 +1,6 @@
-"""Stand-ins for what a build of torch with CUDA has: functions of ``torch._C``, streams, cuDNN.
+"""Stand-ins for parts of a CUDA build of torch: functions of ``torch._C``, streams, cuDNN.
 
-With these in place ``torch.cuda`` runs as it is written, for a program that asks it and for torch
-itself.
+With them ``torch.cuda`` works unchanged, for the program and for torch itself.
 """
 
 from __future__ import annotations
@@ -23,23 +22,24 @@ if TYPE_CHECKING:
 
 
 class StandIn:
-    """Stands in for a module or an object of a CUDA build; compared and hashed by identity."""
+    """A module or an object of a CUDA build; compared and hashed by identity."""
 
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
 
     def __getattr__(self, name: str) -> Any:
-        # only reached for what was not given
+        # only called for attributes that were not given
         raise AttributeError(f"{name} cannot be had from a card that is not there")
 
 
-CUDA_VERSION = "13.0"
-CUDNN_VERSION = 92000
+_CUDA_VERSION = 13000
+_CUDNN_VERSION = 92000
+"""Both as in ``native/cuda_device/hooks.hpp``."""
 _CUDA_DEVICE_TYPE = 1
 _MEASURES = ("current", "peak", "allocated", "freed")
 _IN_USE = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes")
 _UNKNOWN = ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes")
-_WITHOUT_EFFECT = (
+_NO_EFFECT = (
     *("_cuda_init", "_cuda_synchronize", "_cuda_ipc_collect", "_cuda_set_sync_debug_mode"),
     *("_cuda_set_cudnn_benchmark_limit", "_cuda_record_memory_history"),
     *("_cuda_cudaCachingAllocator_set_allocator_settings", "_cuda_resetAccumulatedMemoryStats"),
@@ -52,19 +52,19 @@ _ZEROS = (
 
 
 class Bindings:
-    """The functions, by the names they have in ``torch._C``, and what they answer with."""
+    """Replacements of functions in ``torch._C``."""
 
     def __init__(self, library: ctypes.PyDLL, card: Card) -> None:
         self.library = library
         self.card = card
         self.tracker: Tracker | None = None
-        """Of the run that is asked for the memory in use."""
+        """Tracker of the current run, which knows the memory in use."""
         self.memory_fraction = 1.0
 
     def install(self) -> None:
-        """Put them all into ``torch._C``."""
+        """Set all functions in ``torch._C``."""
         answers: dict[str, Any] = {
-            **dict.fromkeys(_WITHOUT_EFFECT, lambda *args, **kwargs: None),
+            **dict.fromkeys(_NO_EFFECT, lambda *args, **kwargs: None),
             **dict.fromkeys(("_has_cuda", "_has_cudnn", "_has_magma"), True),
             "_cuda_getDeviceCount": lambda: 1,
             "_cuda_getDevice": lambda: 0,
@@ -73,7 +73,7 @@ class Bindings:
             "_cuda_maybeExchangeDevice": _exchange_device,
             "_cuda_isInBadFork": lambda: False,
             "_cuda_getArchFlags": lambda: "sm_{}{}".format(*self.card.capability),
-            "_cuda_getCompiledVersion": lambda: 13000,
+            "_cuda_getCompiledVersion": lambda: _CUDA_VERSION,
             "_cuda_get_sync_debug_mode": lambda: 0,
             "_cuda_getCurrentBlasHandle": lambda: 0,
             "_cuda_getCurrentStream": self._current_stream,
@@ -99,12 +99,12 @@ class Bindings:
         }
         for name, answer in answers.items():
             setattr(torch._C, name, answer)
-        # taken from torch._C when torch was imported
+        # imported from torch._C by name
         graphs: Any = torch.cuda.graphs
         graphs._cuda_isCurrentStreamCapturing = answers["_cuda_isCurrentStreamCapturing"]
 
     def properties(self, device: int) -> StandIn:
-        """Return what ``torch.cuda.get_device_properties`` does."""
+        """Return the result of ``torch.cuda.get_device_properties``."""
         card = self.card
         return StandIn(
             name=card.name,
@@ -135,12 +135,12 @@ class Bindings:
         self.library.tl_device_set_stream(stream_id)
 
     def memory_info(self, device: int) -> tuple[int, int]:
-        """Return free and total bytes of a device."""
+        """Return the free and total bytes of a device."""
         allocated, _ = self._in_use(device)
         return max(self.card.memory - allocated, 0), self.card.memory
 
     def _in_use(self, device: int) -> tuple[int, int]:
-        """Return the bytes handed out now, and the most since the peak was last reset."""
+        """Return the allocated bytes, and their peak since the last reset."""
         if self.tracker is None:
             return 0, 0
         name = f"cuda:{device}"
@@ -163,7 +163,7 @@ class Bindings:
         )
 
     def _statistics(self, device: int) -> dict[str, Any]:
-        # what the allocator caches is not known before its simulation
+        # cached memory is unknown before the allocator is simulated
         nothing = dict.fromkeys(_MEASURES, 0)
         in_use = dict(zip(_MEASURES, (*self._in_use(device), 0, 0), strict=True))
         pools = dict.fromkeys(("all", "large_pool", "small_pool"), nothing)
@@ -187,7 +187,7 @@ def _no_snapshot(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 def install(library: ctypes.PyDLL, card: Card) -> Bindings:
-    """Let torch find itself a build with CUDA, initialized, on a card."""
+    """Make torch look like a build with CUDA, initialized, on a card."""
     bindings = Bindings(library, card)
     bindings.install()
     _install_toolkit(bindings)
@@ -197,9 +197,9 @@ def install(library: ctypes.PyDLL, card: Card) -> Bindings:
 
 
 def _install_toolkit(bindings: Bindings) -> None:
-    """Let ``torch.cuda`` find itself initialized, with generators, cuDNN, cudart and nvtx."""
+    """Make ``torch.cuda`` look initialized, with generators, cudart and nvtx."""
     cuda: Any = torch.cuda
-    torch.version.cuda = CUDA_VERSION
+    torch.version.cuda = f"{_CUDA_VERSION // 1000}.{_CUDA_VERSION % 1000 // 10}"
     calls = ("ProfilerStart", "ProfilerStop", "DeviceSynchronize", "HostRegister", "HostUnregister")
     cuda._cudart = StandIn(
         cudaError=StandIn(success=0),
@@ -225,30 +225,30 @@ def _install_toolkit(bindings: Bindings) -> None:
 
 
 def _install_cudnn() -> None:
-    version = (CUDNN_VERSION // 10000, CUDNN_VERSION // 100 % 100, CUDNN_VERSION % 100)
+    version = (_CUDNN_VERSION // 10000, _CUDNN_VERSION // 100 % 100, _CUDNN_VERSION % 100)
     cudnn: Any = torch.backends.cudnn
     stand_in = StandIn(
         is_cuda=True,
         RNNMode=StandIn(rnn_relu=0, rnn_tanh=1, lstm=2, gru=3),
-        getVersionInt=lambda: CUDNN_VERSION,
+        getVersionInt=lambda: _CUDNN_VERSION,
         getCompileVersion=lambda: version,
         getRuntimeVersion=lambda: version,
     )
     torch._C._cudnn = stand_in
     module = cudnn.m if hasattr(cudnn, "m") else cudnn
     module._cudnn = stand_in
-    # of this name the package has no attribute, or a setting, in some releases
+    # in some releases the package has no attribute of this name, or a setting
     rnn: Any = importlib.import_module("torch.backends.cudnn.rnn")
     rnn.get_cudnn_mode.__globals__["_cudnn"] = stand_in
     module._init = lambda: True
-    module.version = lambda: CUDNN_VERSION
+    module.version = lambda: _CUDNN_VERSION
 
 
 class StreamBase(torch.Stream):  # type: ignore[misc]
-    """Stands in for ``torch._C._CudaStreamBase``."""
+    """Replacement of ``torch._C._CudaStreamBase``."""
 
     def __new__(cls, device: Any = None, priority: int = 0, **numbers: Any) -> Any:
-        """Make a stream of the current device's pool, or the one that the numbers name."""
+        """Return a stream from the current device's pool, or the one with these numbers."""
         if numbers.get("stream_id") is not None:
             numbers.pop("stream_ptr", None)
             return super().__new__(cls, **numbers)
@@ -257,22 +257,22 @@ class StreamBase(torch.Stream):  # type: ignore[misc]
 
     @property
     def cuda_stream(self) -> int:
-        """The number of the stream, where a card would have a pointer."""
+        """Number of the stream, in place of a pointer."""
         return int(self.stream_id)
 
     @property
     def priority(self) -> int:
-        """-1 for a stream of the pool of high priority, else 0."""
+        """-1 for a stream from the pool of high priority, else 0."""
         return -1 if self.stream_id & 0b10101 == 0b00101 else 0
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """Return the least and the greatest priority, as CUDA gives them."""
+        """Return the lowest and the highest priority of CUDA."""
         return 0, -5
 
 
 class EventBase(torch.Event):  # type: ignore[misc]
-    """Stands in for ``torch._C._CudaEventBase``."""
+    """Replacement of ``torch._C._CudaEventBase``."""
 
     def __new__(
         cls,
@@ -285,28 +285,28 @@ class EventBase(torch.Event):  # type: ignore[misc]
         return super().__new__(cls, device="cuda", enable_timing=True, blocking=blocking)
 
     def record(self, stream: Any = None) -> None:
-        """Note the moment."""
-        self._moment = time.perf_counter()
+        """Record the time."""
+        self._time = time.perf_counter()
         super().record(stream)
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Return the milliseconds until another; never zero, as programs divide by it.
+        """Return the milliseconds until another event; never zero, as programs divide by it.
 
-        Events that were not recorded are refused as on a card (c10/cuda/CUDAEvent.h).
+        Events that were not recorded are refused, as in c10/cuda/CUDAEvent.h.
         """
-        began, ended = (getattr(each, "_moment", None) for each in (self, end_event))
+        began, ended = (getattr(each, "_time", None) for each in (self, end_event))
         if began is None or ended is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         return max(float(ended - began) * 1e3, 1e-3)
 
     @property
     def cuda_event(self) -> int:
-        """The number of the event, where a card would have a pointer."""
+        """Number of the event, in place of a pointer."""
         return id(self)
 
 
 def _install_streams() -> None:
-    """Make ``torch.cuda.Stream`` and ``torch.cuda.Event`` of these."""
+    """Define ``torch.cuda.Stream`` and ``torch.cuda.Event`` on these bases."""
     from torch.cuda import streams
 
     names = ("Stream", "ExternalStream", "Event")
@@ -317,6 +317,6 @@ def _install_streams() -> None:
         if module_name.partition(".")[0] != "torch" or module is streams:
             continue
         for name, value in [*getattr(module, "__dict__", {}).items()]:
-            # by its own type: some module globals warn at every look
+            # type(), as isinstance() makes some module globals warn
             if type(value) is type and value in before:
                 setattr(module, name, getattr(streams, before[value]))

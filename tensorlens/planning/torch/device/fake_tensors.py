@@ -32,7 +32,7 @@ def patch_fake_tensors() -> None:
     torch.nn.Module._apply = _by_swapping(torch.nn.Module._apply)
     # it runs inference on nested tensors, which have no fake form
     torch.backends.mha.set_fastpath_enabled(False)
-    # the module's name is deleted from torch.optim
+    # torch.optim deletes its attribute "optimizer"
     supported: list[Any] = vars(sys.modules["torch.optim.optimizer"])["_foreach_supported_types"]
     if FakeTensor not in supported:
         supported.append(FakeTensor)

@@ -1,4 +1,4 @@
-"""Scratch memory of CPU kernels: each is run once, on zeros, and counted."""
+"""Scratch of CPU kernels: each is run once on zeros, and its requests are counted."""
 
 from __future__ import annotations
 
@@ -15,68 +15,68 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.torch.cpu import allocator
+from tensorlens.planning.torch.memory.kernels import HALVES
 from tensorlens.planning.torch.memory.scratch import Scratch
 
 HOST_KERNEL = "own memory of the kernel"
-MOST_BYTES = 1 << 26
-"""Operands beyond which nothing is run."""
-MOST_PRODUCTS = 1 << 31
-"""Multiplications beyond which nothing is run: a tenth of a second or so."""
+MAX_BYTES = 1 << 26
+"""Most bytes of operands with which a kernel is run."""
+MAX_PRODUCTS = 1 << 31
+"""Most multiplications with which a kernel is run: about a tenth of a second."""
 
 _aten = torch.ops.aten
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default)
-_LOW = (torch.bfloat16, torch.float16)
 _RNN_LAYER = _aten.mkldnn_rnn_layer.default
-_SHRINKING = {
+_BATCHED = {
     _aten.convolution.default: 1,
     _aten.convolution_backward.default: 2,
     _RNN_LAYER: 1,
     _aten.mkldnn_rnn_layer_backward.default: 0,
 }
-"""Operators to how many of their operands have images or time as their first dimension."""
+"""Number of the first operands that have images or time as first dimension, by operator."""
 _HIDDEN_SIZE = 10
-"""Which argument of a recurrent layer says how many numbers its state has."""
+"""Place of the size of the state among the arguments of a recurrent layer."""
 
 
 class CpuScratch:
-    """Gives what some kernels take for themselves, as a ``ScratchRule`` of a tracker.
+    """The ``ScratchRule`` of a tracker for convolutions, recurrent layers and 16-bit products.
 
-    They are convolutions, recurrent layers and products of low precision. oneDNN, which runs them,
-    asks torch's CPU allocator for room by what the processor can do; no rule tells how much, but
-    this processor is the one it is estimated for. Products in float32 take none. Of a convolution
-    or a recurrent layer that is too large to be run, smaller batches or shorter sequences tell it,
-    with which it grows as a line does. Of a product that is too large nothing is known.
+    oneDNN, which runs them, requests memory from torch's CPU allocator by the processor's features.
+    No rule gives the size, but the estimate is for this processor. Products in float32 take none.
+    For a convolution or a recurrent layer that is too large, it is extrapolated from smaller
+    batches or shorter sequences, in which it is linear. For a product that is too large it is
+    unknown, and 0.
     """
 
     def __init__(self, allocator: NativeAllocator) -> None:
         self._allocator = allocator
-        self._known: dict[Any, _Measured] = {}
+        self._measured: dict[Any, _Measured] = {}
 
     @classmethod
     def here(cls) -> CpuScratch | None:
-        """Return one, or None where nothing counts exactly."""
+        """Return an instance; None if torch's allocator is not counted."""
         counted = allocator()
         return None if counted is None else cls(counted)
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
     ) -> Sequence[Scratch]:
-        """Return what an operator that has run took besides ``result``."""
-        if func not in _SHRINKING and not (func in _PRODUCTS and args[0].dtype in _LOW):
+        """Return the scratch of an operator that has run."""
+        if func not in _BATCHED and not (func in _PRODUCTS and args[0].dtype in HALVES):
             return ()
-        own, _ = self._once(func, args, kwargs)
+        own, _ = self._measure_once(func, args, kwargs)
         return (Scratch.exactly(own, HOST_KERNEL),) if own else ()
 
     def rnn_workspaces(self) -> AbstractContextManager[Any]:
-        """Let fake recurrent layers keep as much for backward as real ones do.
+        """Give fake recurrent layers the workspace that real ones keep for backward.
 
-        torch's own fake layers keep nothing: its size is oneDNN's.
+        oneDNN decides its size, so torch's own fake kernel gives an empty one.
         """
         return mock.patch.dict(op_implementations_dict, {_RNN_LAYER: self._rnn_layer})
 
     def _rnn_layer(self, mode: Any, func: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         source, hx, cx = args[0], args[5], args[6]
-        _, workspace = self._once(func, args, kwargs)
+        _, workspace = self._measure_once(func, args, kwargs)
         return (
             source.new_empty((*source.shape[:-1], args[_HIDDEN_SIZE])),
             hx.new_empty(hx.shape),
@@ -84,27 +84,27 @@ class CpuScratch:
             source.new_empty(workspace, dtype=torch.uint8),
         )
 
-    def _once(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> _Measured:
-        """Return what a kernel takes, found out at its first call; zeros if not known."""
+    def _measure_once(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> _Measured:
+        """Return the sizes for a call, measured at the first such call; zeros if unknown."""
         operands = [*map(_operand, args)]
         try:
             key = (func, tuple(operands), tuple(kwargs.items()))
-            if key not in self._known:
-                self._known[key] = self._extrapolated(func, operands, kwargs)
-            return self._known[key]
+            if key not in self._measured:
+                self._measured[key] = self._measure(func, operands, kwargs)
+            return self._measured[key]
         except Exception:
-            # a kernel that does not take zeros, or operands that cannot be told apart
+            # a kernel that fails on zeros, or an operand that cannot be hashed
             return 0, 0
 
-    def _extrapolated(self, func: Any, operands: list[Any], kwargs: Any) -> _Measured:
-        """Return what is taken, by two runs with fewer images or steps if they are too many."""
-        shrinking = _SHRINKING.get(func, 0)
-        count = operands[0].shape[0] if shrinking else 1
+    def _measure(self, func: Any, operands: list[Any], kwargs: Any) -> _Measured:
+        """Run a kernel, or extrapolate from two runs with fewer images or steps."""
+        batched = _BATCHED.get(func, 0)
+        count = operands[0].shape[0] if batched else 1
 
         def reduced(to: int) -> list[Any]:
-            # time comes first, also where batch_first says that the program has it second
-            first = [replace(each, shape=(to, *each.shape[1:])) for each in operands[:shrinking]]
-            return [*first, *operands[shrinking:]]
+            # time comes first, even if batch_first says that the program has it second
+            first = [replace(each, shape=(to, *each.shape[1:])) for each in operands[:batched]]
+            return [*first, *operands[batched:]]
 
         fewer = count
         while fewer and not _is_small(func, reduced(fewer)):
@@ -123,7 +123,7 @@ class CpuScratch:
         return own, last
 
     def _run(self, func: Any, operands: Sequence[Any], kwargs: Any) -> _Measured:
-        """Return what a kernel takes on zeros besides its results, and the bytes of the last."""
+        """Run a kernel on zeros."""
         read = self._allocator.read
         without_autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
         with _disable_current_modes(), torch._C._ExcludeDispatchKeyGuard(without_autocast):
@@ -139,12 +139,12 @@ class CpuScratch:
 
 
 _Measured = tuple[int, int]
-"""Bytes that a kernel takes for itself, and of its last result: an LSTM's workspace."""
+"""Bytes of a kernel's scratch, and of its last result, which is an LSTM's workspace."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A tensor, without its data."""
+    """A tensor without its data."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -155,7 +155,7 @@ class _Operand:
         return prod(self.shape)
 
     def zeros(self) -> Any:
-        # pages that nobody writes to are not there
+        # pages that are never written take no memory
         reach = sum(
             (size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)
         )
@@ -170,16 +170,16 @@ def _operand(value: Any) -> Any:
 
 
 def _is_small(func: Any, operands: Sequence[Any]) -> bool:
-    """Whether it takes little time and memory to run an operator."""
+    """Tell whether it takes little time and memory to run an operator."""
     tensors = [each for each in operands if isinstance(each, _Operand)]
-    if sum(each.numel * each.dtype.itemsize for each in tensors) > MOST_BYTES:
+    if sum(each.numel * each.dtype.itemsize for each in tensors) > MAX_BYTES:
         return False
     if func in _PRODUCTS:
         one, other = tensors[-2:]
         products = one.numel * other.shape[-1]
     elif func in (_aten.convolution.default, _aten.convolution_backward.default):
-        # the one of both sides that has the weights at each of its places
-        *images, weight = tensors[: _SHRINKING[func] + 1]
+        # the weights are applied at each place of the larger side
+        *images, weight = tensors[: _BATCHED[func] + 1]
         places: int = max(each.numel // max(each.shape[1], 1) for each in images)
         products = places * weight.numel
     else:
@@ -187,6 +187,6 @@ def _is_small(func: Any, operands: Sequence[Any]) -> bool:
         rows: int = source.numel // max(source.shape[-1], 1)
         products = rows * sum(each.numel for each in weights)
         if any(isinstance(each, tuple) and each for each in operands):
-            # sizes of batches, of packed sequences
+            # batch sizes of packed sequences
             return False
-    return products <= MOST_PRODUCTS
+    return products <= MAX_PRODUCTS
