@@ -1,15 +1,20 @@
-"""A training step on a card that is not there: fake tensors on a CUDA device made of numbers."""
+"""A training step without data, on a card that is not there.
+
+``device/`` makes torch see the card, before torch is imported and for the whole process.
+``operators/`` has the results of operators on fake tensors, ``values/`` the values that a program
+reads, ``memory/`` the scratch of kernels. The tracker logs every storage while ``run.py`` runs.
+"""
 
 from tensorlens.lazy import attach
 
 attach(
     __name__,
     {
-        "device.stand_in": ("load_library", "measure_with", "prepare"),
         "device.bindings": ("Bindings",),
+        "device.stand_in": ("load_library", "measure_with", "prepare"),
+        "memory.cpu_scratch": (),
         "memory.cublas": ("cublas_workspace",),
         "memory.cudnn": ("rnn_reserve",),
-        "memory.cpu_scratch": (),
         "memory.cuda_scratch": ("CudaScratch",),
         "operators.attention": (),
         "operators.calibration": ("calibrate",),

@@ -47,11 +47,11 @@ def load_library() -> ctypes.PyDLL:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether tensors can be on a CUDA device that is not there."""
+    """Result of :func:`prepare`."""
 
     is_ready: bool
     reason: str = ""
-    """Why not, in one line."""
+    """Why it is not ready, in one line."""
 
 
 _installed: list[Bindings] = []

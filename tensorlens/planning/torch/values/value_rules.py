@@ -47,7 +47,7 @@ def rules() -> dict[Any, Rule]:
         for overload in packet.overloads():
             if "out" not in overload:
                 table[getattr(packet, overload)] = rule
-    table[_aten.max.dim] = table[_aten.min.dim] = _EVENLY
+    table[_aten.max.dim] = table[_aten.min.dim] = _ROUND_ROBIN
     return table
 
 
@@ -137,10 +137,10 @@ def _different(tensor: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return _uniform(args[0] is not args[1], tensor)
 
 
-_EVENLY = Rule(_round_robin, assumed=True)
+_ROUND_ROBIN = Rule(_round_robin, assumed=True)
 _FULL = Rule(_full)
-_EQUAL = Rule(partial(_uniform, True), assumed=True, any_size=True)
-_NONE = Rule(partial(_uniform, False), any_size=True)
+_HOLDS = Rule(partial(_uniform, True), assumed=True, any_size=True)
+_ALL_FALSE = Rule(partial(_uniform, False), any_size=True)
 _ZEROS, _ONES = Rule(partial(_filled, 0)), Rule(partial(_filled, 1))
 _RULES: dict[Any, Rule] = {
     **dict.fromkeys((_aten.zeros, _aten.zeros_like, _aten.new_zeros, _aten.zero_), _ZEROS),
@@ -155,11 +155,11 @@ _RULES: dict[Any, Rule] = {
     _aten.random_: Rule(_random),
     _aten.rand: Rule(_rand),
     _aten.topk: Rule(_topk, assumed=True),
-    **dict.fromkeys((_aten.argmax, _aten.argmin), _EVENLY),
+    **dict.fromkeys((_aten.argmax, _aten.argmin), _ROUND_ROBIN),
     **dict.fromkeys((_aten.sort, _aten.argsort), Rule(_identity_order, assumed=True)),
     _aten.multinomial: Rule(_multinomial, assumed=True),
-    **dict.fromkeys((_aten.eq, _aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.isclose), _EQUAL),
+    **dict.fromkeys((_aten.eq, _aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.isclose), _HOLDS),
     _aten.ne: Rule(_different, assumed=True, any_size=True),
     _aten.isfinite: Rule(partial(_uniform, True), any_size=True),
-    **dict.fromkeys((_aten.isnan, _aten.isinf), _NONE),
+    **dict.fromkeys((_aten.isnan, _aten.isinf), _ALL_FALSE),
 }
