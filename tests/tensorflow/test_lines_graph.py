@@ -200,6 +200,24 @@ def test_a_call_with_too_many_allocations_says_so_and_the_next_is_whole():
     assert "two million" not in (table.function.note or "")
 
 
+def test_figures_stay_when_functions_are_read_again(monkeypatch):
+    monkeypatch.setattr(graph_lines, "_MAX_FUNCTIONS", 1)
+    profiler = LineProfiler()
+
+    @profiler
+    def work(x):
+        return tf.reverse(x, [0])
+
+    one, other, x = tf.function(work), tf.function(work), tf.zeros(1000)
+    for _ in range(3):
+        one(x), other(x)
+    table = graph_table(profiler)
+    line, memory = table.line("tf.reverse(x"), table.memory("tf.reverse(x")
+    assert (table.function.calls, line.hits) == (6, 6)
+    # each of the two graphs keeps the axis from its first call on
+    assert memory.net == 6 * 4000 + 2 * 4
+
+
 def test_a_failure_to_add_up_is_told_and_reaches_nobody(monkeypatch):
     profiler = LineProfiler()
 
