@@ -75,8 +75,6 @@ class Trace:
     emptied: list[tuple[int, str]] = field(default_factory=list)
     """Calls of ``empty_cache()``: the number of rows before it, and the device."""
     cautions: list[Caution] = field(default_factory=list)
-    approximate: str | None = None
-    """Why the device could not be put on stage, and host memory stands for it; else None."""
     unsimulated: str | None = None
     """The part of the program that cannot be simulated, so that figures have no bounds; or None."""
     framework: Framework = "torch"

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tensorlens  # noqa: E402
+from tensorlens.errors import UsageError  # noqa: E402
 from tensorlens.frameworks.torch import installed_release  # noqa: E402
 from tensorlens.planning.torch import stand_in  # noqa: E402
 from tests.smoke import programs  # noqa: E402
@@ -25,7 +26,7 @@ SMALL, LARGE = 8_519_680, 32 << 20
 
 on_cards = pytest.mark.skipif(
     installed_release() < stand_in.SINCE,
-    reason="before torch 2.7 an estimate for a card is approximate",
+    reason="a card can be stood in for from torch 2.7 on",
 )
 
 
@@ -36,13 +37,12 @@ def test_estimate_in_a_fresh_process_on_the_cpu():
 
 
 def test_estimate_in_a_fresh_process_for_a_card():
-    estimate = tensorlens.estimate(programs.make_forward, card="a100")
     if installed_release() < stand_in.SINCE:
-        assert "from torch 2.7 on" in estimate.approximate
-        assert estimate.peak_allocated == FORWARD
-    else:
-        assert estimate.approximate is None
-        assert estimate.peak_allocated == FORWARD + SMALL
+        with pytest.raises(UsageError, match=r"from torch 2\.7 on"):
+            tensorlens.estimate(programs.make_forward, card="a100")
+        return
+    estimate = tensorlens.estimate(programs.make_forward, card="a100")
+    assert estimate.peak_allocated == FORWARD + SMALL
     assert estimate.fits("24 GiB")
 
 
@@ -69,7 +69,6 @@ def test_estimate_where_a_default_device_was_taken_back(warm_interpreters):
 @on_cards
 def test_estimate_of_training_on_a_card(warm_interpreters):
     estimate = tensorlens.estimate(programs.make_step, card="a100")
-    assert estimate.approximate is None
     # cuBLAS has a workspace for the thread of autograd too
     assert estimate.peak_allocated == STEP + NUMBERS * PIECE + 2 * SMALL
 
@@ -83,7 +82,6 @@ def test_estimate_of_a_card_with_a_large_workspace(warm_interpreters):
 @on_cards
 def test_estimate_of_a_recurrent_network(warm_interpreters):
     estimate = tensorlens.estimate(programs.make_lstm, card="a100")
-    assert estimate.approximate is None
     # four gates of 16 from 8 and from 16, two biases each, in one block; and 640 bytes of data
     packed = (4 * 16 * (8 + 16) + 2 * 4 * 16) * 4
     assert estimate.steps[0].allocated == packed + 2 * PIECE

@@ -187,12 +187,14 @@ def test_other_kernels_take_about_the_same(kernel, card):
 
 STAGE = """
 import json, math, sys
+from tensorlens.native import NativeUnavailable
 from tensorlens.planning import find_card
 from tensorlens.planning.torch import prepare
 card = find_card(sys.argv[1])
-readiness = prepare(card)
-if not readiness.is_ready:
-    print(json.dumps({"skip": readiness.reason}))
+try:
+    prepare(card)
+except NativeUnavailable as error:
+    print(json.dumps({"skip": str(error)}))
     sys.exit()
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode

@@ -17,12 +17,14 @@ MIB = 1 << 20
 
 _HEAD = """
 import json, sys
+from tensorlens.native import NativeUnavailable
 from tensorlens.planning.torch import prepare
 from tensorlens import Card
 card = Card("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 << 30)
-ready = prepare(card=card)
-if not ready.is_ready:
-    print(json.dumps({"skip": ready.reason}))
+try:
+    prepare(card=card)
+except NativeUnavailable as error:
+    print(json.dumps({"skip": str(error)}))
     sys.exit()
 import torch
 import torch.nn.functional as F

@@ -37,10 +37,6 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
         program = f"{program} without XLA"
     _name_inputs(trace)
     rules, unsimulated = parse_settings(settings)
-    if trace.approximate is not None:
-        # host memory stands for the device's
-        name = device if ":" in device else f"{device}:0"
-        trace.log.devices = [name if each == "cpu" else each for each in trace.log.devices]
     device = _found(trace, device)
     variants = [Simulation(trace, rules, size).run() for size in _sizes(trace)]
     likely = variants[len(variants) // 2]
@@ -68,7 +64,6 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
             *trace.cautions,
             *_growth(log, device),
         ),
-        approximate=trace.approximate,
         unsimulated=trace.unsimulated,
         versions=trace.versions,
         program=program,

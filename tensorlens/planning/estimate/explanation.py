@@ -36,7 +36,6 @@ def explanation(estimate: Estimate) -> Sequence[Block]:
     texts = [
         largest_batch(estimate),
         f"{title(estimate)}. It {verdict(estimate)}.",
-        f"It is approximate: {estimate.approximate}." if estimate.approximate else "",
         f"The most is allocated {peak_place(estimate)}: {exact_size(estimate.peak_allocated)}."
         " At that instant there are:",
         *_kinds(estimate, parts, most),

@@ -120,8 +120,6 @@ def _answer(estimate: Estimate) -> Iterator[Block]:
     fit = fit_of(estimate)
     yield Heading(title(estimate))
     yield Note(verdict(estimate), "" if fit is None else _TONES[fit.verdict])
-    if estimate.approximate:
-        yield Note(estimate.approximate, "warning", "approximate")
     yield named((*culprits(estimate), *conditions(estimate)))
 
 
@@ -340,7 +338,6 @@ def summary(estimate: Estimate) -> dict[str, Any]:
         "card": None if card is None else asdict(card),
         "settings": estimate.settings,
         "versions": None if estimate.versions is None else dict(estimate.versions),
-        "approximate": estimate.approximate,
         "unsimulated": estimate.unsimulated,
         "batch": estimate.batch,
         "largest": None if estimate.largest is None else asdict(estimate.largest),

@@ -192,8 +192,6 @@ class Estimate(Document):
     """``PYTORCH_CUDA_ALLOC_CONF`` that was simulated."""
     warnings: Sequence[Caution] = ()
     """Lines that were not run as a real device would run them."""
-    approximate: str | None = None
-    """Why figures are those of host memory in place of the device's; else None."""
     unsimulated: str | None = None
     """Part of the program that no simulator knows: the figures have no bounds; else None."""
     versions: Mapping[str, str] | None = None

@@ -50,9 +50,8 @@ def largest_batch(estimate: Estimate) -> str:
 
 def title(estimate: Estimate) -> str:
     """Return what was estimated for which device."""
-    what = "Approximate estimate" if estimate.approximate else "Estimate"
     program = f": {printable(estimate.program)}" if estimate.program else ""
-    return f"{what} for {printable(estimate.device)}{program}"
+    return f"Estimate for {printable(estimate.device)}{program}"
 
 
 def conditions(estimate: Estimate) -> tuple[tuple[str, str], ...]:

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch.optimizer_steps import when_stepped
@@ -23,7 +21,7 @@ from tensorlens.planning.tensorflow.keras_training import (
     step_of,
     training_patches,
 )
-from tensorlens.planning.torch.device.stand_in import Readiness, measure_with
+from tensorlens.planning.torch.device.stand_in import measure_with
 from tensorlens.planning.torch.distributed import distributed
 from tensorlens.planning.torch.fake_copies import copy_patches
 from tensorlens.planning.torch.memory.cpu_scratch import CpuScratch
@@ -49,21 +47,14 @@ from tensorlens.planning.trials.step_runner import StepRunner, beginning
 from tensorlens.records.logs.sources import sources_of
 
 
-def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
+def run(job: Job, tell: Callable[[int], None]) -> Trace:
     """Run a job and return what it asked of allocators; ``tell`` hears the number of steps done.
 
-    A program that never uses the device is run again with the device as torch's default one. Where
-    the device cannot be put on stage, host memory stands for it.
+    A program that never uses the device is run again with the device as torch's default one.
     """
     device = job.device or "cuda"
-    if device == "cpu":
-        return _run(job, tell)
-    if not readiness.is_ready:
-        trace = _run(job, tell, _on_host)
-        trace.approximate = readiness.reason
-        return trace
     trace = _run(job, tell)
-    if not any(name.startswith(device) for name in trace.log.devices):
+    if device != "cpu" and not any(name.startswith(device) for name in trace.log.devices):
         try:
             trace = _run(job, tell, partial(_default_device, device), needed=device)
         except (RuntimeError, TypeError) as error:
@@ -207,41 +198,6 @@ def _off(device: str) -> UsageError:
         f' arguments that it has on a GPU (no .to("cpu"), no cpu=True), or estimate it for the'
         f' CPU (device="cpu", or --device cpu before the program)'
     )
-
-
-_HOST = torch.device("cpu")
-_QUIET = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats", "manual_seed_all")
-"""Functions of ``torch.cuda`` that have nothing to do."""
-
-
-class _HostMode(TorchFunctionMode):  # type: ignore[misc]
-    """Lets a program put everything on the CPU that it means to put on ``cuda``."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch with the CPU for any CUDA device."""
-        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
-            return args[0]
-        given = {name: _placed(value) for name, value in (kwargs or {}).items()}
-        return func(*map(_placed, args), **given)
-
-
-@contextlib.contextmanager
-def _on_host() -> Iterator[None]:
-    """Run a program with the CPU for any CUDA device."""
-    answers: dict[str, Any] = {
-        **dict.fromkeys(_QUIET, lambda *args, **kwargs: None),
-        **{"is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0},
-    }
-    with mock.patch.multiple(torch.cuda, **answers), _HostMode():
-        yield
-
-
-def _placed(value: Any) -> Any:
-    if isinstance(value, torch.device) and value.type == "cuda":
-        return _HOST
-    if isinstance(value, str) and value.partition(":")[0] == "cuda":
-        return _HOST
-    return value
 
 
 @contextlib.contextmanager

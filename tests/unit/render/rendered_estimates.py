@@ -161,27 +161,6 @@ def warned() -> Estimate:
     )
 
 
-def approximate() -> Estimate:
-    """Host memory in place of a card's."""
-    log = EventLog()
-    at = Step(log)
-    log.append(ALLOC, "cpu", 1, 3 * MIB, 0, at.forward, Context(op="aten::addmm", grad=True))
-    log.marks.append(Mark("step 1", 0, 0))
-    return Estimate(
-        device="cpu",
-        card=None,
-        allocated=Range.exactly(3 * MIB),
-        reserved=Range.exactly(3 * MIB),
-        least_capacity=Range.exactly(3 * MIB),
-        steps=(EstimatedStep("step 1", 3 * MIB, 3 * MIB, 3 * MIB, 3 * MIB),),
-        terms=(),
-        recording=Recording(log),
-        peak_row=0,
-        approximate="no compiler was found",
-        program="train.py",
-    )
-
-
 def nothing() -> Estimate:
     none = Range.exactly(0)
     return Estimate(GPU, H100, none, none, none, (), (), empty(), -1)
@@ -198,7 +177,6 @@ def hostile() -> Estimate:
         ),
         recording=Recording(training_log(HOSTILE, HOSTILE), Origin(process=HOSTILE)),
         warnings=(Caution(HOSTILE, SourceLine(HOSTILE, 1, HOSTILE)),),
-        approximate=HOSTILE,
         settings=HOSTILE,
         program=HOSTILE,
         versions={HOSTILE: HOSTILE},
@@ -212,7 +190,6 @@ KINDS = {
     "too large": too_large,
     "unasked": unasked,
     "warned": warned,
-    "approximate": approximate,
     "hostile": hostile,
 }
 """Those with something in them."""

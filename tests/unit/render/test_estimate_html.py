@@ -44,7 +44,6 @@ def test_bars_of_what_is_required_and_what_there_is() -> None:
     assert bars.index("33.50 MiB") < bars.index("446.00 MiB") < bars.index("1.00 GiB")
     # 446 where there are 400
     assert "89.7%" in fragment(estimates.too_large())
-    assert "Required and available" not in fragment(estimates.ALL["approximate"]())
 
 
 def test_a_notebook_shows_the_fragment() -> None:

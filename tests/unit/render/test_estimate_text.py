@@ -204,21 +204,12 @@ def test_no_line_is_wider_than_the_page(of, kind: str, columns: int, encoding: s
             " short",
         ),
         ("unasked", "fits into the card's 79.19 GiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB)"),
-        ("approximate", "needs 3.00 MiB"),
     ],
 )
 def test_the_answer_comes_first(kind: str, words: str) -> None:
     _, _, after = flat(text_of(kind).split("\n\n")[0]).partition(" ")
     assert words in after
     assert words in flat(explained(kind).split("\n\n")[0])
-
-
-def test_host_memory_has_one_figure_and_says_why_it_is_approximate() -> None:
-    text = text_of("approximate")
-    assert text.startswith("Approximate estimate for cpu: train.py\n  needs 3.00 MiB\n")
-    assert "  approximate: no compiler was found\n" in text
-    assert "  peak allocated  3.00 MiB  3,145,728\n" in text
-    assert "reserved" not in text.split("\n\n")[1]
 
 
 def test_warnings_have_their_lines() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorlens.frameworks.torch.native import DEVICE, torch_folder
@@ -45,28 +44,19 @@ def load_library() -> ctypes.PyDLL:
     return library
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Result of :func:`prepare`."""
-
-    is_ready: bool
-    reason: str = ""
-    """Why it is not ready, in one line."""
-
-
 _installed: list[Bindings] = []
 
 
-def prepare(card: Card = H100) -> Readiness:
+def prepare(card: Card = H100) -> None:
     """Make a card appear to torch in the whole process, and import torch.
 
-    Call it in a process of its own, before anything imports torch. If the result is not ready,
-    fake tensors can only be on the CPU, and ``torch.cuda`` is in no defined state.
+    Call it in a process of its own, before anything imports torch.
+
+    Raises:
+        NativeUnavailable: fake tensors can only be on the CPU, and ``torch.cuda`` is in no defined
+            state.
     """
-    try:
-        library = load_library()
-    except NativeUnavailable as error:
-        return Readiness(False, str(error))
+    library = load_library()
     try:
         # torch and what its compiler needs are imported here
         with paused_collector():
@@ -75,10 +65,11 @@ def prepare(card: Card = H100) -> Readiness:
     except Exception as error:
         # other releases of torch may have other names for what is replaced
         problem = reason(error)[:200]
-        return Readiness(False, f"a step on fake CUDA tensors does not run here: {problem}")
+        raise NativeUnavailable(
+            f"a step on fake CUDA tensors does not run here: {problem}"
+        ) from error
     if place != "cuda:0":
-        return Readiness(False, f"the gradient of a fake CUDA tensor is on {place}")
-    return Readiness(True)
+        raise NativeUnavailable(f"the gradient of a fake CUDA tensor is on {place}")
 
 
 def measure_with(tracker: Tracker) -> None:
