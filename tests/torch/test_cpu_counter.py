@@ -582,7 +582,10 @@ weight.hook = weight.register_hook(lambda gradient: gradient)
 @pytest.mark.parametrize(("chosen", "kind"), [("heap", HeapCounter), ("resident", ResidentCounter)])
 def test_a_forced_source(monkeypatch, chosen, kind):
     monkeypatch.setenv("TENSORLENS_COUNTER", chosen)
-    assert isinstance(Adapter().cpu_counter(), kind)
+    counter = Adapter().cpu_counter()
+    assert isinstance(counter, kind)
+    # another one would have lines forget what they counted so far
+    assert Adapter().cpu_counter() is counter
     assert Adapter().notes() == []
 
 

@@ -66,7 +66,8 @@ class HostCounterChoice(Generic[_A]):
         # a signal handler may ask while its own thread is building
         self._lock = reentrant_lock()
         self._native: NativeCounter[_A] | None = None
-        self._fallback: Counter | None = None
+        self._fallbacks: dict[str | None, Counter] = {}
+        """By what ``TENSORLENS_COUNTER`` asked for."""
         self._reason: str | None = None
 
     def counter(self) -> Counter:
@@ -78,17 +79,16 @@ class HostCounterChoice(Generic[_A]):
             UsageError: it asks for one that does not exist or cannot be had here.
         """
         chosen = forced_source()
-        if chosen in ("heap", "resident"):
-            return process_counter()
         with self._lock:
-            counter = self._native or self._try_native()
-            if counter is not None:
-                return counter
-            if chosen == "native":
-                raise UsageError(f"TENSORLENS_COUNTER=native: {self._reason}")
-            if self._fallback is None:
-                self._fallback = process_counter()
-            return self._fallback
+            if chosen not in ("heap", "resident"):
+                counter = self._native or self._try_native()
+                if counter is not None:
+                    return counter
+                if chosen == "native":
+                    raise UsageError(f"TENSORLENS_COUNTER=native: {self._reason}")
+            if chosen not in self._fallbacks:
+                self._fallbacks[chosen] = process_counter()
+            return self._fallbacks[chosen]
 
     def allocator(self) -> _A | None:
         """Return the allocator that is counted natively; None where a fallback counts.
@@ -124,9 +124,10 @@ class HostCounterChoice(Generic[_A]):
 
     def fallback_reason(self) -> str | None:
         """Return the one line that says why a fallback counts host memory, or None."""
-        if self._native is not None or self._fallback is None or forced_source() is not None:
+        fallback = self._fallbacks.get(None)
+        if self._native is not None or fallback is None or forced_source() is not None:
             return None
-        return f"{self._reason}; CPU figures are from: {self._fallback.source}"
+        return f"{self._reason}; CPU figures are from: {fallback.source}"
 
     def notes(self) -> list[str]:
         """Return that line for a report, where there is one."""
