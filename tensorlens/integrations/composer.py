@@ -12,6 +12,7 @@ from typing import Any
 
 from composer import Callback, Trainer
 
+from tensorlens.guards import guarded
 from tensorlens.integrations.hooks import watch_exceptions
 from tensorlens.integrations.step_monitor import StepMonitor
 
@@ -62,8 +63,9 @@ class MemoryCallback(Callback):  # type: ignore[misc]
         self.monitor.phase_ends("optimizer")
         self.monitor.step_ends()
         figures = self.monitor.metrics()
-        if figures:
-            logger.log_metrics(figures)
+        with guarded("loggers get no figures of memory"):
+            if figures:
+                logger.log_metrics(figures)
 
     def fit_end(self, state: Any, logger: Any) -> None:
         """The training has ended."""

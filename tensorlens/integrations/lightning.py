@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tensorlens.guards import guarded
 from tensorlens.integrations.step_monitor import StepMonitor
 
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
@@ -69,13 +70,15 @@ class MemoryCallback(Callback):  # type: ignore[misc]
         """A batch ends."""
         self.monitor.phase_ends("optimizer")
         self.monitor.step_ends()
-        # the step that the trainer logs the loss of this batch by: several optimizers are one
-        step = trainer.fit_loop.epoch_loop._batches_that_stepped
-        every, has_stepped = trainer.log_every_n_steps, trainer.global_step > self._optimizer_steps
-        if has_stepped and every and (step + 1) % every == 0:
-            figures = self.monitor.metrics()
-            for logger in trainer.loggers if figures else ():
-                logger.log_metrics(figures, step=step)
+        with guarded("loggers get no figures of memory"):
+            # the step that the trainer logs the loss of this batch by: several optimizers are one
+            step = trainer.fit_loop.epoch_loop._batches_that_stepped
+            has_stepped = trainer.global_step > self._optimizer_steps
+            every = trainer.log_every_n_steps
+            if has_stepped and every and (step + 1) % every == 0:
+                figures = self.monitor.metrics()
+                for logger in trainer.loggers if figures else ():
+                    logger.log_metrics(figures, step=step)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """An exception ends the training, or a validation, test or prediction."""

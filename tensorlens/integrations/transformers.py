@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
+from tensorlens.guards import guarded
 from tensorlens.integrations.hooks import watch_exceptions
 from tensorlens.integrations.step_monitor import StepMonitor
 
@@ -62,13 +63,14 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any
     ) -> None:
         """The trainer logs: the figures go with it."""
-        if logs is None or any(map(_is_of_an_evaluation, logs)):
-            # the figures are of training steps
-            return
-        figures = self.monitor.metrics()
-        logs.update(figures)
-        if state.log_history:
-            state.log_history[-1].update(figures)
+        with guarded("loggers get no figures of memory"):
+            if logs is None or any(map(_is_of_an_evaluation, logs)):
+                # the figures are of training steps
+                return
+            figures = self.monitor.metrics()
+            logs.update(figures)
+            if state.log_history:
+                state.log_history[-1].update(figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The training has ended."""

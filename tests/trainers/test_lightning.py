@@ -122,3 +122,11 @@ def test_memory_that_runs_out_is_explained(phase, tmp_path):
     (report,) = callback.monitor.files
     assert report.parent == tmp_path
     assert "Tried to allocate 1.00 PiB" in report.read_text("utf-8")
+
+
+def test_a_trainer_that_is_not_as_known_ends_no_training(capfd):
+    MemoryCallback().on_train_batch_end(object(), None, None, None, 0)
+    assert capfd.readouterr().err == (
+        "tensorlens: loggers get no figures of memory:"
+        " AttributeError: 'object' object has no attribute 'fit_loop'\n"
+    )

@@ -268,6 +268,14 @@ def test_a_log_of_an_evaluation_is_left_alone(monkeypatch, logs, is_of_training)
     ]
 
 
+def test_a_state_that_is_not_as_known_ends_no_training(capfd):
+    MemoryCallback().on_log(None, object(), None, {"loss": 1.0})
+    assert capfd.readouterr().err == (
+        "tensorlens: loggers get no figures of memory:"
+        " AttributeError: 'object' object has no attribute 'log_history'\n"
+    )
+
+
 class Own(transformers.Trainer):
     """Neither compared nor hashed, with an evaluation of its own."""
 
