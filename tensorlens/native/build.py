@@ -9,14 +9,12 @@ finished one appears in a single rename, however many processes build at once.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import os
 import platform
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -42,8 +40,6 @@ PREBUILT = SOURCES / "prebuilt"
 """The binaries of a wheel for this machine; there is no such folder in a pure one."""
 
 _COMPILERS = ("c++", "g++", "clang++")
-_hung: set[str] = set()
-"""Compilers that were not done in time: the next part does not wait for them again."""
 _shipped: set[str] = set()
 """Names of the parts that were loaded as the package brought them."""
 _REMEDY = "install g++ or set CXX to a working C++ compiler"
@@ -287,45 +283,24 @@ def command(
 def _compile(part: NativePart, output: Path) -> None:
     arguments = command(part, output, _compiler(part), part.arguments())
     shown = shlex.quote(arguments[0])
-    hangs = f"{part.label} was not built: {shown} was not done after {TIMEOUT:g} s: {_REMEDY}"
-    if arguments[0] in _hung:
-        raise NativeUnavailable(hangs)
     try:
-        process = subprocess.Popen(
+        process = subprocess.run(
             arguments,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            capture_output=True,
+            timeout=TIMEOUT,
             env={**os.environ, "LC_ALL": "C"},
-            # a group of its own: a compiler driver's children have to go with it
-            start_new_session=True,
         )
     except OSError as error:
-        raise NativeUnavailable(
-            f"{part.label} was not built: cannot run {shown}: {error.strerror}: {_REMEDY}"
-        ) from None
-    try:
-        _, messages = process.communicate(timeout=TIMEOUT)
+        problem = f"cannot run {shown}: {error.strerror}"
     except subprocess.TimeoutExpired:
-        _hung.add(arguments[0])
-        raise NativeUnavailable(hangs) from None
-    finally:
-        _end(process)
-    if process.returncode != 0 or not output.is_file():
-        first = _first_error(messages.decode("utf-8", "replace"))
-        raise NativeUnavailable(
-            f"{part.label} was not built: "
-            f"{shown} failed with exit code {process.returncode}{first}: {_REMEDY}"
-        )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.stderr is not None:
-        process.stderr.close()
+        problem = f"{shown} was not done after {TIMEOUT:g} s"
+    else:
+        if process.returncode == 0 and output.is_file():
+            return
+        first = _first_error(process.stderr.decode("utf-8", "replace"))
+        problem = f"{shown} failed with exit code {process.returncode}{first}"
+    raise NativeUnavailable(f"{part.label} was not built: {problem}: {_REMEDY}")
 
 
 def _first_error(messages: str) -> str:
