@@ -10,7 +10,7 @@ from itertools import chain
 
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable, Signatures, declare
-from tensorlens.records.logs.stacks import LAYERS, NO_MODELS, WRAPPERS
+from tensorlens.records.logs.stacks import LAYERS, NO_MODELS
 from tensorlens.user_code import foreign_prefixes
 
 _REFUSALS = {
@@ -21,7 +21,7 @@ _REFUSALS = {
 _pointer, _length = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES: Signatures = {
     "tl_birth_line": (_pointer, (ctypes.c_int32, _pointer)),
-    "tl_prepare_births": (ctypes.c_int, (_pointer, _length) * 4),
+    "tl_prepare_births": (ctypes.c_int, (_pointer, _length) * 3),
     "tl_switch_births": (None, (ctypes.c_int,)),
 }
 _UTF_32 = f"utf-32-{sys.byteorder[0]}e"
@@ -70,7 +70,7 @@ class AllocSites:
             return
         if not _is_plain_cpython():
             raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
-        texts = map("\0".join, (foreign_prefixes(), LAYERS, NO_MODELS, WRAPPERS))
+        texts = map("\0".join, (foreign_prefixes(), LAYERS, NO_MODELS))
         # one text of 32-bit characters for each list, and its length
         words = ((text.encode(_UTF_32, "surrogatepass"), len(text)) for text in texts)
         refusal = int(self.library.tl_prepare_births(*chain.from_iterable(words)))

@@ -49,7 +49,6 @@ struct Seen {
   bool shim;  // see is_shim; it is foreign too
   bool foreign;
   bool model;
-  bool wrapper;
 };
 
 // What is known of code objects. Threads share a few memos, so that they seldom wait.
@@ -68,8 +67,6 @@ const std::vector<std::u32string>* g_foreign_folders = nullptr;
 // what functions are called that compute a layer, and the packages whose layers are no model's
 const std::vector<std::u32string>* g_layers = nullptr;
 const std::vector<std::u32string>* g_packages = nullptr;
-// what functions of a framework are called whose own C++ code takes memory for a model
-const std::vector<std::u32string>* g_wrappers = nullptr;
 
 // Switched with all memos locked: once it is off, nobody is on the way through a stack.
 std::atomic<bool> g_watching{false};
@@ -154,13 +151,11 @@ Seen* look_up(Memo& memo, uintptr_t code) {
     const bool foreign = shim || is_foreign(filename);
     const std::u32string qualname = foreign ? code_text(code, g_layout->qualname) : U"";
     const bool model = foreign && is_model(filename, qualname);
-    const bool wrapper = foreign && is_one_of(g_wrappers, qualname);
     seen = memo.codes.put(code);
     if (seen != nullptr) {
       seen->shim = shim;
       seen->foreign = foreign;
       seen->model = model;
-      seen->wrapper = wrapper;
     }
   }
   return seen;
@@ -206,7 +201,7 @@ Birth birth_on(Memo& memo, PyThreadState* thread) {
       birth.line = birth_at(seen, code, unit_of(*g_layout, code, frames.instruction()));
       return birth;
     }
-    if ((seen->model || (seen->wrapper && depth == 0)) && birth.model == kNoBirth) {
+    if (seen->model && birth.model == kNoBirth) {
       birth.model = birth_at(seen, code, unit_of(*g_layout, code, frames.instruction()));
     }
     if (depth == 0) {
@@ -310,12 +305,11 @@ const std::vector<std::u32string>* words_of(const char32_t* words, int64_t lengt
 
 // 0: births can be watched. 1: this Python's frames are not known. 2: they are not as expected.
 // 3: the end of code objects cannot be heard of. Takes the folders of code that is not the user's,
-// what functions are called that compute a layer, the packages whose layers are no model's, and
-// functions of wrappers; all are separated by NUL.
+// what functions are called that compute a layer, and the packages whose layers are no model's; all
+// are separated by NUL.
 TL_EXPORT int tl_prepare_births(
     const char32_t* folders, int64_t folders_length, const char32_t* layers, int64_t layers_length,
-    const char32_t* packages, int64_t packages_length,
-    const char32_t* wrappers, int64_t wrappers_length) {
+    const char32_t* packages, int64_t packages_length) {
   if (g_layout != nullptr) {
     return 0;
   }
@@ -332,7 +326,6 @@ TL_EXPORT int tl_prepare_births(
   g_foreign_folders = words_of(folders, folders_length);
   g_layers = words_of(layers, layers_length);
   g_packages = words_of(packages, packages_length);
-  g_wrappers = words_of(wrappers, wrappers_length);
   g_layout = layout;
   return 0;
 }

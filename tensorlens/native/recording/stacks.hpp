@@ -104,7 +104,6 @@ struct TrailFrame {
   int32_t stack;
   int32_t line;
   Birth birth;  // its user's line is kNoBirth as long as all are foreign
-  bool wrapper;
 };
 
 // From one event to the next a thread's outer frames seldom change: what was found for them last
@@ -147,7 +146,6 @@ bool follow(Memo& memo, const FrameKey& key, const TrailFrame* outer, TrailFrame
   }
   frame.key = key;
   frame.line = birth_at(seen, key.code, unit_of(*g_layout, key.code, key.instruction));
-  frame.wrapper = seen->wrapper;
   frame.birth = outer == nullptr ? Birth() : outer->birth;
   if (!seen->foreign) {
     frame.birth = Birth{frame.line, kNoBirth};
@@ -199,7 +197,6 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
   }
   Birth birth = innermost.birth;
   birth.line = birth.line == kNoBirth ? innermost.line : birth.line;
-  birth.model = innermost.wrapper ? innermost.line : birth.model;
   return Captured{innermost.stack, birth};
 }
 

@@ -15,12 +15,6 @@ NO_MODELS = ("torch", "functorch", "keras", "tf_keras", "tensorflow", "tensorlen
 """Installed packages whose layers are no model's own code."""
 _INSTALLED = "/site-packages/"
 
-WRAPPERS = (
-    "DistributedDataParallel._pre_forward",
-    "DistributedDataParallel._ddp_init_helper",
-)
-"""Functions of torch whose reducer, which is no Python, takes memory for buckets of gradients."""
-
 
 @dataclass(frozen=True, slots=True)
 class Frame:
