@@ -1,4 +1,4 @@
-"""One line on what to do about a leak, for the causes that the path and the facts prove."""
+"""Advice on a leak, in one line, for causes that its path and facts prove."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorlens.units import format_bytes
 _VARIABLES = ("local", "global", "closure", "frame")
 _OF_GRAPH = ("graph", "saved")
 _SMALL_VIEW = 0.5
-"""The part of its storage below which a view is small."""
+"""Fraction of its storage below which a view is small."""
 _VARIABLE = re.compile(r"(?:.*\(\): )?(?P<name>[^\W\d][\w.]*)(?: \([^()]*\))?")
 
 
@@ -24,29 +24,29 @@ class Facts:
     """Facts of a leak beside its example and its paths."""
 
     steps: int = 2
-    """How many steps left something behind: what has fewer items is not what grows."""
+    """Number of steps that left something behind: a container with fewer items does not grow."""
     is_in_array: bool = False
-    """A NumPy array holds the memory."""
+    """Whether a NumPy array holds the memory."""
     is_replaced: bool = False
-    """It is one tensor, that a larger one replaces in each step."""
+    """Whether it is one tensor that a larger one replaces in each step."""
     role: str = "other"
     variable: str | None = None
-    """The variable that the line assigns to which made it."""
+    """The variable to which the line that made it assigns."""
     carried: str | None = None
-    """The variable that this line takes from the step before, and replaces."""
+    """The variable that this line reads from the step before, and replaces."""
     words: Words = TORCH
 
 
 def advice(
     paths: Sequence[ReferencePath], example: Example | None, facts: Facts | None = None
 ) -> str | None:
-    """Return what to do so that nothing is left behind; None when that is not sure.
+    """Return what to do so that nothing is left behind; None if that is not sure.
 
     Args:
-        paths: all paths that hold the example. Each has to be cut, so that there is no advice
-            where one of them is of no known cause.
-        example: the latest of the tensors that are kept.
-        facts: what else is known.
+        paths: all paths that hold the example. Each has to be cut, so that there is no advice if
+            the cause of one is not known.
+        example: the latest of the kept tensors.
+        facts: other facts of the leak.
     """
     facts = facts or Facts()
     if not paths or any(not path.references for path in paths):
@@ -59,7 +59,7 @@ def advice(
 
 
 def _is_one_variable(path: ReferencePath) -> bool:
-    """Tell whether a path is a variable alone, which has the latest tensor and no other."""
+    """Return whether a path is one variable, which holds the latest tensor and no other."""
     return len(path.references) == 1 and path.references[0].kind in _VARIABLES
 
 
@@ -70,7 +70,7 @@ class _Path:
     facts: Facts
 
     def place(self, *kinds: str) -> int | None:
-        """Return the place of the first reference of these kinds."""
+        """Return the index of the first reference of these kinds."""
         places = (at for at, each in enumerate(self.references) if each.kind in kinds)
         return next(places, None)
 
@@ -80,10 +80,10 @@ class _Path:
         return None if place is None else self.references[place]
 
     def grows(self, begin: int = 0, end: int | None = None) -> int | None:
-        """Return the place of the container that grows, among some references.
+        """Return the index of the container that grows, among some references.
 
-        Of several that are long enough it is the one whose last item leads on: None where that
-        does not tell.
+        Of several that are long enough, it is the only one whose last item leads on, if there is
+        one.
         """
         places = [
             at
@@ -101,7 +101,7 @@ class _Path:
 
 def _of_path(path: _Path, example: Example | None) -> str | None:
     if path.is_cut:
-        # whoever holds the container, its items are what stays
+        # whoever holds the container, its items stay
         return _container(path)
     text = _by_kind(path) or _optimizer(path) or _default(path)
     if text is not None:
@@ -168,7 +168,7 @@ def _default(path: _Path) -> str | None:
 
 
 def _graph(path: _Path, example: Example) -> str | None:
-    """Return the advice on what has a graph below it, or is in one."""
+    """Return the advice on a tensor that has a graph below it, or is in one."""
     inside = path.place(*_OF_GRAPH)
     if inside is None and example.grad_fn is None:
         return None
@@ -190,10 +190,10 @@ def _graph(path: _Path, example: Example) -> str | None:
         return "set .grad to None after use: gradients made with create_graph=True keep a graph"
     name = name_of(above[-1])
     if len(above) == 1 and above[0].kind in _VARIABLES:
-        # what is carried beside the variable that holds the graph may be a tuple
+        # a variable carried beside the one that holds the graph may be a tuple
         is_whole = above == whole and path.facts.carried in (None, name)
         return _detach(path.facts.carried or name, is_whole=is_whole)
-    # where bytes are below the example, all else hangs below it
+    # if bytes are below the example, all else hangs below it
     if _is_number(example) and (inside is None or example.below):
         return _store(path, example, above[-1])
     if inside is None:
@@ -204,13 +204,13 @@ def _graph(path: _Path, example: Example) -> str | None:
 
 
 def _detach(name: str, *, is_whole: bool) -> str:
-    """Return the advice on a variable with a graph; of a tuple, not whole, each part is meant."""
+    """Return the advice on a variable with a graph; not whole if it may be a tuple."""
     call = f"write {name} = {name}.detach()" if is_whole else f"detach() {name}"
     return f"{call} after each step: {_KEEPS_ALL}"
 
 
 def _number(path: _Path, example: Example) -> str | None:
-    """Return the advice on single numbers that no graph hangs below, or an emptied one."""
+    """Return the advice on single numbers without a graph, or with an emptied one."""
     if not _is_number(example) or path.grows() is None:
         return None
     return _store(path, example, path.references[-1])
@@ -218,7 +218,7 @@ def _number(path: _Path, example: Example) -> str | None:
 
 def _store(path: _Path, example: Example, last: Reference) -> str:
     """Return the advice to keep a number in place of a tensor that ``last`` leads to."""
-    # what a hook keeps is not what the line assigns
+    # a hook does not keep the variable that the line assigns
     made = None if path.place("hook") is not None else path.facts.variable
     name = name_of(last, made or "tensor")
     call = (path.facts.words.number or "{}.item()").format(name)
@@ -266,7 +266,7 @@ def _is_number(example: Example) -> bool:
 
 
 def name_of(reference: Reference, unknown: str = "tensor") -> str:
-    """Return what a reference calls an object: ``loss`` of ``dict['loss']``."""
+    """Return the name of an object in a reference: ``loss`` of ``dict['loss']``."""
     key = re.fullmatch(r".*\['(\w+)'\]", reference.text)
     if key is not None:
         return key[1]

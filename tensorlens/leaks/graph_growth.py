@@ -1,4 +1,4 @@
-"""A graph of autograd's that gets deeper in each step: below which variable, and what to do."""
+"""Growth of one tensor's autograd graph: its variable, and advice."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 @dataclass(frozen=True, slots=True)
 class GraphGrowth:
-    """By how much the graph of one tensor grew; it refers to nothing of the program."""
+    """Growth of the graph of one tensor. It refers to no object of the program."""
 
     name: str
     nodes_per_step: float
     path: str
-    """The shortest that holds the tensor."""
+    """The shortest path that holds the tensor."""
     advice: str
 
     @property
     def rate(self) -> str:
-        """How much it grew: ``grows by 9 nodes a step``."""
+        """Its rate: ``grows by 9 nodes a step``."""
         return f"grows by {counted(round(self.nodes_per_step), 'node')} a step"
 
     @property
     def growth(self) -> Growth:
-        """The graph by itself, where its bytes are not known."""
+        """The growth without bytes, which are not known."""
         text = f"the autograd graph of {self.name} {self.rate}; {self.advice}"
         return Growth(GrowthKind.GRAPH, text, 0.0, self.path)
 
 
 def graph_growth(steps: FollowedLoop, made: int) -> GraphGrowth | None:
-    """Return what is known of the tensor whose graph grew most in the steps made, if one did."""
+    """Return the growth of the graph that grew most in ``made`` steps, if one did."""
     grown = steps.growing_graph(made)
     if grown is None:
         return None
@@ -50,20 +50,20 @@ def graph_growth(steps: FollowedLoop, made: int) -> GraphGrowth | None:
 
 
 def _advice(source: str, name: str, *, is_number: bool) -> str:
-    """Return what to do: ``use total += loss.item(), or .detach()``."""
-    added = _added(source)
+    """Return the advice: ``use total += loss.item(), or .detach()``."""
+    sum_text = _detached_sum(source)
     first, second = (".item()", ", or .detach()") if is_number else (".detach()", "")
-    if added is None:
+    if sum_text is None:
         return f"add x{first}{second} to {name}, not x"
-    return f"use {added}{first}{second}"
+    return f"use {sum_text}{first}{second}"
 
 
-def _added(source: str) -> str | None:
-    """Return a line that adds to a variable, its value in brackets where it needs them."""
+def _detached_sum(source: str) -> str | None:
+    """Return a line that adds to a variable, up to the added value, in brackets if needed."""
     try:
         (statement,) = ast.parse(source).body
     except (SyntaxError, ValueError):
-        # a part of a statement
+        # part of a statement
         return None
     if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
         return f"{ast.unparse(statement.target)} += {_operand(statement.value)}"

@@ -1,4 +1,4 @@
-"""Leaks of a report: one for each group that stays behind, one for all that a runtime holds."""
+"""Leaks of a report: one for each group that stays behind, one for all groups of a runtime."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tensorlens.leaks.report import BelowLine, Certainty, Leak, LeakKind, source
 from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
 
-_MANY = 24
-"""Steps after which a container that none of them emptied is taken to be never emptied."""
+_ENOUGH_STEPS = 24
+"""Steps after which a container that none of them emptied counts as never emptied."""
 _CONTAINERS = ("item", "key", "queue", "cache")
 _COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"
 _OF_A_MODEL = ("parameter", "optimizer")
@@ -29,9 +29,9 @@ def _certainty(found: RetainedGroup) -> tuple[Certainty, str]:
     if found.is_unseen or not found.paths:
         reason += "; what holds it cannot be seen from Python"
         reason += f" ({found.words.unseen})" if found.words.unseen else ""
-    if certainty == CERTAIN and made < _MANY and _may_be_emptied(found.paths):
+    if certainty == CERTAIN and made < _ENOUGH_STEPS and _may_be_emptied(found.paths):
         text = f"; a cache cleared less often than every {made} steps would look the same"
-        return LIKELY, f"{reason}{text}: run {_MANY} or more steps to be sure"
+        return LIKELY, f"{reason}{text}: run {_ENOUGH_STEPS} or more steps to be sure"
     return certainty, reason
 
 
@@ -40,7 +40,7 @@ def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
 
 
 def leak_of(found: RetainedGroup) -> Leak:
-    """Return a group that stays behind as the report has it."""
+    """Return the record of a group that stays behind."""
     watched, line = found.watched, found.line
     source = source_of(line)
     facts = Facts(
@@ -96,14 +96,14 @@ def _variable(source: str) -> str | None:
 
 
 def _carried(source: str) -> str | None:
-    """Return what a line takes and replaces: ``h`` of ``out, h = rnn(x, h)``, or ``self.h``."""
+    """Return the variable that a line uses and replaces: ``h`` of ``out, h = rnn(x, h)``."""
     targets, taken = (re.findall(r"[A-Za-z_][\w.]*", side) for side in _assignment(source))
     both = {each for each in targets if any(f"{name}.".startswith(f"{each}.") for name in taken)}
     return both.pop() if len(both) == 1 else None
 
 
 def _assignment(source: str) -> tuple[str, str]:
-    """Return what is left and right of a line's ``=``; both are empty where it has none."""
+    """Return the left and the right side of a line's ``=``; empty if it has none."""
     targets, equals, value = source.partition("=")
     return (targets.strip(), value) if equals and not value.startswith("=") else ("", "")
 
@@ -111,7 +111,7 @@ def _assignment(source: str) -> tuple[str, str]:
 def with_models_as_one(
     leaks: Sequence[tuple[RetainedGroup, Leak]],
 ) -> list[tuple[RetainedGroup, Leak]]:
-    """Return leaks with what a runtime holds told as one: models that are made in each step."""
+    """Return leaks with those that a runtime holds merged: models that are made in each step."""
     merged = [pair for pair in leaks if not _is_of_runtime(pair[0])]
     devices: dict[str, list[tuple[RetainedGroup, Leak]]] = {}
     for found, leak in leaks:
@@ -139,12 +139,12 @@ def with_models_as_one(
 
 
 def _is_of_runtime(found: RetainedGroup) -> bool:
-    """Tell whether a framework's runtime holds something, which Python sees nothing of."""
+    """Return whether a framework's runtime holds a group, outside of Python."""
     return found.words.unseen is not None and not found.is_held and found.cycle is None
 
 
 def _rows(leaks: Sequence[Leak]) -> tuple[BelowLine, ...]:
-    """Return what leaks that are told as one consist of beside the first, by line and role."""
+    """Return the parts of merged leaks beside the first, by line and role."""
     own = [
         BelowLine(
             leak.born,

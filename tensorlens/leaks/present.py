@@ -1,4 +1,4 @@
-"""Presents a leak report: the verdict, each leak with what holds it, what else grew."""
+"""Presenter of a leak report: the verdict, each leak with its holders, other growth."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tensorlens.render.view import View
 
 _ARROW = "-> "
 _NOT_SEEN = "nothing that can be seen from Python"
-_MOST_BELOW = 8
-"""Lines of what hangs below that are shown, those with the most bytes."""
+_MAX_BELOW = 8
+"""Lines below a leak that are shown, those with the most bytes."""
 _UNKNOWN = "unknown: in use at the end, made once, or no tensor that is known to stay"
 _FURTHER = "... "
 """Beginning of a path whose root is not known."""
@@ -48,15 +48,15 @@ _COLUMNS = (
     *("kind", "certainty", "device", "role", *_FRACTIONS, "born", "source", "path", "other_paths"),
     *("reason", "advice", "example", *_EXAMPLE, "below_tensors"),
 )
-"""Of ``example`` on they are the example's, whose ``below`` is bytes and whose ``age`` is steps;
-several paths are joined by `` | ``."""
-_WHOLE = ("nbytes", "storage_nbytes", "age", "below", "below_tensors")
+"""Columns from ``example`` on are the example's, with ``below`` in bytes and ``age`` in steps.
+Several paths are joined by `` | ``."""
+_INTEGERS = ("nbytes", "storage_nbytes", "age", "below", "below_tensors")
 
 TITLE = "memory leaks"
 
 
 def blocks(report: LeakReport, view: View) -> Sequence[Block]:
-    """Return the verdict, an item for each leak, and what else grew."""
+    """Return the verdict, an item for each leak, and other growth."""
     facts = (
         Fact("watched", _watched(report)),
         *labelled("allocated", _levels(report)),
@@ -75,7 +75,7 @@ def blocks(report: LeakReport, view: View) -> Sequence[Block]:
 
 def rows(report: LeakReport) -> Rows:
     """Return one row per leak."""
-    texts = tuple(name for name in _COLUMNS if name not in (*_WHOLE, *_FRACTIONS))
+    texts = tuple(name for name in _COLUMNS if name not in (*_INTEGERS, *_FRACTIONS))
     return Rows(_COLUMNS, map(_row, report.leaks), texts, _FRACTIONS)
 
 
@@ -99,14 +99,14 @@ def _levels(report: LeakReport) -> Iterator[Levels]:
         if known and any(known):
             first, last = size(known[0]), size(known[-1])
             if size(min(known)) == size(max(known)):
-                # what is too small to be told would look like a climb
+                # the text rounds this difference away, so the bars must not show it
                 known = (known[0],) * len(known)
             text = last if first == last else f"{first} to {last}"
             yield Levels(device, known, text)
 
 
 def _balances(report: LeakReport) -> Iterator[Named]:
-    """Yield by what each device's memory grew a step, and in what, of those where any did."""
+    """Yield the balance a step of each device whose memory grew."""
     for device, each in report.balance.items():
         if each.growth > 0 or any((each.leaks, each.garbage, each.filling)):
             yield Named(device, _balance(each))
@@ -123,7 +123,7 @@ def _balance(balance: Balance) -> str:
     }
     steps = max(1, balance.steps)
     if not any((balance.leaks, balance.garbage, balance.filling)):
-        # a rate would read as a leak: a state made once, or what is in use at the end
+        # a rate would read as a leak, but it may be a state made once, or memory in use at the end
         return f"{_signed(balance.growth)} over {counted(steps, 'step')}, none in tensors that stay"
     known = [f"{name} {_signed(value / steps)}" for name, value in parts.items() if value]
     growth = f"{_signed(balance.growth / steps)} a step"
@@ -137,7 +137,7 @@ def _signed(value: float) -> str:
 
 
 def _rate(tensors: float, nbytes: float) -> str:
-    """Return ``2 tensors, 8.00 KiB a step``; without tensors it is one that gets larger."""
+    """Return ``2 tensors, 8.00 KiB a step``; no tensors mean one that gets larger."""
     amount = f"{size(round(nbytes))} a step"
     if not tensors:
         return f"one tensor that grows, {amount}"
@@ -161,11 +161,11 @@ def _item(number: int, count: int, leak: Leak) -> Item:
 
 
 def _below(lines: Sequence[BelowLine]) -> Iterator[Fact]:
-    for number, each in enumerate(lines[:_MOST_BELOW]):
+    for number, each in enumerate(lines[:_MAX_BELOW]):
         label = "" if number else "below it"
         amount = f"{_rate(each.tensors_per_step, each.bytes_per_step)}, {each.role}"
         yield Fact(label, f"{amount}, made at {place_of(each.born)}", each.source)
-    rest = lines[_MOST_BELOW:]
+    rest = lines[_MAX_BELOW:]
     if rest:
         nbytes = size(round(sum(each.bytes_per_step for each in rest)))
         yield Fact("", f"{nbytes} a step, made at {counted(len(rest), 'more line')}")

@@ -19,40 +19,40 @@ from tensorlens.render.source import place
 
 
 class LeakKind(StrEnum):
-    """How memory grows that has no bound."""
+    """Kind of growth without a bound."""
 
     LEAK = "leak"
-    """Each step leaves something behind that nothing takes away."""
+    """Each step leaves tensors behind that are never freed."""
     GARBAGE = "garbage, the collector is off"
-    """Only reference cycles hold it, and nobody collects them."""
+    """Only reference cycles hold the tensors, and nothing collects them."""
     QUEUE = "queue that fills"
-    """Everything is taken away some steps later, but more comes than goes."""
+    """Tensors are freed some steps later, but more are made than freed."""
 
 
 class GrowthKind(StrEnum):
-    """Why something that grew is no leak of tensors, or none for sure."""
+    """Reason why growth is no leak of tensors, or not surely one."""
 
     FILLING = "filling"
-    """A container with a bound that it has not reached."""
+    """A container has a bound that it has not reached."""
     TURNOVER = "turnover"
-    """As much is freed in each step as is made: nothing grows."""
+    """As much is freed in each step as is made."""
     GARBAGE = "garbage"
-    """It waits for the collector, which runs."""
+    """It waits for the collector, which is on."""
     RESERVED = "reserved"
-    """The allocator's cache."""
+    """The allocator's cache grew."""
     GRAPH = "graph"
-    """Memory of the host that nodes of autograd's graph explain: a leak keeps them, or one tensor
-    does, whose graph gets deeper."""
+    """Host memory of nodes of autograd's graph, kept by a leak or by one tensor whose graph gets
+    deeper."""
     UNKNOWN = "unknown"
     """It climbed in the loop, and nothing that is there at the verdict explains it."""
     HOST = "host"
-    """Memory of the host that holds no tensors."""
+    """Host memory without tensors."""
     UNCLEAR = "unclear"
-    """More steps would tell."""
+    """More steps are needed."""
 
 
 class Certainty(StrEnum):
-    """How sure it is that something is a leak."""
+    """Certainty that something is a leak."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -62,7 +62,7 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One of the tensors that are kept, the latest, or the one that all of them hang below."""
+    """The latest of the kept tensors, or the tensor that all of them hang below."""
 
     name: str
     dtype: str
@@ -70,7 +70,7 @@ class Example:
     nbytes: int
     storage_nbytes: int
     grad_fn: str | None
-    """The autograd node that made it: what it keeps alive is counted in ``below``."""
+    """The autograd node that made it, whose memory is counted in ``below``."""
     age: int
     """Steps since it was made."""
     below: int = 0
@@ -92,14 +92,14 @@ class BelowLine:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """By how much a device's allocated memory grew in the steps that are judged, and in what.
+    """Growth of a device's allocated memory in the judged steps, and its parts.
 
     ``growth == leaks + garbage + filling + rounding + unknown - freed``, in bytes over all of
     ``steps``; nothing but ``growth`` is ever negative.
     """
 
     steps: int
-    """How many: after the warm-up, without the last, which may be in use."""
+    """Number of judged steps: after the warm-up, without the last, which may be in use."""
     growth: int
     leaks: int
     """Bytes in :attr:`LeakReport.leaks`: the sum of their ``bytes_per_step``, times ``steps``."""
@@ -120,15 +120,15 @@ class Leak:
     """Tensors of one line that stay behind, step after step."""
 
     born: SourceLine | None
-    """The line that made them. Of what hangs below one tensor that is replaced in each step, a sum
-    that goes on or a hidden state, it is the line that makes that tensor: there it has to be
-    detached. Where the tensor itself is older, it is the line that made most of the bytes."""
+    """The line that made them. If they hang below one tensor that is replaced in each step, such as
+    a running sum or a hidden state, it is the line that makes that tensor, which has to be detached
+    there. If that tensor is older, it is the line that made most of the bytes."""
     tensors_per_step: float
-    """Those that something refers to, or where only a graph keeps them, those that it keeps."""
+    """Tensors that something refers to, or that a graph keeps if nothing else does."""
     bytes_per_step: float
-    """With what hangs below them."""
+    """Bytes a step, with the memory below them."""
     path: str
-    """The shortest path that holds them; empty where none could be found."""
+    """The shortest path that holds them; empty if none was found."""
     paths: tuple[ReferencePath, ...]
     """All paths that hold the example: cutting one alone is not enough."""
     role: str
@@ -138,7 +138,7 @@ class Leak:
     """``certain`` or ``likely``; ``reason`` says why."""
     reason: str
     advice: str | None = None
-    """Advice on it; None when it is not sure."""
+    """What to do; None if that is not sure."""
     source: str = ""
     """The text of ``born``."""
     kind: LeakKind = LeakKind.LEAK
@@ -150,20 +150,20 @@ class Leak:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Something else that grew, and why it is no leak of tensors."""
+    """Other growth, and why it is no leak of tensors."""
 
     kind: GrowthKind
     text: str
-    """One line: what grew, how much a step, why it is in this class."""
+    """One line: what grew, its rate, and the reason for its kind."""
     bytes_per_step: float
     path: str = ""
     device: str = ""
-    """Empty where it is no memory of tensors."""
+    """Empty if it is no memory of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeakReport(Document):
-    """The verdict on some steps; true in a boolean sense where there is or may have been a leak.
+    """The verdict on the steps of a loop; true if there is, or may have been, a leak.
 
     As a table: one row per leak.
     """
@@ -177,23 +177,22 @@ class LeakReport(Document):
     others: tuple[Growth, ...]
     """Other growth that is no leak, with the reason."""
     steps: int
-    """How many were watched, without the warm-up."""
+    """Number of watched steps, without the warm-up."""
     warmup: int
     allocated: dict[str, tuple[int, ...]]
-    """Device to the bytes allocated after each step, or every ``stride`` steps, warm-up included.
-    """
+    """Bytes allocated after each step, or every ``stride`` steps, by device; with the warm-up."""
     verdict: str
     """One line."""
     notes: tuple[str, ...] = ()
     provenance: str = "measured"
     stride: int = 1
-    """After how many steps each a long loop was looked at."""
+    """Number of steps between two figures of a long loop."""
     balance: dict[str, Balance] = field(default_factory=dict)
-    """By device, of those whose allocated bytes are known."""
+    """Balance of each device whose allocated bytes are known."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def without_source(self) -> LeakReport:
-        """Return it without the text of the lines: itself where there is none."""
+        """Return the report without the text of lines; itself if it has none."""
         below = (each.source for leak in self.leaks for each in leak.below)
         if not any((*(leak.source for leak in self.leaks), *below)):
             return self
@@ -217,10 +216,10 @@ class LeakReport(Document):
 
 
 def place_of(line: SourceLine | None) -> str:
-    """Return where a line is, and in which function."""
+    """Return the file, number and function of a line."""
     return "a line that is not known" if line is None else place(line, function=True)
 
 
 def source_of(line: SourceLine | None) -> str:
-    """Return what a line says; nothing where its file cannot be read."""
+    """Return the text of a line; empty if its file cannot be read."""
     return "" if line is None else linecache.getline(line.filename, line.lineno).strip()

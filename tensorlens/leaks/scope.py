@@ -1,4 +1,4 @@
-"""Residue of one stretch of a program: not growth, but what is still there."""
+"""Residue of a scope of a program, such as a test: the blocks of it that are still there."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from tensorlens.leaks.growth.paths import paths_of
 from tensorlens.leaks.report import source_of
 from tensorlens.records.tensors import SourceLine
 
-_MOST_LINES = 10
-"""Lines of which is told who holds what they made, those with the most bytes."""
+_MAX_LINES = 10
+"""Lines whose holders are told, those with the most bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineResidue:
-    """Residue of one line, or of one device where lines are not known."""
+    """Residue of one line, or of one device if lines are not known."""
 
     device: str
     nbytes: int
     tensors: int | None
-    """None where only bytes are counted."""
+    """Number of tensors; None if only bytes are counted."""
     born: SourceLine | None = None
     source: str = ""
     """The text of ``born``."""
     name: str = ""
-    """The name of the largest of them."""
+    """The name of the largest tensor."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     path: str = ""
-    """The shortest path that holds the largest; empty where none could be found."""
+    """The shortest path that holds the largest tensor; empty if none was found."""
 
 
 class AllocationScope:
-    """A stretch of a program, from its making to :meth:`end`.
+    """A scope of a program, from the construction to :meth:`end`.
 
     Raises:
-        UsageError: no framework was imported, or nobody here tells one block from another.
+        UsageError: no framework was imported, or single blocks are not counted.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class AllocationScope:
         self._allocated = self._steps.allocated()
 
     def end(self) -> None:
-        """Stop: later allocations do not belong to it."""
+        """End the scope: later allocations do not belong to it."""
         self._steps.begin()
 
     def remains(self) -> list[LineResidue]:
-        """Return what is still there when the collector has run, the most bytes first."""
+        """Run the collector, and return the residue by line, the most bytes first."""
         gc.collect()
         found = [each for part in self._steps.parts.values() for each in _by_line(part)]
         told = {each.device for each in found}
@@ -73,7 +73,7 @@ class AllocationScope:
         return sorted(found, key=lambda each: -each.nbytes)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._steps.close()
 
 
@@ -89,7 +89,7 @@ def _by_line(steps: Steps) -> list[LineResidue]:
         nbytes = sum(left.size[row] for row in own)
         found.append(LineResidue(steps.device(birth), nbytes, len(own), line, source_of(line)))
     lines = sorted(zip(found, rows.values(), strict=True), key=lambda pair: -pair[0].nbytes)
-    largest = [max(own, key=lambda row: left.size[row]) for _, own in lines[:_MOST_LINES]]
+    largest = [max(own, key=lambda row: left.size[row]) for _, own in lines[:_MAX_LINES]]
     survivors = steps.holdings([left.address[row] for row in largest]).survivors if lines else []
     shown = [
         replace(each, name=known.name, dtype=known.dtype, shape=known.shape, path=path)
@@ -99,7 +99,7 @@ def _by_line(steps: Steps) -> list[LineResidue]:
 
 
 def _paths(survivors: Sequence[Survivor]) -> list[str]:
-    """Return the shortest path to each that can be seen, and on to what hangs below it."""
+    """Return the shortest path to each survivor, continued to blocks below a tensor."""
     paths = []
     found = paths_of([each.item for each in survivors])
     for survivor, own in zip(survivors, found, strict=True):

@@ -1,4 +1,4 @@
-"""The verdict on some steps: what grows, which line made it, who holds it, and what does not."""
+"""The verdict on the steps of a loop: leaks, other growth, and one line that sums them up."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from tensorlens.leaks.report import (
 from tensorlens.render.figures import counted, counted_about
 from tensorlens.units import format_bytes
 
-_TIMES_MORE = 3
-"""How many times as many steps would tell what is not clear."""
+_MORE_STEPS_FACTOR = 3
+"""Times as many steps that are proposed where the verdict is not clear."""
 _HARMLESS = {
     GrowthKind.FILLING: "go into containers with an end",
     GrowthKind.GARBAGE: "wait for the garbage collector",
 }
-"""Kinds of growth that end, and the words for them."""
+"""Kinds of growth that end, with their words."""
 _EXPLAINED = (*_HARMLESS, GrowthKind.UNCLEAR, GrowthKind.GRAPH, GrowthKind.HOST)
 
 
 def verdict(watched: WatchedLoop) -> LeakReport:
-    """Return what grew in the steps that were watched."""
+    """Return the report on a watched loop."""
     span = watched.span
     if not span.judged:
         text = f"too few steps to tell: {span.made} with {span.warmup_steps} of warm-up"
@@ -48,7 +48,7 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     leaks: list[tuple[RetainedGroup, Leak]] = []
     others: list[tuple[float, Growth]] = []
     for each in seen.found:
-        other = _no_leak(each)
+        other = _harmless(each)
         if other is not None:
             others.append((each.rounding_factor, other))
         elif each.judgement.certainty == UNCLEAR:
@@ -65,7 +65,7 @@ def verdict(watched: WatchedLoop) -> LeakReport:
     grown += host_growth(watched, listed, graph, counts_tensors=not seen.is_blind)
     is_told = listed or any(each.kind == GrowthKind.GRAPH for each in grown)
     if graph is not None and not is_told:
-        # the heap grows too little to be sure of, but nodes are counted exactly
+        # the heap grows too little to be sure, but nodes are counted exactly
         grown.append(graph.growth)
     sums = balance(watched, [(each.rounding_factor, leak) for each, leak in leaks], others)
     if not listed and not any(each.kind in _EXPLAINED and each.bytes_per_step for each in grown):
@@ -80,7 +80,7 @@ def verdict(watched: WatchedLoop) -> LeakReport:
 
 
 def _left_out(seen: Inspection) -> tuple[str, ...]:
-    """Return the note on what grew but was not looked at."""
+    """Return the note on groups that grew but were not looked at."""
     if not seen.unseen:
         return ()
     nbytes = format_bytes(round(sum(seen.unseen)))
@@ -89,7 +89,7 @@ def _left_out(seen: Inspection) -> tuple[str, ...]:
 
 
 def _hidden(leaks: Sequence[Leak]) -> tuple[str, ...]:
-    """Return the note on holders that the collector, and so the search, does not see."""
+    """Return the note on holders hidden from the collector, and so from the search."""
     count = frozen_objects()
     if not count or not any(not leak.path or UNSEEN in leak.path for leak in leaks):
         return ()
@@ -99,7 +99,7 @@ def _hidden(leaks: Sequence[Leak]) -> tuple[str, ...]:
     )
 
 
-def _no_leak(found: RetainedGroup) -> Growth | None:
+def _harmless(found: RetainedGroup) -> Growth | None:
     nbytes = found.bytes_per_step
     what = f"{_rate(found.judgement, nbytes)}, made at {place_of(found.line)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
@@ -130,7 +130,7 @@ def _rate(judgement: Judgement, nbytes: float) -> str:
 
 
 def _reserved(watched: WatchedLoop) -> list[Growth]:
-    """Return devices whose allocator took more while what is allocated stayed."""
+    """Return devices whose reserved memory grew while the allocated memory did not."""
     found = []
     for device in watched.figures[-1].reserved:
         if device == "cpu":
@@ -148,7 +148,7 @@ def _reserved(watched: WatchedLoop) -> list[Growth]:
 
 
 def _unknown(watched: WatchedLoop, sums: Mapping[str, Balance]) -> list[Growth]:
-    """Return devices whose memory climbed in the loop, in nothing that is known now."""
+    """Return devices whose memory climbed in the loop, for no reason that is known now."""
     found = []
     for device, each in sums.items():
         if 2 * each.unknown > each.growth and climbs(watched.allocated(device)):
@@ -177,17 +177,18 @@ def _headline(
         likely = "" if any(leak.certainty == CERTAIN for leak in leaks) else "likely "
         if likely and kind is not LeakKind.GARBAGE:
             likely += "a "
+        what = likely + ("garbage (the collector is off)" if kind is LeakKind.GARBAGE else kind)
         number, nbytes = counted_about(tensors), _sum_of(leaks)
         if graphs and not graphs[0].path:
             its = "it keeps" if tensors == 1 else "they keep"
             kept = f"probably the autograd graph that {its} ({_sum_of(graphs)})"
             parts = f"{number} ({nbytes}) and {kept}"
-            return f"{likely}{kind}: {_sum_of([*leaks, *graphs])} stay behind in each step: {parts}"
-        return f"{likely}{kind}: {number} and {nbytes} stay behind in each step"
+            return f"{what}: {_sum_of([*leaks, *graphs])} stay behind in each step: {parts}"
+        return f"{what}: {number} and {nbytes} stay behind in each step"
     unclear = [each for each in others if each.kind == GrowthKind.UNCLEAR]
     if unclear:
         amount = f"{_sum_of(unclear)} a step more, but not from each of them"
-        more = _TIMES_MORE * (watched.span.made - watched.span.warmup_steps)
+        more = _MORE_STEPS_FACTOR * (watched.span.made - watched.span.warmup_steps)
         return f"not clear after {count} steps: {amount}; watch {more} steps or more"
     if graphs and graph is not None:
         its = f"the autograd graph of {graph.name}"
@@ -213,7 +214,7 @@ def _headline(
             f"{format_bytes(sum(rest))} more at the end"
         )
     if count == 1:
-        # what the last step made may be in use until the next one
+        # blocks of the last step may be in use until the next one
         return "too few steps to tell: one judged"
     return f"no leak: nothing stays behind in any of {count} steps"
 

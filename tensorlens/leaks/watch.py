@@ -1,4 +1,4 @@
-"""``find_leaks()``, ``LeakWatch`` and ``LoopJudge``: what a loop's steps leave behind."""
+"""``find_leaks()``, ``LeakWatch`` and ``LoopJudge``: memory that a loop's steps leave behind."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tensorlens.user_code import not_run_by_a_call
 
 _T = TypeVar("_T")
 
-_MOST_FIGURES = 32
-"""Moments whose figures are kept: at so many, every second one goes, and each two steps are one."""
+_MAX_FIGURES = 32
+"""Figures that are kept; above it every second one is dropped, and each two steps become one."""
 
-_FEWEST, _ENOUGH = 3, 6
-"""Steps that count before the first verdict, which is not sure: a loop may be short; and before
+_FIRST_VERDICT, _SECOND_VERDICT = 3, 6
+"""Judged steps before the first verdict, which is not sure but comes in short loops too, and before
 the second."""
 
 
@@ -43,12 +43,11 @@ class LeakWatch:
                 watch.step()
         print(watch.report)
 
-    Watching costs next to nothing while a step runs and keeps nothing alive; the verdict is found
-    at the end of the ``with`` block, or by :meth:`result`, where it takes about as long as a few
-    snapshots.
+    Watching costs next to nothing while a step runs and keeps nothing alive. The verdict is made at
+    the end of the ``with`` block, or by :meth:`result`, and takes about as long as a few snapshots.
 
     Args:
-        warmup: how many steps at the beginning do not count: they make the optimizer's state,
+        warmup: number of steps at the beginning that do not count: they make the optimizer's state,
             caches and buffers.
 
     Raises:
@@ -61,14 +60,14 @@ class LeakWatch:
         self._warmup = warmup
         self._steps: FollowedLoop | None = None
         self._made = 0
-        """How many steps have ended."""
+        """Number of steps that have ended."""
         self._report: LeakReport | None = None
 
     def start(self) -> LeakWatch:
-        """Begin to watch.
+        """Start watching.
 
         Raises:
-            UsageError: it watches already, or no framework was imported.
+            UsageError: the watch is on already, or no framework was imported.
         """
         if self._steps is not None:
             raise UsageError("this watch is on already")
@@ -79,16 +78,16 @@ class LeakWatch:
         self._figures = [self._steps.figures()]
         self._made = 0
         self._stride = 1
-        """How many steps lie between two figures."""
+        """Number of steps between two figures."""
         self._collections = _collections()
-        """How often the collector had run when the warm-up ended."""
+        """Number of collections by the end of the warm-up, with those of verdicts."""
         self._host = HostSampler(self._steps.pinned)
         self._report = None
         self._steps.begin()
         return self
 
     def step(self) -> None:
-        """Say that a step has ended.
+        """Mark the end of a step.
 
         Raises:
             UsageError: the watch is not on.
@@ -108,7 +107,7 @@ class LeakWatch:
         figures = steps.figures()
         self._figures.append(figures)
         self._host.look(made, total_figures(figures).allocated.get("cpu", 0))
-        if len(self._figures) > _MOST_FIGURES:
+        if len(self._figures) > _MAX_FIGURES:
             del self._figures[1::2]
             steps.merge()
             self._stride *= 2
@@ -116,18 +115,18 @@ class LeakWatch:
         steps.begin()
 
     def follow(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Give the items, a step's each: ``for batch in watch.follow(loader)``."""
+        """Yield the items, one for each step: ``for batch in watch.follow(loader)``."""
         iterator = iter(items)
         if self._steps is None:
             self.start()
         for item in iterator:
             yield item
-            # the loop's own work on it ends when it asks for the next one
+            # the loop has done its work on the item when it asks for the next one
             del item
             self.step()
 
     def stop(self) -> LeakReport:
-        """Watch no longer, and return the verdict."""
+        """Stop watching, and return the verdict."""
         steps = self._on("stop()")
         try:
             self._report = self.result()
@@ -145,16 +144,16 @@ class LeakWatch:
 
     @property
     def count(self) -> int:
-        """How many steps have ended since it began."""
+        """Number of steps that have ended since the start."""
         return self._made
 
     def restart(self) -> LeakWatch:
-        """Begin anew, or at first: what was seen so far does not count."""
+        """Start, or start anew: earlier steps do not count."""
         self._drop()
         return self.start()
 
     def result(self) -> LeakReport:
-        """Return the verdict on the steps so far; while the watch is on, it goes on.
+        """Return the verdict on the steps so far; a watch that is on goes on.
 
         Raises:
             UsageError: the watch is not on.
@@ -196,7 +195,7 @@ class LeakWatch:
 
     @property
     def report(self) -> LeakReport:
-        """The verdict, when the watch has ended; else that on the steps so far."""
+        """The verdict of a watch that has ended, else that on the steps so far."""
         return self.result()
 
     def _drop(self) -> None:
@@ -224,7 +223,7 @@ class LeakWatch:
             with guarded("no leaks are told"):
                 self.stop()
         else:
-            # a loop that failed is not judged: what its frames hold is held by the error
+            # a loop that failed is not judged: the error holds the variables of its frames
             self._drop()
 
 
@@ -233,16 +232,16 @@ def _collections() -> int:
 
 
 def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> LeakReport:
-    """Call ``step`` some times, and tell what each call leaves behind.
+    """Call ``step`` several times, and report what each call leaves behind.
 
     Args:
-        step: called with the number of the step, or with nothing if it takes nothing.
-        steps: how many calls count.
-        warmup: how many calls come before, which do not count.
+        step: function that is called with the number of the step, or without arguments if it takes
+            none.
+        steps: number of calls that count, at least 3.
+        warmup: number of calls before these.
 
     Raises:
-        UsageError: ``step`` cannot be called, its call runs nothing, or there are too few steps to
-            tell.
+        UsageError: ``step`` cannot be called, its call runs nothing, or there are too few steps.
         Exception: whatever ``step`` raises.
     """
     if not callable(step):
@@ -255,7 +254,7 @@ def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> Lea
     if steps < 3:
         raise UsageError(f"steps={steps}: at least 3 are needed: the last does not count")
     numbered = _takes_a_number(step)
-    # what waited for the collector before is none of these steps'
+    # garbage from before is not of these steps
     gc.collect()
     with LeakWatch(warmup=warmup) as watch:
         for number in range(warmup + steps):
@@ -271,7 +270,7 @@ def _takes_a_number(step: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):
-        # builtins and the like do not say
+        # builtins may have no signature
         return True
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return any(
@@ -282,38 +281,38 @@ def _takes_a_number(step: Callable[..., Any]) -> bool:
 
 
 class LoopJudge:
-    """Judges a loop while it runs: when it has ended, what it left behind may be gone.
+    """Judges a loop while it runs: after its end, leaks may have been freed.
 
-    That is after 3 steps that count, after 6, and whenever there are twice as many, up to
-    ``steps``, after which it watches no longer.
+    The verdicts are after 3 steps that count, after 6, and after each doubling, up to ``steps``,
+    where it stops watching.
 
     Args:
-        warmup: how many steps at the beginning do not count.
-        steps: how many count at most.
+        warmup: number of steps at the beginning that do not count.
+        steps: number of steps that count at most.
     """
 
     def __init__(self, warmup: int, steps: int) -> None:
         self.made = 0
-        """How many steps the loop made."""
+        """Number of steps that the loop made."""
         self.refusal: str | None = None
-        """Why nothing is watched any more."""
+        """Why the loop is no longer watched."""
         self._watch: LeakWatch | None = LeakWatch(warmup=warmup)
         self._warmup = warmup
         self._steps = steps
-        self._next = min(_FEWEST, steps)
+        self._next = min(_FIRST_VERDICT, steps)
         self._report: LeakReport | None = None
         self._judged_after = 0
         self._process = os.getpid()
         self._busy = threading.Lock()
 
     def begin(self, follow: Callable[[], None]) -> None:
-        """Begin to watch, or anew; what comes before is none of the first step."""
+        """Start watching, or start anew; ``follow`` begins to count steps."""
         if self._watch is not None:
             self._safely(self._watch.restart)
         self._safely(follow)
 
     def step_ended(self) -> None:
-        """A step of the loop has ended."""
+        """Count a step of the loop that has ended, and judge when it is time."""
         if os.getpid() != self._process or not self._busy.acquire(blocking=False):
             # forked, or while a step was judged
             return
@@ -322,21 +321,18 @@ class LoopJudge:
             if self._watch is None:
                 return
             if self.made == 1 and gc.isenabled() and gc.get_threshold()[0] > 0:
-                # what imports left is none of these steps'
+                # garbage of imports is not of these steps
                 gc.collect()
             self._safely(self._watch.step)
             counted = self.made - self._warmup
             if counted >= self._next:
                 self._judge(is_last=counted >= self._steps)
-                self._next = min(_ENOUGH if counted < _ENOUGH else 2 * counted, self._steps)
+                self._next = min(max(_SECOND_VERDICT, 2 * counted), self._steps)
         finally:
             self._busy.release()
 
     def finish(self) -> LeakReport | None:
-        """Return the latest verdict; None where there is none.
-
-        A loop that was too short for one is judged now.
-        """
+        """Return the latest verdict, if any; judge now if the loop was too short for one."""
         # a signal may come while a step is judged
         if self._report is None and self.made and self._busy.acquire(blocking=False):
             try:
@@ -369,7 +365,7 @@ class LoopJudge:
             self._watch = None
 
     def _safely(self, act: Callable[[], object]) -> None:
-        """Do something in the middle of the program, which is to go on whatever happens here."""
+        """Call ``act``; let no error of it reach the program, and stop watching instead."""
         try:
             act()
         except Exception as failure:

@@ -284,7 +284,7 @@ def test_cycles_are_a_leak_where_nobody_collects_them(make, no_collector):
     (leak,) = report.leaks
     assert leak.kind is LeakKind.GARBAGE == "garbage, the collector is off"
     assert leak.bytes_per_step == nbytes
-    assert report.verdict.startswith("garbage, the collector is off: ")
+    assert report.verdict.startswith("garbage (the collector is off): ")
     assert "gc.collect()" in leak.advice and leak.path
     assert not gc.isenabled()
     check_balance(report)
@@ -293,7 +293,7 @@ def test_cycles_are_a_leak_where_nobody_collects_them(make, no_collector):
 def test_cycles_after_two_steps_are_likely(no_collector):
     step, _ = CYCLES[0]()
     report = find_leaks(step, steps=3, warmup=1)
-    assert report.verdict.startswith("likely garbage, the collector is off: ")
+    assert report.verdict.startswith("likely garbage (the collector is off): ")
 
 
 @pytest.mark.parametrize("make", CYCLES)

@@ -1,4 +1,4 @@
-"""Finds the steps of a loop that nobody marks by the steps of its optimizers."""
+"""Steps of a loop that nobody marks: those of its first optimizer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
     """Call ``act`` after each step of the program's first optimizer; return what ends that.
 
-    An optimizer counts as the first one that has the same first parameter, so that one made anew
-    in each step counts too, and the second one of a loop with two does not. When that parameter
-    is gone the next optimizer to step takes its place.
+    The first optimizer is known by its first parameter, so that one that is made anew in each step
+    counts too, and the second of a loop with two does not. When that parameter is gone, the next
+    optimizer to step takes its place.
     """
     first: weakref.ref[Any] | None = None
 

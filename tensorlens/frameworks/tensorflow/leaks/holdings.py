@@ -1,4 +1,4 @@
-"""One census: who keeps blocks of TensorFlow's memory alive."""
+"""One search of the heap: holders of blocks of TensorFlow's memory."""
 
 from __future__ import annotations
 
@@ -17,43 +17,41 @@ from tensorlens.interpreter import paused_collector
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
 
-_UNKNOWN = "unknown"
-
 
 class TensorflowHoldings:
-    """Result of one look; only :attr:`survivors` refers to the program's objects.
+    """Result of one search; only :attr:`survivors` refers to the program's objects.
 
-    A tensor's memory is kept by the tensors and variables in Python that show it, by arrays that
-    share it, and by tapes, graphs and kernels that Python does not see into.
+    A tensor's memory is kept alive by Python's tensors and variables that show it, by arrays that
+    share it, and by tapes, graphs and kernels whose content Python does not see.
     """
 
     def __init__(self, addresses: Sequence[int]) -> None:
-        """Look for what keeps the blocks at ``addresses`` alive."""
+        """Search for the holders of the blocks at ``addresses``."""
         with paused_collector():
-            look = _Census(addresses)
-            self.survivors = [*map(look.survivor, addresses)]
+            view = _HeapView(addresses)
+            self.survivors = [*map(view.survivor, addresses)]
             """One for each address, in order."""
             held = {id(each.item): each.item for one in self.survivors for each in one.holders}
-            self._hung = {key: look.hung(item) for key, item in held.items()}
-            self._handles = look.handle_sizes
+            self._graph_roots = {key: view.graph_root(item) for key, item in held.items()}
+            self._handles = view.handle_sizes
 
     def root(self, item: Any) -> GraphRoot:
         """Return what is known of a variable that holds survivors.
 
         Raises:
-            KeyError: it holds none.
+            KeyError: it is not a variable that holds survivors.
         """
-        return self._hung[id(item)]
+        return self._graph_roots[id(item)]
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
-        """Return the handles of variables, which live and die with them."""
+        """Return the handles of variables, which live as long as these."""
         known = (self._handles.get(id(root)) for root in roots)
         blocks = tuple((*each, "other") for each in known if each is not None)
         return Retained(sum(size for _, size, _ in blocks), len(blocks), (), blocks)
 
 
-class _Census:
-    """The heap as it is now: to be dropped at once."""
+class _HeapView:
+    """The heap at one moment: to be dropped at once."""
 
     def __init__(self, addresses: Sequence[int]) -> None:
         heap = find_objects()
@@ -71,11 +69,11 @@ class _Census:
             self._find_holders(heap)
             self._find_unheld(heap)
         finally:
-            # among all objects is this one
+            # the list contains this view
             heap.objects.clear()
 
     def _find_holders(self, heap: Heap) -> None:
-        """Find the objects that a person knows rows by: variables rather than their handles."""
+        """Find the objects by which a user knows rows: variables rather than their handles."""
         wanted = {row for rows in self._at.values() for row in rows}
         wanted.update(self._value_of[row] for row in tuple(wanted) if row in self._value_of)
         self._holders: dict[int, Any] = {}
@@ -92,7 +90,7 @@ class _Census:
             for handle, value in self._value_of.items()
             if value in self._holders and rows[handle].fact.address in self._sizes
         }
-        """``id()`` of a variable to address and bytes of its handle, of those asked for."""
+        """Address and bytes of the handle of a variable, by its ``id()``, of those asked for."""
 
     def survivor(self, address: int) -> Survivor:
         """Return what is known of the block at an address."""
@@ -103,7 +101,7 @@ class _Census:
             return Survivor(address, size, arrays=arrays, shown=bytes_shown, words=TENSORFLOW)
         all_rows = self._rows.rows
         row = all_rows[min(rows, key=lambda row: (ROLES.index(all_rows[row].role), row))]
-        # a handle is kept by its variable, which is held by others
+        # a handle is held by its variable
         above = (self._holders.get(self._value_of.get(each, -1)) for each in rows)
         handle = (Reference("attribute", "its handle", "Tensor"),)
         return Survivor(
@@ -124,7 +122,7 @@ class _Census:
             words=TENSORFLOW,
         )
 
-    def hung(self, item: Any) -> GraphRoot:
+    def graph_root(self, item: Any) -> GraphRoot:
         """Return what is known of a variable that is a holder."""
         row = self._rows.rows[self._rows.row_numbers[id(item)]]
         fact, name = row.fact, "" if row.name < 0 else self._names[row.name]
@@ -132,7 +130,7 @@ class _Census:
         return GraphRoot(fact.address, name, fact.dtype, fact.shape, *sizes, None)
 
     def _find_unheld(self, heap: Heap) -> None:
-        """Find the tensors that Python has no path to but an array that shows them."""
+        """Find the tensors whose only holder in Python is an array that shows them."""
         self._unheld: set[int] = set()
         rows = self._rows.rows
         asked = [row for row in self._holders if self._arrays.get(rows[row].fact.address)]
@@ -142,7 +140,7 @@ class _Census:
         own = (heap.objects, heap.tensors, heap.variables, heap.keras_variables, self._holders)
         paths = reference_paths(items, skip={*map(id, own)})
         for row, several in zip(asked, paths, strict=True):
-            if all(path.references[0].kind == _UNKNOWN for path in several):
+            if all(path.references[0].kind == "unknown" for path in several):
                 self._unheld.add(row)
 
 

@@ -1,4 +1,4 @@
-"""A loop's steps in TensorFlow: what is allocated after each, and the blocks that each left."""
+"""A loop's steps in TensorFlow: the memory allocated after each, and the blocks that each left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorlens.frameworks.tensorflow.leaks.retracing import Traces
 
 
 class TensorflowSteps(Steps):
-    """Follows a loop from its making until it is closed; costs next to nothing while a step runs.
+    """Follows a loop until it is closed; costs next to nothing while a step runs.
 
     Raises:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
@@ -27,11 +27,11 @@ class TensorflowSteps(Steps):
         self._traces = Traces()
 
     def figures(self) -> StepFigures:
-        """Return what is allocated now."""
+        """Return the allocated memory."""
         return self._figures({device: device_counter(device) for device in used_devices()})
 
     def notes(self) -> list[str]:
-        """Return lines for the report on what could not be followed."""
+        """Return notes for the report on what could not be followed."""
         notes = super().notes() + self._traces.notes(self._stride * (len(self._begun) - 1))
         used = ", ".join(used_devices())
         if used:
@@ -41,9 +41,9 @@ class TensorflowSteps(Steps):
         return notes
 
     def holdings(self, addresses: Sequence[int]) -> Holdings:
-        """Look once for what keeps the blocks at these addresses alive."""
+        """Search the heap once for the holders of the blocks at these addresses."""
         return TensorflowHoldings(addresses)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._unwatch()

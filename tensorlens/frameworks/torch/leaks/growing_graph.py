@@ -1,7 +1,7 @@
-"""Finds the tensor whose graph gets deeper in each step: a sum that goes on with its ``grad_fn``.
+"""Search for the tensor whose graph gets deeper in each step: a running sum with its ``grad_fn``.
 
-Autograd numbers the nodes of a thread as they are made. A graph of one step has the numbers of that
-step alone; one that grows has some of each step since the loop began.
+Autograd numbers the nodes of a thread as they are made. A graph of one step has numbers of that
+step alone; a graph that grows has numbers of each step since the loop began.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from tensorlens.frameworks.torch.census.graph import maker_of, nodes_below
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import live_objects, select
 
-_MOST_NODES = 100_000
+_MAX_NODES = 100_000
 """Nodes that are looked at, the latest."""
-_MOST_TENSORS = 8
+_MAX_TENSORS = 8
 """Tensors whose nodes are counted, those that were made first."""
-_FEWEST_STEPS, _FEWEST_NODES = 4, 2
-"""Steps that are to be seen, and nodes that each of most has to add."""
+_MIN_STEPS, _MIN_NODES = 4, 2
+"""Steps that must be seen, and nodes that most of them must add."""
 
 
 def growing_graph(begin: int, made: int) -> tuple[torch.Tensor, float] | None:
     """Return the live tensor whose graph grew most in a loop's steps, and its nodes a step.
 
     Args:
-        begin: the number of the first node that this thread could make in them.
-        made: how many steps these are.
+        begin: number of the first node that this thread could make in them.
+        made: number of these steps.
     """
     end = torch._C._autograd._get_sequence_nr()
-    since = max(begin, end - _MOST_NODES)
+    since = max(begin, end - _MAX_NODES)
     length = (end - begin) / max(1, made)
-    if end - since < max(1.0, _FEWEST_STEPS * length):
+    if end - since < max(1.0, _MIN_STEPS * length):
         return None
     with undisturbed() as can_read:
         tensors = select(live_objects(), (torch.Tensor,))[0]
@@ -45,33 +45,30 @@ def growing_graph(begin: int, made: int) -> tuple[torch.Tensor, float] | None:
         oldest = _oldest(numbers)
         latest, half = end - 2 * length, (since + end) // 2
         old = [each for each in roots if latest <= numbers.get(each, -1) and oldest[each] < half]
-        # a mean has the graph of its sum: the sum is first
-        first = sorted(old, key=numbers.__getitem__)[:_MOST_TENSORS]
+        # a mean has the graph of its sum, which was made first
+        first = sorted(old, key=numbers.__getitem__)[:_MAX_TENSORS]
         counts = {
             node: _nodes_per_step(_numbers([node], wanted, can_read), wanted, length)
             for node in first
         }
         best = max(counts, key=counts.__getitem__, default=None)
-        if best is None or counts[best] < _FEWEST_NODES:
+        if best is None or counts[best] < _MIN_NODES:
             return None
         return roots[best], counts[best]
 
 
 def _numbers(roots: Iterable[Any], wanted: range, can_read: Callable[[], bool]) -> dict[Any, int]:
-    """Return the nodes below roots, themselves included, that have one of some numbers.
-
-    There are none where they cannot all be read.
-    """
+    """Return the nodes at and below roots that have wanted numbers; none if one cannot be read."""
     found: dict[Any, int] = {}
     waiting = [*roots]
     while waiting:
         node = waiting.pop()
         if node in found:
             continue
-        if len(found) > _MOST_NODES or not can_read():
+        if len(found) > _MAX_NODES or not can_read():
             return {}
         number = _number(node)
-        # what is older leads to nothing newer; those of leaves have the largest of all numbers
+        # an older node leads to no newer one; nodes of leaves have the largest numbers
         if number in wanted:
             found[node] = number
             waiting += nodes_below(node)
@@ -82,7 +79,7 @@ def _number(node: Any) -> int:
     try:
         return int(node._sequence_nr())
     except Exception:
-        # a custom Function's node that is no node yet
+        # a custom Function's node that is not in a graph yet
         return -1
 
 
@@ -96,6 +93,6 @@ def _oldest(numbers: Mapping[Any, int]) -> dict[Any, int]:
 
 
 def _nodes_per_step(numbers: Mapping[Any, int], wanted: range, length: float) -> float:
-    """Return how many nodes most steps added, each of which made as many numbers (``length``)."""
+    """Return the median of the nodes that a step added; ``length`` is the numbers of a step."""
     parts = Counter(int((each - wanted.start) / length) for each in numbers.values())
     return float(median(parts[step] for step in range(round(len(wanted) / length))))

@@ -1,7 +1,7 @@
-"""The part of the graph of holders that Python's collector does not see: tensors and nodes.
+"""Graph of the references that Python's collector does not see: those of tensors and nodes.
 
-Vertices are numbers: a row of the scan is its own number, and nodes follow after the rows. All
-that is kept of them is addresses, sizes and texts.
+Vertices are numbers: rows of the scan first, then nodes. Only addresses, sizes and texts of them
+are kept.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tensorlens.records.references import Reference
 Storage: TypeAlias = tuple[int, int]
 """Address and bytes."""
 EdgePath: TypeAlias = "tuple[EdgePath | None, tuple[int, int]]"
-"""The references on a path that have a text, the last one with those before it."""
+"""References on a path that have a text, as a linked list from the last one."""
 
-_MOST_DEEP = 3
+_MAX_DEPTH = 3
 _CONTAINERS = (list, tuple, dict)
 
 
@@ -35,14 +35,14 @@ class HoldGraph:
     def __init__(self, found: FoundTensors) -> None:
         first = len(found.scan)
         self._of_node = {node: first + at for at, node in enumerate(found.graph.nodes)}
-        self.inner: Counter[int] = Counter()
-        """``id()`` of a tensor to how many of its references are of Python objects in the graph."""
+        self.references_inside: Counter[int] = Counter()
+        """Number of references to a tensor, by ``id()``, that Python objects in the graph have."""
         self.storage = array("Q", found.scan.storage)
         self.nbytes = array("q", found.scan.storage_nbytes)
         self._rows = len(found.scan)
         self._below: dict[int, list[int]] = {}
         self._texts: dict[tuple[int, int], tuple[str, str]] = {}
-        """Kind and text of the references that are not from node to node."""
+        """Kind and text of references, except those from node to node."""
         self._types = [class_name(node) for node in found.graph.nodes]
         self._add_tensors(found)
         self._add_nodes(found)
@@ -54,7 +54,7 @@ class HoldGraph:
         return [self._of_node[node] for node in nodes]
 
     def release(self) -> None:
-        """Let go of the nodes; what has been read of them stays."""
+        """Drop the nodes; the graph stays."""
         self._of_node = {}
 
     def _add(self, above: int, below: int, kind: str, text: str) -> None:
@@ -91,10 +91,10 @@ class HoldGraph:
                 for node in (saved.node, *nodes):
                     self._add(self._of_node[node], row, "saved", text)
                 if saved.region is not None or saved.packed_by is not None:
-                    self.inner[id(saved.tensor)] += 1
+                    self.references_inside[id(saved.tensor)] += 1
 
     def _add_contexts(self, found: FoundTensors) -> None:
-        """Add what attributes of ``ctx`` hold: plain containers are looked into."""
+        """Add tensors in attributes of ``ctx``, and in plain containers there."""
         for node, vertex in self._of_node.items():
             name = self._types[vertex - self._rows]
             if not is_subtype(type(node), torch._C._FunctionBase) or name == REENTRANT:
@@ -109,18 +109,18 @@ class HoldGraph:
                 rows = found.scan.rows_of(array("Q", [id(tensor) for _, tensor in held]))
                 for (key, tensor), row in zip(held, rows, strict=True):
                     self._add(vertex, row, "attribute", f"{name}.{key} (ctx)")
-                    self.inner[id(tensor)] += 1
+                    self.references_inside[id(tensor)] += 1
 
     def holds_anything(self, vertex: int) -> bool:
-        """Return whether there is anything below a vertex."""
+        """Return whether something is below a vertex."""
         return vertex in self._below
 
-    def below_something(self) -> set[int]:
-        """Return the vertices that another one holds."""
+    def held_vertices(self) -> set[int]:
+        """Return the vertices that another vertex holds."""
         return {below for following in self._below.values() for below in following}
 
     def reach(self, starts: Iterable[int]) -> set[int]:
-        """Return the vertices that are held by ``starts``, these included."""
+        """Return the vertices at and below ``starts``."""
         reached = set(starts)
         waiting = list(reached)
         while waiting:
@@ -131,15 +131,15 @@ class HoldGraph:
         return reached
 
     def storages(self, vertices: Iterable[int]) -> Iterator[Storage]:
-        """Give the memory of those vertices that have some, as often as they are given."""
+        """Yield the memory of each vertex that has some."""
         for vertex in vertices:
             if vertex < self._rows and self.storage[vertex]:
                 yield self.storage[vertex], self.nbytes[vertex]
 
     def nodes(self, roots: Collection[int]) -> set[int]:
-        """Return the nodes of the graphs of ``roots``, without those that lead to leaves.
+        """Return the nodes of the graphs of ``roots``, without nodes of leaves.
 
-        Not those above saved tensors: torch makes them anew for a view whose base has changed.
+        Nodes above saved tensors are left out: torch makes new ones for a view of a changed base.
         """
         waiting = [*roots, *(below for root in roots for below in self._below.get(root, ()))]
         found: set[int] = set()
@@ -151,9 +151,9 @@ class HoldGraph:
         return {each for each in found if self._types[each - self._rows] != LEAF}
 
     def nearest(self, roots: Sequence[int], most: int) -> dict[int, dict[int, EdgePath | None]]:
-        """Return the paths from the ``most`` nearest roots of each vertex, by root, nearest first.
+        """Return the paths to each vertex from its ``most`` nearest roots, by root, nearest first.
 
-        A root is not its own, but it may be below another.
+        A root is not its own root, but it may be below another.
         """
         found: dict[int, dict[int, EdgePath | None]] = {}
         waiting: deque[tuple[int, int, EdgePath | None]] = deque(
@@ -169,15 +169,17 @@ class HoldGraph:
                     waiting.append((below, root, following))
         return found
 
-    def read(self, path: EdgePath | None) -> tuple[Reference, ...]:
+    def references_of_path(self, path: EdgePath | None) -> tuple[Reference, ...]:
         """Return the references of a path."""
         edges = []
         while path is not None:
             path, edge = path
             edges.append(edge)
-        return tuple(reference for edge in reversed(edges) for reference in self.references(edge))
+        return tuple(
+            reference for edge in reversed(edges) for reference in self.references_between(edge)
+        )
 
-    def references(self, vertices: Sequence[int]) -> tuple[Reference, ...]:
+    def references_between(self, vertices: Sequence[int]) -> tuple[Reference, ...]:
         """Return the references from each vertex to the next."""
         found = []
         for above, below in pairwise(vertices):
@@ -186,18 +188,18 @@ class HoldGraph:
                 found.append(Reference(kind, text, self._type(below)))
         return tuple(found)
 
-    def entry(self, root: int) -> tuple[Reference, ...]:
-        """Return the path from a tensor into the graph: ``grad_fn``, or ``grad``, ``grad_fn``."""
+    def path_to_grad_fn(self, root: int) -> tuple[Reference, ...]:
+        """Return the path from a tensor to a graph: ``grad_fn``, or ``grad``, ``grad_fn``."""
         for path in ((root,), *((root, below) for below in self._below.get(root, ()))):
             for below in self._below.get(path[-1], ()):
                 if self._texts.get((path[-1], below), ("", ""))[1] == "grad_fn":
-                    return self.references([*path, below])
+                    return self.references_between([*path, below])
         return ()
 
-    def first(self, root: int) -> tuple[Reference, ...]:
-        """Return the reference to what a tensor holds first, as its gradient."""
+    def first_reference(self, root: int) -> tuple[Reference, ...]:
+        """Return the first reference of a tensor, such as that to its gradient."""
         below = self._below.get(root, ())
-        return self.references([root, below[0]]) if below else ()
+        return self.references_between([root, below[0]]) if below else ()
 
     def _type(self, vertex: int) -> str:
         return "Tensor" if vertex < self._rows else self._types[vertex - self._rows]
@@ -214,6 +216,6 @@ def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
     kind = type(value)
     if is_subtype(kind, torch.Tensor):
         yield value
-    elif depth < _MOST_DEEP and any(kind is container for container in _CONTAINERS):
+    elif depth < _MAX_DEPTH and any(kind is container for container in _CONTAINERS):
         for item in list(dict.values(value)) if kind is dict else list(value):
             yield from _tensors_in(item, depth + 1)

@@ -1,4 +1,4 @@
-"""One look at the heap: who keeps blocks of torch's memory alive, and what hangs below tensors."""
+"""One search of the heap: holders of blocks of torch's memory, and the memory below tensors."""
 
 from __future__ import annotations
 
@@ -27,74 +27,73 @@ from tensorlens.heap.untracked_arrays import arrays_in, bases_of, shown
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
 
-MOST_ROOTS = 5
-"""Of the roots that a block hangs below the nearest are given."""
+MAX_ROOTS = 5
+"""Roots of a block that are given, the nearest."""
 
 _KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
 
 
 class Holdings:
-    """Result of one look; only :attr:`survivors` refers to the program's objects.
+    """Result of one search; only :attr:`survivors` refers to the program's objects.
 
-    The heap is read once, and nothing of the objects met is run.
+    The heap is read once, and no code of its objects runs.
     """
 
     def __init__(self, addresses: Sequence[int]) -> None:
-        """Look for what keeps the blocks at ``addresses`` alive.
-
-        An address is that of a storage's first byte, on any device.
-        """
+        """Search for the holders of the blocks at ``addresses``: first bytes of storages."""
         with undisturbed() as can_read:
-            look = _HeapView(addresses, can_read)
-            self._graph = look.graph
-            self._role = look.names.role
-            self._roots = look.holding
-            self._shown = {address for address, _ in look.graph.storages(look.roots)}
-            self._shown.update(look.arrays)
-            self.survivors = [look.survivor(address) for address in addresses]
+            view = _HeapView(addresses, can_read)
+            self._graph = view.graph
+            self._role = view.names.role
+            self._roots = view.holding
+            self._shown = {address for address, _ in view.graph.storages(view.roots)}
+            self._shown.update(view.arrays)
+            self.survivors = [view.survivor(address) for address in addresses]
             """One for each address, in order."""
-            self._vertex_of = self._numbered(look.roots)
+            self._vertex_of = self._numbered(view.roots)
             held = {id(holder.item) for each in self.survivors for holder in each.holders}
-            self._hung = {
-                key: look.hung(vertex) for key, vertex in self._vertex_of.items() if key in held
+            self._graph_roots = {
+                key: view.graph_root(vertex)
+                for key, vertex in self._vertex_of.items()
+                if key in held
             }
-            look.graph.release()
-            del look
+            view.graph.release()
+            del view
         wanted = frozenset(addresses)
         memory = ({address for address, _ in self._graph.storages([each])} for each in self._roots)
-        self._healthy = {
+        self._other_roots = {
             root for root, of in zip(self._roots, memory, strict=True) if not of & wanted
         }
-        self._below_healthy = self._graph.reach(self._healthy)
+        self._below_others = self._graph.reach(self._other_roots)
 
     def root(self, item: Any) -> GraphRoot:
         """Return what is known of one of the survivors' holders.
 
         Raises:
-            KeyError: it is none of them.
+            KeyError: it is not one of them.
         """
-        return self._hung[id(item)]
+        return self._graph_roots[id(item)]
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
-        """Return what is kept alive because of ``roots`` alone, beside themselves.
+        """Return the memory that only ``roots`` keep alive, without their own.
 
-        That is the memory that hangs below them, below no other tensor or node that Python holds,
-        and that is shown by no tensor, array or storage that Python holds.
+        It hangs below them and below no other tensor or node that Python holds, and no tensor,
+        array or storage that Python holds shows it.
 
         Args:
-            roots: among the ``tensors`` and ``holders`` of the survivors.
-            group: tensors that do not count as others: the rest of a leak.
+            roots: some of the ``tensors`` and ``holders`` of the survivors.
+            group: tensors that do not count as other holders: the rest of a leak.
 
         Raises:
-            KeyError: one of them is none of those.
+            KeyError: an item is not held by a survivor.
         """
         mine = self._vertices(roots)
         apart = {*mine, *self._vertices(group)}
-        if apart & self._healthy:
+        if apart & self._other_roots:
             others = self._graph.reach(root for root in self._roots if root not in apart)
         else:
             rest = (root for root in self._roots if root not in apart)
-            others = self._graph.reach((*self._below_healthy, *rest))
+            others = self._graph.reach((*self._below_others, *rest))
         reached = sorted(self._graph.reach(mine))
         nodes = len(self._graph.nodes(mine) - others)
         sizes = dict(self._graph.storages(reached))
@@ -124,22 +123,22 @@ class Holdings:
         if not count:
             return ()
         plural = "" if count == 1 else "s"
-        entry = next(filter(None, map(self._graph.entry, roots)), None)
+        entry = next(filter(None, map(self._graph.path_to_grad_fn, roots)), None)
         if entry is None:
             # no graph: gradients, parts of a sparse tensor
-            return next(filter(None, map(self._graph.first, roots)), ())
+            return next(filter(None, map(self._graph.first_reference, roots)), ())
         saved = Reference("saved", f"{count} saved activation{plural}", "Tensor", length=count)
         return (*entry, saved)
 
 
 class _HeapView:
-    """The heap as it is now: to be dropped at once."""
+    """The heap at one moment: to be dropped at once."""
 
     def __init__(self, addresses: Sequence[int], can_read: Callable[[], bool]) -> None:
         objects = live_objects()
         heap = select(objects, _KINDS, node_types())
         tensors, functions, modules, optimizers, nodes = heap
-        # before anything else here refers to them
+        # before anything else here refers to the tensors
         counts = _tensor_references(tensors, objects)
         nodes += functions
         functions.clear()
@@ -148,38 +147,38 @@ class _HeapView:
         owners = Owners(())
         owners.add_keras(objects)
         owners.add_found(modules, optimizers)
-        # Python makes the dict of an instance when it is first asked for
+        # Python makes the dict of an instance on first use
         objects.extend(filter(None, map(instance_dict, optimizers)))
         self.found = FoundTensors(tensors, owners.naming, nodes, can_read)
         self.graph = HoldGraph(self.found)
         rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))
         self.sizes = _sizes(addresses, self.graph)
         self.arrays = arrays_in([*self.sizes.items()], objects)
-        inner = self.graph.inner
+        inside = self.graph.references_inside
         for arrays in self.arrays.values():
-            inner.update(map(id, bases_of(arrays)))
+            inside.update(map(id, bases_of(arrays)))
         self.roots: dict[int, Any] = {
             row: tensor
             for row, tensor, count in zip(rows, in_heap, counts, strict=True)
-            if row >= 0 and count > inner[id(tensor)]
+            if row >= 0 and count > inside[id(tensor)]
         }
-        """References of Python, by vertex."""
-        inside = self.graph.below_something()
+        """Tensors and nodes that Python refers to, by vertex."""
+        held = self.graph.held_vertices()
         vertices = self.graph.vertices_of(nodes)
         for vertex, node, count in zip(vertices, nodes, node_counts, strict=True):
-            if count > (vertex in inside and _is_kept(node)):
+            if count > (vertex in held and _is_kept(node)):
                 self.roots[vertex] = node
         self.names = NamedRows(self.found, owners, Heap(objects))
         self.found.scan.close()
         self.holding = [vertex for vertex in self.roots if self.graph.holds_anything(vertex)]
         """The roots that something hangs below."""
-        self._nearest = self.graph.nearest(self.holding, MOST_ROOTS)
+        self._nearest = self.graph.nearest(self.holding, MAX_ROOTS)
         self._rows: dict[int, list[int]] = {}
         for row, address in enumerate(self.graph.storage):
             if address in self.sizes:
                 self._rows.setdefault(address, []).append(row)
 
-    def hung(self, vertex: int) -> GraphRoot:
+    def graph_root(self, vertex: int) -> GraphRoot:
         """Return what is known of a root."""
         scan, names = self.found.scan, self.names
         if vertex >= len(scan):
@@ -209,7 +208,7 @@ class _HeapView:
         scan, names = self.found.scan, self.names
         made = (self.found.makers.get(row) for row in held)
         node = next((each for each in made if each is not None), None)
-        # an array shows what it shows of a tensor that shows all
+        # a tensor that only an array holds may show all, the array a part
         if held or not arrays:
             sizes = (min(scan.nbytes[row], size) for row in held or rows)
             bytes_shown = max(bytes_shown, *sizes)
@@ -240,14 +239,14 @@ class _HeapView:
         found: dict[int, Holder] = {}
         for row in rows:
             for root, path in self._nearest.get(row, {}).items():
-                # what shows the block by itself holds it by itself
-                if root not in rows and root not in found and len(found) < MOST_ROOTS:
-                    found[root] = Holder(self.roots[root], self.graph.read(path))
+                # a tensor that shows the block is no holder above it
+                if root not in rows and root not in found and len(found) < MAX_ROOTS:
+                    found[root] = Holder(self.roots[root], self.graph.references_of_path(path))
         return tuple(found.values())
 
 
 def _sizes(addresses: Sequence[int], graph: HoldGraph) -> dict[int, int]:
-    """Return the bytes of each block, 0 where nobody knows them."""
+    """Return the bytes of each block; 0 if unknown."""
     sizes = cpu.block_sizes(addresses)
     for address, size in zip(graph.storage, graph.nbytes, strict=True):
         if address in sizes:
@@ -256,10 +255,10 @@ def _sizes(addresses: Sequence[int], graph: HoldGraph) -> dict[int, int]:
 
 
 def _tensor_references(tensors: list[Any], objects: list[Any]) -> array[int]:
-    """Return how many references Python has to each tensor of the heap, without the two lists'.
+    """Return the number of Python's references to each tensor, without those of the two lists.
 
-    A tensor that autograd saved keeps the Python object it once had, and the collector shows that
-    object although nothing in Python refers to it. Only the counts of references tell them apart.
+    A tensor that autograd saved keeps its Python object, and the collector shows that object
+    although nothing in Python refers to it. Only the reference count tells such objects.
     """
     counts = _counts(tensors, objects)
     is_held = _is_held_by_torch()
@@ -271,14 +270,14 @@ def _tensor_references(tensors: list[Any], objects: list[Any]) -> array[int]:
 def _is_kept(node: Any) -> bool:
     """Return whether torch holds the Python object of a node for as long as it needs the node.
 
-    It always did for a custom function's, which has the content, and does for all in torch 2.13.
+    It does for nodes of custom functions, whose content is in that object; torch 2.13 for all.
     """
     return issubclass(type(node), torch._C._FunctionBase) or _keeps_nodes()
 
 
 def _counts(items: list[Any], objects: list[Any]) -> array[int]:
-    """Return how many references each item has besides those of the two lists."""
-    # what is in the two lists and nowhere else shows how many of the references are ours
+    """Return the number of references to each item, without those of the two lists."""
+    # an object in the two lists and nowhere else has as many references as are ours
     items.append(object())
     objects.append(items[-1])
     counts = array("q", map(sys.getrefcount, items))
@@ -289,10 +288,10 @@ def _counts(items: list[Any], objects: list[Any]) -> array[int]:
 
 @functools.cache
 def _is_held_by_torch() -> Callable[[Any], bool]:
-    """Return what tells whether torch holds the Python object of a tensor.
+    """Return a function that tells whether torch holds the Python object of a tensor.
 
-    torch 2.13 does so while it refers to the tensor itself; older ones do only when Python has let
-    go of it, and note that at the beginning of the object.
+    torch 2.13 does while it refers to the tensor itself. Older versions do only when Python has
+    dropped the object, and note that at its beginning.
     """
     use_count = getattr(torch._C.TensorBase, "_use_count", None)
     if use_count is None or not _is_held_when_shared(use_count):
@@ -305,7 +304,7 @@ def _is_held_by_torch() -> Callable[[Any], bool]:
 def _is_held_when_shared(use_count: Callable[[Any], int]) -> bool:
     with torch.inference_mode(False), torch.enable_grad():
         alone, shared = (torch.zeros(1, requires_grad=True) for _ in range(2))
-        # saves nothing, so that no hook of the program's is asked
+        # neg() saves nothing, so that no hook of the program's runs
         kept: Sequence[Any] = (shared.neg(),)
     counts = sys.getrefcount(shared) - sys.getrefcount(alone)
     return len(kept) == counts == 1 and use_count(shared) > use_count(alone) == 1

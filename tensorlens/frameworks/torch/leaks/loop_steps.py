@@ -1,8 +1,7 @@
-"""A loop's steps in torch: what is allocated after each, and the blocks that each step left.
+"""A loop's steps in torch: the memory allocated after each, and the blocks that each step left.
 
-Accelerators' blocks are noted when their allocators hand them out, so that an address that is
-handed out again is another block, whatever happens between two looks; torch's memory history is
-neither asked nor changed.
+Blocks of accelerators are noted when their allocators hand them out, so that an address that is
+handed out again is another block. torch's memory history is neither read nor changed.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from tensorlens.native.build import NativeUnavailable, Signatures, declare, load
 from tensorlens.records.tensors import SourceLine
 
 _KINDS = {kind.device_type: kind for kind in KINDS}
-"""The native part says 1, CUDA's, for ROCm too."""
+"""Kinds by the native part's number, which for ROCm is CUDA's."""
 _FOLLOWED = tuple(kind.name for kind in KINDS if kind.can_list_blocks)
 _REPORTING = "native"
 """CUDA's allocator that reports its blocks; ``cudaMallocAsync`` and pluggable ones do not."""
 _BEFORE = -1
-"""The era of blocks that were made before someone followed."""
-_FREE_SECONDS, _TIME_SHARE = 0.05, 0.05
-"""Looks at all blocks may take these seconds, and besides this part of the time since the start."""
-_FIRST = 1 << 24
-"""The first number of a line on an accelerator; lines of the host have smaller ones."""
+"""Era of blocks that were made before anyone followed."""
+_FREE_SECONDS, _TIME_FRACTION = 0.05, 0.05
+"""Seconds that reading the allocator's list may take, beside a fraction of the time since then."""
+_FIRST_NUMBER = 1 << 24
+"""First number of a line on an accelerator; lines of the host have smaller ones."""
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES: Signatures = {
@@ -62,7 +61,7 @@ _SIGNATURES: Signatures = {
 
 
 class TorchSteps(Steps):
-    """Follows a loop from its making until it is closed; costs next to nothing while a step runs.
+    """Follows a loop until it is closed; costs next to nothing while a step runs.
 
     Raises:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
@@ -71,8 +70,8 @@ class TorchSteps(Steps):
     def __init__(self) -> None:
         self._unwatch = cpu.watch()
         self._second_step: int | None = None
-        """The number of the first node of autograd's that this thread makes in the second step; the
-        first may have begun before the watch."""
+        """Number of the first autograd node that this thread makes in the second step; the first
+        may have begun before the watch."""
         super().__init__(cpu.cpu_counter(), cpu.allocator(), cpu.fallback_reason())
         self._devices: DeviceSteps | None = None
         self._no_devices = "its allocator reports no blocks"
@@ -86,7 +85,7 @@ class TorchSteps(Steps):
             raise
 
     def figures(self) -> StepFigures:
-        """Return what is allocated now."""
+        """Return the allocated memory."""
         found = self._figures({device: device_counter(device) for device in used_devices()})
         if self._devices is None:
             return found
@@ -94,12 +93,12 @@ class TorchSteps(Steps):
         return StepFigures(found.allocated, found.reserved, lines, self._devices.asked())
 
     def device(self, birth: int) -> str:
-        """Return the device of the blocks with a number in the figures."""
+        """Return the device of the blocks of a line."""
         found = None if self._devices is None else self._devices.device(birth)
         return "cpu" if found is None else found
 
     def notes(self) -> list[str]:
-        """Return lines for the report on what could not be followed."""
+        """Return notes for the report on what could not be followed."""
         notes = super().notes()
         if self._devices is not None:
             return notes + self._devices.notes()
@@ -109,13 +108,13 @@ class TorchSteps(Steps):
         ]
 
     def holdings(self, addresses: Sequence[int]) -> Holdings:
-        """Look once for what keeps the blocks at these addresses alive."""
+        """Search the heap once for the holders of the blocks at these addresses."""
         from tensorlens.frameworks.torch.leaks import holdings
 
         return holdings.Holdings(addresses)
 
     def growing_graph(self, made: int) -> GrowingGraph | None:
-        """Return the live tensor whose graph grew most in the steps made, if one did."""
+        """Return the live tensor whose autograd graph grew most in ``made`` steps, if one did."""
         from tensorlens.frameworks.torch.leaks import growing_graph
 
         begin = self._second_step
@@ -128,7 +127,7 @@ class TorchSteps(Steps):
         return GrowingGraph(tensor, nodes_per_step, line, is_number)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         if self._devices is not None:
             self._devices.close()
         self._unwatch()
@@ -157,27 +156,27 @@ class TorchSteps(Steps):
 
 
 def is_possible() -> bool:
-    """Tell whether there is an accelerator here that can be followed; initialises nothing."""
+    """Return whether an accelerator here can be followed; initialise nothing."""
     return any(_is_visible(backends[kind]) for kind in _FOLLOWED if kind in backends)
 
 
 def _is_visible(backend: Any) -> bool:
     try:
-        # None: only initialising would tell
+        # None: unknown without initialising
         return bool(backend.visible() != 0)
-    except Exception:  # a lost context or driver: nothing that runs there
+    except Exception:  # a lost context or driver
         return False
 
 
 class DeviceSteps:
-    """Follows the blocks of all accelerators from its making until it is closed.
+    """Follows the blocks of all accelerators until it is closed.
 
-    Several may at once: they share one table, which holds what was made since the first of them.
-    The allocators' own lists of blocks say what is there at the beginning, and what lives at the
-    end, with the sizes that were asked for.
+    Several share one table, which holds the blocks made since the first of them. The allocators'
+    own lists give the blocks of the beginning, and those that live at the end, with the sizes that
+    were asked for.
 
     Raises:
-        NativeUnavailable: the native part cannot be had, or nobody reports to it.
+        NativeUnavailable: the native part is not available, or no library reports to it.
     """
 
     def __init__(self) -> None:
@@ -206,25 +205,25 @@ class DeviceSteps:
             self._library.tl_devices_adopt(start(addresses), start(sizes), len(sizes), device)
 
     def set_era(self, era: int) -> None:
-        """Say which step it is: blocks made from now on keep the number (at least 0)."""
+        """Set the era of blocks made from now on (at least 0)."""
         self._library.tl_devices_era(era)
 
     def _living(self, since: int) -> list[array[int]]:
-        """Return address, size, birth, era and device of all blocks of an era or later."""
+        """Return address, size, birth, era and device of the blocks of an era and later ones."""
         return listed(self._library, "tl_devices_living", "Qqiiq", since)
 
     def lines(self) -> dict[int, tuple[int, int]]:
-        """Return for each number of a line how many blocks and bytes of it live."""
+        """Return the number and bytes of the live blocks of each line."""
         _, sizes, births, _, devices = self._living(_BEFORE)
         return _sums(map(self._number, births, devices), sizes)
 
     def asked(self) -> dict[int, tuple[int, int]] | None:
-        """Return :meth:`lines` with the bytes asked for; None where it would take too long.
+        """Return :meth:`lines` with the bytes asked for; None if it would take too long.
 
-        The allocator's list is read, which takes longer the more blocks there are.
+        It reads the allocator's list, whose time grows with the number of blocks.
         """
         begun = perf_counter()
-        if self._spent > _FREE_SECONDS + _TIME_SHARE * (begun - self._begun):
+        if self._spent > _FREE_SECONDS + _TIME_FRACTION * (begun - self._begun):
             return None
         # the many new objects of the list would start the collector
         with paused_collector():
@@ -234,7 +233,7 @@ class DeviceSteps:
         return sums
 
     def left(self, since: int) -> LeftBlocks:
-        """Return the blocks of the era ``since`` or later that live, with their eras as steps."""
+        """Return the live blocks of era ``since`` and later ones, with their eras as steps."""
         columns = self._living(since)
         kinds = {device: kind_and_index(_name_of(device))[0] for device in set(columns[-1])}
         requested = {kind: _handed_out(kind) for kind in set(kinds.values())}
@@ -242,7 +241,7 @@ class DeviceSteps:
         for address, size, birth, era, device in zip(*columns, strict=True):
             known = requested[kinds[device]]
             if known is not None and address not in known:
-                # not handed out, by the allocator's own list
+                # freed, by the allocator's own list
                 continue
             left.address.append(address)
             left.size.append(size if known is None else known[address].requested)
@@ -252,33 +251,33 @@ class DeviceSteps:
         return left
 
     def line(self, number: int) -> SourceLine | None:
-        """Return the line with a number; None where it is not known."""
+        """Return the line with a number, if known."""
         birth, _ = self._born.get(number, (-1, 0))
         if birth < 0:
             return None
         return SourceLine(*self._table.birth_line(birth))
 
     def device(self, number: int) -> str | None:
-        """Return the device of the blocks with a line's number; None for a number of the host."""
+        """Return the device of the blocks of a line; None for a line of the host."""
         born = self._born.get(number)
         return None if born is None else _name_of(born[1])
 
     def notes(self) -> list[str]:
-        """Return lines for the report on what could not be followed."""
+        """Return notes for the report on what could not be followed."""
         return [note for device in used_devices() if (note := self._note(device)) is not None]
 
     def close(self) -> None:
-        """Follow no longer; the second time it does nothing."""
+        """Stop following; a second call does nothing."""
         if self._is_open:
             self._is_open = False
             self._library.tl_devices_leave()
 
     def _number(self, birth: int, device: int) -> int:
-        """Return one number for a line and a device: each device's blocks are told apart."""
+        """Return one number for a line and a device."""
         number = self._numbers.get((birth, device))
         if number is None:
             count = len(self._numbers)
-            number = _FIRST + count if birth >= 0 else -2 - count
+            number = _FIRST_NUMBER + count if birth >= 0 else -2 - count
             self._numbers[birth, device] = number
             self._born[number] = birth, device
         return number
@@ -294,7 +293,7 @@ class DeviceSteps:
 
 
 def _sums(numbers: Iterable[int], sizes: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return for each number of a line how many blocks and bytes it has."""
+    """Return the number and bytes of the blocks of each line."""
     sums: dict[int, tuple[int, int]] = {}
     for number, size in zip(numbers, sizes, strict=True):
         blocks, nbytes = sums.get(number, (0, 0))
@@ -303,7 +302,7 @@ def _sums(numbers: Iterable[int], sizes: Iterable[int]) -> dict[int, tuple[int, 
 
 
 def _name_of(device: int) -> str:
-    """Return torch's name of a device with a number of the native part's."""
+    """Return torch's name of a device by the native part's number."""
     kind = _KINDS.get((device >> 8) - 1)
     return "cpu" if kind is None else kind.spell(device & 0xFF)
 
@@ -314,7 +313,7 @@ def _number_of(name: str) -> int:
 
 
 def _handed_out(kind: str) -> Mapping[int, Block] | None:
-    """Return the blocks that are handed out, by address; None where the allocator has no list."""
+    """Return the allocated blocks by address; None if the allocator has no list."""
     try:
         return {block.start: block for block in allocated_blocks(backends[kind].segments())}
     except Exception:  # an allocator without a list, a lost context
@@ -323,7 +322,7 @@ def _handed_out(kind: str) -> Mapping[int, Block] | None:
 
 @functools.cache
 def _native_table() -> AllocSites:
-    """Return the table of blocks, with the lines that make them as far as those can be had.
+    """Return the table of blocks, with the lines that make them if available.
 
     Raises:
         NativeUnavailable: it cannot be built.
