@@ -23,7 +23,7 @@ def largest_batch(make_step, framework, lowest):
     given = {"lowest": lowest, "highest": _HIGHEST, "repeats": 1, "warmup": 0, "steps": 1}
     found = tensorlens.compare(make_step, {"only": {}}, capacity=CAPACITY, **given)
     batch = found["only"].largest_batch
-    (option,) = compare_options.checked(
+    (option,) = compare_options.checked_options(
         {"only": {}}, framework=framework, arguments={}, with_data=True
     )
     job = Job(

@@ -13,7 +13,7 @@ from typing import Any
 from tensorlens.cli.options import add_output, add_step_options, arguments_of, option_values
 from tensorlens.cli.output import Output, show_details, write_record
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare.options import parsed
+from tensorlens.planning.compare.options import parse_option
 from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.target import framework_of, parameters_of, program
 from tensorlens.planning.trace import Framework
@@ -166,7 +166,7 @@ def _options(args: argparse.Namespace, framework: Framework) -> Mapping[str, Map
             continue
         # settings that nobody gave a name are called as they are written
         settings = words or [name] * ("=" in name)
-        options[name] = parsed(
+        options[name] = parse_option(
             [each for word in settings for each in _split(word)], known, parameters
         )
     if args.baseline is None and _BASELINE not in options and all(options.values()):

@@ -187,9 +187,9 @@ def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: one is not ``NAME=VALUE``.
     """
-    from tensorlens.planning.compare.options import pair
+    from tensorlens.planning.compare.options import name_and_value
 
-    return dict(pair(each, "--set batch=32") for each in args.arguments)
+    return dict(name_and_value(each, "--set batch=32") for each in args.arguments)
 
 
 def option_values(args: argparse.Namespace, *names: str) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def make_generator():
 
 
 def test_a_step_that_runs_nothing():
-    with pytest.raises(ProgramFailed, match="make_step returned a generator function"):
+    with pytest.raises(ProgramFailed, match="make_generator returned a generator function"):
         tensorlens.suggest(make_generator)
 
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from tensorlens.errors import UsageError
 from tensorlens.guards import reason
 from tensorlens.planning.allocators.settings import VARIABLES, parse_settings
 from tensorlens.planning.card import DeviceSpec, device_spec
-from tensorlens.planning.compare.options import Given, Option, checked
-from tensorlens.planning.compare.outcomes import (
+from tensorlens.planning.compare.options import Option, OptionLike, checked_options
+from tensorlens.planning.compare.outcomes import outcome_of
+from tensorlens.planning.compare.result import Comparison, Outcome
+from tensorlens.planning.compare.trials import (
     NO_BATCH,
     NO_CAPACITY,
-    BatchSearch,
-    BatchSearchResult,
-    EstimateOutcome,
-    EstimateRequest,
-    outcome_of,
+    EstimatedOption,
+    LargestBatch,
+    largest_measured_batch,
     run_estimate,
-    run_search,
 )
-from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.api import (
     StepsRequest,
     allocator_settings,
@@ -36,65 +35,62 @@ from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import NO_STEP, Choice, Job, Measured, Reason, Trouble
 from tensorlens.records.run import current_run
 
-Work = Job | BatchSearch | EstimateRequest
+Trial = tuple[str, Callable[[], Any]]
+"""The name of the option, and what runs it: picklable, for executors."""
 
 
-def run_work(work: Work) -> Any:
-    """Return what a run, a search or an estimate comes to; an executor calls it anywhere."""
-    if isinstance(work, BatchSearch):
-        return run_search(work)
-    if isinstance(work, EstimateRequest):
-        return run_estimate(work)
+def run_trial(job: Job) -> Any:
+    """Run a job in a process of its own and return its result."""
     with shared_runner() as processes:
-        return processes.run(work)
+        return processes.run(job)
 
 
-def _results(works: Sequence[Work], executor: Executor | None) -> list[Any]:
-    """Return what each comes to; further repeats of an option that has failed are not run."""
-    with progress("compare", "trial", len(works)) as done:
+def _results(trials: Sequence[Trial], executor: Executor | None) -> list[Any]:
+    """Return the result of each trial; further repeats of an option that failed are not run."""
+    with progress("compare", "trial", len(trials)) as done:
         if executor is not None:
-            return _executed(works, executor, done)
-        found: list[Any] = []
+            return _executed(trials, executor, done)
+        results: list[Any] = []
         failed: dict[str, Trouble] = {}
         with shared_runner():
-            for number, work in enumerate(works):
-                done(number, work.name)
-                found.append(failed.get(work.name) or run_work(work))
-                if isinstance(found[-1], Trouble):
-                    failed[work.name] = found[-1]
-    return found
+            for number, (name, run) in enumerate(trials):
+                done(number, name)
+                results.append(failed.get(name) or run())
+                if isinstance(results[-1], Trouble):
+                    failed[name] = results[-1]
+    return results
 
 
-def _executed(works: Sequence[Work], executor: Executor, done: Done) -> list[Any]:
-    """Return the results; what fails on the way to another machine is a :class:`Trouble`."""
+def _executed(trials: Sequence[Trial], executor: Executor, done: Done) -> list[Any]:
+    """Return the results; an error of the executor itself becomes a :class:`Trouble`."""
     if not hasattr(executor, "submit"):
         raise UsageError(
             f"executor is a {type(executor).__name__}: give a concurrent.futures.Executor"
         )
-    found: list[Any] = [None] * len(works)
+    results: list[Any] = [None] * len(trials)
     futures: dict[Future[Any], int] = {}
     try:
-        for number, work in enumerate(works):
-            futures[executor.submit(run_work, work)] = number
+        for number, (_, run) in enumerate(trials):
+            futures[executor.submit(run)] = number
         for count, future in enumerate(as_completed(futures), 1):
             number = futures[future]
             try:
-                found[number] = future.result()
+                results[number] = future.result()
             except UsageError:
                 raise
             except Exception as error:
                 text = f"the executor failed: {reason(error)[:300]}"
-                found[number] = Trouble(Reason.FAILED, text)
-            done(count, works[number].name)
+                results[number] = Trouble(Reason.FAILED, text)
+            done(count, trials[number][0])
     finally:
         for future in futures:
             future.cancel()
-    return found
+    return results
 
 
 def compare(
     make_step: MakeStep,
-    options: Mapping[str, Given],
+    options: Mapping[str, OptionLike],
     *,
     how: str = "measured",
     baseline: str | None = None,
@@ -111,6 +107,7 @@ def compare(
     timeout: float | None = None,
     executor: Executor | None = None,
     framework: str | None = None,
+    explain: bool = True,
 ) -> Comparison:
     """Return what the same step takes, and what it costs, under each of several options.
 
@@ -147,6 +144,8 @@ def compare(
             ``concurrent.futures.Executor``, of this machine or of others.
         framework: whose built-in settings the options are of: ``torch`` or ``tensorflow``, which
             has Keras's; by default what the program imports.
+        explain: measured, record one more step of each option, after its first run, to tell what
+            has most of the peak.
 
     Raises:
         UsageError: something of it makes no sense; one line says what.
@@ -158,74 +157,111 @@ def compare(
         raise UsageError(
             'card is for estimates (--estimated, how="estimated"): measured runs use this machine'
         )
-    _check_numbers(
-        lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
-    )
-    if timeout is not None and (type(timeout) not in (int, float) or not timeout > 0):
-        raise UsageError(f"timeout={timeout!r}: it is a number of seconds")
+    _check_numbers(lowest=lowest, highest=highest, repeats=repeats)
     spec = device_spec("cuda" if device is None else device, card, capacity)
-    asked = program(make_step, with_data=measured)
-    # checked() refuses any other
-    known_framework = cast(Framework, framework or framework_of(make_step, asked))
-    own = checked_arguments(arguments)
-    known_options = checked(options, framework=known_framework, arguments=own, with_data=measured)
+    job = step_job(
+        make_step,
+        device=device,
+        batch=batch,
+        warmup=warmup,
+        steps=steps,
+        timeout=timeout,
+        framework=framework,
+        with_data=measured,
+    )
+    if batch is None and spec.capacity is not None and _takes_batch(job, measured=measured):
+        job = replace(job, batch=lowest)
+    known_options = checked_options(
+        options,
+        framework=job.framework,
+        arguments=checked_arguments(arguments),
+        with_data=measured,
+    )
     baseline = _baseline(known_options, baseline)
     others = [each.choice for each in known_options if each.name != baseline]
-    if asked.is_script and measured and others and all(map(_is_of_a_step, others)):
-        raise UsageError(f"{asked.name}: {NO_STEP}")
-    # of a script TensorFlow's traced fit() alone can be given another batch
-    if not asked.is_script or (not measured and known_framework == "tensorflow"):
-        batch = lowest if batch is None and spec.capacity is not None else batch
-    elif batch is not None:
-        raise UsageError(f"batch={batch}: {asked.name} is a script, which takes none")
-    job = Job("", asked, Choice(), known_framework, search_path(), device=device, batch=batch)
-    job = replace(job, warmup=warmup, steps=steps, timeout=timeout)
-    batches = lowest, highest
-    works: Sequence[Work]
+    if job.program.is_script and measured and others and all(map(_needs_step, others)):
+        raise UsageError(f"{job.program.name}: {NO_STEP}")
     if measured:
-        works = _trials(job, known_options, repeats, spec.capacity, batches)
+        trials = _measured_trials(
+            job, known_options, repeats, spec.capacity, (lowest, highest), explain=explain
+        )
     else:
         repeats, steps = 1, STEPS
-        works = [_estimate_request(job, each, spec, batches) for each in known_options]
-    found = _results(works, executor)
-    known = [each for each in found if isinstance(each, Measured | EstimateOutcome)]
+        trials = [
+            (each.name, partial(run_estimate, each, _request(job, each, spec), lowest, highest))
+            for each in known_options
+        ]
+    results = _results(trials, executor)
+    successes = [each for each in results if isinstance(each, Measured | EstimatedOption)]
     return Comparison(
         outcomes=_outcomes(
-            known_options, found, repeats, NO_CAPACITY if spec.capacity is None else NO_BATCH
+            known_options, results, repeats, NO_CAPACITY if spec.capacity is None else NO_BATCH
         ),
         baseline=baseline,
-        device=known[0].device if known else device or ("cpu" if measured else "cuda"),
+        device=successes[0].device if successes else device or ("cpu" if measured else "cuda"),
         provenance=how,
-        program=asked.name,
-        framework=known_framework,
-        card=next((each.card for each in known if isinstance(each, EstimateOutcome)), ""),
+        program=job.program.name,
+        framework=job.framework,
+        card=next((each.card for each in successes if isinstance(each, EstimatedOption)), ""),
         capacity=spec.capacity,
-        batch=batch,
+        batch=job.batch,
         steps=steps,
         repeats=repeats,
-        notes=tuple(_notes(known, executor)) if measured else (),
+        notes=tuple(_notes(successes, executor)) if measured else (),
         # an executor may be of machines that have another version
-        run=current_run(() if executor else (known_framework,)),
+        run=current_run(() if executor else (job.framework,)),
     )
 
 
-def _estimate_request(
-    job: Job, option: Option, spec: DeviceSpec, batches: tuple[int, int | None]
-) -> EstimateRequest:
+def step_job(
+    make_step: MakeStep,
+    *,
+    device: str | None,
+    batch: int | None,
+    warmup: int,
+    steps: int,
+    timeout: float | None,
+    framework: str | None,
+    with_data: bool = True,
+) -> Job:
+    """Return the job that runs a program unchanged.
+
+    Raises:
+        UsageError: an argument makes no sense; one line says why.
+    """
+    _check_numbers(warmup=warmup, steps=steps, batch=batch)
+    if timeout is not None and (type(timeout) not in (int, float) or not timeout > 0):
+        raise UsageError(f"timeout={timeout!r}: it is a number of seconds")
+    asked = program(make_step, with_data=with_data)
+    # checked_options() and suggest() refuse any other
+    known = cast(Framework, framework or framework_of(make_step, asked))
+    job = Job(asked.name, asked, Choice(), known, search_path(), device=device, batch=batch)
+    if batch is not None and not _takes_batch(job, measured=with_data):
+        raise UsageError(f"batch={batch}: {asked.name} is a script, which takes none")
+    return replace(job, warmup=warmup, steps=steps, timeout=timeout)
+
+
+def _takes_batch(job: Job, *, measured: bool) -> bool:
+    # of scripts, fit() of TensorFlow alone can be given another batch, where it is traced
+    return not job.program.is_script or (not measured and job.framework == "tensorflow")
+
+
+def _request(job: Job, option: Option, spec: DeviceSpec) -> StepsRequest:
     settings = option.choice.settings
     shards = settings.get("shards", 1)
     job = replace(job, name=job.program.name, choice=option.choice, steps=STEPS, world_size=shards)
-    request = StepsRequest(job, spec, allocator_settings(settings.get("alloc_conf")))
-    return EstimateRequest(option, request, *batches)
+    return StepsRequest(job, spec, allocator_settings(settings.get("alloc_conf")))
 
 
-def _trials(
+def _measured_trials(
     job: Job,
     options: Sequence[Option],
     repeats: int,
     capacity: int | None,
     batches: tuple[int, int | None],
-) -> list[Work]:
+    *,
+    explain: bool,
+) -> list[Trial]:
     """Return the runs of every option, in turns, then the searches for the largest batch."""
     jobs = []
     for option in options:
@@ -233,41 +269,44 @@ def _trials(
         parse_settings(conf or "")
         environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
         jobs.append(replace(job, name=option.name, choice=option.choice, environment=environment))
-    works: list[Work] = [replace(each, explains=True) for each in jobs]
-    works += [*jobs] * (repeats - 1)
-    # without a batch it is a script, which takes none
+    runs = [replace(each, explains=explain) for each in jobs] + jobs * (repeats - 1)
+    trials: list[Trial] = [(each.name, partial(run_trial, each)) for each in runs]
+    # only a script has no batch
     for each in jobs if capacity is not None and job.batch is not None else ():
         assert capacity is not None
         multiple = each.choice.settings.get("accumulate", 1)
-        works.append(BatchSearch(each, capacity, *batches, multiple))
-    return works
+        search = partial(largest_measured_batch, each, capacity, *batches, multiple)
+        trials.append((each.name, search))
+    return trials
 
 
 def _outcomes(
-    options: Sequence[Option], found: Sequence[Any], repeats: int, unsearched: BatchSearchResult
+    options: Sequence[Option], results: Sequence[Any], repeats: int, unsearched: LargestBatch
 ) -> tuple[Outcome, ...]:
     count = len(options)
-    searches = found[repeats * count :] or [unsearched] * count
+    searches = results[repeats * count :] or [unsearched] * count
     return tuple(
-        outcome_of(option, found[number : repeats * count : count], searches[number])
+        outcome_of(option, results[number : repeats * count : count], searches[number])
         for number, option in enumerate(options)
     )
 
 
-def _is_of_a_step(choice: Choice) -> bool:
+def _needs_step(choice: Choice) -> bool:
     return bool(choice.settings.keys() - {"alloc_conf"})
 
 
-def _notes(known: Sequence[Measured | EstimateOutcome], executor: Executor | None) -> Iterator[str]:
+def _notes(
+    successes: Sequence[Measured | EstimatedOption], executor: Executor | None
+) -> Iterator[str]:
     if executor is not None:
         yield "an executor ran the processes: where it ran several at once, times say less"
-    if len({each.device for each in known}) > 1:
+    if len({each.device for each in successes}) > 1:
         yield "the options used different devices: their peaks do not compare"
 
 
-def _check_numbers(*, lowest: int, **others: int | None) -> None:
-    least = {"warmup": 0, "highest": lowest}
-    for name, number in {"lowest": lowest, **others}.items():
+def _check_numbers(**numbers: int | None) -> None:
+    least = {"warmup": 0, "highest": numbers.get("lowest") or 1}
+    for name, number in numbers.items():
         if number is None and name in ("highest", "batch"):
             continue
         if isinstance(number, bool) or not isinstance(number, int) or number < least.get(name, 1):

@@ -13,7 +13,7 @@ from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import OPTIONS, Catalogue, Choice, catalogue
 from tensorlens.planning.trials.pickling import pack
 
-Given = Mapping[str, Any] | Callable[..., Any] | None
+OptionLike = Mapping[str, Any] | Callable[..., Any] | None
 
 _FUNCTION, _ARGUMENTS = "function", "arguments"
 
@@ -28,8 +28,8 @@ class Option:
     """As the record shows them."""
 
 
-def checked(
-    given: Mapping[str, Given],
+def checked_options(
+    given: Mapping[str, OptionLike],
     *,
     framework: Framework,
     arguments: Mapping[str, Any],
@@ -47,7 +47,7 @@ def checked(
     return tuple(_option(name, each, known, arguments, with_data) for name, each in given.items())
 
 
-def parsed(
+def parse_option(
     texts_given: Sequence[str], known: Catalogue, parameters: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Return the settings that ``optimizer=adam``, ``fused=True`` and so on stand for.
@@ -62,9 +62,9 @@ def parsed(
     """
     found: dict[str, Any] = {}
     for each in texts_given:
-        name, value = pair(each, "optimizer=adam")
+        name, value = name_and_value(each, "optimizer=adam")
         if name not in known and name not in (parameters or ()):
-            near = nearest(name, [*known, *(parameters or ())])
+            near = did_you_mean(name, [*known, *(parameters or ())])
             if near or parameters is not None:
                 raise UsageError(f"{each}: {name!r} is no setting and no argument{near}")
         target = found if name in known else found.setdefault(_ARGUMENTS, {})
@@ -72,13 +72,13 @@ def parsed(
     return found
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return a question for the name that was likely meant; empty where none is near."""
     found = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def pair(text: str, example: str) -> tuple[str, Any]:
+def name_and_value(text: str, example: str) -> tuple[str, Any]:
     """Return the name and the value that ``fused=True`` stands for.
 
     The value is what Python takes it for, and else a text; ``true``, ``false`` and ``none`` may be
@@ -97,7 +97,7 @@ def pair(text: str, example: str) -> tuple[str, Any]:
 
 
 def _option(
-    name: Any, given: Given, known: Catalogue, arguments: Mapping[str, Any], with_data: bool
+    name: Any, given: OptionLike, known: Catalogue, arguments: Mapping[str, Any], with_data: bool
 ) -> Option:
     if not isinstance(name, str) or not name.strip():
         raise UsageError(f"the name of an option is a text, not {name!r}")
@@ -117,7 +117,7 @@ def _option(
     names = [*known, _FUNCTION, _ARGUMENTS]
     for key in given:
         if key not in names:
-            near = nearest(str(key), names) or f"; there are {', '.join(names)}"
+            near = did_you_mean(str(key), names) or f"; there are {', '.join(names)}"
             raise UsageError(f"option {name!r}: there is no setting {key!r}{near}")
     for key, value in settings.items():
         if not known[key].check(value):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.folders import scratch_folder
-from tensorlens.planning.compare.api import compare
-from tensorlens.planning.compare.result import Comparison, Outcome
+from tensorlens.planning.card import device_spec
+from tensorlens.planning.compare.api import compare, step_job
+from tensorlens.planning.estimate.api import checked_arguments
 from tensorlens.planning.estimate.target import MakeStep, framework_of, program
-from tensorlens.planning.processes import ProgramFailed, shared_runner
+from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
 from tensorlens.planning.suggest.checkpoints import block_checkpoints
 from tensorlens.planning.suggest.late_frees import (
     backward_leftovers,
@@ -26,14 +27,12 @@ from tensorlens.planning.suggest.recorded_steps import (
     TORCH,
     Finder,
     RecordedSteps,
-    Watcher,
-    watched,
 )
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.state import optimizer_change, queue_change
 from tensorlens.planning.suggest.verification import Run, simulated, verified, without_failures
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import Reason, Trouble
+from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble
 from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.present.instants import line_rows
 from tensorlens.recording.present.remarks import largest_line, largest_tensors
@@ -128,13 +127,31 @@ def suggest(
     framework = framework or framework_of(step, program(step))
     if framework == TENSORFLOW and device not in (None, "cpu"):
         raise UsageError(_ON_HOST)
-    run: Run = partial(
-        compare, step, batch=batch, arguments=arguments, timeout=timeout, framework=framework
+    job = step_job(
+        step,
+        device=device,
+        batch=batch,
+        warmup=warmup,
+        steps=steps,
+        timeout=timeout,
+        framework=framework,
     )
-    with shared_runner():
-        record, made = _recorded(run, framework, device, warmup, steps)
+    device_spec("cuda" if device is None else device, None, None)
+    job = replace(job, choice=Choice(arguments=checked_arguments(arguments)), records=True)
+    run: Run = partial(
+        compare,
+        step,
+        batch=batch,
+        arguments=arguments,
+        timeout=timeout,
+        framework=framework,
+        explain=False,
+    )
+    with shared_runner() as processes:
+        measured = _measured(processes, job)
+        record = _recorded_steps(measured, job.framework)
         found, notes = simulated(record, [*_candidates(record)], run)
-        told = _suggestions(record, found, top, made.program, notes)
+        told = _suggestions(record, found, top, job.program.name, notes)
         facts = record.facts
         if not told.suggestions:
             return replace(told, verified=verify)
@@ -143,34 +160,37 @@ def suggest(
                 return told
             return without_failures(told, run, warmup + steps)
         if facts.is_graph:
-            warmup, steps = _settled(made.outcomes[0], warmup, steps)
+            warmup, steps = _settled(measured.seconds, warmup, steps)
         if repeats is None:
             repeats = _GRAPH_REPEATS if facts.is_graph else 1
         run = partial(run, warmup=warmup, steps=steps, repeats=repeats)
         return verified(told, run, by_step=facts.is_graph, is_whole=facts.is_whole)
 
 
-def _recorded(
-    run: Run, framework: Framework, device: str | None, warmup: int, steps: int
-) -> tuple[RecordedSteps, Comparison]:
-    """Return the steps of a program, recorded, and what the run came to."""
-    with scratch_folder() as folder:
-        watcher = Watcher(folder, warmup + steps, framework)
-        done = run({"as it is": watcher}, device=device, repeats=1, warmup=warmup, steps=steps)
-        left = watched(folder)
-    outcome: Outcome = done.outcomes[0]
-    if not outcome.ran or left is None:
-        text = outcome.why or "the program made no steps that could be recorded"
-        raise ProgramFailed(Trouble(Reason.FAILED, text, outcome.details))
-    if framework == TENSORFLOW and done.device != "cpu":
+def _measured(processes: Runner, job: Job) -> Measured:
+    """Run the program, recorded.
+
+    Raises:
+        ProgramFailed: it raised an error, or its process crashed.
+    """
+    result = processes.run(job)
+    if isinstance(result, Measured):
+        return result
+    assert isinstance(result, Trouble)
+    raise ProgramFailed(replace(result, kind=Reason.FAILED, text=" ".join(result.text.split())))
+
+
+def _recorded_steps(measured: Measured, framework: Framework) -> RecordedSteps:
+    if framework == TENSORFLOW and measured.device != "cpu":
         raise UsageError(_ON_HOST)
-    recording, facts = left
-    return RecordedSteps(recording, facts, done.device, framework), done
+    assert measured.recorded is not None
+    recording, facts = measured.recorded
+    return RecordedSteps(recording, facts, measured.device, framework)
 
 
-def _settled(recorded: Outcome, warmup: int, steps: int) -> tuple[int, int]:
+def _settled(step_seconds: Sequence[float], warmup: int, steps: int) -> tuple[int, int]:
     """Return how many steps of a graph warm up and are measured, by how long one took."""
-    seconds = min(recorded.seconds, default=math.inf)
+    seconds = statistics.median(step_seconds) if step_seconds else math.inf
     if seconds * _GRAPH_STEPS > _PATIENCE:
         return warmup, steps
     if seconds < _SHORT:

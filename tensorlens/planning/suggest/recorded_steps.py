@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pickle
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,18 +9,14 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tensorlens.planning.step_facts import StepFacts, Watch, plain_name
+from tensorlens.planning.step_facts import StepFacts, plain_name
 from tensorlens.planning.suggest.result import Kind, Suggestion
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import OPTIONS
-from tensorlens.planning.trials.step_runner import checked_step
 from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.levels import chosen, device_peak, level_changes
 from tensorlens.recording.analysis.roles import roles_of
-from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.logs.events import ALLOC, FREE, GRAPH_CALL, EventLog
 from tensorlens.records.row_sequence import InternTable
@@ -30,7 +24,6 @@ from tensorlens.records.row_sequence import InternTable
 TORCH: Final = "torch"
 TENSORFLOW: Final = "tensorflow"
 _STEP = re.compile(r"step \d+")
-_SEEN = "seen.pickle"
 
 
 K = TypeVar("K")
@@ -268,66 +261,3 @@ class Replay:
     def _move(self, row: int, nbytes: int) -> None:
         row = min(row, len(self._log))
         self._moved[row] = self._moved.get(row, 0) + nbytes
-
-
-class Watcher:
-    """An option of :func:`tensorlens.compare` that changes nothing and records all."""
-
-    __name__ = "watched"
-
-    def __init__(self, folder: str, steps: int, framework: Framework) -> None:
-        self._folder = folder
-        self._steps = steps
-        self._framework = framework
-
-    def __call__(self, make_step: Callable[[], Any]) -> Any:
-        """Make the step and return it, watched."""
-        recording = record()
-        recording.start()
-        seen: Watch = importlib.import_module(OPTIONS[self._framework]).step_watch(recording.mark)
-        step = None
-        try:
-            with seen.on():
-                step = checked_step(make_step(), "make_step")
-        finally:
-            # a whole program, which may be ended after its last step
-            if step is None:
-                self._leave(recording, seen, is_whole=True)
-        if step is None:
-            return None
-        done = 0
-
-        def watched() -> Any:
-            nonlocal done
-            done += 1
-            if done > self._steps:
-                return step()
-            recording.mark(f"step {done}")
-            seen.is_last = done == self._steps
-            with seen.on():
-                result = step()
-            if seen.is_last:
-                recording.mark("end")
-                self._leave(recording, seen, is_whole=False)
-            return result
-
-        return watched
-
-    def _leave(self, recording: LiveRecording, seen: Watch, *, is_whole: bool) -> None:
-        try:
-            facts = seen.facts(is_whole)
-        except Exception:
-            # what cannot be found out of a strange program is left out
-            facts = StepFacts(is_whole=is_whole)
-        recording.stop()
-        left = Recording(recording.log, recording.origin), facts
-        place = Path(self._folder) / _SEEN
-        part = place.with_suffix(".part")
-        part.write_bytes(pickle.dumps(left, protocol=5))
-        part.replace(place)
-
-
-def watched(folder: str) -> tuple[Recording, StepFacts] | None:
-    """Return what a :class:`Watcher` left in a folder; None where it left nothing."""
-    place = Path(folder) / _SEEN
-    return pickle.loads(place.read_bytes()) if place.exists() else None

@@ -79,9 +79,9 @@ class Suggestion:
         """The option for :func:`tensorlens.compare`; None where only the program's code can."""
         if not self.settings:
             return None
-        from tensorlens.planning.compare.options import pair
+        from tensorlens.planning.compare.options import name_and_value
 
-        return dict(pair(each, each) for each in self.settings)
+        return dict(name_and_value(each, each) for each in self.settings)
 
     @property
     def off(self) -> float | None:

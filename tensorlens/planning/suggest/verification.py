@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tensorlens.planning.compare.options import Given
+from tensorlens.planning.compare.options import OptionLike
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
 from tensorlens.planning.suggest.recomputation import recompute_suggestion
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, RecordedSteps
@@ -195,7 +195,7 @@ def without_failures(told: Suggestions, run: Run, steps: int) -> Suggestions:
     return _without(told, found)
 
 
-def _options(told: Suggestions) -> dict[str, Given]:
+def _options(told: Suggestions) -> dict[str, OptionLike]:
     return {each.change: option for each in told if (option := each.option) is not None}
 
 

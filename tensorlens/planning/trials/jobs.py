@@ -12,12 +12,16 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorlens.errors import TensorlensError
 from tensorlens.planning.card import Card
 from tensorlens.planning.trace import Framework, Trace
 from tensorlens.planning.trials.global_settings import GlobalSettings
+
+if TYPE_CHECKING:
+    from tensorlens.planning.step_facts import StepFacts
+    from tensorlens.recording.recordings import Recording
 
 OPTIONS: Mapping[Framework, str] = {
     "torch": "tensorlens.planning.torch.options",
@@ -137,6 +141,8 @@ class Job:
     of_keras: Mapping[str, Any] = field(default_factory=dict)
     """Options of a Keras model, if a program on fake tensors makes or trains one."""
     world_size: int = 1
+    records: bool = False
+    """Whether all of the program is recorded, for :attr:`Measured.recorded`."""
     explains: bool = False
     """Whether one step more is recorded, to tell what has most of the peak."""
     limit: int | None = None
@@ -171,6 +177,7 @@ class Measured:
     """As :attr:`tensorlens.planning.compare.result.Outcome.at_peak`."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Figure to why it is not known."""
+    recorded: tuple[Recording, StepFacts] | None = None
 
 
 class Reason(StrEnum):

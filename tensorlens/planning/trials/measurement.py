@@ -15,6 +15,7 @@ from tensorlens.planning.trials.global_settings import apply
 from tensorlens.planning.trials.jobs import Job, Reason, Result, Trouble
 from tensorlens.planning.trials.loaders_ahead import held_ahead
 from tensorlens.planning.trials.meter import Meter, RecordedStep
+from tensorlens.planning.trials.program_recording import ProgramRecording
 from tensorlens.planning.trials.stage import Optioned
 from tensorlens.planning.trials.step_runner import StepRunner, loss_of
 
@@ -59,20 +60,21 @@ def run_job(job: Job, bench: Bench) -> Result:
     """The step, which keeps its loaders until they were looked at."""
 
     def call(step: Callable[[], Any]) -> None:
-        losses.append(loss_of(step()))
+        losses.append(loss_of(step() if recording is None else recording.call(step)))
         meter.wait()
 
     def begin() -> Any:
-        made.append(optioned.begin())
+        made.append(optioned.begin() if recording is None else recording.begin(optioned.begin))
         return made[0]
 
     wanted = job.warmup + job.steps
+    recording = ProgramRecording(meter, job) if job.records else None
     explained = RecordedStep(meter, wanted) if job.explains and job.limit is None else None
     if explained is not None:
         steps = StepRunner(wanted + 1, explained, explained.done, bench.when_stepped)
     else:
         # a message for each step would be work for a processor that the next one needs
-        steps = StepRunner(wanted, meter, lambda done: None, bench.when_stepped)
+        steps = StepRunner(wanted, recording or meter, lambda done: None, bench.when_stepped)
     try:
         with nullcontext() if job.limit is None else bench.limited(job.limit):
             steps.run(job.program, begin, call)
@@ -100,6 +102,7 @@ def run_job(job: Job, bench: Bench) -> Result:
         notes=tuple(optioned.stage.notes),
         at_peak=explained.at_peak() if explained else {},
         missing=missing,
+        recorded=None if recording is None else recording.result,
     )
 
 

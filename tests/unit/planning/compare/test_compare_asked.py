@@ -9,7 +9,7 @@ import tensorlens
 from tensorlens.errors import UsageError
 from tensorlens.planning import processes
 from tensorlens.planning.compare import options as compare_options
-from tensorlens.planning.compare import outcomes
+from tensorlens.planning.compare import trials
 from tensorlens.planning.trials import Choice, Job, Measured, Program, Reason, Trouble, catalogue
 
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_pickled_is_one_line():
 
 
 def test_settings_are_applied_in_the_catalogues_order():
-    (option,) = compare_options.checked(
+    (option,) = compare_options.checked_options(
         {"a": {"autocast": "bf16", "optimizer": "sgd", "arguments": {"width": 2}}},
         framework="torch",
         arguments={"width": 1, "depth": 3},
@@ -101,7 +101,7 @@ def test_settings_are_applied_in_the_catalogues_order():
 
 
 def test_settings_of_the_command_line():
-    found = compare_options.parsed(
+    found = compare_options.parse_option(
         ["fused=true", "optimizer=adam", "accumulate=4", "width=8"], catalogue("torch")
     )
     assert found == {
@@ -111,7 +111,7 @@ def test_settings_of_the_command_line():
         "arguments": {"width": 8},
     }
     with pytest.raises(UsageError, match="NAME=VALUE"):
-        compare_options.parsed(["fused"], catalogue("torch"))
+        compare_options.parse_option(["fused"], catalogue("torch"))
 
 
 class FakeLauncher:
@@ -138,8 +138,8 @@ class FakeLauncher:
 
 def largest(launcher, capacity, **more):
     job = Job("a", Program("p"), Choice({}), "torch", ())
-    with mock.patch.object(outcomes, "Runner", lambda: launcher):
-        return outcomes.run_search(outcomes.BatchSearch(job, capacity, **more))
+    with mock.patch.object(trials, "Runner", lambda: launcher):
+        return trials.largest_measured_batch(job, capacity, **more)
 
 
 @pytest.mark.parametrize("fixed", [0, 1000, 99_000])
@@ -172,7 +172,7 @@ def test_what_ends_it_need_not_be_memory():
     found = largest(FakeLauncher(0, 1, most=37), 1000)
     assert found.batch == 37 and "IndexError" in found.beyond
     found = largest(FakeLauncher(0, 1, most=0), 1000)
-    assert found.batch is None and "IndexError" in found.beyond
+    assert found.batch is None and "IndexError" in found.missing
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_signal_at_the_smallest_batch_may_mean_memory(signal, batch):
             return Trouble(Reason.FAILED, "it is gone", signal=signal)
 
     found = largest(Ended(0, 1), 1000)
-    assert (found.batch, found.beyond) == (batch, "1: it is gone")
+    assert (found.batch, found.beyond + found.missing) == (batch, "1: it is gone")
 
 
 def test_how_processes_end():

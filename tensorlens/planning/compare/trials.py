@@ -1,0 +1,151 @@
+"""How an option's answers are found: largest measured batches, and estimates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.planning.compare.options import Option
+from tensorlens.planning.compare.result import Outcome
+from tensorlens.planning.estimate.api import StepsRequest
+from tensorlens.planning.estimate.batches import largest_batch, largest_that_fits
+from tensorlens.planning.estimate.target import STEPS
+from tensorlens.planning.estimate.verdict import culprits
+from tensorlens.planning.processes import ProgramFailed, Runner, shared_runner
+from tensorlens.planning.trials.jobs import Job, Measured, Reason, Trouble
+from tensorlens.units import format_bytes
+
+_LIMIT = "the largest that was to be tried"
+_SIGNALS_WITHOUT_MEMORY = ("SIGKILL", "SIGABRT")
+"""Sent by the system's killer, and by C++ if nobody catches bad_alloc; SIGSEGV may be any crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargestBatch:
+    """The largest batch that fits."""
+
+    batch: int | None
+    """0: not even the smallest fits; None: unknown."""
+    beyond: str = ""
+    """Result of the next larger batch."""
+    missing: str = ""
+    """Why the batch is unknown."""
+
+
+class EstimatedOption(NamedTuple):
+    """An option's estimate, and the device and card it is for."""
+
+    outcome: Outcome
+    device: str
+    card: str
+
+
+NO_CAPACITY = LargestBatch(None, missing="no capacity was given")
+NO_BATCH = LargestBatch(None, missing="a script takes no batch")
+
+
+def largest_measured_batch(
+    job: Job, capacity: int, lowest: int = 1, highest: int | None = None, multiple: int = 1
+) -> LargestBatch:
+    """Find the largest batch, a multiple of ``multiple``, that runs within the capacity."""
+    refused: dict[int, Trouble] = {}
+
+    # a fresh process: the same memory is mapped before every limit
+    with Runner() as processes:
+
+        def needed(batch: int) -> int | None:
+            trial = replace(
+                job,
+                batch=batch,
+                limit=capacity,
+                # a larger one would leave memory mapped that then counts as room
+                rehearsal=multiple,
+                warmup=0,
+                steps=STEPS,
+            )
+            result = processes.run(trial)
+            if isinstance(result, Measured):
+                return min(result.peak_allocated, capacity)
+            assert isinstance(result, Trouble)
+            refused[batch] = result
+            return None
+
+        fitting, too_large = largest_that_fits(needed, capacity, lowest, highest, multiple)
+    trouble = refused.get(too_large)
+    if trouble is None:
+        return LargestBatch(fitting, _LIMIT)
+    if trouble.kind is Reason.CANNOT:
+        why, is_known = trouble.text, bool(fitting)
+    else:
+        is_memory = trouble.kind is Reason.OUT_OF_MEMORY
+        why = f"{too_large:,}: {'out of memory' if is_memory else trouble.text}"
+        is_known = bool(fitting) or is_memory or trouble.signal in _SIGNALS_WITHOUT_MEMORY
+    return LargestBatch(fitting, why) if is_known else LargestBatch(None, missing=why)
+
+
+def run_estimate(
+    option: Option, request: StepsRequest, lowest: int, highest: int | None
+) -> EstimatedOption | Trouble:
+    """Estimate one option; an error becomes a :class:`Trouble`.
+
+    The request's capacity, if it has one, is for the largest batch from ``lowest`` to ``highest``.
+    """
+    if "alloc_conf" in request.job.choice.settings and request.spec.card is None:
+        return Trouble(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
+    try:
+        # what an option leaves in a process of fake tensors must not reach the next option
+        with Runner() if request.job.framework == "torch" else shared_runner() as processes:
+            largest = _largest_estimated_batch(request, lowest, highest, processes)
+            answer = request.ask(processes)
+    except ProgramFailed as error:
+        return error.trouble
+    except UsageError as error:
+        return Trouble(Reason.FAILED, str(error))
+    except TensorlensError as error:
+        return Trouble(Reason.CANNOT, str(error))
+    peak = answer.allocated.point
+    outcome = Outcome(
+        option.name,
+        option.settings,
+        peak_allocated=peak,
+        peak_reserved=answer.peak_reserved,
+        setup_allocated=answer.steps[0].allocated,
+        least_capacity=answer.needed.point,
+        largest_batch=largest.batch,
+        beyond=largest.beyond,
+        peaks=(peak,),
+        notes=tuple(caution.text for caution in answer.warnings),
+        at_peak=dict(culprits(answer.without_source())),
+        # no estimate has times or losses: those need no reason
+        missing={"largest_batch": largest.missing} if largest.batch is None else {},
+    )
+    return EstimatedOption(outcome, answer.device, "" if answer.card is None else answer.card.name)
+
+
+def _largest_estimated_batch(
+    request: StepsRequest, lowest: int, highest: int | None, runner: Runner
+) -> LargestBatch:
+    spec = request.spec
+    if spec.capacity is None:
+        return NO_CAPACITY
+    if spec.card is None:
+        return LargestBatch(None, missing="estimated for cuda only")
+    if request.job.batch is None:
+        return NO_BATCH
+    found = largest_batch(
+        lambda batch: request.with_argument("", batch).ask(runner),
+        spec.capacity,
+        lowest,
+        highest,
+        multiple=request.job.choice.settings.get("accumulate", 1),
+    )
+    largest, beyond = found.estimate.largest, ""
+    assert largest is not None
+    if largest.next_needed is not None:
+        beyond = f"{largest.next_batch:,} would need {format_bytes(largest.next_needed)}"
+    elif largest.is_limit:
+        beyond = _LIMIT
+    if largest.batch is None:
+        return LargestBatch(None, missing=beyond)
+    return LargestBatch(largest.batch, beyond)
