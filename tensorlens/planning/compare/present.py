@@ -9,7 +9,6 @@ from tensorlens.planning.compare.result import (
     QUICK,
     Comparison,
     Outcome,
-    Ratio,
     Status,
     spread,
 )
@@ -27,16 +26,6 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import NOT_AVAILABLE, counted, size
 from tensorlens.render.view import View
-
-_TITLES = (
-    *("option", "peak", "against", "reserved", "needs", "largest batch"),
-    *("held ahead", "time", "loss"),
-)
-_GIVES_WAY = ("reserved", "needs", "loss", "against", "held ahead")
-"""Columns in the order in which they go where the page is too narrow."""
-_ALWAYS = 3
-"""Columns that are shown also where no row has a figure."""
-_LONGEST = 28
 
 _FIGURES = (
     *("peak_allocated", "peak_reserved"),
@@ -82,23 +71,27 @@ def rows(found: Comparison) -> Rows:
 
 
 def _options(found: Comparison) -> Table:
-    cells = [_row(found, each) for each in found.outcomes if each.ran]
-    shown = [
-        place
-        for place in range(len(_TITLES))
-        if place < _ALWAYS or any(row[place] not in ("-", NOT_AVAILABLE, "") for row in cells)
-    ]
-    ranks = {title: rank for rank, title in enumerate(_GIVES_WAY)}
-    columns = tuple(
-        Column(
-            _TITLES[place],
-            "figure" if place else "name",
-            ranks.get(_TITLES[place]),
-            most=None if place else _LONGEST,
-        )
-        for place in shown
-    )
-    return Table(columns, tuple(tuple(row[place] for place in shown) for row in cells))
+    ran = [each for each in found.outcomes if each.ran]
+    always: dict[Column, Sequence[str]] = {
+        Column("option", "name", most=28): [each.name for each in ran],
+        Column("peak"): [size(each.peak_allocated) for each in ran],
+        Column("against", rank=3): [_against(found, each) for each in ran],
+    }
+    optional: dict[Column, Sequence[str]] = {
+        Column("reserved", rank=0): [size(each.peak_reserved) for each in ran],
+        Column("needs", rank=1): [size(each.least_capacity) for each in ran],
+        Column("largest batch"): [_batch_text(each.largest_batch) for each in ran],
+        Column("held ahead", rank=4): [size(each.held_ahead) for each in ran],
+        Column("time"): [_time_text(found, each) for each in ran],
+        Column("loss", rank=2): [_loss_text(found, each) for each in ran],
+    }
+    known = {
+        column: cells
+        for column, cells in optional.items()
+        if any(cell not in ("-", NOT_AVAILABLE) for cell in cells)
+    }
+    columns = always | known
+    return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)))
 
 
 def _failure(outcome: Outcome) -> str:
@@ -141,19 +134,8 @@ def _conditions(found: Comparison) -> str:
     return ", ".join(parts)
 
 
-def _row(found: Comparison, outcome: Outcome) -> tuple[str, ...]:
-    batch = outcome.largest_batch
-    return (
-        outcome.name,
-        size(outcome.peak_allocated),
-        _against(found, outcome),
-        size(outcome.peak_reserved),
-        size(outcome.least_capacity),
-        NOT_AVAILABLE if batch is None else f"{batch:,}",
-        size(outcome.held_ahead),
-        _time_text(found.time_ratio(outcome.name), is_baseline=outcome.name == found.baseline),
-        _loss_text(found, outcome),
-    )
+def _batch_text(batch: int | None) -> str:
+    return NOT_AVAILABLE if batch is None else f"{batch:,}"
 
 
 def _against(found: Comparison, outcome: Outcome) -> str:
@@ -166,9 +148,10 @@ def _against(found: Comparison, outcome: Outcome) -> str:
     return "same" if outcome.peak_allocated == before else f"{part:+.1f} %"
 
 
-def _time_text(ratio: Ratio | None, *, is_baseline: bool) -> str:
-    """Return a ratio of times as text: ``x1.31 ±0.04``, ``same ±0.02``."""
-    if is_baseline and ratio is not None:
+def _time_text(found: Comparison, outcome: Outcome) -> str:
+    """Return the time as a ratio to the baseline's: ``x1.31 ±0.04``, ``same ±0.02``."""
+    ratio = found.time_ratio(outcome.name)
+    if outcome.name == found.baseline and ratio is not None:
         return "x1"
     if ratio is None or ratio.half_width is None:
         return NOT_AVAILABLE
