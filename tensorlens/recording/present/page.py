@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -292,43 +294,23 @@ def page_device(recording: Recording, instant: Instant, *, is_live: bool) -> Pag
     }
     return PageDevice(
         (replace(drawn, is_live=True), Markup(from_template("controls.html"))),
-        (Markup(from_template("data.html", data=json_for_script(data))),),
+        (Markup(from_template("data.html", data=packed_for_script(data))),),
         tuple(heat_files(recording.log, moment.by_line, by_line)),
     )
 
 
-_DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-"""Of base64 VLQ, with which source maps write integers: the fifth bit of a digit goes on."""
+def packed_for_script(data: dict[str, Any]) -> str:
+    """Return data as base64 of zlib's compressed JSON; lists of integers become differences."""
+    text = json.dumps(_with_differences(data), separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def json_for_script(data: dict[str, Any]) -> str:
-    """Return JSON that cannot end the script it stands in; columns of integers are packed."""
-    text = json.dumps(_packed(data), separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _packed(data: Any) -> Any:
-    """Return data whose lists of integers are ``{"vlq": text}``, see :func:`_vlq`."""
+def _with_differences(data: Any) -> Any:
+    """Return data whose lists of integers are ``{"changes": [...]}``, each from the one before."""
     if isinstance(data, dict):
-        return {key: _packed(value) for key, value in data.items()}
+        return {key: _with_differences(value) for key, value in data.items()}
     if not isinstance(data, list):
         return data
     if data and all(type(value) is int for value in data):
-        return {"vlq": _vlq(data)}
-    return [_packed(value) for value in data]
-
-
-def _vlq(values: Sequence[int]) -> str:
-    """Return the differences of integers, each from the one before it, as base64 VLQ."""
-    known: dict[int, str] = {}
-    parts, last = [], 0
-    for value in values:
-        change, last = value - last, value
-        if change not in known:
-            rest, digits = (-change << 1 | 1) if change < 0 else change << 1, ""
-            while rest > 31:
-                digits += _DIGITS[rest & 31 | 32]
-                rest >>= 5
-            known[change] = digits + _DIGITS[rest]
-        parts.append(known[change])
-    return "".join(parts)
+        return {"changes": [value - last for value, last in zip(data, [0, *data], strict=False)]}
+    return [_with_differences(value) for value in data]

@@ -3,9 +3,6 @@
   const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   const JOINTS = [/(?<=[./:])(?=[A-Za-z_[])/, /(?<=[a-z])(?=[A-Z])|(?<=_)(?=\w{3})/];
   const JOINTS_OF_LINE = [/(?<=[/\\ ])(?=.)/, /(?<=_)(?=\w{3})|(?<=\.)(?=[a-z_]+$)/], LONG = 18;
-  const DIGIT = [];
-  [..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"]
-    .forEach((digit, value) => { DIGIT[digit.charCodeAt(0)] = value; });
   const ROWS = 200, LINES = 10, MODEL_LINES = 10, TICKS = 6, LEAST = 10;
 
   function bytes(count) {
@@ -105,28 +102,23 @@
     });
   }
 
-  // integers as the base64 VLQ of their differences
-  function unpacked(text) {
-    const found = [];
-    let value = 0, change = 0, shift = 1;
-    for (let at = 0; at < text.length; at += 1) {
-      const digit = DIGIT[text.charCodeAt(at)];
-      change += (digit & 31) * shift;
-      shift *= 32;
-      if (digit > 31) continue;
-      value += change % 2 ? (1 - change) / 2 : change / 2;
-      found.push(value);
-      change = 0;
-      shift = 1;
-    }
-    return found;
+  // lists of integers come as the changes from each to the next
+  function revived(key, value) {
+    if (!value || !value.changes) return value;
+    let last = 0;
+    return value.changes.map((change) => last += change);
   }
 
-  function live(section) {
+  async function read(source) {
+    const packed = Uint8Array.from(atob(source.textContent), (each) => each.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return JSON.parse(await new Response(stream).text(), revived);
+  }
+
+  async function live(section) {
     const source = section.querySelector("script.tl-data");
     if (!source) return;
-    const data = JSON.parse(source.textContent,
-      (key, value) => value && value.vlq !== undefined ? unpacked(value.vlq) : value);
+    const data = await read(source);
     // before the first point there may be one more, whose event was dropped
     const first = data.dropped ? -1 : 0, highest = data.dropped ? -1 : data.peak;
     const plot = section.querySelector(".tl-plot");

@@ -16,9 +16,11 @@ The training step runs ``train.py``, whose lines are :data:`SOURCE`. With sizes 
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from string import ascii_lowercase, ascii_uppercase, digits
+import zlib
+from itertools import accumulate
 from typing import Any
 
 from tensorlens import Recording
@@ -212,25 +214,15 @@ KINDS = {
 }
 
 
-SCRIPT = re.compile(r"<script type=\"application/json\" class=\"tl-data\">(.*?)</script>", re.S)
-VLQ = {digit: n for n, digit in enumerate(ascii_uppercase + ascii_lowercase + digits + "+/")}
+SCRIPT = re.compile(r"<script type=\"application/octet-stream\" class=\"tl-data\">(.*?)</script>")
 
 
-def unpacked(data: dict[str, Any]) -> Any:
-    """A column of a page's data as integers: it is the base64 VLQ of their differences."""
-    if data.keys() != {"vlq"}:
-        return data
-    found, last, change, shift = [], 0, 0, 0
-    for digit in map(VLQ.__getitem__, data["vlq"]):
-        change |= (digit & 31) << shift
-        shift += 5
-        if digit < 32:
-            last += -(change >> 1) if change & 1 else change >> 1
-            found.append(last)
-            change = shift = 0
-    return found
+def revived(data: dict[str, Any]) -> Any:
+    """A list of a page's data as integers: it has the change from each to the next."""
+    return [*accumulate(data["changes"])] if data.keys() == {"changes"} else data
 
 
 def data_of(page: str) -> list[dict[str, Any]]:
     """The data for the scripts of a page, each of one device."""
-    return [json.loads(found, object_hook=unpacked) for found in SCRIPT.findall(page)]
+    texts = (zlib.decompress(base64.b64decode(found)) for found in SCRIPT.findall(page))
+    return [json.loads(text, object_hook=revived) for text in texts]

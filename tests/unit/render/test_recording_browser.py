@@ -50,8 +50,13 @@ const filter = (text) => {
   input.value = text;
   input.dispatchEvent(new Event("input"));
 };
-%s
-document.getElementById("said").textContent = said.join("\\n");
+function drive() {
+  // the page's data are read asynchronously
+  if (!plot.classList.contains("tl-live")) return setTimeout(drive, 1);
+  %s
+  document.getElementById("said").textContent = said.join("\\n");
+}
+drive();
 </script>
 """
 
