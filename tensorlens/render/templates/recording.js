@@ -3,7 +3,9 @@
   const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   const JOINTS = [/(?<=[./:])(?=[A-Za-z_[])/, /(?<=[a-z])(?=[A-Z])|(?<=_)(?=\w{3})/];
   const JOINTS_OF_LINE = [/(?<=[/\\ ])(?=.)/, /(?<=_)(?=\w{3})|(?<=\.)(?=[a-z_]+$)/], LONG = 18;
-  const ROWS = 200, LINES = 10, MODEL_LINES = 10, TICKS = 6, LEAST = 10;
+  const ROWS = 200, LINES = 10, MODEL_LINES = 10, TICKS = 6, LEAST_EVENTS = 10, MOST_LISTED = 4;
+  // as in records/names.py: numbers of a path, and in brackets
+  const NUMBER = /((?<![^. ])\d+(?![^.:])|(?<=\[)\d+(?=\]))/g;
 
   function bytes(count) {
     let size = count, unit = 0;
@@ -66,7 +68,7 @@
   // layers[0-3].weight for the four names that differ in that number alone
   function commonName(names) {
     if (names.length === 1) return names[0];
-    const parts = names.map((name) => name.split(/(\d+)/));
+    const parts = names.map((name) => name.split(NUMBER));
     let text = "";
     parts[0].forEach((part, place) => {
       const here = [...new Set(parts.map((each) => each[place]))];
@@ -75,7 +77,7 @@
       const first = numbers[0], last = numbers[numbers.length - 1];
       const dash = text.endsWith("[") ? ".." : "-";
       const range = numbers.length > 2 && last - first === numbers.length - 1 ? first + dash + last
-        : numbers.length > LEAST ? first + "..." + last : numbers.join(",");
+        : numbers.length > MOST_LISTED ? first + "..." + last : numbers.join(",");
       text = text.endsWith("[") ? text + range : text.replace(/\.$/, "") + "[" + range + "]";
     });
     return text;
@@ -195,27 +197,40 @@
       return words.every((word) => where.includes(word));
     }
 
-    // blocks of one size, role and line whose names differ in numbers alone are one row
-    function families(found) {
+    const shape = (name) => name.replace(NUMBER, "*");
+    // items of one list may be of any line
+    const lineOf = (block) => text("name", block).endsWith("]") ? "" : text("line", block);
+
+    function grouped(items, key) {
       const groups = new Map();
-      for (const block of found) {
-        const key = [blocks.size[block], blocks.role[block], blocks.line[block],
-          text("name", block).replace(/\d+/g, "*")].join("\n");
-        const group = groups.get(key);
-        if (group) group.push(block); else groups.set(key, [block]);
+      for (const item of items) {
+        const name = key(item).join("\n"), group = groups.get(name);
+        if (group) group.push(item); else groups.set(name, [item]);
       }
-      return [...groups.values()].map((group) => ({
-        block: group[0],
-        name: alike("name", group),
-        module: alike("module", group),
-        count: group.length,
-        size: blocks.size[group[0]] * group.length,
-      }));
+      return [...groups.values()];
+    }
+
+    // as in text: blocks of one size whose names differ in numbers, then those that look alike
+    function families(found) {
+      const equal = grouped(found, (block) =>
+        [blocks.size[block], text("role", block), lineOf(block), shape(text("name", block))]);
+      const named = equal.map((group) => ({ group, name: alike("name", group) }));
+      const rows = grouped(named, ({ group: [block], name }) =>
+        [name, text("role", block), text("line", block) ? lineOf(block) : blocks.size[block]]);
+      return rows.map((parts) => {
+        const group = parts.flatMap((part) => part.group);
+        return {
+          block: group[0],
+          name: parts[0].name,
+          module: alike("module", group),
+          count: group.length,
+          size: sum(group, (block) => blocks.size[block]),
+        };
+      });
     }
 
     function alike(column, group) {
       const found = [...new Set(group.map((block) => text(column, block)))];
-      const shape = (name) => name.replace(/\d+/g, "*");
       return found.every((name) => shape(name) === shape(found[0])) ? commonName(found) : found[0] + ", …";
     }
 
@@ -423,7 +438,7 @@
     }
 
     function zoom(from, to) {
-      const least = data.width / Math.max(data.span, 1) * LEAST;
+      const least = data.width / Math.max(data.span, 1) * LEAST_EVENTS;
       const wide = Math.min(data.width, Math.max(to - from, least));
       shownFrom = Math.max(0, Math.min(data.width - wide, from));
       shownTo = shownFrom + wide;

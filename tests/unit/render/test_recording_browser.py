@@ -10,6 +10,8 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import HOSTILE
 
+from tensorlens import Recording
+from tensorlens.records import ALLOC, Context, EventLog, Frame, Label
 from tensorlens.render import printable
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -162,6 +164,29 @@ def test_rows_are_sorted_and_filtered(tmp_path: Path) -> None:
         "fc1.weight.grad | fc1: aten::addmm",
         "2 blocks match, 140.00 KiB",
     ]
+
+
+def alike() -> Recording:
+    log = EventLog()
+    stack = log.stacks.push(-1, Frame("train.py", 3, "<module>"))
+    for size in (100, 101, 102):
+        log.append(ALLOC, "cpu", size, size, 1, stack, Context(op="aten::lstm", grad=True))
+    for number in (0, 2, 4, 6, 8):
+        row = log.append(ALLOC, "cpu", number + 1, 50, 2, stack)
+        log.name(row, Label(f"h[{number}].w", "parameter"))
+    for number in (1, 2):
+        row = log.append(ALLOC, "cpu", number + 20, 40, 3, stack)
+        log.name(row, Label(f"fc{number}.weight", "parameter"))
+    return Recording(log)
+
+
+def test_rows_of_a_page_are_those_of_the_text(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(recordings.KINDS, "alike", alike)
+    (names,) = said(tmp_path, "alike", "names();")
+    shown = ["aten::lstm at train.py:3 x 3", "h[0...8].w x 5", "fc1.weight", "fc2.weight"]
+    assert names.split(" | ") == shown
+    rows = [line.split("  ") for line in str(alike()).splitlines()]
+    assert [row[1].strip() for row in rows if len(row) > 1 and row[1].strip() in shown] == shown
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:
