@@ -260,15 +260,6 @@ def test_a_program_that_fails_says_where():
     assert "tensorlens" + "/" not in caught.value.details.replace(str(__file__), "")
 
 
-def make_lazy():
-    torch.nn.LazyLinear(8)
-
-
-def test_a_lazy_module_is_refused():
-    with pytest.raises(UsageError, match=r"LazyLinear: .* give in_features or in_channels"):
-        tensorlens.estimate(make_lazy)
-
-
 def test_a_program_that_returns_no_step():
     with pytest.raises(UsageError, match="return a function that runs one step") as caught:
         tensorlens.estimate(lambda: 3)

@@ -15,12 +15,12 @@ from torch.utils.data import (
 from tests.torch.fake_stage import staged
 
 
-class Long(Dataset):
+class Counted(Dataset):
     def __init__(self):
         self.reads = 0
 
     def __len__(self):
-        return 200_000_000
+        return 1000
 
     def __getitem__(self, index):
         self.reads += 1
@@ -35,7 +35,7 @@ def stage():
 
 def test_workers_and_pinned_memory_are_left_out_and_said(stage):
     loader = DataLoader(
-        Long(),
+        Counted(),
         4,
         shuffle=True,
         num_workers=3,
@@ -56,8 +56,8 @@ def test_workers_and_pinned_memory_are_left_out_and_said(stage):
     ]
 
 
-def test_a_long_data_set_is_not_read_beyond_what_is_asked_for(stage):
-    data = Long()
+def test_a_data_set_is_not_read_beyond_what_is_asked_for(stage):
+    data = Counted()
     iterator = iter(DataLoader(data, 4, shuffle=True))
     for _ in range(3):
         next(iterator)

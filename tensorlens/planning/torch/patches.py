@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import random
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -16,11 +15,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader
 
-from tensorlens.errors import UsageError
 from tensorlens.planning.patches import intercepted, on_import, patched
 from tensorlens.planning.trace import caution
 
@@ -91,18 +88,6 @@ def nothing(*args: Any, **kwargs: Any) -> None:
     """Do nothing."""
 
 
-def lazy_modules_refused() -> AbstractContextManager[None]:
-    """Refuse modules whose parameters torch makes at their first call: no fake one can change."""
-
-    def refuse(module: Any, *args: Any, **kwargs: Any) -> None:
-        raise UsageError(
-            f"{type(module).__name__}: lazy modules cannot be estimated: give in_features or"
-            " in_channels"
-        )
-
-    return patched(LazyModuleMixin, "__init__", refuse)
-
-
 @contextlib.contextmanager
 def tracer_patches() -> Iterator[None]:
     """Let transformers take fake tensors for real ones, whose values it looks at.
@@ -119,9 +104,6 @@ def tracer_patches() -> Iterator[None]:
         yield
 
 
-LONG = 1 << 20
-"""Items from which on a random order is drawn as it is needed, instead of a permutation."""
-
 _OF_WORKERS = {
     "num_workers": 0,
     "prefetch_factor": None,
@@ -134,14 +116,9 @@ _OF_WORKERS = {
 """Arguments of a ``DataLoader`` that ask for processes or threads, and what asks for none."""
 
 
-@contextlib.contextmanager
-def loader_patches() -> Iterator[None]:
-    """Let data loaders work in this process alone, and draw random orders as they are needed."""
-    with (
-        intercepted(_without_workers, (DataLoader, "__init__")),
-        intercepted(_draw, (RandomSampler, "__iter__")),
-    ):
-        yield
+def loader_patches() -> AbstractContextManager[None]:
+    """Let data loaders work in this process alone."""
+    return intercepted(_without_workers, (DataLoader, "__init__"))
 
 
 def _without_workers(init: Any, *args: Any, **kwargs: Any) -> None:
@@ -162,15 +139,6 @@ def _without_workers(init: Any, *args: Any, **kwargs: Any) -> None:
         if name in given:
             given[name] = value
     init(*bound.args, **bound.kwargs)
-
-
-def _draw(order: Any, sampler: Any) -> Iterator[int]:
-    """Give items of a long data set in an order that takes no memory; a few may come twice."""
-    size = len(sampler.data_source)
-    if size <= LONG:
-        return order(sampler)  # type: ignore[no-any-return]
-    source = random.Random(0)
-    return (source.randrange(size) for _ in range(sampler.num_samples))
 
 
 @contextlib.contextmanager

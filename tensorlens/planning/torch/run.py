@@ -31,7 +31,6 @@ from tensorlens.planning.torch.names import BlockNames
 from tensorlens.planning.torch.operators.attention import fused_attention
 from tensorlens.planning.torch.patches import (
     compiler_patches,
-    lazy_modules_refused,
     loader_patches,
     random_states,
     thread_modes,
@@ -144,7 +143,7 @@ def _enter_device(
         enter(fused_attention(card))
     patches: tuple[Setting, ...] = (
         *(value_patches, loader_patches, compiler_patches, copy_patches),
-        *(random_states, tracer_patches, thread_modes, lazy_modules_refused),
+        *(random_states, tracer_patches, thread_modes),
     )
     for patch in patches:
         enter(patch())
@@ -168,28 +167,14 @@ def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]
 
 
 _TRAINED = ("parameter", "gradient")
-_STRAY = 100
-"""A device with less than this part of what the CPU holds has no model: what a script makes without
-a device, as for its log, lies on the default one."""
 
 
 def _keeps_off(device: str, tracker: Tracker) -> bool:
-    """Tell whether a program trains nothing on a device; it may make its data there.
-
-    Where no parameters or gradients are known, it holds tensors at every step, and next to none
-    there.
-    """
+    """Tell whether a program trains all that it trains on other devices; its data may be there."""
     log = tracker.trace.log
     trained = {number for number, each in enumerate(log.labels) if each.role in _TRAINED}
     places = {log.devices[log.device[row]] for row, at in enumerate(log.label) if at in trained}
-    if places:
-        return not any(name.startswith(device) for name in places)
-
-    def is_off(held: dict[str, int]) -> bool:
-        on_device = sum(nbytes for name, nbytes in held.items() if name.startswith(device))
-        return held.get("cpu", 0) > _STRAY * on_device
-
-    return bool(tracker.held_at_marks) and all(map(is_off, tracker.held_at_marks))
+    return bool(places) and not any(name.startswith(device) for name in places)
 
 
 def _off(device: str) -> UsageError:

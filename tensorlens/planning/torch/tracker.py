@@ -19,7 +19,6 @@ from tensorlens.planning.torch.memory.scratch import Scratch, ScratchRule
 from tensorlens.planning.torch.operators.losses import keep_elements
 from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
 from tensorlens.planning.trace import Trace
-from tensorlens.planning.trials.step_runner import END
 from tensorlens.records.logs.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
 from tensorlens.units import rounded_up
@@ -60,8 +59,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self._scratch_rule = scratch_rule
         self._live: dict[int, _Storage] = {}
         """Address of a storage to what is known of it."""
-        self.held_at_marks: list[dict[str, int]] = []
-        """Bytes of each device at the steps' marks that were taken when they were reached."""
         self._numbers = 0
         self._here = _ThreadState()
         self._threads: dict[int, int] = {}
@@ -100,13 +97,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         """Give this moment a name, or the one after so many events."""
         with self._lock:
             self._log.marks.append(Mark(name, len(self._log) if row is None else row, 0))
-            if row is None and name != END:
-                self.held_at_marks.append(dict(self.allocated))
 
     def forget_marks(self) -> None:
         """Take all marks back."""
         self._log.marks.clear()
-        self.held_at_marks.clear()
 
     def empty_cache(self, device: str) -> None:
         """Note that the program gave cached memory back."""
