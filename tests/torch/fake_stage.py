@@ -9,8 +9,7 @@ from tensorlens.planning import Trace, caution_scope
 from tensorlens.planning.torch import (
     ProgramStacks,
     Tracker,
-    loader_patches,
-    thread_modes,
+    program_patches,
     value_patches,
 )
 
@@ -46,8 +45,7 @@ def staged(*more):
         enter = stack.enter_context
         enter(caution_scope(said.append))
         enter(value_patches())
-        enter(loader_patches())
-        enter(thread_modes())
+        enter(program_patches())
         for each in more:
             enter(each())
         enter(FakeTensorMode(allow_non_fake_inputs=True))

@@ -8,7 +8,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tensorlens.planning.torch import compiler_patches, distributed
+from tensorlens.planning.torch import distributed
 from tests.torch.fake_stage import staged
 
 WORLD = 4
@@ -228,7 +228,7 @@ def test_random_values_of_sharded_tensors(stage, mesh):
 
 
 def test_what_would_be_compiled_runs_as_it_is_written():
-    with staged(compiler_patches) as stage:
+    with staged() as stage:
         net = torch.compile(nn.Linear(3, 4), mode="max-autotune")
         net(torch.ones(2, 3)).sum().backward()
         assert [*net.state_dict()] == ["weight", "bias"]

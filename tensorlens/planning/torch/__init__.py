@@ -20,7 +20,7 @@ attach(
         "operators.calibration": ("calibrate",),
         "options.models": ("Autocast", "Stage"),
         "options.training": ("Accumulate", "LoaderWatch", "PrefetchFactor"),
-        "patches": ("compiler_patches", "loader_patches", "thread_modes"),
+        "patches": ("program_patches",),
         "stacks": ("ProgramStacks", "node_stacks"),
         "step_facts": ("StepWatch",),
         "tracker": ("Tracker",),

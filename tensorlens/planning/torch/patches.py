@@ -1,4 +1,4 @@
-"""Parts of torch replaced while a program runs without data: compilers, data loaders, threads.
+"""Functions of torch and Python that are replaced while a program runs without data.
 
 Compiled functions, scripts and graphs run as they are written; loaders work in this process alone.
 """
@@ -6,19 +6,22 @@ Compiled functions, scripts and graphs run as they are written; loaders work in 
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 from torch.utils.data import DataLoader
 
 from tensorlens.planning.patches import intercepted, on_import, patched
+from tensorlens.planning.torch.safetensors_files import safetensors_patches
+from tensorlens.planning.torch.saved_files import saved_file_patches
 from tensorlens.planning.trace import caution
 
 COMPILED = (
@@ -89,18 +92,23 @@ def nothing(*args: Any, **kwargs: Any) -> None:
 
 
 @contextlib.contextmanager
-def tracer_patches() -> Iterator[None]:
-    """Let transformers take fake tensors for real ones, whose values it looks at.
-
-    Of fake ones it builds a mask that it leaves out where the values show that nothing is masked.
-    """
+def program_patches() -> Iterator[None]:
+    """Replace what a program calls that needs data, files, processes or a compiler."""
     with contextlib.ExitStack() as stack:
 
-        def change(module: ModuleType) -> None:
+        def patch_tracers(module: ModuleType) -> None:
+            # transformers gives fake tensors a mask that it leaves out if no real value is masked
             if hasattr(module, "is_fake_tensor"):
                 stack.enter_context(patched(module, "is_fake_tensor", lambda tensor: False))
 
-        stack.enter_context(on_import({"transformers.utils.import_utils": change}))
+        for call, owner, name in _INTERCEPTED:
+            stack.enter_context(intercepted(call, (owner, name)))
+        # copied as well, it would take each tensor of the copy for a real one
+        stack.enter_context(patched(FakeTensorMode, "__deepcopy__", lambda mode, memo: mode))
+        stack.enter_context(compiler_patches())
+        stack.enter_context(saved_file_patches())
+        stack.enter_context(safetensors_patches())
+        stack.enter_context(on_import({"transformers.utils.import_utils": patch_tracers}))
         yield
 
 
@@ -114,11 +122,6 @@ _OF_WORKERS = {
     "pin_memory": False,
 }
 """Arguments of a ``DataLoader`` that ask for processes or threads, and what asks for none."""
-
-
-def loader_patches() -> AbstractContextManager[None]:
-    """Let data loaders work in this process alone."""
-    return intercepted(_without_workers, (DataLoader, "__init__"))
 
 
 def _without_workers(init: Any, *args: Any, **kwargs: Any) -> None:
@@ -141,17 +144,8 @@ def _without_workers(init: Any, *args: Any, **kwargs: Any) -> None:
     init(*bound.args, **bound.kwargs)
 
 
-@contextlib.contextmanager
-def thread_modes() -> Iterator[None]:
-    """Let threads that are started while it is entered have the modes of the one starting them."""
-    with (
-        intercepted(_start, (threading.Thread, "start")),
-        intercepted(_run, (threading.Thread, "run")),
-    ):
-        yield
-
-
 def _start(start: Any, thread: Any) -> None:
+    """Let a thread have the dispatch modes of the thread that starts it."""
     vars(thread)["_fake_modes"] = _get_current_dispatch_mode_stack()
     start(thread)
 
@@ -169,13 +163,41 @@ def _run(run: Any, thread: Any) -> None:
             _pop_mode()
 
 
-def random_states() -> AbstractContextManager[None]:
-    """Count each state while it is there: ``torch.utils.checkpoint`` keeps one for every call."""
-    return intercepted(_counted, (torch.random, "get_rng_state"), (torch, "get_rng_state"))
-
-
 def _counted(get_rng_state: Any) -> Any:
+    """Return a random state whose bytes count: checkpoints keep one for every call."""
     state = get_rng_state()
-    # what is counted goes when the state does, which is real: it may be given to a generator
+    # freed with the state, which is real: it may be given to a generator
     state._counted = torch.empty(len(state), dtype=torch.uint8, device="cpu")
     return state
+
+
+def _copied(original: Any, tensor: Any, memo: Any) -> Any:
+    """Copy a fake tensor as ``copy.deepcopy`` does a real one."""
+    if not tensor.is_leaf or tensor.layout is not torch.strided:
+        return original(tensor, memo)
+    if id(tensor) not in memo:
+        with torch.no_grad():
+            memo[id(tensor)] = _copy(tensor, memo)
+    return memo[id(tensor)]
+
+
+def _copy(tensor: Any, memo: Any) -> Any:
+    data = tensor.data.clone(memory_format=torch.preserve_format)
+    if getattr(tensor, "_is_param", False):
+        # without the gradient, as torch/nn/parameter.py
+        return torch.nn.Parameter(data, tensor.requires_grad)
+    data.requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None:
+        data.grad = copy.deepcopy(tensor.grad, memo)
+    return data
+
+
+_INTERCEPTED = (
+    (_without_workers, DataLoader, "__init__"),
+    (_start, threading.Thread, "start"),
+    (_run, threading.Thread, "run"),
+    (_counted, torch.random, "get_rng_state"),
+    (_counted, torch, "get_rng_state"),
+    (_copied, FakeTensor, "__deepcopy__"),
+)
+"""Functions, each with the owner and the name of the function that it is called in place of."""

@@ -23,19 +23,12 @@ from tensorlens.planning.tensorflow.keras_training import (
 )
 from tensorlens.planning.torch.device.stand_in import measure_with
 from tensorlens.planning.torch.distributed import distributed
-from tensorlens.planning.torch.fake_copies import copy_patches
 from tensorlens.planning.torch.memory.cpu_scratch import CpuScratch
 from tensorlens.planning.torch.memory.cuda_scratch import CudaScratch
 from tensorlens.planning.torch.memory.scratch import ScratchRule
 from tensorlens.planning.torch.names import BlockNames
 from tensorlens.planning.torch.operators.attention import fused_attention
-from tensorlens.planning.torch.patches import (
-    compiler_patches,
-    loader_patches,
-    random_states,
-    thread_modes,
-    tracer_patches,
-)
+from tensorlens.planning.torch.patches import program_patches
 from tensorlens.planning.torch.stacks import ProgramStacks, node_stacks
 from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.planning.torch.values.answers import value_patches
@@ -141,12 +134,8 @@ def _enter_device(
         card = job.card or H100
         scratch_rule = CudaScratch(card)
         enter(fused_attention(card))
-    patches: tuple[Setting, ...] = (
-        *(value_patches, loader_patches, compiler_patches, copy_patches),
-        *(random_states, tracer_patches, thread_modes),
-    )
-    for patch in patches:
-        enter(patch())
+    enter(value_patches())
+    enter(program_patches())
     enter(distributed(job.world_size if job.world_size > 1 else None))
     return scratch_rule
 

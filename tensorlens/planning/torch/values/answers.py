@@ -22,8 +22,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from tensorlens.planning.patches import patched
 from tensorlens.planning.torch.operators.answers import ANSWERS
 from tensorlens.planning.torch.operators.losses import loss_patches
-from tensorlens.planning.torch.safetensors_files import safetensors_patches
-from tensorlens.planning.torch.saved_files import saved_file_patches
 from tensorlens.planning.torch.values.const_propagation import compute
 from tensorlens.planning.torch.values.constants import MAX_ELEMENTS, attached, constant_of
 from tensorlens.planning.torch.values.value_rules import rules
@@ -44,8 +42,6 @@ def value_patches() -> Iterator[None]:
     answers = ValueAnswers()
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
-        stack.enter_context(saved_file_patches())
-        stack.enter_context(safetensors_patches())
         for name, method in _methods(answers.scalar).items():
             stack.enter_context(patched(FakeTensor, name, method))
         stack.enter_context(loss_patches())
