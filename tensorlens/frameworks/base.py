@@ -233,7 +233,7 @@ class StepFigures:
     """Number of the line that allocated to ``(blocks, bytes)`` that live. Each device has numbers
     of its own; the bytes that an accelerator's allocator adds to a block are included."""
     asked: Mapping[int, tuple[int, int]] | None = None
-    """The same for accelerators, with the bytes that were asked for; None where not read."""
+    """The same for accelerators, with the bytes that were asked for; None if not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class LeftBlocks:
 
     address: array[int] = field(default_factory=lambda: array("Q"))
     size: array[int] = field(default_factory=lambda: array("q"))
-    """Bytes that were asked for, where known."""
+    """Bytes that were asked for, if known."""
     birth: array[int] = field(default_factory=lambda: array("i"))
     """Number of the line that allocated it; negative if unknown."""
     step: array[int] = field(default_factory=lambda: array("i"))

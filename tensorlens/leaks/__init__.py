@@ -1,4 +1,4 @@
-"""Growth from step to step, and who holds it."""
+"""Leaks: memory that grows from step to step, and its holders."""
 
 from tensorlens.lazy import attach
 

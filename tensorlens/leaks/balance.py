@@ -1,4 +1,4 @@
-"""The balance of a device: what its allocated memory grew by, and in what."""
+"""The balance of a device: the growth of its allocated memory, and its parts."""
 
 from __future__ import annotations
 

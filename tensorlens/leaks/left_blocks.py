@@ -204,7 +204,7 @@ def _may_grow(group: Group, groups: Sequence[Group], watched: LoopSamples) -> bo
 def _without_consumed(
     watched: LoopSamples, left: LeftBlocks, found: list[RetainedGroup]
 ) -> tuple[list[RetainedGroup], dict[int, Levels]]:
-    """Drop groups of which blocks were taken away: they are judged as populations.
+    """Drop groups that lost blocks: they are judged as populations.
 
     Of such a group blocks of each step are left, but fewer of earlier steps. Return the other
     groups, and the levels that they do not explain.

@@ -203,7 +203,7 @@ class LeakReport(Document):
         return replace(self, leaks=tuple(leaks))
 
     def __bool__(self) -> bool:
-        # what climbed and is freed now may have leaked
+        # memory that climbed and is freed now may have leaked
         kinds = (GrowthKind.UNKNOWN, GrowthKind.GRAPH)
         return bool(self.leaks) or any(each.kind in kinds for each in self.others)
 

@@ -29,7 +29,7 @@ from tensorlens.render.figures import counted, counted_about
 from tensorlens.units import format_bytes
 
 _MORE_STEPS_FACTOR = 3
-"""Times as many steps that are proposed where the verdict is not clear."""
+"""Factor of steps that are proposed if the verdict is not clear."""
 _HARMLESS = {
     GrowthKind.FILLING: "go into containers with an end",
     GrowthKind.GARBAGE: "wait for the garbage collector",

@@ -184,7 +184,7 @@ class LeakWatch:
             host_now=now,
         )
         report = verdict(seen)
-        # what the verdict took or freed is no growth of the program's
+        # memory that the verdict took or freed is no growth of the program
         self._host.samples.clear()
         self._collections += _collections() - collections
         late = [

@@ -1,4 +1,4 @@
-"""Steps of a loop that nobody marks: those of its first optimizer."""
+"""Steps of an unmarked loop: those of its first optimizer."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Judgement:
     bytes_per_step: float
     reason: str
     rate: float = 1.0
-    """Fraction of the steps of which something is left."""
+    """Fraction of the steps that left something behind."""
 
 
 def judge(left: Mapping[int, LeftOfStep], span: Span) -> Judgement:
@@ -86,9 +86,9 @@ def judge(left: Mapping[int, LeftOfStep], span: Span) -> Judgement:
 
 
 def _is_once_and_latest(places: Sequence[int], count: int) -> bool:
-    """Tell whether one place is followed by a gap, and that by fewer places up to the end.
+    """Return whether one step is followed by a gap, and this by a shorter run up to the end.
 
-    That is a state that is made late, and the batches ahead.
+    This is a state that is made late, with the batches ahead.
     """
     first, second = places[:2]
     latest = count - second

@@ -1,4 +1,4 @@
-"""Populations: lines with ever more, or larger, live blocks none of which stays behind."""
+"""Populations: ever more live blocks of a line, or larger ones, none of which stays behind."""
 
 from __future__ import annotations
 

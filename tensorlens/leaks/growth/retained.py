@@ -87,34 +87,37 @@ def describe(
 ) -> list[RetainedGroup]:
     """Return all that is known of groups, merging those that one container holds."""
     groups, paths = _merged(groups, paths_of([each.latest.item for each in groups]), watched)
-    below = _retained_of(groups, holdings)
     items = [group.latest.item for group in groups]
-    bounded = bounds_of(groups, paths)
-    loops = cycles_of(items, paths)
+    rows = zip(
+        groups,
+        paths,
+        cycles_of(items, paths),
+        bounds_of(groups, paths),
+        _retained_of(groups, holdings),
+        strict=True,
+    )
     found = []
-    for place, group in enumerate(groups):
-        own, circle = paths[place], loops[place]
-        hanging = _lines_below(group, below[place], left, watched)
-        one = below[place]
-        if one.tensors:
-            one = holdings.below(group.roots()[-1:], _roots(groups))
-        each = describe_one(group, own, circle, one, holdings, left, watched)
-        if below[place].tensors:
-            example = replace(each.example, below=one.bytes, below_tensors=one.tensors)
+    for group, own_paths, circle, bounds, below in rows:
+        lines = _lines_below(group, below, left, watched)
+        of_example = below
+        if below.tensors:
+            of_example = holdings.below(group.roots()[-1:], _roots(groups))
+        each = describe_one(group, own_paths, circle, of_example, holdings, left, watched)
+        if below.tensors:
+            nbytes, tensors = of_example.bytes, of_example.tensors
+            example = replace(each.example, below=nbytes, below_tensors=tensors)
             each = replace(each, example=example)
-        nbytes = group.judgement.bytes_per_step + (
-            0.0 if group.is_below else sum(part.nbytes for part in hanging)
-        )
+        extra = 0.0 if group.is_below else sum(line.nbytes for line in lines)
         found.append(
             replace(
                 each,
-                bytes_per_step=nbytes,
-                bounds=bounded[place],
-                is_renewed=_frees_as_much(group, own, watched),
-                below=hanging,
-                below_blocks=tuple(address for address, _, _ in below[place].blocks),
-                rounding_factor=_rounding_factor(group, below[place], left),
-                nodes=_nodes(group, below[place], holdings, watched),
+                bytes_per_step=group.judgement.bytes_per_step + extra,
+                bounds=bounds,
+                is_renewed=_frees_as_much(group, own_paths, watched),
+                below=lines,
+                below_blocks=tuple(address for address, _, _ in below.blocks),
+                rounding_factor=_rounding_factor(group, below, left),
+                nodes=_nodes(group, below, holdings, watched),
             )
         )
     return found
@@ -127,11 +130,11 @@ def _lines_below(
     judgement = group.judgement
     if group.is_below:
         blocks = [(each.block.birth, each.block.size, each.survivor.role) for each in group.held]
-        share = judgement.bytes_per_step / max(1, group.nbytes)
+        fraction = judgement.bytes_per_step / max(1, group.nbytes)
     else:
         births = dict(zip(left.address, left.birth, strict=True))
         blocks = [(births.get(address, -1), size, role) for address, size, role in below.blocks]
-        share = _share(group, watched)
+        fraction = _step_fraction(group, watched)
     sums: dict[tuple[int, str], list[int]] = {}
     for birth, size, role in blocks:
         line = sums.setdefault((birth, role), [0, 0])
@@ -142,15 +145,15 @@ def _lines_below(
         RetainedBelow(
             birth,
             role,
-            nbytes * share,
-            tensors * (judgement.tensors_per_step / count if group.is_below else share),
+            nbytes * fraction,
+            tensors * (judgement.tensors_per_step / count if group.is_below else fraction),
         )
         for (birth, role), (nbytes, tensors) in sums.items()
     ]
     return tuple(sorted(found, key=lambda each: -each.nbytes))
 
 
-def _share(group: Group, watched: LoopSamples) -> float:
+def _step_fraction(group: Group, watched: LoopSamples) -> float:
     """Return the fraction of the memory below a group that one step has made."""
     steps = len({block.step for block in group.blocks if block.step >= 0})
     return group.judgement.rate / max(1, steps) / watched.span.stride
@@ -158,7 +161,7 @@ def _share(group: Group, watched: LoopSamples) -> float:
 
 def _nodes(group: Group, below: Retained, holdings: Holdings, watched: LoopSamples) -> float:
     if not group.is_below:
-        return below.nodes * _share(group, watched)
+        return below.nodes * _step_fraction(group, watched)
     # one graph of all steps, perhaps begun before the watch: a step's fraction is that of its bytes
     roots = group.roots()
     whole = holdings.below(roots, roots) if roots else below

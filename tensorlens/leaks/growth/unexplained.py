@@ -99,7 +99,7 @@ def unexplained(
 
 
 def _without_last(levels: Sequence[int]) -> tuple[int, ...]:
-    """Return levels without the last one, the one before it reduced by what the last step freed."""
+    """Return levels without the last, the one before it reduced by memory that the last freed."""
     return (*levels[:-2], min(levels[-2:]))
 
 

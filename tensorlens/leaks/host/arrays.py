@@ -1,4 +1,4 @@
-"""NumPy arrays that may be what grew in host memory.
+"""NumPy arrays that may explain the growth of host memory.
 
 An array does not tell when it was made. So arrays have to account for the growth: together as what
 all steps made, by their size as what one step makes, or one by itself that grew.
@@ -36,7 +36,7 @@ class HostGrowth:
     """Number of all steps."""
 
     def fits(self, count: int, nbytes: int) -> bool:
-        """Return whether all steps, or those that count, may have left so many arrays."""
+        """Return whether all steps, or those that count, may have left these arrays."""
         low = self.rate * self.steps * (1 - _TOLERANCE)
         return count >= self.steps and low <= nbytes <= self.rate * self.made * (1 + _TOLERANCE)
 
@@ -49,7 +49,7 @@ class HostGrowth:
 
 
 def growing_arrays(grown: HostGrowth) -> tuple[str, str] | None:
-    """Describe the arrays that may have grown, with a path to one; None where none fit."""
+    """Describe the arrays that may have grown, with a path to one; None if none fit."""
     if "numpy" not in sys.modules:
         return None
     objects = live_objects()
@@ -90,6 +90,6 @@ def _text(chosen: Sequence[OwnedArray]) -> str:
 
 
 def _path(array: Any, skip: Collection[int]) -> str:
-    """Return the shortest path; empty where none is seen, as in a dict of arrays alone."""
+    """Return the shortest path; empty if none is seen, as in a dict of arrays alone."""
     paths = reference_paths([array], skip=skip)[0]
     return next((str(each) for each in paths if each.references[0].kind != "unknown"), "")

@@ -1,4 +1,4 @@
-"""Growth of host memory in which there are no tensors, and what explains it."""
+"""Growth of host memory without tensors, and its explanation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MIN_NODE_BYTES, _MAX_NODE_BYTES = 128, 2048
 
 @dataclass(frozen=True, slots=True)
 class HostRates:
-    """Growth of the heap a step; None where it does not rise all the time."""
+    """Growth of the heap a step; None if it does not rise all the time."""
 
     floor: float
     """Bytes a step below which growth of the C heap is noise, or the tensors' own."""
@@ -74,7 +74,7 @@ def host_growth(
         if garbage >= _GARBAGE_FRACTION * rate:
             text = f"{_grew(garbage, counts_tensors)}: it waited for the collector"
             found.append(Growth(GrowthKind.GARBAGE, text, garbage))
-            # what the last step left is still in use
+            # memory of the last step is still in use
             least, rate = max(least, _GARBAGE_FRACTION * rate), rate - garbage
     if rate >= least:
         steps = samples[-1].step - samples[0].step
@@ -137,7 +137,7 @@ def heap_growth(
     graph: GraphGrowth | None = None,
     counts_tensors: bool = True,
 ) -> Growth:
-    """Explain growth of the C heap by the first of these that can be what grew.
+    """Explain growth of the C heap by the first of these that fits.
 
     Args:
         rate: bytes a step.

@@ -13,13 +13,13 @@ from tensorlens.frameworks.host.counters import HeapCounter, child_processes, re
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """The host's memory after a step; :data:`UNKNOWN` where a figure cannot be had."""
+    """The host's memory after a step; :data:`UNKNOWN` for figures that are not available."""
 
     step: int
     """Number of steps that had ended."""
     heap: int
-    """Bytes of the C heap in use, less those that torch's CPU allocator has handed out. Where the C
-    library does not tell, bytes of the resident set."""
+    """Bytes of the C heap in use, less those that torch's CPU allocator has handed out. If the C
+    library does not count them, bytes of the resident set."""
     objects: int
     """Blocks of Python's own allocator."""
     pinned: int = UNKNOWN

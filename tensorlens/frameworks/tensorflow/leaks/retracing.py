@@ -57,7 +57,7 @@ def _counts() -> list[tuple[Any, int]]:
 
 
 def _is_of_library(function: Any) -> bool:
-    """Tell whether a library makes it, as Keras makes a step for each model."""
+    """Return whether a library makes a function, as Keras makes a step for each model."""
     code = _code(function)
     return code is None or is_foreign(code.co_filename)
 

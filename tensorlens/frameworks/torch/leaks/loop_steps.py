@@ -330,6 +330,6 @@ def _native_table() -> AllocSites:
     table = AllocSites(load(DEVICE_BLOCKS))
     declare(table.library, _SIGNATURES)
     with suppress(NativeUnavailable):
-        # it costs nothing while nobody follows
+        # this costs nothing until a loop is followed
         table.watch_births()
     return table
