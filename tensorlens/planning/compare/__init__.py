@@ -1,10 +1,9 @@
 """The same step under several memory options, each in a process of its own.
 
-Options are checked (:mod:`.options`), each becomes jobs (:mod:`.api`), a job is one process
-(:mod:`tensorlens.planning.processes`) or one estimate, and all answers become rows
-(:mod:`.outcomes`). What an option does to a step is its framework's matter:
-``planning/torch/options``. No module here imports a framework. ``docs/compare.md`` has the method
-and what each option does.
+Options are checked (:mod:`.options`). Each becomes trials (:mod:`.api`): runs, an estimate, or a
+search for the largest batch (:mod:`.trials`). Their results become one row (:mod:`.outcomes`). The
+effect of a built-in option on a step belongs to its framework: ``planning/torch/options``. No
+module here imports a framework. ``docs/compare.md`` describes the method and each option.
 """
 
 from tensorlens.lazy import attach

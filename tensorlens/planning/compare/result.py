@@ -155,7 +155,7 @@ class Outcome:
     seconds: tuple[float, ...] = ()
     """Of one step, the median in each repeat."""
     losses: tuple[float | None, ...] = ()
-    """Of each step in the first repeat; None is no finite number."""
+    """Of each step in the first repeat; None where the loss is not finite."""
     notes: tuple[str, ...] = ()
     at_peak: dict[str, str] = field(default_factory=dict)
     """When the peak is, and what has most of it: ``peak``, ``line``, ``tensor``; of a library's
@@ -220,7 +220,7 @@ class Comparison(Document):
     program: str = ""
     framework: Framework = "torch"
     card: str = ""
-    """Of an estimate, or of the device that was measured."""
+    """Of an estimate; empty where the step was measured."""
     capacity: int | None = None
     """Capacity that the largest batch has to fit into."""
     batch: int | None = None

@@ -21,6 +21,8 @@ from tensorlens.planning.suggest.late_frees import (
     step_leftovers,
     zero_grad_change,
 )
+from tensorlens.planning.suggest.optimizers import optimizer_change
+from tensorlens.planning.suggest.queues import queue_change
 from tensorlens.planning.suggest.recomputation import block_recomputation
 from tensorlens.planning.suggest.recorded_steps import (
     TENSORFLOW,
@@ -29,8 +31,8 @@ from tensorlens.planning.suggest.recorded_steps import (
     RecordedSteps,
 )
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
-from tensorlens.planning.suggest.state import optimizer_change, queue_change
-from tensorlens.planning.suggest.verification import Run, simulated, verified, without_failures
+from tensorlens.planning.suggest.simulation import Run, simulated
+from tensorlens.planning.suggest.verification import verified, without_failures
 from tensorlens.planning.trace import Framework
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble
 from tensorlens.recording.analysis.levels import dropped_peak
@@ -44,7 +46,7 @@ _ON_HOST = (
     " single blocks on an accelerator; compare() measures its options there"
 )
 _DROPPED = "the highest instant is among the events that were dropped: record a shorter span"
-WORTH = 0.01
+_WORTH = 0.01
 """A change is told when it saves at least this part of the peak, or, where its bytes are beside
 the peak, of what the host holds at most."""
 _GRAPH_REPEATS = 3
@@ -120,8 +122,8 @@ def suggest(
             raise UsageError(
                 "to verify, the program is run: give make_step in place of a recording"
             )
-        record = RecordedSteps(step.still(), device=device, framework=framework)
-        return _suggestions(record, _candidates(record), top, "")
+        recorded = RecordedSteps(step.still(), device=device, framework=framework)
+        return _suggestions(recorded, _candidates(recorded), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
     framework = framework or framework_of(step, program(step))
@@ -149,10 +151,10 @@ def suggest(
     )
     with shared_runner() as processes:
         measured = _measured(processes, job)
-        record = _recorded_steps(measured, job.framework)
-        found, notes = simulated(record, [*_candidates(record)], run)
-        told = _suggestions(record, found, top, job.program.name, notes)
-        facts = record.facts
+        recorded = _recorded_steps(measured, job.framework)
+        found, notes = simulated(recorded, [*_candidates(recorded)], run)
+        told = _suggestions(recorded, found, top, job.program.name, notes)
+        facts = recorded.facts
         if not told.suggestions:
             return replace(told, verified=verify)
         if not verify:
@@ -198,48 +200,50 @@ def _settled(step_seconds: Sequence[float], warmup: int, steps: int) -> tuple[in
     return warmup, max(steps, _GRAPH_STEPS)
 
 
-def _candidates(record: RecordedSteps) -> Iterator[Suggestion]:
-    for find in _FINDERS[record.framework]:
-        yield from find(record)
+def _candidates(recorded: RecordedSteps) -> Iterator[Suggestion]:
+    for find in _FINDERS[recorded.framework]:
+        yield from find(recorded)
 
 
 def _suggestions(
-    record: RecordedSteps,
+    recorded: RecordedSteps,
     candidates: Iterable[Suggestion],
     top: int,
     program: str,
     notes: Sequence[str] = (),
 ) -> Suggestions:
-    worth = [each for each in candidates if each.predicted_saving >= _least(record, each)]
+    worth = [each for each in candidates if each.predicted_saving >= _least(recorded, each)]
     worth.sort(key=lambda each: -each.predicted_saving)
     with_cost = [each for each in worth if not each.is_free]
     others = with_cost[top:]
-    peak = record.recording.at(record.peak_row, record.device)
-    dropped = dropped_peak(record.recording, record.device) > record.peak
-    lines, _ = line_rows(record.log, peak.by_line, None)
+    peak = recorded.recording.at(recorded.peak_row, recorded.device)
+    dropped = dropped_peak(recorded.recording, recorded.device) > recorded.peak
+    lines, _ = line_rows(recorded.log, peak.by_line, None)
     return Suggestions(
         suggestions=tuple(each for each in worth if each not in others),
-        device=record.device,
-        peak=record.peak,
-        moment=record.moment(record.peak_row),
-        line=largest_line(lines, record.peak),
+        device=recorded.device,
+        peak=recorded.peak,
+        moment=recorded.moment(recorded.peak_row),
+        line=largest_line(lines, recorded.peak),
         source=next((each.source for each in lines if each.line is not None), ""),
-        tensor=largest_tensors(record.recording, record.device, record.peak_row, record.peak),
+        tensor=largest_tensors(
+            recorded.recording, recorded.device, recorded.peak_row, recorded.peak
+        ),
         program=program,
-        others=tuple(_in_short(record, each) for each in others),
+        others=tuple(_in_short(recorded, each) for each in others),
         notes=(*([_DROPPED] if dropped else []), *notes),
     )
 
 
-def _least(record: RecordedSteps, each: Suggestion) -> float:
+def _least(recorded: RecordedSteps, each: Suggestion) -> float:
     """Return the bytes from which on it is told: a part of the peak, or of all on the host."""
     if each.before is None:
-        return max(1.0, WORTH * record.peak)
-    return WORTH * (record.host_peak + each.before)
+        return max(1.0, _WORTH * recorded.peak)
+    return _WORTH * (recorded.host_peak + each.before)
 
 
-def _in_short(record: RecordedSteps, each: Suggestion) -> str:
+def _in_short(recorded: RecordedSteps, each: Suggestion) -> str:
     saving = each.predicted_saving
     if each.memory:
         return f"{each.change} ({format_bytes(saving)} of {each.memory})"
-    return f"{each.change} ({100 * saving / record.peak:.1f} %)"
+    return f"{each.change} ({100 * saving / recorded.peak:.1f} %)"

@@ -7,45 +7,46 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tensorlens.planning.step_facts import RepeatedBlock
 from tensorlens.planning.suggest.recorded_steps import RecordedSteps, Replay
-from tensorlens.planning.suggest.repeated_blocks import Call, RepeatedBlocks
-from tensorlens.planning.suggest.result import Suggestion
-from tensorlens.planning.suggest.second_forward import (
+from tensorlens.planning.suggest.repeated_blocks import (
+    Call,
+    RepeatedBlocks,
     cost_of,
     keep_inputs,
     outliving,
     output_of,
     second_forward,
 )
+from tensorlens.planning.suggest.result import Suggestion
 
 _RANDOM_STATE = 5056
 """Bytes of the CPU generator's state that ``torch.utils.checkpoint`` keeps for each call."""
 
 
-def block_checkpoints(record: RecordedSteps) -> Iterator[Suggestion]:
+def block_checkpoints(recorded: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change to checkpoints of all repeated blocks.
 
     What a block's forward keeps for backward dies at its end, but for its output, which is the
     input of what follows. When backward comes to the block its forward runs once more, as far as
     something in it is needed, and what it keeps is there until backward has used it.
     """
-    where = RepeatedBlocks(record)
-    found, index = where.calls(), record.index
+    where = RepeatedBlocks(recorded)
+    found, index = where.calls(), recorded.index
     backward = (row for call in found for row in call.backward)
     if not found or any(index.computed_again(index.place(row)) for row in backward):
         return
-    replay = record.replay()
-    inputs = keep_inputs(record, replay, found)
+    replay = recorded.replay()
+    inputs = keep_inputs(recorded, replay, found)
     for call in found:
-        _checkpoint(record, replay, where, call, inputs)
+        _checkpoint(recorded, replay, where, call, inputs)
     used = where.used(found)
-    cost = cost_of(record, found)
-    if record.facts.has_cache:
+    cost = cost_of(recorded, found)
+    if recorded.facts.has_cache:
         cost += "; use_cache=False: each block would fill its cache twice"
-    yield record.suggestion(
+    yield recorded.suggestion(
         kind="checkpoint",
         change=f"checkpoint {len(used)} blocks",
         what=_summary(used),
-        code=_code(record, used),
+        code=_code(recorded, used),
         peak=replay.peak(),
         cost=cost,
         settings=("checkpoint=blocks",),
@@ -53,30 +54,30 @@ def block_checkpoints(record: RecordedSteps) -> Iterator[Suggestion]:
 
 
 def _checkpoint(
-    record: RecordedSteps,
+    recorded: RecordedSteps,
     replay: Replay,
     where: RepeatedBlocks,
     call: Call,
     inputs: Mapping[int, int],
 ) -> None:
-    kept = outliving(record, call)
+    kept = outliving(recorded, call)
     # freed by another part of the program: it is there for others than this block's backward
     needed = [
         row
         for row in kept
-        if record.end(row) in call.backward and where.number_of(record.end(row)) == call.block
+        if recorded.end(row) in call.backward and where.number_of(recorded.end(row)) == call.block
     ]
-    output = output_of(record, needed) if len(needed) == len(kept) else None
+    output = output_of(recorded, needed) if len(needed) == len(kept) else None
     for row in needed:
         if row in inputs:
-            replay.keep_apart(row, min(inputs[row], record.end(row)))
+            replay.free_first_copy(row, min(inputs[row], recorded.end(row)))
         else:
             # what follows may keep the output, as long as until it is computed again
             end = call.backward.start if row == output else call.forward.stop
-            replay.keep_apart(row, end)
+            replay.free_first_copy(row, end)
     if needed:
-        replay.insert(call.backward.start, second_forward(record, call.forward, needed))
-        if record.device == "cpu":
+        replay.insert(call.backward.start, second_forward(recorded, call.forward, needed))
+        if recorded.device == "cpu":
             replay.add(_RANDOM_STATE, call.forward.start, call.backward.stop)
 
 
@@ -85,9 +86,9 @@ def _summary(blocks: Sequence[RepeatedBlock]) -> str:
     return ", ".join(f"{count} x {kind} in {path}" for (path, kind), count in lists.items())
 
 
-def _code(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
+def _code(recorded: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
     models = dict.fromkeys(block.path.partition(".")[0] for block in blocks)
-    facts = record.facts
+    facts = recorded.facts
     lines = [f"{model}.config.use_cache = False" for model in models if facts.has_cache]
     if facts.own_checkpoints:
         lines += [f"{model}.{facts.own_checkpoints}" for model in models]

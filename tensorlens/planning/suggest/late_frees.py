@@ -25,47 +25,47 @@ def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
     return f"release {name} before backward"
 
 
-def step_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
+def step_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
     """Give what forward made in one step and what is still there in the next, by variable."""
-    kept = _outliving(record)
+    kept = _outliving(recorded)
     groups: dict[str, list[tuple[int, int]]] = {}
-    graph = any(_is_of_graph(record, row) for row, _ in kept)
+    graph = any(_is_of_graph(recorded, row) for row, _ in kept)
     for row, until in kept:
         # what a graph keeps goes with the variable that keeps the graph
-        groups.setdefault("" if graph else _variable(record, row), []).append((row, until))
+        groups.setdefault("" if graph else _variable(recorded, row), []).append((row, until))
     for found in groups.values():
-        replay = record.replay()
-        name, line = _named(record, [row for row, _ in found])
+        replay = recorded.replay()
+        name, line = _named(recorded, [row for row, _ in found])
         for row, until in found:
             # a variable that is detached stays, without its graph
-            if not graph or _is_of_graph(record, row) or not record.roles.named(row):
+            if not graph or _is_of_graph(recorded, row) or not recorded.roles.named(row):
                 replay.free(row, until)
-        is_list = any(_ITEM.search(record.roles.named(row) or "") for row, _ in found)
-        yield record.suggestion(
+        is_list = any(_ITEM.search(recorded.roles.named(row) or "") for row, _ in found)
+        yield recorded.suggestion(
             kind="kept",
             change=f"detach {name}" if graph else f"release {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
-            code=_code(record, name, graph, is_list=is_list),
+            code=_code(recorded, name, graph, is_list=is_list),
             peak=replay.peak(),
             cost="none",
         )
 
 
-def backward_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
+def backward_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
     """Give the variables that wait for backward to end, which backward has no use for."""
-    begins = record.marks(BACKWARD)
-    waiting = record.facts.unused_variables
+    begins = recorded.marks(BACKWARD)
+    waiting = recorded.facts.unused_variables
     for each in waiting:
-        place = record.at(each.address, begins[-1]) if begins else None
+        place = recorded.at(each.address, begins[-1]) if begins else None
         if place is None:
             continue
-        replay = record.replay()
-        for row in record.alike(place):
-            begin = next((begin for begin in begins if row < begin < record.end(row)), None)
+        replay = recorded.replay()
+        for row in recorded.alike(place):
+            begin = next((begin for begin in begins if row < begin < recorded.end(row)), None)
             if begin is not None:
                 replay.free(row, begin)
         line = SourceLine(each.filename, each.lineno, each.function)
-        yield record.suggestion(
+        yield recorded.suggestion(
             kind="kept",
             change=_release(each, waiting),
             what=f"a variable of {each.function}() that backward does not need",
@@ -75,64 +75,66 @@ def backward_leftovers(record: RecordedSteps) -> Iterator[Suggestion]:
         )
 
 
-def _outliving(record: RecordedSteps) -> list[tuple[int, int]]:
+def _outliving(recorded: RecordedSteps) -> list[tuple[int, int]]:
     """Return what outlives the step whose forward made it, and the row where that step ends.
 
     What only the first step makes is a cache, and stays. What was there when the recording began
     counts where a census called it an activation and it is freed in the recording.
     """
-    log = record.log
-    if len(record.steps) < 2:
+    log = recorded.log
+    if len(recorded.steps) < 2:
         return [
             (row, 0)
-            for row in record.allocations()
-            if log.kind[row] == START and record.role(row) == "activation" and log.pair[row] >= 0
+            for row in recorded.allocations()
+            if log.kind[row] == START and recorded.role(row) == "activation" and log.pair[row] >= 0
         ]
-    found = [(row, span.stop) for span in record.steps[1:-1] for row in _left(record, span)]
-    again = {_variable(record, row) for row, _ in found}
-    first = record.steps[0]
-    for row in _left(record, first):
+    found = [(row, span.stop) for span in recorded.steps[1:-1] for row in _left(recorded, span)]
+    again = {_variable(recorded, row) for row, _ in found}
+    first = recorded.steps[0]
+    for row in _left(recorded, first):
         # what only the first step makes is a cache
-        comes_again = any(other in record.steps[1] for other in record.alike(row))
-        if comes_again or _variable(record, row) in again:
+        comes_again = any(other in recorded.steps[1] for other in recorded.alike(row))
+        if comes_again or _variable(recorded, row) in again:
             found += [(row, first.stop)]
     return found
 
 
-def _left(record: RecordedSteps, step: range) -> Iterator[int]:
+def _left(recorded: RecordedSteps, step: range) -> Iterator[int]:
     """Give what a step's forward made that is there when it has ended, and is not meant to be."""
-    for row in record.allocations(step):
-        if record.phase(row) == "forward" and record.end(row) >= step.stop:
-            if record.role(row) not in _NEEDED:
+    for row in recorded.allocations(step):
+        if recorded.phase(row) == "forward" and recorded.end(row) >= step.stop:
+            if recorded.role(row) not in _NEEDED:
                 yield row
 
 
-def _is_of_graph(record: RecordedSteps, row: int) -> bool:
+def _is_of_graph(recorded: RecordedSteps, row: int) -> bool:
     """Tell whether it is autograd's graph that holds it, and no variable."""
-    name = record.roles.named(row)
+    name = recorded.roles.named(row)
     return name is not None and "Backward" in name.rpartition(": ")[2]
 
 
-def _variable(record: RecordedSteps, row: int) -> str:
+def _variable(recorded: RecordedSteps, row: int) -> str:
     """Return the variable that holds it, a list for its items; else the line that made it."""
-    name = record.roles.named(row)
+    name = recorded.roles.named(row)
     if name is None:
-        return str(record.index.born[record.index.place(row)])
+        return str(recorded.index.born[recorded.index.place(row)])
     return _ITEM.sub("", name)
 
 
-def _named(record: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
+def _named(recorded: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
     """Return the variable that is largest, of those that no graph holds, and where it was made."""
-    ordered = sorted(rows, key=lambda row: -record.log.size[row])
-    names = [row for row in ordered if not _is_of_graph(record, row) and record.roles.named(row)]
+    ordered = sorted(rows, key=lambda row: -recorded.log.size[row])
+    names = [
+        row for row in ordered if not _is_of_graph(recorded, row) and recorded.roles.named(row)
+    ]
     row = names[0] if names else ordered[0]
-    line = record.index.born[record.index.place(row)]
-    name = record.roles.named(row) if names else None
+    line = recorded.index.born[recorded.index.place(row)]
+    name = recorded.roles.named(row) if names else None
     short = "what is kept" if name is None else _ITEM.sub("", name.rpartition(": ")[2])
     return short, "" if line is None else short_line(line)
 
 
-def _code(record: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> str:
+def _code(recorded: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> str:
     """Return what to write; the name alone may be none that Python has."""
     is_name = all(part.isidentifier() for part in name.split("."))
     if graph:
@@ -140,29 +142,31 @@ def _code(record: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> st
         value = f"[each.detach() for each in {name}]" if is_list else f"{name}.detach()"
         line = f"{name} = {value}"
     else:
-        text = f"# at the end of the step, or keep what is needed of it: {_NEEDS[record.framework]}"
+        text = (
+            f"# at the end of the step, or keep what is needed of it: {_NEEDS[recorded.framework]}"
+        )
         line = f"del {name}"
     if is_name:
         return f"{text}\n{line}"
     return f"{text}\nstate = state.detach()" if graph else text
 
 
-def zero_grad_change(record: RecordedSteps) -> Iterator[Suggestion]:
+def zero_grad_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
     """Give the change of freeing gradients before forward, where it is done after it now."""
-    replay, moved = record.replay(), 0
-    for row in record.allocations():
-        end = record.end(row)
-        if record.role(row) != "gradient" or end == len(record.log):
+    replay, moved = recorded.replay(), 0
+    for row in recorded.allocations():
+        end = recorded.end(row)
+        if recorded.role(row) != "gradient" or end == len(recorded.log):
             continue
-        step = next((span for span in record.steps if end in span and row < span.start), None)
-        if step is None or record.phase(end) in ("optimizer", "backward"):
+        step = next((span for span in recorded.steps if end in span and row < span.start), None)
+        if step is None or recorded.phase(end) in ("optimizer", "backward"):
             continue
-        first = bisect_left(record.forward_rows, step.start)
-        if first < len(record.forward_rows) and record.forward_rows[first] < end:
+        first = bisect_left(recorded.forward_rows, step.start)
+        if first < len(recorded.forward_rows) and recorded.forward_rows[first] < end:
             replay.free(row, step.start)
             moved += 1
     if moved:
-        yield record.suggestion(
+        yield recorded.suggestion(
             kind="zero_grad",
             change="zero_grad() before forward",
             what="gradients of the last step that stay while forward runs",

@@ -57,7 +57,7 @@ class RecordedSteps:
         framework: Framework | None = None,
     ) -> None:
         self.recording = recording = _plainly_named(recording)
-        self.is_alone = facts is None
+        self.has_facts = facts is not None
         facts = facts or StepFacts()
         blocks = tuple(replace(each, path=plain_name(each.path)) for each in facts.blocks)
         self.facts = replace(facts, blocks=blocks)
@@ -181,7 +181,7 @@ class RecordedSteps:
         ]
 
     def moment(self, row: int) -> str:
-        """Return where in the program an event is: ``in backward of step 2``."""
+        """Return where in the program an event is: ``in backward, step 2``."""
         phase = "at the beginning" if row < 0 else self.phase(row)
         number = next((n for n, span in enumerate(self.steps, 1) if row in span), None)
         words = {"optimizer": "in the optimizer's step", "other": "between the phases"}
@@ -227,7 +227,7 @@ class Replay:
         self._undo_free(row)
         self._move(before, -self._log.size[row])
 
-    def keep_apart(self, row: int, before: int) -> None:
+    def free_first_copy(self, row: int, before: int) -> None:
         """Let a block be freed right before an event, and another be freed where it was.
 
         That other one is for :meth:`insert` to allocate.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import RecordedSteps, stretches
+from tensorlens.planning.suggest.recorded_steps import RecordedSteps, Replay, stretches
+from tensorlens.records.logs.events import ALLOC, FREE
 from tensorlens.records.logs.stacks import Stacks
+
+TWICE = "their forward runs twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,13 @@ class RepeatedBlocks:
     They are those that the program told, else what paths of modules tell.
     """
 
-    def __init__(self, record: RecordedSteps) -> None:
-        self._record = record
-        self._blocks: Sequence[RepeatedBlock] = record.facts.blocks
-        if record.is_alone:
-            paths = repeated_paths(record.log.stacks.modules)
+    def __init__(self, recorded: RecordedSteps) -> None:
+        self._recorded = recorded
+        self._blocks: Sequence[RepeatedBlock] = recorded.facts.blocks
+        if not recorded.has_facts:
+            paths = repeated_paths(recorded.log.stacks.modules)
             self._blocks = [RepeatedBlock(path, "") for path in paths]
-        self._inside = _inside(record.log.stacks, self._blocks)
+        self._inside = _inside(recorded.log.stacks, self._blocks)
 
     def used(self, calls: Sequence[Call]) -> Sequence[RepeatedBlock]:
         """Return the blocks that are called."""
@@ -61,16 +64,16 @@ class RepeatedBlocks:
 
     def number_of(self, row: int) -> int:
         """Return the number of the block that an event is of, in backward by its node; -1: none."""
-        record = self._record
-        place = record.index.place(row)
+        recorded = self._recorded
+        place = recorded.index.place(row)
         stack = place[0]
-        if record.phase(row) == "backward":
-            stack = record.index.context(place).forward
+        if recorded.phase(row) == "backward":
+            stack = recorded.index.context(place).forward
         return -1 if stack < 0 else self._inside[stack]
 
     def calls(self) -> Sequence[Call]:
         """Return the calls that a backward pass goes back to, in the order of the program."""
-        log, phase = self._record.log, self._record.phase
+        log, phase = self._recorded.log, self._recorded.phase
         rows = [row for row in range(len(log)) if phase(row) != "other"]
         back: dict[int, list[int]] = {}
         for row in rows:
@@ -118,3 +121,79 @@ def _inside(stacks: Stacks, blocks: Sequence[RepeatedBlock]) -> Sequence[int]:
 
 def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
+
+
+def keep_inputs(recorded: RecordedSteps, replay: Replay, calls: Sequence[Call]) -> dict[int, int]:
+    """Let the calls' inputs stay until backward is through with each; return until when."""
+    inputs: dict[int, int] = {}
+    for call in calls:
+        row = _input_of(recorded, call)
+        if row is not None:
+            inputs[row] = max(call.backward.stop, inputs.get(row, 0))
+    for row, until in inputs.items():
+        if recorded.end(row) < until:
+            replay.free(row, until)
+    return inputs
+
+
+def _input_of(recorded: RecordedSteps, call: Call) -> int | None:
+    """Return what is likely a block's input: made last before the call, there when it begins."""
+    begin = call.forward.start
+    step = next((span.start for span in recorded.steps if begin in span), 0)
+    made = [
+        row
+        for row in recorded.allocations(range(step, begin))
+        if recorded.phase(row) == "forward" and recorded.end(row) > begin
+    ]
+    return output_of(recorded, made)
+
+
+def outliving(recorded: RecordedSteps, call: Call) -> list[int]:
+    """Return what a block's forward made and left."""
+    return [
+        row
+        for row in recorded.allocations(call.forward)
+        if recorded.end(row) >= call.forward.stop and recorded.phase(row) == "forward"
+    ]
+
+
+def output_of(recorded: RecordedSteps, kept: Sequence[int]) -> int | None:
+    """Return what is likely the output: of what the last operator kept, the largest."""
+    if not kept:
+        return None
+    last = recorded.index.place(max(kept))
+    alike = [row for row in kept if recorded.index.place(row) == last]
+    return max(alike, key=lambda row: recorded.log.size[row])
+
+
+def second_forward(recorded: RecordedSteps, forward: range, needed: Sequence[int]) -> Iterator[int]:
+    """Give what a block's forward hands out and frees when it runs once more.
+
+    It ends with the last thing that backward needs; what it had besides is freed then.
+    """
+    log, there, wanted = recorded.log, 0, set(needed)
+    last = max(needed)
+    for row in range(forward.start, last + 1):
+        if log.device[row] != recorded.number:
+            continue
+        if log.kind[row] == ALLOC:
+            yield log.size[row]
+            there += 0 if row in wanted else log.size[row]
+        elif log.kind[row] == FREE and log.pair[row] >= forward.start:
+            yield -log.size[log.pair[row]]
+            there -= log.size[log.pair[row]]
+    yield -there
+
+
+def cost_of(recorded: RecordedSteps, found: Sequence[Call]) -> str:
+    """Return what the second forward takes, by the last step that was recorded."""
+    span = next(
+        (step for step in reversed(recorded.steps) if found[-1].forward.start in step), None
+    )
+    if span is None:
+        return TWICE
+    time = recorded.log.time
+    whole = time[min(span.stop, len(time) - 1)] - time[span.start]
+    calls = [call.forward for call in found if call.forward.start in span]
+    second = sum(time[each.stop - 1] - time[each.start] for each in calls)
+    return f"{TWICE}: about +{100 * second / whole:.0f} % time" if whole > 0 else TWICE

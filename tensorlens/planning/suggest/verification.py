@@ -1,157 +1,17 @@
-"""Changes tried by the program itself: simulated without data, and verified by runs."""
+"""Suggestions verified by running the program with each change."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tensorlens.planning.compare.options import OptionLike
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
-from tensorlens.planning.suggest.recomputation import recompute_suggestion
-from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, RecordedSteps
-from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
-from tensorlens.planning.suggest.state import has_momentum, plain_sgd, slot_bytes
+from tensorlens.planning.suggest.result import Suggestion, Suggestions
+from tensorlens.planning.suggest.simulation import AS_IT_IS, Run, failure_text
 from tensorlens.planning.trials.jobs import NO_STEP
 from tensorlens.units import format_bytes
-
-Run = Callable[..., Comparison]
-""":func:`tensorlens.compare` of the program: it is called with options, and more."""
-
-AS_IT_IS = "as it is"
-_HALVES = 0.01
-"""Of the peak: halves of activations that are less are not looked into."""
-_COST = "8 bits of precision in place of 24: the loss differs a little"
-_NO_KERAS = (
-    "the steps have no optimizer of Keras, nor blocks of its layers: of others only what is kept"
-    " too long is looked at; compare() has options for sessions"
-)
-_NOT_COMPILED = (
-    "could not be simulated: that takes the train step of a compiled Keras model, and this is a"
-    " loop of one's own; compare() measures its options"
-)
-_GRAPH = (
-    "the step runs as a graph, and what of its operations comes first is decided as it runs:"
-    " simulated is one likely order"
-)
-
-
-def failure_text(why: str) -> str:
-    """Return why a change fails, with what is known of errors of that kind."""
-    if "CheckpointError" not in why:
-        return why
-    return (
-        f"{why}; a block does not compute the same twice: look for a cache (use_cache=True), random"
-        " numbers of its own, or what depends on how often it was called"
-    )
-
-
-def simulated(
-    record: RecordedSteps, replayed: Sequence[Suggestion], run: Run
-) -> tuple[Sequence[Suggestion], Sequence[str]]:
-    """Return changes, in the place of those replayed where the program can be simulated.
-
-    What it fails with there is none of them. The notes say what could not be simulated.
-    """
-    facts, notes = record.facts, list[str]()
-    if facts.is_whole:
-        return replayed, notes
-    wanted = [*_wanted(record, replayed)]
-    names = " and ".join(each.change for each in wanted)
-    if record.framework == TENSORFLOW and not facts.optimizers and not facts.blocks:
-        notes.append(_NO_KERAS)
-    elif record.framework == TENSORFLOW and not facts.is_compiled and wanted:
-        return replayed, [f"{names} {_NOT_COMPILED}"]
-    if not wanted:
-        return replayed, notes
-    options = {AS_IT_IS: {}, **{each.change: each.option for each in wanted}}
-    found = run(options, how="estimated", device=record.device, baseline=AS_IT_IS)
-    before = found[AS_IT_IS]
-    if before.peak_allocated is None:
-        return replayed, [f"{names} could not be simulated: {before.why}"]
-    kinds = {each.kind for each in wanted}
-    changes = [each for each in replayed if each.kind not in kinds]
-    for each in wanted:
-        outcome, saving = found[each.change], found.saved(each.change)
-        if saving is None:
-            notes.append(f"{each.change} could not be simulated: {failure_text(outcome.why)}")
-            continue
-        changes.append(
-            replace(
-                each,
-                predicted_peak=record.peak - saving,
-                predicted_saving=saving,
-                how=Method.SIMULATED,
-            )
-        )
-    return changes, [*notes, _GRAPH] if facts.is_graph else notes
-
-
-def _wanted(record: RecordedSteps, replayed: Sequence[Suggestion]) -> Iterator[Suggestion]:
-    """Give the changes to simulate, without their peaks."""
-    facts = record.facts
-    checkpoints = [each for each in replayed if each.kind == "checkpoint"]
-    if record.framework == TENSORFLOW:
-        if _computes_in_float32(record):
-            yield _POLICY
-        if facts.blocks and not facts.recomputes and not checkpoints:
-            yield recompute_suggestion(record, facts.blocks)
-        # the recording of a graph is of one order of the operations: without slots it is another
-        if facts.is_graph and slot_bytes(record) and not has_momentum(record):
-            yield plain_sgd(record, 0)
-        return
-    # what else a block's second forward does, as with a cache, no recording tells
-    yield from (each for each in checkpoints if each.predicted_saving > 0)
-    if _computes_in_float32(record):
-        yield _autocast(record.device.partition(":")[0])
-    if facts.sets_to_none is False:
-        yield _SET_TO_NONE
-
-
-_SET_TO_NONE = Suggestion(
-    kind="set_to_none",
-    change="set gradients to None",
-    what="gradients that stay while forward runs",
-    code="optimizer.zero_grad(set_to_none=True)",
-    cost="none; a parameter that backward does not reach then has no gradient instead of 0",
-    settings=("set_to_none=True",),
-)
-_POLICY = Suggestion(
-    kind="bf16",
-    change="mixed_bfloat16",
-    what="what layers compute, in half the bytes; weights stay in single precision",
-    code='# before the model is made\nkeras.config.set_dtype_policy("mixed_bfloat16")',
-    cost=_COST,
-    settings=("policy=mixed_bfloat16",),
-)
-
-
-def _autocast(device: str) -> Suggestion:
-    return Suggestion(
-        kind="bf16",
-        change="autocast in bf16",
-        what="activations and weights in forward, in half the bytes",
-        code=(
-            "# around the calls of the model and of the loss, not of backward()\n"
-            f'with torch.autocast("{device}", dtype=torch.bfloat16):\n'
-            "    ..."
-        ),
-        cost=_COST,
-        settings=("autocast=bf16",),
-    )
-
-
-def _computes_in_float32(record: RecordedSteps) -> bool:
-    """Tell whether halves of the activations at the peak are a part of it that counts."""
-    if record.facts.has_low_precision:
-        return False
-    activations = sum(
-        record.log.size[row]
-        for row in record.allocations()
-        if row <= record.peak_row < record.end(row) and record.role(row) == "activation"
-    )
-    return activations / 2 >= _HALVES * record.peak
-
 
 _NOTABLE = 1.01
 """How far apart the peaks of repeats must be to be told, as a ratio."""

@@ -72,7 +72,7 @@ def test_what_is_inserted_counts_at_its_highest(replay):
 
 def test_a_block_that_goes_and_comes_again(replay):
     # gone before 2, and there again from 4 on; it was freed at 3, which is of the second one
-    replay.keep_apart(1, before=2)
+    replay.free_first_copy(1, before=2)
     replay.insert(3, [50])
     assert replay.peak() == 180
 

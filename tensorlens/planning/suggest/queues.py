@@ -1,0 +1,50 @@
+"""A smaller queue of batches ahead of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorlens.planning.suggest.recorded_steps import RecordedSteps
+from tensorlens.planning.suggest.result import Method, Suggestion
+from tensorlens.units import format_bytes
+
+
+def queue_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
+    """Give the change to a ``prefetch_factor`` of 1: one batch ahead for each worker.
+
+    What waits is of the host's memory, and not at the recorded peak: workers make batches in
+    memory that they share with this process, and a copy in pinned memory is of no allocator that
+    is recorded.
+    """
+    loaders = recorded.facts.queues
+    before = sum(each.batches * each.batch_nbytes for each in loaders)
+    after = sum(min(each.batches, each.workers) * each.batch_nbytes for each in loaders)
+    if after >= before:
+        return
+    memory = " and ".join(sorted({each.memory for each in loaders}))
+    of = (
+        "what the process allocates"
+        if recorded.device == "cpu"
+        else f"the memory of {recorded.device}"
+    )
+    workers = {each.workers for each in loaders}
+    count = f"num_workers={workers.pop()}, " if len(workers) == 1 else ""
+    yield recorded.suggestion(
+        kind="queue",
+        change="a smaller queue",
+        what=(
+            f"{format_bytes(before)} held ahead at most by"
+            f" {' and '.join(each.name for each in loaders)}: {memory}, beside {of}"
+        ),
+        code=(
+            "from torch.utils.data import DataLoader\n"
+            "# with what else it is given now\n"
+            f"loader = DataLoader(dataset, {count}prefetch_factor=1)"
+        ),
+        peak=after,
+        cost="the step waits sooner where a batch takes longer than a step",
+        settings=("prefetch_factor=1",),
+        how=Method.COUNTED,
+        memory=memory,
+        before=before,
+    )
