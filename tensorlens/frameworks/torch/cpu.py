@@ -39,14 +39,14 @@ class CpuCounter(NativeCounter[TorchAllocator]):
             self.precision = "exact bytes, but for deepcopy and pickle"
 
 
-def _native() -> CpuCounter:
+def _native_counter() -> CpuCounter:
     installed, fresh = install()
     if fresh:
         adopt_living(installed)
     return CpuCounter(installed)
 
 
-_choice = HostCounterChoice(_native)
+_choice = HostCounterChoice(_native_counter)
 cpu_counter = _choice.counter
 allocator = _choice.allocator
 recordable = _choice.recordable

@@ -19,6 +19,7 @@ import torch
 
 from tensorlens.frameworks.torch.census.undisturbed import undisturbed
 from tensorlens.heap import live_objects, select
+from tensorlens.heap.attributes import is_subtype
 from tensorlens.records.oom import KeptGraph
 
 LEAF = "AccumulateGrad"
@@ -222,7 +223,7 @@ def _read_region(node: Any, inputs: tuple[Any, ...], graph: Graph) -> None:
 
 def _add_kept(kept: Iterable[tuple[str, Any]], node: Any, region: Region, graph: Graph) -> None:
     for argument, value in kept:
-        for tensor in _tensors_in(value):
+        for tensor in tensors_in(value):
             graph.saved.append(Saved(tensor, node, argument, region=region))
 
 
@@ -240,7 +241,7 @@ def _read_value(
         return
     frame = _frame_of(hook)
     if frame is None:
-        tensors = list(_tensors_in(data))
+        tensors = list(tensors_in(data))
         graph.packed += not tensors
         for tensor in tensors:
             graph.saved.append(Saved(tensor, node, argument, packed_by=_hook_name(hook)))
@@ -266,18 +267,14 @@ def _hook_name(hook: Any) -> str:
     return str(qualname).partition(".")[0]
 
 
-def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the tensors in a packed value: the value itself, or in plain containers."""
+def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the tensors in a value: the value itself, or in plain containers."""
     kind = type(value)
-    if issubclass(kind, torch.Tensor):
+    if is_subtype(kind, torch.Tensor):
         yield value
-    elif depth < _MAX_DEPTH:
-        if kind in (tuple, list):
-            for item in value:
-                yield from _tensors_in(item, depth + 1)
-        elif kind is dict:
-            for item in value.values():
-                yield from _tensors_in(item, depth + 1)
+    elif depth < _MAX_DEPTH and any(kind is plain for plain in (tuple, list, dict)):
+        for item in list(dict.values(value)) if kind is dict else list(value):
+            yield from tensors_in(item, depth + 1)
 
 
 def _frame_of(hook: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Native reader of live tensors and their memory; runs none of their code."""
+"""Columns of live tensors, and the native reader of these; runs no code of the tensors."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ _SIGNATURES: Signatures = {
 
 
 @functools.cache
-def _prepare() -> tuple[ctypes.PyDLL, int]:
+def _library_and_offset() -> tuple[ctypes.PyDLL, int]:
     """Return the library, and the offset of torch's object in a Python tensor.
 
     Raises:
@@ -157,7 +157,7 @@ class NativeScan(Scan):
 
     def __init__(self) -> None:
         super().__init__()
-        self._library, offset = _prepare()
+        self._library, offset = _library_and_offset()
         self._scan: int | None = self._library.tl_scan_open(offset, torch._C.TensorBase)
         if self._scan is None:
             raise MemoryError

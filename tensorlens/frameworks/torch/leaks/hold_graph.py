@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensorlens.frameworks.torch.census.graph import LEAF, REENTRANT, Saved, nodes_below
+from tensorlens.frameworks.torch.census.graph import LEAF, REENTRANT, Saved, nodes_below, tensors_in
 from tensorlens.frameworks.torch.census.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.names.modules import instance_dict
 from tensorlens.heap.attributes import class_name, is_subtype
@@ -24,9 +24,6 @@ Storage: TypeAlias = tuple[int, int]
 """Address and bytes."""
 EdgePath: TypeAlias = "tuple[EdgePath | None, tuple[int, int]]"
 """References on a path that have a text, as a linked list from the last one."""
-
-_MAX_DEPTH = 3
-_CONTAINERS = (list, tuple, dict)
 
 
 class HoldGraph:
@@ -103,7 +100,7 @@ class HoldGraph:
                 (key, tensor)
                 for key, value in dict.items(instance_dict(node) or {})
                 if type(key) is str
-                for tensor in _tensors_in(value)
+                for tensor in tensors_in(value)
             ]
             if held:
                 rows = found.scan.rows_of(array("Q", [id(tensor) for _, tensor in held]))
@@ -210,12 +207,3 @@ def _saved_text(saved: Saved) -> str:
         return saved.argument
     packed = f" (packed by {saved.packed_by})" if saved.packed_by is not None else ""
     return f"{class_name(saved.node)}.{saved.argument}{packed}"
-
-
-def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
-    kind = type(value)
-    if is_subtype(kind, torch.Tensor):
-        yield value
-    elif depth < _MAX_DEPTH and any(kind is container for container in _CONTAINERS):
-        for item in list(dict.values(value)) if kind is dict else list(value):
-            yield from _tensors_in(item, depth + 1)

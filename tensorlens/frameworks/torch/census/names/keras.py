@@ -15,7 +15,7 @@ import torch
 from tensorlens.frameworks.base import CensusRoot
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.names import LayerNames, OptimizerNames, layers_of
-from tensorlens.frameworks.torch.census.names.modules import ModulePaths
+from tensorlens.frameworks.torch.census.names.modules import ModulePaths, entries
 from tensorlens.frameworks.torch.census.names.naming import Naming, first_seen
 from tensorlens.heap import select
 from tensorlens.heap.attributes import content_of
@@ -141,11 +141,8 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def _submodules(layer: Any) -> list[tuple[str, Any]]:
-    held: Any = content_of(layer).get("_modules")
-    if not issubclass(type(held), dict):
-        return []
     return [
         (name, each)
-        for name, each in dict.items(held)
+        for name, each in entries(content_of(layer).get("_modules"))
         if type(name) is str and issubclass(type(each), torch.nn.Module)
     ]
