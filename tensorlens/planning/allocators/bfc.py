@@ -76,7 +76,7 @@ class BFCAllocator(SimulatedAllocator):
         return chunk
 
     def _release_regions(self, size: int, available: int) -> int:
-        """Return free regions to the driver; give their bytes (``DeallocateFreeRegions``)."""
+        """Return free regions to the driver, and their bytes (``DeallocateFreeRegions``)."""
         regions = [each for each in self._free_blocks(self.large) if not each.is_split]
         nbytes = sum(region.size for region in regions)
         if not self._collects or size > available + nbytes:

@@ -1,1 +1,1 @@
-"""A CUDA device that is not there, as torch sees it; nothing of it depends on a job."""
+"""A CUDA device that is not there, as torch sees it. Nothing here depends on a job."""

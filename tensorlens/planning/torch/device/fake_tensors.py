@@ -39,10 +39,7 @@ def patch_fake_tensors() -> None:
 
 
 _kernels = threading.local()
-"""Whether this thread is in a kernel, by mode.
-
-All threads of a program share the mode, where torch has one flag for all.
-"""
+"""Whether this thread is in a kernel, by mode: torch has one flag for all threads."""
 
 
 def _is_in_kernel(mode: Any) -> bool:

@@ -58,12 +58,12 @@ def prepare(card: Card = H100) -> None:
     """
     library = load_library()
     try:
-        # torch and what its compiler needs are imported here
+        # this imports torch and the modules of its compiler
         with paused_collector():
             _install(library, card)
             place = _device_of_gradient()
     except Exception as error:
-        # other releases of torch may have other names for what is replaced
+        # other releases of torch may lack the names that are patched
         problem = reason(error)[:200]
         raise NativeUnavailable(
             f"a step on fake CUDA tensors does not run here: {problem}"

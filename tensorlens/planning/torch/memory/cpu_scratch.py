@@ -43,9 +43,9 @@ class CpuScratch:
 
     oneDNN, which runs them, requests memory from torch's CPU allocator by the processor's features.
     No rule gives the size, but the estimate is for this processor. Products in float32 take none.
-    For a convolution or a recurrent layer that is too large, it is extrapolated from smaller
-    batches or shorter sequences, in which it is linear. For a product that is too large it is
-    unknown, and 0.
+    If a convolution or a recurrent layer is too large to run, its scratch is extrapolated from
+    smaller batches or shorter sequences, as it is linear in them. That of larger products is
+    unknown, and taken as 0.
     """
 
     def __init__(self, allocator: NativeAllocator) -> None:

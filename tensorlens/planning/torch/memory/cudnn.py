@@ -1,6 +1,6 @@
 """Workspaces of cuDNN: convolutions and recurrent networks.
 
-Convolutions: while one runs, torch takes what the first plan of cuDNN's heuristics asks for
+Convolutions: while one runs, torch allocates the workspace of the first plan of cuDNN's heuristics
 (``run_conv_plan`` of ``aten/src/ATen/native/cudnn/Conv_v8.cpp``, without a limit). Only a card can
 tell which plan that is. Least: nothing, an implicit matrix product that reads its operands in
 place. Most: operands and result in another layout, as kernels for tensor cores want channels last;

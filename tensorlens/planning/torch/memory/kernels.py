@@ -1,8 +1,8 @@
 """Scratch of CUDA kernels that follows from their arguments: copies, and multiples of their sizes.
 
-Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13. Left out is what is small
-beside the tensors of a step (semaphores, partial sums, counters of sorts), and what cuSOLVER and
-cuFFT take.
+Files without a folder are in ``aten/src/ATen/native/cuda`` of torch 2.13. Left out are workspaces
+of cuSOLVER and cuFFT, and what is small beside a step's tensors: semaphores, partial sums, counters
+of sorts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Results of operators without data, by family, where torch's own fake kernels have none or others.
+"""Results of operators without data, where torch's fake kernels fail or differ from real kernels.
 
-:mod:`.answers` has the table that is consulted before torch; :mod:`.cuda_kernels` adds to torch's
-own table what only a build with CUDA has.
+One module for each family of operators. :mod:`.answers` is the table that is consulted before
+torch; :mod:`.cuda_kernels` adds operators of CUDA builds to torch's own table.
 """

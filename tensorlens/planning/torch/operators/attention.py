@@ -81,9 +81,9 @@ class Attention:
 def choose(card: Card, call: Attention) -> int:
     """Return the kernel that ``select_sdp_backend`` would choose.
 
-    The program's switches count (``sdpa_kernel``, ``enable_flash_sdp``). Nested
-    tensors and FlashAttention 3 are left out. Flash attention stands for cuDNN's kernel, which
-    torch prefers on cards of capability 9 and 10: the tensors of both are the same.
+    The program's switches count (``sdpa_kernel``, ``enable_flash_sdp``). Nested tensors and
+    FlashAttention 3 are left out. Flash attention stands for cuDNN's kernel, which torch prefers
+    on cards of capability 9 and 10: both have the same results.
     """
     for kernel in torch._C._get_sdp_priority_order():
         fits = _FITS.get(kernel)
@@ -93,7 +93,7 @@ def choose(card: Card, call: Attention) -> int:
 
 
 def _is_for_flash(card: Card, call: Attention) -> bool:
-    """``can_use_flash_attention``, or a card on which cuDNN's kernel comes first."""
+    """``can_use_flash_attention``; it may be off where it stands for cuDNN's kernel."""
     is_cudnn = card.capability[0] in (9, 10) and torch._C._get_cudnn_sdp_enabled()
     dimension = call.query.size(-1)
     small = (8, 6) <= card.capability <= (8, 9) or card.capability >= (12, 0)
@@ -142,8 +142,8 @@ _FITS: dict[int, Callable[[Card, Attention], bool]] = {
 def fused_attention(card: Card) -> Iterator[None]:
     """Run attention on CUDA tensors with the kernels of a card while entered.
 
-    ``torch.nn.functional.scaled_dot_product_attention`` and all that is made of it
-    (``torch.nn.MultiheadAttention``, transformers' ``sdpa``), and ``flex_attention``.
+    This covers ``torch.nn.functional.scaled_dot_product_attention``, its callers
+    (``torch.nn.MultiheadAttention``, transformers' ``sdpa``) and ``flex_attention``.
     """
     from torch.nn.attention import flex_attention as flex
 

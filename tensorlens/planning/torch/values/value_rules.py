@@ -1,4 +1,4 @@
-"""Values of results that do not follow from other values: of new, random and compared tensors."""
+"""Values of new, random and compared tensors, which do not follow from other values."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _generator = torch.Generator()
 
 
 class Rule(NamedTuple):
-    """How the values of an operator's result, or of its last result, are made."""
+    """A source of values for an operator's result, or for the last of its results."""
 
     values: Callable[[Any, Sequence[Any], dict[str, Any]], Any]
-    """Maps the fake result, the arguments and the keyword arguments to values; None if unknown."""
+    """Maps the fake result, arguments and keyword arguments to values; None if unknown."""
     assumed: bool = False
     """Whether the values stand for others that depend on data."""
     any_size: bool = False
-    """Whether it makes one element, expanded, so that no tensor is too large."""
+    """Whether the values are one element, expanded, and so never too large."""
 
     def apply(self, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Attach the values to a result that has none."""
@@ -116,7 +116,7 @@ def _round_robin_along(dim: int, tensor: Any, choices: int) -> Any:
 
 
 def _identity_order(tensor: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return the indices of a sort of what is in order already."""
+    """Return the indices of the sort of a tensor that is sorted already."""
     dim = kwargs.get("dim", next((a for a in args[1:] if type(a) is int), -1))
     if not tensor.dim():
         return None
