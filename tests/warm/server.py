@@ -111,7 +111,7 @@ def import_tensorlens(with_trials: bool) -> None:
         import pytest  # noqa: F401
 
         from tensorlens.frameworks.torch import recorder  # noqa: F401
-        from tensorlens.planning.torch import job, step_facts  # noqa: F401
+        from tensorlens.planning.torch import job, step_watch  # noqa: F401
         from tensorlens.planning.trials import measurement  # noqa: F401
     sys.path.pop(0)
 

@@ -43,7 +43,7 @@ def run(job: Job) -> Result:
 
 def step_watch(mark: Callable[[str], None]) -> Watch:
     """Return what watches the steps of a program."""
-    from tensorlens.planning.tensorflow.step_facts import StepWatch
+    from tensorlens.planning.tensorflow.step_watch import StepWatch
 
     return StepWatch(mark)
 
@@ -72,7 +72,7 @@ attach(
         "graphs.graph": ("Graph", "GraphNode", "NodeOutput", "linked", "nodes_of", "optimized"),
         "graphs.graph_run": ("GraphRunner", "eager_lasts"),
         "graphs.live_values": (),
-        "step_facts": ("StepWatch",),
+        "step_watch": ("StepWatch",),
         "tracing": ("StepInput", "TraceRequest", "TracedStep"),
         "train_step": ("execute",),
     },

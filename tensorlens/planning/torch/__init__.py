@@ -22,7 +22,7 @@ attach(
         "options.training": ("Accumulate", "LoaderWatch", "PrefetchFactor"),
         "patches": ("program_patches",),
         "stacks": ("ProgramStacks", "node_stacks"),
-        "step_facts": ("StepWatch",),
+        "step_watch": ("StepWatch",),
         "tracker": ("Tracker",),
         "values.answers": ("value_patches",),
     },

@@ -15,9 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorlens.planning.patches import intercepted
+from tensorlens.planning.torch.inputs import INPUT_OPERATORS, Expressions
 from tensorlens.planning.torch.memory.scratch import Scratch, ScratchRule
 from tensorlens.planning.torch.operators.losses import keep_elements
-from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
+from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.trace import Trace
 from tensorlens.records.logs.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.torch_files.sizes import MIN_BLOCK
@@ -202,11 +203,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         known.address, known.nbytes = storage._cdata, storage.nbytes()
         known.row = self._allocate(device, known.nbytes)
         here = self._here
-        if not here.grad and here.op is not None and here.op._schema.name in BRINGING:
+        if not here.grad and here.op is not None and here.op._schema.name in INPUT_OPERATORS:
             self._note_brought(known.row, tensor)
 
     def _note_brought(self, row: int, tensor: Any) -> None:
-        expression = self._expressions.of(self._here.frame)
+        expression = self._expressions.expression(self._here.frame)
         if expression is not None:
             self.brought[row] = label_of(tensor, expression, "input")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tensorlens.recording.recordings import Recording
 
 OPTIONS: Mapping[Framework, str] = {
-    "torch": "tensorlens.planning.torch.options",
+    "torch": "tensorlens.planning.torch.options.catalogue",
     "tensorflow": "tensorlens.planning.tensorflow",
 }
 """Framework to the module of its built-in options."""

@@ -15,7 +15,7 @@ from tensorlens.planning.suggest import (
     keep_inputs,
     repeated_paths,
 )
-from tensorlens.planning.torch import step_facts
+from tensorlens.planning.torch import step_watch
 from tensorlens.records import ALLOC, FREE, Context, EventLog, Origin
 
 
@@ -114,7 +114,7 @@ def test_repeated_paths_are_numbered_alike_and_outermost():
 def test_variables_that_are_not_looked_at_again():
     def function(given):
         first, _second, third = 1, 2, 3
-        seen = step_facts.unused(sys._getframe())
+        seen = step_watch.unused(sys._getframe())
         fourth = third
         first = 5
         return seen, fourth, first
@@ -129,7 +129,7 @@ def test_a_loop_goes_round_once_more():
         carried, made, seen = 0, 0, ()
         for each in (1, 2):
             made = carried + each
-            seen = step_facts.unused(sys._getframe())
+            seen = step_watch.unused(sys._getframe())
             carried = each
         return seen, made
 
@@ -141,7 +141,7 @@ def test_a_loop_goes_round_once_more():
 def test_a_variable_that_one_branch_reads_and_another_stores():
     def function(flag):
         logits = 1
-        seen = step_facts.unused(sys._getframe())
+        seen = step_watch.unused(sys._getframe())
         if flag:
             logits = None
         else:
@@ -155,7 +155,7 @@ def test_a_variable_that_an_exception_handler_reads():
     def function():
         logits, seen = 1, ()
         try:
-            seen = step_facts.unused(sys._getframe())
+            seen = step_watch.unused(sys._getframe())
         except ValueError:
             print(logits)
         return seen
@@ -166,7 +166,7 @@ def test_a_variable_that_an_exception_handler_reads():
 def test_a_variable_that_is_read_where_another_is_stored():
     def function():
         scale = 2
-        seen = step_facts.unused(sys._getframe())
+        seen = step_watch.unused(sys._getframe())
         # Python 3.13 has one instruction that stores x and loads scale
         return seen, [scale * x for x in (1, 2)]
 
@@ -180,7 +180,7 @@ def test_what_inner_functions_see_is_left_out():
         def inner():
             return shared
 
-        return step_facts.unused(sys._getframe()), inner
+        return step_watch.unused(sys._getframe()), inner
 
     assert "shared" not in function()[0]
 

@@ -1,0 +1,79 @@
+"""Inputs of a program: the operators that make them, and the expressions that name them."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+from tensorlens.user_code import is_foreign
+
+_MAX_LENGTH = 60
+_NO_INPUTS = tuple(str(Path(torch.__file__).parent / name) for name in ("nn", "optim"))
+_MOVES = "to|cuda|cpu|pin_memory|clone|contiguous|float|half|long"
+
+INPUT_OPERATORS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_to_copy", "clone", "copy_", "lift_fresh", "empty", "empty_strided", "_pin_memory"),
+        *("randn", "rand", "randint", "randperm", "zeros", "ones", "full", "arange", "normal_"),
+        *("stack", "cat", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like"),
+        *("randn_like", "rand_like", "randint_like", "full_like", "eye", "linspace"),
+    )
+)
+"""Operators whose results may be inputs: they copy, collate or make data."""
+
+
+class Expressions:
+    """Names of inputs: expressions of the user's program."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str | None] = {}
+        self._code: list[CodeType] = []
+        """Kept so that no other takes its address."""
+
+    def expression(self, frame: FrameType | None) -> str | None:
+        """Return ``images`` for ``images.cuda()``, or the assigned variable, else the expression.
+
+        None in an ``__init__``, which makes weights, and in torch's layers and optimizers.
+        """
+        while frame is not None and is_foreign(frame.f_code.co_filename):
+            if frame.f_code.co_name == "__init__" or frame.f_code.co_filename.startswith(
+                _NO_INPUTS
+            ):
+                return None
+            frame = frame.f_back
+        if frame is None or frame.f_code.co_name == "__init__":
+            return None
+        key = id(frame.f_code), frame.f_lasti
+        if key not in self._known:
+            self._code.append(frame.f_code)
+            self._known[key] = _source_text(frame)
+        return self._known[key]
+
+
+def _source_text(frame: FrameType) -> str | None:
+    position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    if position is None or None in position:
+        return None
+    first, last, begin, end = position
+    assert first and last and begin is not None and end is not None
+    lines = linecache.getlines(frame.f_code.co_filename)[first - 1 : last]
+    if not lines:
+        return None
+    # columns count bytes of UTF-8; the last line is cut first, as it may be the only one
+    cut = [line.encode() for line in lines]
+    cut[-1] = cut[-1][:end]
+    cut[0] = cut[0][begin:]
+    text = b"".join(cut).decode("utf-8", "replace")
+    statement = "".join(lines).strip()
+    assigned = re.fullmatch(rf"([\w.]+)\s*=\s*{re.escape(text)}(\s*#.*)?", statement)
+    moved = re.fullmatch(rf"([\w.]+(\[[^\]]*\]|\([^()]*\))*)\.({_MOVES})\(.*\)", text, re.DOTALL)
+    for found in (assigned, moved):
+        if found is not None:
+            return found[1]
+    return " ".join(text.split())[:_MAX_LENGTH]
