@@ -86,16 +86,16 @@ def inspect(loop: WatchedLoop) -> Inspection:
             left = watched.steps.left(0)
             if left is not None:
                 looks[name] = _look(watched, left)
-    dead = _collect([*looks.values()])
+    freed_by_look = _collect([*looks.values()])
     unseen = [each for look in looks.values() for each in look.unseen]
     found: list[RetainedGroup] = []
     growth: list[Growth] = []
-    for (name, look), gone in zip(looks.items(), dead, strict=True):
+    for (name, look), freed in zip(looks.items(), freed_by_look, strict=True):
         groups = look.found
         with noted(name):
-            groups, more = _populations(look, gone)
+            groups, more = _populations(look, freed)
             growth += more
-        found += (_without_garbage(each, gone) for each in groups)
+        found += (_without_garbage(each, freed) for each in groups)
     return Inspection(found, growth, unseen, notes, is_blind=not looks)
 
 
@@ -137,30 +137,31 @@ def _collect(looks: Sequence[_Look]) -> list[frozenset[int]]:
     gc.collect()
     freed = []
     for look in looks:
-        now = look.watched.steps.left(0)
-        freed.append(frozenset(look.left.address).difference(() if now is None else now.address))
+        left = look.watched.steps.left(0)
+        alive = () if left is None else left.address
+        freed.append(frozenset(look.left.address).difference(alive))
     return freed
 
 
-def _populations(look: _Look, dead: frozenset[int]) -> tuple[list[RetainedGroup], list[Growth]]:
+def _populations(look: _Look, freed: frozenset[int]) -> tuple[list[RetainedGroup], list[Growth]]:
     """Return the groups, with populations that grow, and the lines that may grow."""
     watched = look.watched
-    explained = KnownGrowth(look.explained.addresses | dead, set(look.explained.births))
-    rest = unexplained(watched, look.left, explained) if dead else look.rest
+    explained = KnownGrowth(look.explained.addresses | freed, set(look.explained.births))
+    rest = unexplained(watched, look.left, explained) if freed else look.rest
     growing, births = populations(watched, look.left, explained, rest)
     found = [each for each in look.found if each.is_explained or each.birth not in births]
     told = births.union(each.birth for each in found if not each.is_explained)
     return found + growing, drifts(watched, look.left, explained, rest, told)
 
 
-def _without_garbage(found: RetainedGroup, dead: frozenset[int]) -> RetainedGroup:
+def _without_garbage(found: RetainedGroup, freed: frozenset[int]) -> RetainedGroup:
     """Judge a group without holders again, by the blocks that the collector has left."""
     watched = found.watched
     if found.is_held:
         return found
     if not watched.span.is_collected:
         return replace(found, is_garbage=found.cycle is not None)
-    left = [block for block in found.blocks if block.address not in dead]
+    left = [block for block in found.blocks if block.address not in freed]
     judgement = judge(left_by_step(left), watched.span)
     is_one = found.is_replaced or found.is_population
     if len(left) == len(found.blocks):

@@ -79,7 +79,7 @@ class LeakWatch:
         self._made = 0
         self._stride = 1
         """Number of steps between two figures."""
-        self._collections = _collections()
+        self._collections = _collection_count()
         """Number of collections by the end of the warm-up, with those of verdicts."""
         self._host = HostSampler(self._steps.pinned)
         self._report = None
@@ -103,7 +103,7 @@ class LeakWatch:
 
     def _look(self, steps: FollowedLoop, made: int) -> None:
         if made <= self._warmup:
-            self._collections = _collections()
+            self._collections = _collection_count()
         figures = steps.figures()
         self._figures.append(figures)
         self._host.look(made, total_figures(figures).allocated.get("cpu", 0))
@@ -165,7 +165,7 @@ class LeakWatch:
         def now() -> HostSample:
             return self._host.now(self._made, steps.allocated().get("cpu", 0))
 
-        collections = _collections()
+        collections = _collection_count()
         is_on = gc.isenabled() and gc.get_threshold()[0] > 0
         is_collected = is_on or collections != self._collections
         span = Span(self._made, self._warmup, self._stride, is_collected)
@@ -186,7 +186,7 @@ class LeakWatch:
         report = verdict(seen)
         # memory that the verdict took or freed is no growth of the program
         self._host.samples.clear()
-        self._collections += _collections() - collections
+        self._collections += _collection_count() - collections
         late = [
             f"{name} was imported after the watch began, and is not in it"
             for name in arrivals(self._adapters)
@@ -227,7 +227,7 @@ class LeakWatch:
             self._drop()
 
 
-def _collections() -> int:
+def _collection_count() -> int:
     return sum(each["collections"] for each in gc.get_stats())
 
 
