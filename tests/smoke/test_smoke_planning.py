@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import tensorlens  # noqa: E402
 from tensorlens.errors import UsageError  # noqa: E402
 from tensorlens.frameworks.torch import installed_release  # noqa: E402
-from tensorlens.planning.torch import stand_in  # noqa: E402
+from tensorlens.planning.torch import SINCE  # noqa: E402
 from tests.smoke import programs  # noqa: E402
 from tests.smoke.programs import DATA, HIDDEN_BYTES, PARAMETERS  # noqa: E402
 
@@ -25,7 +25,7 @@ SMALL, LARGE = 8_519_680, 32 << 20
 """Workspaces of cuBLAS."""
 
 on_cards = pytest.mark.skipif(
-    installed_release() < stand_in.SINCE,
+    installed_release() < SINCE,
     reason="a card can be stood in for from torch 2.7 on",
 )
 
@@ -37,7 +37,7 @@ def test_estimate_in_a_fresh_process_on_the_cpu():
 
 
 def test_estimate_in_a_fresh_process_for_a_card():
-    if installed_release() < stand_in.SINCE:
+    if installed_release() < SINCE:
         with pytest.raises(UsageError, match=r"from torch 2\.7 on"):
             tensorlens.estimate(programs.make_forward, card="a100")
         return

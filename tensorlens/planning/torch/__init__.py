@@ -11,7 +11,7 @@ attach(
     __name__,
     {
         "device.bindings": ("Bindings",),
-        "device.stand_in": ("load_library", "measure_with", "prepare"),
+        "device.stand_in": ("SINCE", "load_library", "measure_with", "prepare"),
         "memory.cpu_scratch": (),
         "memory.cublas": ("cublas_workspace",),
         "memory.cudnn": ("rnn_reserve",),

@@ -108,9 +108,7 @@ def _run(func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> Any
     if kwargs.get("pin_memory"):
         kwargs["pin_memory"] = False
     with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
-        if func in _KEEP_UNIFORM and all(
-            is_uniform(a) for a in args if isinstance(a, torch.Tensor)
-        ):
+        if func in _UNIFORM and all(is_uniform(a) for a in args if isinstance(a, torch.Tensor)):
             small = [
                 a.as_strided((1,) * a.dim(), (1,) * a.dim()) if isinstance(a, torch.Tensor) else a
                 for a in args
@@ -119,7 +117,7 @@ def _run(func: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> Any
         return func(*args, **kwargs)
 
 
-_KEEP_UNIFORM = {
+_UNIFORM = {
     *(_aten.logical_not.default, _aten.logical_and.default, _aten.logical_or.default),
     *(_aten.bitwise_not.default, _aten.bitwise_and.Tensor, _aten.bitwise_or.Tensor),
     *(_aten.any.default, _aten.any.dim, _aten.all.default, _aten.all.dim),
