@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -113,13 +113,18 @@ class Adapter:
     def keep_compilers_out(self, functions: Sequence[Callable[..., Any]]) -> None:
         """Let compiled code call these as they are, and not be compiled with them."""
 
-    def watch_compiler(self, callback: Callable[[], None]) -> CompilerWatch | None:
-        """Have ``callback`` called before functions are read to compile them."""
+    def watch_compiler(
+        self, callback: Callable[[Container[int] | None], None]
+    ) -> CompilerWatch | None:
+        """Have ``callback`` called before functions are read to compile them.
+
+        Its argument is the identities of their code; None if it may be any.
+        """
         return None
 
-    def has_compiled(self) -> bool:
-        """Tell whether the program has compiled anything, or prepared to."""
-        return False
+    def compiled_codes(self) -> set[int]:
+        """Return the identities of code with which a call of something compiled may begin."""
+        return set()
 
     def skip_code(self, code: CodeType, *, deep: bool) -> None:
         """Have compilers run frames of ``code`` as they are, and what they call (``deep``) too."""

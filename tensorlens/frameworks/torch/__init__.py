@@ -26,7 +26,7 @@ class Adapter(base.Adapter):
     compiled_by = deferred("tensorlens.frameworks.torch.compilers:compiled_by")
     forward_of = deferred("tensorlens.frameworks.torch.census.names.modules:forward_of")
     watch_compiler = deferred("tensorlens.frameworks.torch.compilers:TorchCompilerWatch")
-    has_compiled = deferred("tensorlens.frameworks.torch.compilers:has_compiled")
+    compiled_codes = deferred("tensorlens.frameworks.torch.compilers:compiled_codes")
     skip_code = deferred("tensorlens.frameworks.torch.compilers:skip")
     keep_compilers_out = deferred("tensorlens.frameworks.torch.compilers:keep_compilers_out")
     watch = deferred("tensorlens.frameworks.torch.cpu:watch")

@@ -6,9 +6,10 @@ It must not compile code that reports its own lines. Nothing here imports it: th
 from __future__ import annotations
 
 import functools
+import gc
 import sys
-from collections.abc import Callable, Sequence
-from types import CodeType
+from collections.abc import Callable, Container, Iterator, Sequence
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -39,22 +40,53 @@ def has_compiled() -> bool:
     return any(getattr(sys.modules.get(_EVAL_FRAME), "cached_backends", {}).values())
 
 
+def compiled_codes() -> set[int]:
+    """Return the identities of code with which calls of compiled things may begin."""
+    if not has_compiled():
+        return set()
+    optimized: Any = getattr(sys.modules[_EVAL_FRAME], "OptimizedModule", FunctionType)
+    codes: set[int] = set()
+    for each in gc.get_objects():
+        # isinstance() would ask the object for its class, which may be any
+        kind = type(each)
+        if issubclass(kind, optimized):
+            codes |= {id(code) for code in _codes_of(each._orig_mod)}
+        elif kind is FunctionType and _ORIGINAL in (marks := each.__dict__):
+            if not marks.get("_torchdynamo_disable"):
+                codes |= {id(code) for code in _codes_of(marks[_ORIGINAL])}
+    return codes
+
+
+def _codes_of(item: Any) -> Iterator[CodeType]:
+    owner = getattr(item, "__self__", None)
+    if isinstance(owner, torch.nn.Module):  # module.compile() compiles its _call_impl
+        item = owner
+    parts = item.modules() if isinstance(item, torch.nn.Module) else [item]
+    for part in parts:
+        function = type(part).forward if isinstance(part, torch.nn.Module) else part
+        function = getattr(function, "__func__", function)
+        if isinstance(function, FunctionType):
+            yield function.__code__
+
+
 class TorchCompilerWatch:
     """Calls ``callback`` before ``torch.compile`` reads functions, until :meth:`stop`.
 
-    It reads some when it is called, and others when a compiled function first runs.
+    Its argument is the identities of the code that is read when ``torch.compile`` is called, or
+    None when a compiled function first runs: then any function that it calls may be read.
     """
 
-    def __init__(self, callback: Callable[[], None]) -> None:
+    def __init__(self, callback: Callable[[Container[int] | None], None]) -> None:
         self._is_on = True
-        self._callback = lambda *_: callback()
+        self._callback = lambda *_: callback(None)
         self._original = real = torch.compile
 
         @functools.wraps(real)
         def compile_after(*args: Any, **kwargs: Any) -> Any:
             if self._is_on:
                 self.renew()
-                callback()
+                item = args[0] if args else kwargs.get("model")
+                callback({id(code) for code in _codes_of(item)})
             return real(*args, **kwargs)
 
         compile_after._tensorlens_watch = self  # type: ignore[attr-defined]

@@ -290,7 +290,7 @@ def _add_module_metadata(roots: Sequence[CensusRoot]) -> Callable[[], None]:
         modules.register_module_forward_hook(leave, always_call=True),
     )
 
-    def unhook() -> None:
+    def unhook(codes: object = None) -> None:
         for handle in handles:
             handle.remove()
         tell("")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -52,6 +52,8 @@ class Instrumentation(EventSource):
         """By the identity of the code: that code, and the same with hooks."""
         self._installed: dict[int, tuple[FunctionType, int]] = {}
         """By identity, the functions that have hooks, and how many profilers want that."""
+        self._compiled: set[int] | None = None
+        """Identities of code with which compiled calls begin; None if they must be asked for."""
         self._exchanged: dict[int, tuple[CodeType, CodeType]] = {}
         """By the identity of the code: code exchanged before it ran, and the same with hooks."""
         self._watches: dict[Adapter, CompilerWatch | None] = {}
@@ -72,7 +74,9 @@ class Instrumentation(EventSource):
         _, count = self._installed.get(id(function), (function, 0))
         if function.__code__ is code:
             hooked = self._hooked_code(code)
-            if any(adapter.has_compiled() for adapter in adapters()):
+            if self._compiled is None or not self._installed:
+                self._compiled = {each for one in adapters() for each in one.compiled_codes()}
+            if id(code) in self._compiled:
                 raise ProfileError(READ_BY_A_COMPILER)
             for adapter in adapters():
                 adapter.skip_code(hooked, deep=False)
@@ -141,18 +145,24 @@ class Instrumentation(EventSource):
         """Undo :meth:`adopt`; return what went wrong meanwhile, or None."""
         return self._running.release(activation, frame)
 
-    def _step_aside(self) -> None:
-        """A compiler will read functions: give back their code to those that do not run.
+    def _step_aside(self, codes: Container[int] | None) -> None:
+        """Restore the code of functions that a compiler will read and that do not run.
 
-        What it reads must be the program's own, and stay so: the compiled code is thrown away
-        when the code of a function that it was made from is another.
+        It must read the program's own code, and that must stay: compiled code is thrown away when
+        the code of a function that it was made from changes.
+
+        Args:
+            codes: identities of the code that it reads; None if it may be any.
         """
+        self._compiled = None
         running: set[int] = set()
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             running.add(id(original(frame.f_code)))
             frame = frame.f_back
         for function, _count in [*self._installed.values()]:
+            if codes is not None and id(function.__code__) not in codes:
+                continue
             code = original(function.__code__)
             if code is not function.__code__ and id(code) not in running:
                 function.__code__ = code
