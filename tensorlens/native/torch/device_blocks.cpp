@@ -29,7 +29,7 @@ namespace {
 
 // Returns type and index of a device as one number, at least 1. ROCm's allocator reports devices
 // as HIP, which torch shows as CUDA.
-uintptr_t number_of(c10::Device device) {
+uintptr_t device_number(c10::Device device) {
   const auto type = device.type() == c10::DeviceType::HIP ? c10::DeviceType::CUDA : device.type();
   return (static_cast<uintptr_t>(type) + 1) << 8 | static_cast<uint8_t>(device.index());
 }
@@ -49,59 +49,59 @@ struct Blocks {
   Table<DeviceBlock> blocks;
 };
 
-Blocks& g_all = *new Blocks;
+Blocks& g_blocks = *new Blocks;
 std::atomic<int32_t> g_era{0};
 std::atomic<bool> g_follows{false};
 
 void take_in(uintptr_t address, int64_t size, uintptr_t device, int32_t birth) {
-  const Holding holding(g_all.lock);
-  if (DeviceBlock* const block = g_all.blocks.put(address)) {
+  const Holding holding(g_blocks.lock);
+  if (DeviceBlock* const block = g_blocks.blocks.put(address)) {
     const int32_t era = g_era.load(std::memory_order_relaxed);
     *block = DeviceBlock{address, size, birth, era, static_cast<int64_t>(device)};
   }
 }
 
 void take_out(uintptr_t address) {
-  const Holding holding(g_all.lock);
+  const Holding holding(g_blocks.lock);
   DeviceBlock block;
-  g_all.blocks.take(address, &block);
+  g_blocks.blocks.take(address, &block);
 }
 
 // A thread that has just made the first gradient of backward(), and the line of that call.
-struct Beginning {
+struct PassStart {
   uintptr_t key;
   int32_t birth;
 };
 
-struct Beginnings {
+struct PassStarts {
   SpinLock lock;
-  Table<Beginning> threads;
+  Table<PassStart> threads;
 };
 
-Beginnings& g_beginnings = *new Beginnings;
+PassStarts& g_pass_starts = *new PassStarts;
 
 // The current thread; its address identifies it.
-struct Thread {
+struct StartingThread {
   bool begins = false;
 
   void begin(int32_t birth) {
     begins = true;
-    const Holding holding(g_beginnings.lock);
-    if (Beginning* const beginning = g_beginnings.threads.put(key())) {
-      beginning->birth = birth;
+    const Holding holding(g_pass_starts.lock);
+    if (PassStart* const start = g_pass_starts.threads.put(key())) {
+      start->birth = birth;
     }
   }
 
   void end() {
     if (begins) {
       begins = false;
-      Beginning beginning;
-      const Holding holding(g_beginnings.lock);
-      g_beginnings.threads.take(key(), &beginning);
+      PassStart start;
+      const Holding holding(g_pass_starts.lock);
+      g_pass_starts.threads.take(key(), &start);
     }
   }
 
-  ~Thread() {
+  ~StartingThread() {
     end();
   }
 
@@ -111,10 +111,10 @@ struct Thread {
   }
 };
 
-alignas(16) thread_local Thread t_thread;
+alignas(16) thread_local StartingThread t_thread;
 
 // backward() makes the first gradient by aten::ones_like, and then other threads run the pass.
-std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& function) {
+std::unique_ptr<at::ObserverContext> note_pass_start(const at::RecordFunction& function) {
   const char* const name = function.name();
   if (std::strcmp(name, "aten::ones_like") == 0) {
     const int32_t birth = birth_here().line;
@@ -133,9 +133,9 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
 // Returns the line of the backward pass if only one may be running.
 int32_t birth_of_pass() {
   int32_t birth = kNoBirth;
-  const Holding holding(g_beginnings.lock);
-  if (g_beginnings.threads.used() == 1) {
-    g_beginnings.threads.each([&](const Beginning& beginning) { birth = beginning.birth; });
+  const Holding holding(g_pass_starts.lock);
+  if (g_pass_starts.threads.used() == 1) {
+    g_pass_starts.threads.each([&](const PassStart& start) { birth = start.birth; });
   }
   return birth;
 }
@@ -150,7 +150,7 @@ void report(void* data, int64_t size, size_t allocated, size_t reserved, c10::De
   note_level(device, allocated);
   if (g_follows.load(std::memory_order_relaxed) && data != nullptr && !device.is_cpu()) {
     if (size > 0) {
-      take_in(reinterpret_cast<uintptr_t>(data), size, number_of(device), birth_now());
+      take_in(reinterpret_cast<uintptr_t>(data), size, device_number(device), birth_now());
     } else if (size < 0) {
       take_out(reinterpret_cast<uintptr_t>(data));
     }
@@ -165,15 +165,15 @@ int64_t connect_libraries() {
 }
 
 void lock_all() {
-  g_all.lock.lock();
-  g_beginnings.lock.lock();
+  g_blocks.lock.lock();
+  g_pass_starts.lock.lock();
   lock_births();
 }
 
 void unlock_all() {
   unlock_births();
-  g_beginnings.lock.unlock();
-  g_all.lock.unlock();
+  g_pass_starts.lock.unlock();
+  g_blocks.lock.unlock();
 }
 
 at::CallbackHandle g_callback = at::INVALID_CALLBACK_HANDLE;
@@ -202,7 +202,7 @@ TL_EXPORT int64_t tl_devices_follow() {
   const int64_t libraries = connect_libraries();
   if (libraries > 0 && g_followers++ == 0) {
     g_callback = at::addGlobalCallback(
-        at::RecordFunctionCallback(op_begins).scopes({at::RecordScope::FUNCTION}));
+        at::RecordFunctionCallback(note_pass_start).scopes({at::RecordScope::FUNCTION}));
     g_follows.store(true);
   }
   return libraries;
@@ -213,23 +213,23 @@ TL_EXPORT void tl_devices_leave() {
     g_follows.store(false);
     at::removeCallback(g_callback);
     {
-      const Holding holding(g_all.lock);
-      g_all.blocks.release();
+      const Holding holding(g_blocks.lock);
+      g_blocks.blocks.release();
     }
     // threads that ran no further operator are still in it
-    const Holding holding(g_beginnings.lock);
-    g_beginnings.threads.release();
+    const Holding holding(g_pass_starts.lock);
+    g_pass_starts.threads.release();
   }
 }
 
 // Adds existing blocks, so that their release is seen.
 TL_EXPORT void tl_devices_adopt(
     const uint64_t* addresses, const int64_t* sizes, int64_t length, int64_t device) {
-  const Holding holding(g_all.lock);
+  const Holding holding(g_blocks.lock);
   for (int64_t index = 0; index < length; ++index) {
     const auto address = static_cast<uintptr_t>(addresses[index]);
-    if (address != 0 && g_all.blocks.find(address) == nullptr) {
-      if (DeviceBlock* const block = g_all.blocks.put(address)) {
+    if (address != 0 && g_blocks.blocks.find(address) == nullptr) {
+      if (DeviceBlock* const block = g_blocks.blocks.put(address)) {
         *block = DeviceBlock{address, sizes[index], kNoBirth, kBeforeFirst, device};
       }
     }
@@ -243,8 +243,8 @@ TL_EXPORT void tl_devices_era(int32_t era) {
 // Returns address, size, birth, era and device of the blocks of era `since` or later.
 TL_EXPORT Columns* tl_devices_living(int32_t since) {
   return listed<ColumnsOf<uint64_t, int64_t, int32_t, int32_t, int64_t>>([&](auto& list) {
-    const Holding holding(g_all.lock);
-    g_all.blocks.each([&](const DeviceBlock& block) {
+    const Holding holding(g_blocks.lock);
+    g_blocks.blocks.each([&](const DeviceBlock& block) {
       if (block.era >= since) {
         list.add(block.key, block.size, block.birth, block.era, block.device);
       }
