@@ -9,9 +9,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _OWN_FROZEN = 1000
@@ -96,16 +94,3 @@ def _renew_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_in_child)
-
-
-def module_spec(
-    finders: Sequence[Any], name: str, path: Sequence[str] | None, target: ModuleType | None = None
-) -> ModuleSpec | None:
-    """Return what the first of some finders finds that finds a module, asked as an import does."""
-    for finder in finders:
-        # one of a kind that Python no longer asks has none
-        ask = getattr(finder, "find_spec", None)
-        spec: ModuleSpec | None = None if ask is None else ask(name, path, target)
-        if spec is not None:
-            return spec
-    return None

@@ -23,7 +23,7 @@ from line_profiler.autoprofile.ast_profile_transformer import AstProfileTransfor
 
 from tensorlens.cli.program import plain_code
 from tensorlens.cli.targets import DEFINITIONS, Target
-from tensorlens.interpreter import module_spec
+from tensorlens.frameworks.registry import module_spec
 from tensorlens.lines.profile import DecoratorProfiler
 
 Decorate = Callable[[Any, bool], Any]

@@ -20,7 +20,7 @@ from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.frameworks.compilers import compiler
-from tensorlens.frameworks.registry import adapters, ask, supported, when_one_arrives
+from tensorlens.frameworks.registry import adapters, ask, supported, when_any_imported
 from tensorlens.leaks.watch import LoopJudge
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
@@ -147,7 +147,7 @@ class WatchedRun:
         ExitReport(self._at_exit).install()
         if self._target is not None:
             self._instrument.install()
-        when_one_arrives(self._begin)
+        when_any_imported(self._begin)
 
     def run(self, *, fails: bool) -> int:
         """Run the program; return 0, or with ``fails`` 3 where there is a leak.

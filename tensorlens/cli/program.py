@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorlens
 from tensorlens.errors import TensorlensError, error_chain
-from tensorlens.interpreter import module_spec
+from tensorlens.frameworks.registry import module_spec
 from tensorlens.lines import exit_report as exits
 from tensorlens.lines import wrappers
 from tensorlens.user_code import is_foreign

@@ -19,7 +19,7 @@ from tensorlens.cli.output import Output, complain, say
 from tensorlens.cli.program import plain_code
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.registry import adapters, supported, when_one_arrives
+from tensorlens.frameworks.registry import adapters, supported, when_any_imported
 from tensorlens.guards import reason
 from tensorlens.lines.exit_report import ExitReport, set_workers_output
 from tensorlens.lines.profile import Options, profile
@@ -165,7 +165,7 @@ class RecordedRun:
         from tensorlens.recording.oom.annotation import explain_oom
 
         explain_oom()
-        when_one_arrives(self._begin)
+        when_any_imported(self._begin)
 
     def stop(self) -> None:
         """Record no more; what is done from here on is not the program's."""

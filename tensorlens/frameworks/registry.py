@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from tensorlens.errors import DeviceError, TensorlensError
 from tensorlens.frameworks.base import Adapter
 from tensorlens.guards import is_from_a_handler, reason
-from tensorlens.interpreter import module_spec
 
 _T = TypeVar("_T")
 
@@ -28,17 +27,17 @@ _FRAMEWORKS = {
     "tensorflow": "tensorlens.frameworks.tensorflow",
 }
 _loaded: dict[str, Adapter] = {}
-_left_out: dict[str, str] = {}
+_unusable: dict[str, str] = {}
 """Name to the note that says why it is not used, for what the program has imported."""
 
 
 def adapters() -> list[Adapter]:
     """Return the adapters of the frameworks the program has imported, fully, so far.
 
-    One whose adapter cannot be made is left out; :func:`left_out` says why.
+    One whose adapter cannot be made is left out; :func:`unusable_notes` says why.
     """
     for name, adapter in _FRAMEWORKS.items():
-        if name in sys.modules and name not in _loaded and name not in _left_out:
+        if name in sys.modules and name not in _loaded and name not in _unusable:
             _load(name, adapter)
     # each profiled call asks: no more Python frames than needed
     return [*filter(None, map(_loaded.get, _FRAMEWORKS))]
@@ -52,15 +51,15 @@ def _load(name: str, adapter: str) -> None:
     except Exception as error:
         if is_from_a_handler(error):
             raise
-        _left_out[name] = f"{name} is left out: {reason(error)}"
+        _unusable[name] = f"{name} is left out: {reason(error)}"
 
 
-def left_out() -> tuple[str, ...]:
+def unusable_notes() -> tuple[str, ...]:
     """Return a note for each framework that was imported and cannot be used."""
-    return tuple(_left_out.values())
+    return tuple(_unusable.values())
 
 
-def arrivals(earlier: Sequence[Adapter]) -> tuple[str, ...]:
+def imported_since(earlier: Sequence[Adapter]) -> tuple[str, ...]:
     """Return the names of the frameworks that were imported since ``earlier`` were all."""
     return tuple(each.name for each in adapters() if each not in earlier)
 
@@ -129,12 +128,12 @@ def supported() -> tuple[str, ...]:
     return tuple(_FRAMEWORKS)
 
 
-def awaited() -> tuple[str, ...]:
+def not_imported() -> tuple[str, ...]:
     """Return the names of the modules whose import would bring one more framework."""
-    return tuple(name for name in _FRAMEWORKS if name not in _loaded and name not in _left_out)
+    return tuple(name for name in _FRAMEWORKS if name not in _loaded and name not in _unusable)
 
 
-def missing(trouble: str, when: str) -> str:
+def no_framework_text(trouble: str, when: str) -> str:
     """Return the line for a person who asks for something before any framework is imported.
 
     Args:
@@ -142,18 +141,18 @@ def missing(trouble: str, when: str) -> str:
         when: until when the import must come.
     """
     names = " or ".join(_FRAMEWORKS)
-    return "; ".join([f"{trouble}: import {names} {when}", *unserved()])
+    return "; ".join([f"{trouble}: import {names} {when}", *why_unusable()])
 
 
-def unserved() -> tuple[str, ...]:
+def why_unusable() -> tuple[str, ...]:
     """Return why nothing the program has imported can be used, as far as that is known."""
     # it looks into the heap, which few need
     from tensorlens.frameworks.keras import kinds
 
     backend = kinds.backend()
     if not backend or backend in _FRAMEWORKS:
-        return left_out()
-    return (*left_out(), f"Keras runs on {backend}, whose memory cannot be read")
+        return unusable_notes()
+    return (*unusable_notes(), f"Keras runs on {backend}, whose memory cannot be read")
 
 
 def _is_imported(name: str) -> bool:
@@ -169,7 +168,7 @@ def _is_imported(name: str) -> bool:
     return not getattr(spec, "_initializing", False)
 
 
-def when_one_arrives(act: Callable[[], None]) -> list[Callable[[], None]]:
+def when_any_imported(act: Callable[[], None]) -> list[Callable[[], None]]:
     """Call ``act`` whenever the program has imported one more framework.
 
     Returns:
@@ -193,6 +192,19 @@ def when_imported(name: str, act: Callable[[], None]) -> Callable[[], None]:
     finder = _Finder(name, act)
     sys.meta_path.insert(0, finder)
     return finder.remove
+
+
+def module_spec(
+    finders: Sequence[Any], name: str, path: Sequence[str] | None, target: ModuleType | None = None
+) -> ModuleSpec | None:
+    """Return the spec of the first finder that has one, asked in the way of an import."""
+    for finder in finders:
+        # one of a kind that Python no longer asks has none
+        ask = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = None if ask is None else ask(name, path, target)
+        if spec is not None:
+            return spec
+    return None
 
 
 class _Finder(MetaPathFinder):

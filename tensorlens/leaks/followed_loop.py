@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from tensorlens.frameworks.base import UNKNOWN, Adapter, StepFigures
 from tensorlens.frameworks.host.loop_steps import Steps
-from tensorlens.frameworks.registry import ask, left_out
+from tensorlens.frameworks.registry import ask, unusable_notes
 from tensorlens.frameworks.retention import GrowingGraph
 from tensorlens.guards import is_from_a_handler
 
@@ -38,7 +38,7 @@ class FollowedLoop:
         """Steps by framework."""
         self._adapters = tuple(adapters)
         self._notes = [f"{name} is not followed: {text}" for name, text in failed.items()]
-        self._notes += left_out()
+        self._notes += unusable_notes()
 
     def begin(self) -> None:
         """Begin the next step."""

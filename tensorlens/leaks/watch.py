@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.registry import adapters, arrivals, missing
+from tensorlens.frameworks.registry import adapters, imported_since, no_framework_text
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.leaks.followed_loop import FollowedLoop, total_figures
 from tensorlens.leaks.growth.samples import LoopSamples, WatchedLoop
@@ -73,7 +73,7 @@ class LeakWatch:
             raise UsageError("this watch is on already")
         self._adapters = adapters()
         if not self._adapters:
-            raise UsageError(missing("nothing to watch", "before the watch starts"))
+            raise UsageError(no_framework_text("nothing to watch", "before the watch starts"))
         self._steps = FollowedLoop(self._adapters)
         self._figures = [self._steps.figures()]
         self._made = 0
@@ -189,7 +189,7 @@ class LeakWatch:
         self._collections += _collection_count() - collections
         late = [
             f"{name} was imported after the watch began, and is not in it"
-            for name in arrivals(self._adapters)
+            for name in imported_since(self._adapters)
         ]
         return replace(report, notes=(*report.notes, *late)) if late else report
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tensorlens.frameworks.base import UNKNOWN, Adapter, Counter, Reader
 from tensorlens.frameworks.host.counters import HeapCounter, ResidentCounter, process_counter
-from tensorlens.frameworks.registry import adapters, ask, ask_owners, left_out
+from tensorlens.frameworks.registry import adapters, ask, ask_owners, unusable_notes
 
 _UPPER_BOUND = "a peak is the sum of theirs: an upper bound where both moved during one line"
 
@@ -57,7 +57,7 @@ class Counters:
             f"{name}: what it has on the CPU is not in these figures (see tensorlens doctor)"
             for name in self._uncounted
         ]
-        return [*dict.fromkeys([*notes, *left_out()])]
+        return [*dict.fromkeys([*notes, *unusable_notes()])]
 
 
 class SummedCounter:

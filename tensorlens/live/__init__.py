@@ -23,9 +23,9 @@ def is_wanted(value: str | None) -> bool:
 def prepare() -> None:
     """Serve from the import of a framework on, where the environment asks for it."""
     if is_wanted(os.environ.get(VARIABLE)):
-        from tensorlens.frameworks.registry import when_one_arrives
+        from tensorlens.frameworks.registry import when_any_imported
 
-        when_one_arrives(functools.partial(serve, follows_steps=True))
+        when_any_imported(functools.partial(serve, follows_steps=True))
 
 
 def serve(*, follows_steps: bool = False) -> None:

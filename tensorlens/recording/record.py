@@ -15,11 +15,11 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, Recorder, RecordOptions
 from tensorlens.frameworks.registry import (
     adapters,
-    arrivals,
     ask,
-    awaited,
-    left_out,
-    missing,
+    imported_since,
+    no_framework_text,
+    not_imported,
+    unusable_notes,
     when_imported,
 )
 from tensorlens.guards import guarded, is_from_a_handler, reason
@@ -83,13 +83,13 @@ class LiveRecording(Recording):
                 raise UsageError("this recording was started before: make another with record()")
             found = adapters()
             if not found:
-                raise UsageError(missing("nothing to record", "before record() starts"))
+                raise UsageError(no_framework_text("nothing to record", "before record() starts"))
             self._started = True
             self._adapters = found
             self._recorders = self._begun(found)
             address_reserve.reserve()
             _running.append(self)
-        self._wait = [when_imported(name, self._take_up) for name in awaited()]
+        self._wait = [when_imported(name, self._take_up) for name in not_imported()]
 
     def _begun(self, found: list[Adapter]) -> Recorders:
         """Return what records, or note why there is none and raise that."""
@@ -174,7 +174,7 @@ class LiveRecording(Recording):
         log, origin = recorders.read(end)
         unseen = (
             f"{name} was imported while the recording began, and is not in it"
-            for name in arrivals(self._adapters)
+            for name in imported_since(self._adapters)
         )
         notes = (*origin.notes, *unseen)
         self._log = log
@@ -220,7 +220,7 @@ class Recorders:
             _, failed = ask(adapters, self._start)
             stack.pop_all()
         refusals = (_refusal(name, text) for name, text in failed.items())
-        self._notes = [*refusals, *left_out()]
+        self._notes = [*refusals, *unusable_notes()]
 
     def _start(self, adapter: Adapter) -> None:
         self._running += adapter.record(self._options).items()

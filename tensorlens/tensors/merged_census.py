@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from tensorlens.frameworks.base import Adapter, CensusRoot, Findings
 from tensorlens.frameworks.host.ledger import REASONS, balanced, difference, fitted
-from tensorlens.frameworks.registry import ask, left_out
+from tensorlens.frameworks.registry import ask, unusable_notes
 from tensorlens.records.ledger import Ledger, Part
 from tensorlens.records.tensors import TensorTable, merge_tables
 
@@ -33,7 +33,7 @@ def census(adapters: Sequence[Adapter], roots: Sequence[CensusRoot]) -> Findings
     answers, failed = ask(adapters, lambda each: each.census(roots))
     found = _merged([(adapter.name, each) for adapter, each in answers])
     lines = (f"{name} could not be looked at: {reason}" for name, reason in failed.items())
-    return replace(found, notes=(*found.notes, *lines, *left_out()))
+    return replace(found, notes=(*found.notes, *lines, *unusable_notes()))
 
 
 def _merged(found: Sequence[tuple[str, Findings]]) -> Findings:

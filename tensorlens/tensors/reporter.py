@@ -13,7 +13,7 @@ from tensorlens import ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, CensusRoot
 from tensorlens.frameworks.queues.detection import with_queued_input
-from tensorlens.frameworks.registry import adapters, ask, device_name, unserved
+from tensorlens.frameworks.registry import adapters, ask, device_name, why_unusable
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.records.tensors import TensorTable
 from tensorlens.render.view import View
@@ -207,7 +207,7 @@ class MemReporter:
 def _snapshot(roots: list[CensusRoot]) -> Snapshot:
     found = adapters()
     if not found:
-        notes = ("no framework has been imported", *unserved())
+        notes = ("no framework has been imported", *why_unusable())
         return Snapshot(TensorTable(), {}, process=ranks.label(), notes=notes)
     findings = census(found, roots)
     ledger = with_queued_input(findings.ledger)

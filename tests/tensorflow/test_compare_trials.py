@@ -12,7 +12,7 @@ import tf_compare_programs as programs
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.tensorflow import CpuCounter, cpu_counter
+from tensorlens.frameworks.tensorflow import TensorflowAllocator, cpu_counter
 from tensorlens.planning import processes
 from tests import warm
 from tests.under_limit import largest_batch
@@ -61,7 +61,7 @@ def measured():
 def handle():
     """Bytes that a variable has beside its value, as the counter of this process counts them."""
     counter = cpu_counter()
-    if not isinstance(counter, CpuCounter):
+    if not isinstance(counter, TensorflowAllocator):
         pytest.skip("TensorFlow's allocator is not counted exactly here")
     value = tf.zeros([programs.WIDTH, programs.WIDTH])
     tf.Variable(value)

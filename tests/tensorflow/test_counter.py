@@ -21,7 +21,7 @@ def counter():
 
 
 def allocated():
-    return counter().allocator.allocated()
+    return counter().allocated()
 
 
 def line_of(text):
@@ -164,7 +164,7 @@ def test_every_thread_counts():
 
 
 def test_a_block_knows_the_line_that_asked_for_it():
-    allocator = counter().allocator
+    allocator = counter()
     allocator.watch_births()
     try:
         tensor = tf.fill((10, 10), 1.0)  # born here
@@ -178,7 +178,7 @@ def test_a_block_knows_the_line_that_asked_for_it():
 
 
 def test_the_table_balances():
-    allocator = counter().allocator
+    allocator = counter()
     kept = [tf.fill((100, 7), 1.0), tf.fill((3,), 1.0)]
     addresses = array("Q", [each._numpy().__array_interface__["data"][0] for each in kept])
     balance = allocator.balance(addresses)
@@ -217,7 +217,7 @@ def test_a_forked_child_counts_on():
     code = """
 import os, tensorflow as tf
 from tensorlens.frameworks.tensorflow import cpu
-allocator = cpu.cpu_counter().allocator
+allocator = cpu.cpu_counter()
 kept = tf.fill((100,), 1.0)
 base = allocator.allocated()
 child = os.fork()

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.frameworks.torch import Adapter, CpuCounter
+from tensorlens.frameworks.torch import Adapter, TorchAllocator
 from tensorlens.records import ALLOC, FREE, START
 
 
 def counting_allocator():
     """The native allocator, or a skip where there is none."""
     counter = Adapter().cpu_counter()
-    if not isinstance(counter, CpuCounter):
+    if not isinstance(counter, TorchAllocator):
         pytest.skip("; ".join(Adapter().notes()))
-    return counter.allocator
+    return counter
 
 
 class Lines:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tensorlens.frameworks.host import alloc_sites
-from tensorlens.frameworks.torch import Adapter, CpuCounter
+from tensorlens.frameworks.torch import Adapter, TorchAllocator
 from tensorlens.native import NativeUnavailable
 from tests import warm
 
@@ -23,15 +23,15 @@ FILE = __file__
 @pytest.fixture(scope="module")
 def allocator():
     counter = Adapter().cpu_counter()
-    if not isinstance(counter, CpuCounter):
+    if not isinstance(counter, TorchAllocator):
         pytest.skip("; ".join(Adapter().notes()))
     # a reporter that another test left alive is watching
-    watchers = counter.allocator._watchers
+    watchers = counter._watchers
     for _ in range(watchers):
-        counter.allocator.watch_births(False)
-    yield counter.allocator
+        counter.watch_births(False)
+    yield counter
     for _ in range(watchers):
-        counter.allocator.watch_births()
+        counter.watch_births()
 
 
 @pytest.fixture
@@ -464,7 +464,7 @@ def late():
     except NativeUnavailable as error:
         print(error)
 atexit.register(late)
-allocator = Adapter().cpu_counter().allocator
+allocator = Adapter().cpu_counter()
 allocator.watch_births()
 kept = torch.empty(10)
 print(*allocator.births(array("Q", [kept.data_ptr()]))[0])

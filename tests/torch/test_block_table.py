@@ -5,16 +5,16 @@ from array import array
 import pytest
 import torch
 
-from tensorlens.frameworks.torch import Adapter, CpuCounter
+from tensorlens.frameworks.torch import Adapter, TorchAllocator
 
 
 @pytest.fixture
 def allocator():
     counter = Adapter().cpu_counter()
-    if not isinstance(counter, CpuCounter):
+    if not isinstance(counter, TorchAllocator):
         pytest.skip("; ".join(Adapter().notes()))
     gc.collect()
-    return counter.allocator
+    return counter
 
 
 def addresses(*tensors):

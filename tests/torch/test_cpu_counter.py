@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.host import HeapCounter, ResidentCounter
-from tensorlens.frameworks.torch import Adapter, CpuCounter, adopt_living, native
+from tensorlens.frameworks.torch import Adapter, TorchAllocator, adopt_living, native
 from tests import warm
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ class Meter:
     """Bytes since the last ``start()``."""
 
     def __init__(self, counter):
-        self.allocator = counter.allocator
+        self.allocator = counter
         self.read = counter.reader()
         self.start()
 
@@ -47,7 +47,7 @@ class Meter:
 @pytest.fixture
 def meter():
     counter = Adapter().cpu_counter()
-    if not isinstance(counter, CpuCounter):
+    if not isinstance(counter, TorchAllocator):
         pytest.skip("; ".join(Adapter().notes()))
     gc.collect()
     gc.disable()
@@ -338,7 +338,7 @@ view = early[0][10:]
 layer = torch.nn.Linear(3, 2)
 layer(torch.ones(1, 3)).sum().backward()
 from tensorlens.frameworks.torch import Adapter
-allocator = Adapter().cpu_counter().allocator
+allocator = Adapter().cpu_counter()
 print(allocator.allocated() == 4000 + 200 + 2 * 4 * (6 + 2), len(allocator.living().address))
 start = allocator.allocated()
 layer.zero_grad()
@@ -365,7 +365,7 @@ layer = torch.nn.Linear(3, 2)
 layer(torch.ones(1, 3)).sum().backward()
 before = count()
 from tensorlens.frameworks.torch import Adapter
-allocator = Adapter().cpu_counter().allocator
+allocator = Adapter().cpu_counter()
 print(count() - before, allocator.allocated() - 20 * 4000 - 2 * 4 * (6 + 2))
 """
     assert run(code) == ["0 0"]
@@ -380,7 +380,7 @@ kept = [one, torch.ones(2, requires_grad=True)]
 kept[1].grad = torch.ones(2)
 del other
 from tensorlens.frameworks.torch import Adapter
-print(Adapter().cpu_counter().allocator.allocated())
+print(Adapter().cpu_counter().allocated())
 one.grad = None
 """
     assert run(code) == ["32"]
@@ -410,7 +410,7 @@ kept = [
 kept.append(torch.zeros(5))
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch import adopt_living
-allocator = Adapter().cpu_counter().allocator
+allocator = Adapter().cpu_counter()
 known = allocator.allocated()
 print(adopt_living(allocator), known >= 20, allocator.allocated() - known)
 """
@@ -428,9 +428,9 @@ class Odd(metaclass=Unhashable):
     pass
 
 odd, kept = Odd(), torch.zeros(5)
-from tensorlens.frameworks.torch import Adapter, CpuCounter
+from tensorlens.frameworks.torch import Adapter, TorchAllocator
 counter = Adapter().cpu_counter()
-print(type(counter) is CpuCounter, *Adapter().notes())
+print(type(counter) is TorchAllocator, *Adapter().notes())
 """
     assert run(code) == ["True"]
 

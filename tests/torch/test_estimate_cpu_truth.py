@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tensorlens.frameworks.torch import Adapter, CpuCounter
+from tensorlens.frameworks.torch import Adapter, TorchAllocator
 from tensorlens.planning import Runner, processes
 from tensorlens.planning.estimate import api
 from tests import warm
@@ -35,7 +35,7 @@ def interpreter(monkeypatch):
 
 @functools.cache
 def compared(name):
-    if not isinstance(Adapter().cpu_counter(), CpuCounter):
+    if not isinstance(Adapter().cpu_counter(), TorchAllocator):
         pytest.skip("; ".join(Adapter().notes()))
     if name == "gpt":
         pytest.importorskip("transformers")

@@ -1,4 +1,4 @@
-"""Counting allocators: what the native parts of all frameworks share, in C++ and in Python."""
+"""Host memory: what the adapters share to count, record and balance it."""
 
 from tensorlens.lazy import attach
 
@@ -8,10 +8,10 @@ attach(
         "counters": (
             "HeapCounter",
             "ResidentCounter",
-            "child_processes",
             "forced_source",
             "process_counter",
         ),
+        "process_memory": ("child_processes",),
         "ledger": ("AllocatorFigures", "balanced", "host_ledger"),
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from heapq import nsmallest
 from itertools import repeat
@@ -76,14 +76,18 @@ class Balance:
 
 
 class NativeAllocator(AllocSites):
-    """Exact bytes that a framework's allocator has handed out since it was tapped.
+    """Counter of a framework's allocator: exact bytes handed out, on all threads.
 
-    Blocks made before count once they are adopted. Blocks of zero bytes do not exist, and memory
-    that the framework did not allocate (NumPy's, shared memory, files) is not counted.
+    Blocks from before it was installed count once they are adopted. Blocks of zero bytes do not
+    exist. Memory of other allocators (NumPy's, shared memory, files) is not counted.
 
     Args:
         library: the native part that taps it; it includes ``counting.hpp``.
     """
+
+    device = "cpu"
+    source: str
+    precision = "exact bytes"
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         super().__init__(library)
@@ -95,6 +99,13 @@ class NativeAllocator(AllocSites):
         """
         self.allocated: Callable[[], int] = library.tl_allocated
         """Gives the bytes handed out now."""
+        self.missing: Mapping[str, str] = {}
+        if self.read()[2] < 0:
+            self.missing = {"reserved": "this system does not tell the resident set"}
+
+    def reader(self) -> Callable[[], tuple[int, int, int]]:
+        """Return :attr:`read`."""
+        return self.read
 
     def balance(self, addresses: array[int], limit: int = 100) -> Balance:
         """Compare the table of blocks with the addresses, an ``array('Q')``.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tensorlens.frameworks.host.allocator import NativeAllocator
-from tensorlens.frameworks.host.counters import mappings
+from tensorlens.frameworks.host.process_memory import mappings
 from tensorlens.heap import why_no_names
 from tensorlens.records.ledger import UnnamedBlock
 from tensorlens.records.tensors import SourceLine, TensorTable

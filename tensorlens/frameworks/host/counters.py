@@ -6,18 +6,14 @@ each says how exact it is.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-import psutil
+from typing import Generic, TypeVar
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.process_memory import mallinfo2_function, resident
 from tensorlens.guards import is_from_a_handler, reason
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.native.build import NativeUnavailable
@@ -26,46 +22,20 @@ _A = TypeVar("_A", bound=NativeAllocator)
 SOURCES = ("native", "heap", "resident")
 """Values of ``TENSORLENS_COUNTER``, best first."""
 
-_STATUS = re.compile(r"^(\w+):\s*(\d+) kB$", re.MULTILINE)
-_TASKS = Path("/proc/self/task")
-_PAGE = int(os.sysconf("SC_PAGESIZE")) if hasattr(os, "sysconf") else 4096
-
-
-class NativeCounter(Generic[_A]):
-    """Counter of an allocator that is counted natively.
-
-    Exact requested bytes, for the whole process: every thread, compiled code and graphs too.
-    """
-
-    device = "cpu"
-    source: str
-    precision = "exact bytes"
-
-    def __init__(self, allocator: _A) -> None:
-        self.allocator = allocator
-        self.missing: Mapping[str, str] = {}
-        if allocator.read()[2] < 0:
-            self.missing = {"reserved": "this system does not tell the resident set"}
-        self._read = allocator.read
-
-    def reader(self) -> Reader:
-        """Return a function that gives ``(allocated, peak, resident set)`` in bytes."""
-        return self._read
-
 
 class HostCounterChoice(Generic[_A]):
     """Chooses once, and remembers.
 
     Args:
-        native: puts the native counter in place; it is tried until it was once unavailable, as a
+        install: puts the native counter in place; it is tried until it was once unavailable, as a
             compiler that failed is not run again for every report.
     """
 
-    def __init__(self, native: Callable[[], NativeCounter[_A]]) -> None:
-        self._make_native = native
+    def __init__(self, install: Callable[[], _A]) -> None:
+        self._install = install
         # a signal handler may ask while its own thread is building
         self._lock = reentrant_lock()
-        self._native: NativeCounter[_A] | None = None
+        self._native: _A | None = None
         self._fallbacks: dict[str | None, Counter] = {}
         """By what ``TENSORLENS_COUNTER`` asked for."""
         self._reason: str | None = None
@@ -96,8 +66,7 @@ class HostCounterChoice(Generic[_A]):
         Raises:
             UsageError: as of :meth:`counter`.
         """
-        counter = self.counter()
-        return counter.allocator if isinstance(counter, NativeCounter) else None
+        return self._native if self.counter() is self._native else None
 
     def recordable(self) -> _A:
         """Return the allocator that is counted natively.
@@ -134,10 +103,10 @@ class HostCounterChoice(Generic[_A]):
         line = self.fallback_reason()
         return [] if line is None else [line]
 
-    def _try_native(self) -> NativeCounter[_A] | None:
+    def _try_native(self) -> _A | None:
         if self._reason is None:
             try:
-                self._native = self._make_native()
+                self._native = self._install()
             except NativeUnavailable as error:
                 self._reason = str(error)
             except Exception as error:
@@ -178,69 +147,6 @@ def process_counter() -> Counter:
     return ResidentCounter()
 
 
-def resident() -> int:
-    """Return the resident set in bytes, UNKNOWN where the system does not tell."""
-    try:
-        # opened anew: a descriptor from before a fork would tell of the parent
-        return int(Path("/proc/self/statm").read_bytes().split(None, 2)[1]) * _PAGE
-    except (OSError, IndexError, ValueError):
-        pass
-    try:
-        return int(psutil.Process().memory_info().rss)
-    except (psutil.Error, OSError):
-        return UNKNOWN
-
-
-def status_sizes() -> dict[str, int]:
-    """Return what Linux tells of this process, by name: ``VmRSS``, ``VmHWM``; in bytes."""
-    try:
-        text = Path("/proc/self/status").read_text("ascii", "replace")
-    except OSError:
-        return {}
-    return {name: int(size) * 1024 for name, size in _STATUS.findall(text)}
-
-
-def mappings() -> list[str]:
-    """Return the lines of Linux's list of what is mapped into this process; none elsewhere."""
-    try:
-        return Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def child_processes() -> tuple[int, int]:
-    """Return the number of child processes that run, and the bytes of their resident sets.
-
-    Read from Linux's ``/proc``, at a few microseconds for each thread and child; elsewhere, and
-    where the kernel does not list them, both are :data:`UNKNOWN`.
-    """
-    try:
-        tasks = os.listdir(_TASKS)  # noqa: PTH208 (a Path for each would cost more)
-    except OSError:
-        tasks = []
-    # nothing of a thread or a child that has ended, waited for or not
-    lists = [text for task in tasks if (text := _read(f"{_TASKS}/{task}/children")) is not None]
-    if not lists:
-        return UNKNOWN, UNKNOWN
-    statms = (_read(f"/proc/{child}/statm") for text in lists for child in text.split())
-    pages = [int(statm.split()[1]) for statm in statms if statm]
-    sizes = [count * _PAGE for count in pages if count]
-    return len(sizes), sum(sizes)
-
-
-def _read(path: str) -> str | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        return os.read(descriptor, 65536).decode("ascii", "replace")
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-
-
 class HeapCounter:
     """The C heap in use, from glibc's ``mallinfo2()`` (2.33 and later): every arena's and mmaps'.
 
@@ -260,7 +166,7 @@ class HeapCounter:
         Raises:
             OSError: this C library does not have it.
         """
-        self._mallinfo = _mallinfo()
+        self._mallinfo = mallinfo2_function()
 
     def in_use(self) -> int:
         """Return the bytes of the heap in use."""
@@ -270,18 +176,6 @@ class HeapCounter:
     def reader(self) -> Reader:
         """Return a function that gives ``(heap in use, UNKNOWN, resident set)`` in bytes."""
         return lambda: (self.in_use(), UNKNOWN, resident())
-
-
-class Mallinfo(ctypes.Structure):
-    """glibc's ``struct mallinfo2`` (malloc.h): sizes in bytes."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    )
 
 
 class ResidentCounter:
@@ -300,26 +194,3 @@ class ResidentCounter:
             return now, UNKNOWN, now
 
         return read
-
-
-def heap_now() -> tuple[int, int] | None:
-    """Return the bytes of the C heap in use, and those free in it; None without glibc 2.33."""
-    try:
-        heap = _mallinfo()()
-    except OSError:
-        return None
-    return heap.uordblks + heap.hblkhd, heap.fordblks
-
-
-def _mallinfo() -> Callable[[], Any]:
-    """Return ``mallinfo2``.
-
-    Raises:
-        OSError: this C library does not have it.
-    """
-    try:
-        function = ctypes.PyDLL(None).mallinfo2
-    except (AttributeError, TypeError):
-        raise OSError("this C library has no mallinfo2 (glibc 2.33 and later do)") from None
-    function.argtypes, function.restype = (), Mallinfo
-    return function

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.host.counters import heap_now, status_sizes
+from tensorlens.frameworks.host.process_memory import heap_now, status_sizes
 from tensorlens.records.ledger import BALANCE, Ledger, Part, UnnamedBlock
 from tensorlens.records.tensors import TensorTable
 

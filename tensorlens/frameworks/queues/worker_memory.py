@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import psutil
 
-from tensorlens.frameworks.host.counters import mappings
+from tensorlens.frameworks.host.process_memory import mappings
 from tensorlens.heap.attributes import class_name, content_of, imported
 from tensorlens.records.names import key_text
 from tensorlens.records.queues import ObjectContainer, QueueWorker

@@ -47,7 +47,7 @@ attach(
         "census.named_rows": (),
         "census.tensor_reader": (),
         "counters": ("torch_device_name",),
-        "cpu": ("CpuCounter", "cpu_counter"),
+        "cpu": ("TensorflowAllocator", "cpu_counter"),
         "failures": ("failed_request",),
         "graphs.functions": ("Functions", "plain_name"),
         "graphs.node_names": ("plain_names",),

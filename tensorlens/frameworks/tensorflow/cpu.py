@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow
 
 from tensorlens.frameworks.host.allocator import NativeAllocator, start
-from tensorlens.frameworks.host.counters import HostCounterChoice, NativeCounter
+from tensorlens.frameworks.host.counters import HostCounterChoice
 from tensorlens.frameworks.tensorflow.hooks import SharedHook, follow_graph_calls, noop
 from tensorlens.native.build import SOURCES, NativePart, NativeUnavailable, declare, load
 
@@ -76,6 +76,8 @@ class TensorflowAllocator(NativeAllocator):
     not memory that libraries below the kernels take from malloc.
     """
 
+    source = "TensorFlow CPU allocator"
+
     def __init__(self, library: ctypes.PyDLL) -> None:
         super().__init__(library)
         declare(
@@ -125,13 +127,7 @@ def install() -> TensorflowAllocator:
     return installed
 
 
-class CpuCounter(NativeCounter[TensorflowAllocator]):
-    """Counter of TensorFlow's CPU allocator: tensors and the scratch of kernels."""
-
-    source = "TensorFlow CPU allocator"
-
-
-_choice = HostCounterChoice(lambda: CpuCounter(install()))
+_choice = HostCounterChoice(install)
 cpu_counter = _choice.counter
 allocator = _choice.allocator
 recordable = _choice.recordable

@@ -15,7 +15,7 @@ from tensorlens.native.build import origin
 def diagnose() -> list[Finding]:
     """Return the findings on TensorFlow; builds native parts that are missing."""
     counter = cpu.cpu_counter()
-    is_native = isinstance(counter, cpu.CpuCounter)
+    is_native = isinstance(counter, cpu.TensorflowAllocator)
     built = tensorflow.sysconfig.get_build_info()
     gpu = "CUDA" if built.get("is_cuda_build") else "ROCm" if built.get("is_rocm_build") else None
     no_gpu = "not in this tensorflow; needs a build for GPUs: tensorflow[and-cuda]"

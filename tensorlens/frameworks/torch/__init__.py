@@ -62,7 +62,7 @@ attach(
         "census.names.naming": ("FirstSeenOrder",),
         "census.scan": ("NativeScan", "IRREGULAR", "REQUIRES_GRAD", "Scan", "open_scan"),
         "census.scan_python": ("PythonScan",),
-        "cpu": ("CpuCounter", "adopt_living"),
+        "cpu": ("adopt_living",),
         "failures": ("failed_request",),
         "leaks.holdings": ("Holdings",),
         "leaks.loop_steps": (),

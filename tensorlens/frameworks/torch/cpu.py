@@ -11,7 +11,7 @@ import torch
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.host.census_table import Births, note_foreign
-from tensorlens.frameworks.host.counters import HostCounterChoice, NativeCounter
+from tensorlens.frameworks.host.counters import HostCounterChoice
 from tensorlens.frameworks.host.ledger import (
     AllocatorFigures,
     cpu_rows,
@@ -28,25 +28,14 @@ from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable
 
 
-class CpuCounter(NativeCounter[TorchAllocator]):
-    """Counter of torch's CPU allocator: storages and kernels' scratch."""
-
-    source = "torch CPU allocator"
-
-    def __init__(self, allocator: TorchAllocator) -> None:
-        super().__init__(allocator)
-        if not allocator.counts_default:
-            self.precision = "exact bytes, but for deepcopy and pickle"
-
-
-def _native_counter() -> CpuCounter:
+def _install_adopting() -> TorchAllocator:
     installed, fresh = install()
     if fresh:
         adopt_living(installed)
-    return CpuCounter(installed)
+    return installed
 
 
-_choice = HostCounterChoice(_native_counter)
+_choice = HostCounterChoice(_install_adopting)
 cpu_counter = _choice.counter
 allocator = _choice.allocator
 recordable = _choice.recordable
@@ -98,11 +87,11 @@ def _address(tensor: Any) -> int:
 def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     """Return the CPU's ledger; add a note to the rows whose memory torch did not allocate."""
     rows = cpu_rows(table)
-    if not isinstance(counter, CpuCounter):
+    if not isinstance(counter, TorchAllocator):
         return ledger_of_process(table, rows, counter)
     everything = len(rows) == len(table)
     addresses = table.storage if everything else array("Q", map(table.storage.__getitem__, rows))
-    balance = counter.allocator.balance(addresses)
+    balance = counter.balance(addresses)
     if -1 in balance.sizes:
         foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
         note_foreign(table, foreign, "torch")

@@ -9,7 +9,7 @@ from tensorlens.frameworks.diagnosis import Finding, counter_finding, native_cou
 from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS, Backend
 from tensorlens.frameworks.torch.census.scan import fallback_reason, open_scan
-from tensorlens.frameworks.torch.native import COUNTER
+from tensorlens.frameworks.torch.native import COUNTER, TorchAllocator
 from tensorlens.heap import why_not_native
 from tensorlens.native.build import origin
 from tensorlens.render.figures import counted
@@ -38,7 +38,7 @@ def _host() -> list[Finding]:
         host = Finding("cpu", False, str(error))
     else:
         host = counter_finding("cpu", counter)
-        is_native = counter.source == cpu.CpuCounter.source
+        is_native = isinstance(counter, TorchAllocator)
     fallback = _reason(cpu.fallback_reason)
     return [host, native_counter(is_native, fallback, origin(COUNTER))]
 

@@ -110,10 +110,14 @@ DEVICE = torch_part("cuda_device/device", "the stand-in for a CUDA device", "-lt
 class TorchAllocator(NativeAllocator):
     """Counts of torch's CPU allocator since :func:`install`, in exact bytes."""
 
+    source = "torch CPU allocator"
+
     def __init__(self, library: ctypes.PyDLL) -> None:
         super().__init__(library)
         self.counts_default = bool(library.tl_counts_default())
         """Whether ``UntypedStorage(n)``, ``deepcopy`` and unpickling are counted too."""
+        if not self.counts_default:
+            self.precision = "exact bytes, but for deepcopy and pickle"
 
     def adopt(self, tensors: array[int]) -> int:
         """Count the storages of tensors and of their gradients until they are freed.

@@ -23,7 +23,7 @@ from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.findings import census, named_tensors
 from tensorlens.frameworks.torch.census.undisturbed import is_engine_busy
 from tensorlens.frameworks.torch.compilers import TorchCompilerWatch, has_compiled
-from tensorlens.frameworks.torch.native import OPS
+from tensorlens.frameworks.torch.native import OPS, TorchAllocator
 from tensorlens.heap import UNREACHABLE
 from tensorlens.heap.attributes import class_name
 from tensorlens.interpreter import reentrant_lock
@@ -105,7 +105,7 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
     hooks = FrameworkHooks(
-        cpu.CpuCounter.source, cpu.watch, _look, lambda roots: named_tensors(roots, near=True)[1]
+        TorchAllocator.source, cpu.watch, _look, lambda roots: named_tensors(roots, near=True)[1]
     )
     return HostRecorder(options, _recorder(cpu.recordable()), hooks)
 

@@ -38,7 +38,7 @@ class Limits:
 
     def watch(self) -> Callable[[], None]:
         """Watch from now on, if a framework is there; return what ends that."""
-        from tensorlens.frameworks.registry import adapters, arrivals
+        from tensorlens.frameworks.registry import adapters, imported_since
         from tensorlens.integrations.pytest.assertions import Peaks
         from tensorlens.leaks.scope import AllocationScope
 
@@ -51,7 +51,7 @@ class Limits:
                 self.scope = AllocationScope()
 
         def stop() -> None:
-            self.refused += (f"the test itself imported {name}" for name in arrivals(watched))
+            self.refused += (f"the test itself imported {name}" for name in imported_since(watched))
             if self.peaks is not None:
                 self.peaks.end()
                 self.refused += self.peaks.unknown.values()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.host.counters import HeapCounter, child_processes, resident
+from tensorlens.frameworks.host.counters import HeapCounter
+from tensorlens.frameworks.host.process_memory import child_processes, resident
 
 
 @dataclass(frozen=True, slots=True)

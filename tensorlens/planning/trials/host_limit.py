@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 from collections.abc import Iterator
 
-from tensorlens.frameworks.host.counters import heap_now, status_sizes
+from tensorlens.frameworks.host.process_memory import heap_now, status_sizes
 from tensorlens.planning.trials.jobs import CannotApply
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.host.counters import status_sizes
+from tensorlens.frameworks.host.process_memory import status_sizes
 from tensorlens.planning.trials.jobs import Measured
 from tensorlens.planning.trials.step_runner import END
 from tensorlens.recording.present.instants import instants, request_text

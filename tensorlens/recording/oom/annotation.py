@@ -17,7 +17,7 @@ from typing import Any
 
 from tensorlens.errors import error_chain
 from tensorlens.frameworks.advice import Words
-from tensorlens.frameworks.registry import adapters, first_answer, when_one_arrives
+from tensorlens.frameworks.registry import adapters, first_answer, when_any_imported
 from tensorlens.guards import guarded, is_from_a_handler, reason
 from tensorlens.heap.reference_names import KEPT
 from tensorlens.interpreter import reentrant_lock
@@ -257,7 +257,7 @@ class _Hooks:
         if shell is not None:
             self._shell = shell.showtraceback
             self._undo.append(put(shell, "showtraceback", self._in_shell))
-        self._undo += when_one_arrives(self._watch)
+        self._undo += when_any_imported(self._watch)
         address_reserve.reserve()
         self._undo.append(address_reserve.release)
 

@@ -14,9 +14,9 @@ from tensorlens.frameworks import UNKNOWN
 from tensorlens.frameworks.host import (
     HeapCounter,
     ResidentCounter,
-    counters,
     forced_source,
     process_counter,
+    process_memory,
 )
 
 LINUX = sys.platform == "linux"
@@ -60,7 +60,7 @@ def test_without_mallinfo2(monkeypatch):
             pass
 
     monkeypatch.delenv("TENSORLENS_COUNTER", raising=False)
-    monkeypatch.setattr(counters.ctypes, "PyDLL", Library)
+    monkeypatch.setattr(process_memory.ctypes, "PyDLL", Library)
     assert isinstance(process_counter(), ResidentCounter)
     monkeypatch.setenv("TENSORLENS_COUNTER", "heap")
     with pytest.raises(UsageError, match=r"^TENSORLENS_COUNTER=heap: this C library has no"):
@@ -121,7 +121,7 @@ def test_without_proc_the_resident_set_is_psutils(monkeypatch):
     def refuse(*arguments, **options):
         raise FileNotFoundError(2, "No such file or directory")
 
-    monkeypatch.setattr(counters, "Path", refuse)
+    monkeypatch.setattr(process_memory, "Path", refuse)
     now = ResidentCounter().reader()()[0]
     monkeypatch.undo()
     assert abs(now - psutil.Process().memory_info().rss) < 4 * MIB

@@ -31,7 +31,7 @@ from tensorlens.frameworks.tensorflow.census.rows import (
     tabulate,
 )
 from tensorlens.frameworks.tensorflow.census.tensor_reader import Fact, FactKind, fallback_reason
-from tensorlens.frameworks.tensorflow.cpu import CpuCounter, TensorflowAllocator
+from tensorlens.frameworks.tensorflow.cpu import TensorflowAllocator
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.runtime_blocks import RuntimeBlock, describe_block
 from tensorlens.heap import why_no_names
@@ -162,15 +162,15 @@ def _tabulate(
     rows: Sequence[CensusRow], names: Names, counter: Counter
 ) -> tuple[TensorTable, Mapping[str, Ledger]]:
     """Return the table of tensors and of the runtime's blocks, and the ledger of each device."""
-    if not isinstance(counter, CpuCounter):
+    if not isinstance(counter, TensorflowAllocator):
         table = tabulate(rows, names, Births(None))
         ledger = ledger_of_process(table, cpu_rows(table), counter)
         return table, {"cpu": ledger, **device_ledgers(table)}
-    births = Births(counter.allocator)
+    births = Births(counter)
     numbers = [number for number, row in enumerate(rows) if row.device == "cpu"]
     addresses = array("Q", (rows[number].fact.address for number in numbers))
-    balance = counter.allocator.balance(addresses, _MAX_LISTED)
-    blocks, others = _runtime_rows(balance.of_nodes, counter.allocator, names, births)
+    balance = counter.balance(addresses, _MAX_LISTED)
+    blocks, others = _runtime_rows(balance.of_nodes, counter, names, births)
     table = tabulate([*rows, *blocks], names, births)
     foreign = [number for number, size in zip(numbers, balance.sizes, strict=True) if size < 0]
     _note_numbers(table, foreign)
@@ -208,7 +208,7 @@ def _runtime_rows(
 
 
 def _cpu_ledger(
-    counter: CpuCounter,
+    counter: TensorflowAllocator,
     balance: Balance,
     named: int,
     unmatched: Sequence[UnnamedBlock],

@@ -81,7 +81,7 @@ def start(options: RecordOptions) -> Mapping[str, Recorder]:
         origins.amend(log)
         gradients.amend(log, amendment)
 
-    hooks = FrameworkHooks(cpu.CpuCounter.source, observe, _look, module_paths, amend)
+    hooks = FrameworkHooks(cpu.TensorflowAllocator.source, observe, _look, module_paths, amend)
     recorder = HostRecorder(options, native, hooks)
     # a hook must not keep a recording alive that nobody ends
     reference = weakref.ref(recorder)
