@@ -298,7 +298,7 @@ def modules(monkeypatch):
         registry, "_FRAMEWORKS", {"numbery": "numbery_adapter", "texty": "no_adapter"}
     )
     monkeypatch.setattr(registry, "_loaded", {})
-    monkeypatch.setattr(registry, "_left_out", {})
+    monkeypatch.setattr(registry, "_unusable", {})
     monkeypatch.delitem(sys.modules, "keras.src.backend.config", raising=False)
 
     def imported(name, **content):

@@ -282,7 +282,7 @@ class TestRecording:
 
     def test_one_that_cannot_record_is_a_note(self, monkeypatch):
         alone = FakeRecorder(made_log((ALLOC, 1, 1, 1)), Origin(notes=("own",)))
-        monkeypatch.setitem(registry._left_out, "three", "three is left out")
+        monkeypatch.setitem(registry._unusable, "three", "three is left out")
         both = one, two = self.frameworks(alone, None)
         two.trouble = UsageError("host memory cannot be recorded")
         log, origin = Recorders(both, RecordOptions()).read(True)

@@ -48,7 +48,7 @@ def late(monkeypatch, tmp_path):
     first = Framework("early", Recorder(10, 5))
     monkeypatch.setattr(registry, "_FRAMEWORKS", {"early": "", "latey": "latey_adapter"})
     monkeypatch.setattr(registry, "_loaded", {"early": first})
-    monkeypatch.setattr(registry, "_left_out", {})
+    monkeypatch.setattr(registry, "_unusable", {})
 
     def bring(recorder):
         adapter = importlib.import_module("latey_adapter")
