@@ -69,9 +69,9 @@ class Trace:
     """Row of an allocation that belongs to no tensor to its name: ``cuBLAS workspace``."""
     handovers: list[Handover] = field(default_factory=list)
     """Changes of what blocks hold, in the order of events."""
-    brought: dict[int, Label] = field(default_factory=dict)
-    """Row of an allocation to the label of an input, if no model or optimizer has it: tensors that
-    the program copied, collated or made outside of backward."""
+    inputs: dict[int, Label] = field(default_factory=dict)
+    """Labels, by row of an allocation, of inputs that no model or optimizer has: tensors that the
+    program copied, collated or made outside of backward."""
     emptied: list[tuple[int, str]] = field(default_factory=list)
     """Calls of ``empty_cache()``: the number of rows before it, and the device."""
     cautions: list[Caution] = field(default_factory=list)

@@ -157,7 +157,7 @@ def traced(row: Row) -> Trace:
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         torch.autograd.set_multithreading_enabled(False),
-        Tracker(trace, stacks, CudaScratch(card, {}), backward_elsewhere=True) as on,
+        Tracker(trace, stacks, CudaScratch(card, {}), backward_has_thread=True) as on,
     ):
         if row.kernel in _AFTER_PRODUCTS:
             _multiply_and_back()

@@ -73,9 +73,9 @@ def assemble(trace: Trace, spec: DeviceSpec, program: str, settings: str = "") -
 
 
 def _name_inputs(trace: Trace) -> None:
-    """Name the blocks that the program brought and that no model or optimizer has."""
+    """Name the inputs that no model or optimizer holds."""
     log, index = trace.log, EventIndex(trace.log)
-    for row, label in trace.brought.items():
+    for row, label in trace.inputs.items():
         place = index.place(row)
         if log.label[row] < 0 and index.phase[place] == "other" and index.module[place] is None:
             log.name(row, label)

@@ -1,4 +1,4 @@
-"""One rank of a program of many, with a process group that has nobody else in it."""
+"""One rank of a distributed program, in a process group without other ranks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from torch.nn.parallel import distributed as data_parallel
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.planning.patches import intercepted, on_import, patched
-from tensorlens.planning.torch.patches import Silent, nothing
+from tensorlens.planning.torch.patches import NoOp, nothing
 from tensorlens.planning.trace import caution
 
 BACKEND = "fake"
-"""torch's own process group whose collectives give results of the right shapes at once."""
+"""torch's process group whose collectives return results of the right shapes at once."""
 
 
 @contextlib.contextmanager
 def distributed(world_size: int | None) -> Iterator[None]:
-    """Let ``init_process_group`` make a group with only this rank in it while it is entered.
+    """Let ``init_process_group`` make a group that holds this rank alone.
 
-    Of ``world_size`` ranks the first runs; None: what the program or its environment says.
+    It is rank 0 of ``world_size``; None: rank and size are the program's or its environment's.
     """
     if not dist.is_available():
         yield
@@ -40,7 +40,7 @@ def distributed(world_size: int | None) -> Iterator[None]:
         for owner in (dist, distributed_c10d):
             stack.enter_context(intercepted(_begin, (owner, "init_process_group")))
             stack.enter_context(intercepted(_subgroup, (owner, "new_group")))
-            for name, function in _ALONE.items():
+            for name, function in _LONE_RANK.items():
                 if hasattr(owner, name):
                     stack.enter_context(patched(owner, name, function))
         for owner in (data_parallel, dist.utils):
@@ -48,7 +48,7 @@ def distributed(world_size: int | None) -> Iterator[None]:
             stack.enter_context(patched(owner, name, nothing))
 
         def without_generators(module: Any) -> None:
-            # it sends the states of generators around, which are read by address
+            # it exchanges the states of generators, which are read by address
             stack.enter_context(patched(module, "synchronize_rng_states", nothing))
 
         stack.enter_context(on_import({"accelerate.data_loader": without_generators}))
@@ -60,8 +60,8 @@ def distributed(world_size: int | None) -> Iterator[None]:
 
 
 _entered: list[tuple[contextlib.ExitStack, int | None]] = []
-"""Stack and ``world_size`` of the :func:`distributed` that is entered: a module that stays imported
-may hold the function of an earlier one."""
+"""Stack and ``world_size`` of the current :func:`distributed`. A module that stays imported may call
+the replacement of an earlier run."""
 
 
 def _begin(
@@ -104,29 +104,31 @@ def _no_hook(*args: Any) -> None:
 
 @contextlib.contextmanager
 def _sharding() -> Iterator[None]:
-    """Let sharded tensors work while it is entered, and hide what torch makes to learn shapes.
+    """Let sharded tensors work, and hide the tensors with which torch infers shapes.
 
-    A sharded tensor learns the shape of a result by running the operator on fake tensors of the
-    whole size (torch/distributed/tensor/_sharding_prop.py, torch 2.13): no memory on any device.
+    To infer a result's shape, a sharded tensor runs the operator on fake tensors of the whole size
+    (torch/distributed/tensor/_sharding_prop.py, torch 2.13), which take no memory on a device.
     """
-    # torch's sharded tensors take long to import
+    # slow to import
     from torch.distributed.fsdp import _common_utils, _flat_param, _runtime_utils
     from torch.distributed.tensor import _dispatch
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
-        enter(intercepted(_aside, (ShardingPropagator, "_propagate_tensor_meta_non_cached")))
+        enter(
+            intercepted(_without_modes, (ShardingPropagator, "_propagate_tensor_meta_non_cached"))
+        )
         if hasattr(_dispatch, "run_dtensor_rng_op"):
             enter(patched(_dispatch, "run_dtensor_rng_op", _run_random))
         for module in (_common_utils, _flat_param, _runtime_utils):
-            for name, function in _OF_FSDP1.items():
+            for name, function in _FSDP1.items():
                 if hasattr(module, name):
                     enter(patched(module, name, function))
         yield
 
 
-def _aside(function: Any, *args: Any, **kwargs: Any) -> Any:
+def _without_modes(function: Any, *args: Any, **kwargs: Any) -> Any:
     with _disable_current_modes():
         return function(*args, **kwargs)
 
@@ -136,16 +138,16 @@ def _run_random(start: Any, end: Any, func: Any, *args: Any, **kwargs: Any) -> A
 
 
 def _same_storage(one: Any, other: Any) -> bool:
-    # by address they would all be the same
+    # all addresses are the same
     one, other = (getattr(each, "_local_tensor", each) for each in (one, other))
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-_OF_FSDP1 = {"_no_dispatch_record_stream": nothing, "_same_storage": _same_storage}
+_FSDP1 = {"_no_dispatch_record_stream": nothing, "_same_storage": _same_storage}
 
 
 def _variables(world_size: int) -> dict[str, str]:
-    """Return what ``torchrun`` would have set for the first rank of one machine."""
+    """Return the variables that ``torchrun`` sets for the first rank of one machine."""
     return {
         **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
         **dict.fromkeys(("RANK", "LOCAL_RANK"), "0"),
@@ -172,14 +174,13 @@ def _scatter_object_list(
         scatter_object_output_list[0] = objects[dist.get_rank() % len(objects)]
 
 
-class Reducer(Silent):
-    """Stands for ``torch.distributed.Reducer``; the arguments are its own.
+class Reducer(NoOp):
+    """Stand-in for ``torch.distributed.Reducer``, with the same arguments and the same memory.
 
-    torch's is in C++ and reads addresses, which tensors without data do not have; this one takes
-    the same memory (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13). After the first step
-    torch cuts the buckets anew, in the order in which gradients come: they take as much, which is
-    left out. Hooks for their communication are not run. What else it is told makes no difference to
-    memory.
+    torch's is in C++ and reads addresses, which tensors without data lack
+    (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13). After the first step torch rebuilds the
+    buckets in the order of the gradients, with the same size: that is left out. Communication hooks
+    are not run. Its other arguments and methods have no effect on memory.
     """
 
     def __init__(
@@ -211,16 +212,16 @@ class Reducer(Silent):
                 view = buffer.as_strided(parameter.size(), parameter.stride(), offset)
                 offset += parameter.numel()
                 if gradient_as_bucket_view:
-                    place = partial(_place, view=view)
+                    place = partial(_set_gradient, view=view)
                     parameter.register_post_accumulate_grad_hook(place)
 
 
-def _place(parameter: Any, view: Any) -> None:
-    """Put a parameter's gradient into its bucket."""
+def _set_gradient(parameter: Any, view: Any) -> None:
+    """Make the view of a bucket the parameter's gradient."""
     parameter.grad = view
 
 
-_ALONE: dict[str, Any] = {
+_LONE_RANK: dict[str, Any] = {
     "is_nccl_available": lambda: True,
     "all_gather_object": _all_gather_object,
     "gather_object": _gather_object,
@@ -228,8 +229,8 @@ _ALONE: dict[str, Any] = {
     "scatter_object_list": _scatter_object_list,
     "monitored_barrier": nothing,
     "Reducer": Reducer,
-    "Logger": Silent,
+    "Logger": NoOp,
     "_register_comm_hook": _no_hook,
     "_register_builtin_comm_hook": _no_hook,
 }
-"""Functions that meet the other ranks, by name, to what stands for them."""
+"""Replacements of functions that communicate with other ranks, by name."""

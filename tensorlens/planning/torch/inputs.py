@@ -34,7 +34,7 @@ class Expressions:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], str | None] = {}
         self._code: list[CodeType] = []
-        """Kept so that no other takes its address."""
+        """Code objects, kept alive so that addresses stay unique."""
 
     def expression(self, frame: FrameType | None) -> str | None:
         """Return ``images`` for ``images.cuda()``, or the assigned variable, else the expression.
@@ -65,7 +65,7 @@ def _source_text(frame: FrameType) -> str | None:
     lines = linecache.getlines(frame.f_code.co_filename)[first - 1 : last]
     if not lines:
         return None
-    # columns count bytes of UTF-8; the last line is cut first, as it may be the only one
+    # columns are bytes of UTF-8; the last line is cut first, as it may be the only one
     cut = [line.encode() for line in lines]
     cut[-1] = cut[-1][:end]
     cut[0] = cut[0][begin:]

@@ -1,4 +1,4 @@
-"""A job whose steps run on fake tensors: the device is made ready before torch is imported."""
+"""A job whose steps run on fake tensors; the device is prepared before torch is imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tensorlens.planning.trials.step_runner import forget
 
 
 def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
-    """Run a job and return what it asks of allocators; ``tell`` hears the number of steps done."""
+    """Run a job and return its trace; ``tell`` is called with the number of finished steps."""
     card = None if job.device == "cpu" else job.card or H100
     _prepare_device(card)
     from tensorlens.planning.torch.run import run
@@ -37,9 +37,9 @@ def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
 
 
 def settle(program: Program) -> bool:
-    """Free what a job has left, and set aside what stays, as each look takes as long as it is.
+    """Free the objects of a job, and exclude the remaining ones from garbage collection.
 
-    Returns whether another job may come: models and tensors that a module keeps are of one job.
+    Returns whether the process can run another job: not if a module keeps tensors of this one.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 

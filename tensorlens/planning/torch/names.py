@@ -1,4 +1,4 @@
-"""Names of what the program's models and optimizers hold, for the blocks of a trace."""
+"""Names for the blocks of a trace: tensors of the program's models and optimizers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorlens.roles import ROLES
 
 
 class BlockNames:
-    """Names blocks of the trace while the tensors in them live."""
+    """Names blocks of a trace while their tensors are alive."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
@@ -30,11 +30,11 @@ class BlockNames:
         self._handle = register_optimizer_step_pre_hook(self._before_step)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching optimizers."""
         self._handle.remove()
 
     def name_all(self) -> None:
-        """Find models and optimizers, and name what they hold now and the gradients there are."""
+        """Find models and optimizers, and name their tensors and gradients."""
         objects = without_tuples()
         found = [each for each in objects if issubclass(type(each), _KINDS)]
         modules = [each for each in found if isinstance(each, torch.nn.Module)]
@@ -51,7 +51,7 @@ class BlockNames:
     def _name_held(
         self, models: Sequence[Any], optimizers: Sequence[Any], objects: list[Any] | None = None
     ) -> None:
-        """Name what models and optimizers hold, and Keras's among some objects."""
+        """Name the tensors of models and optimizers, and of Keras's models among ``objects``."""
         owners = Owners([CensusRoot(model, None) for model in models])
         if objects is not None:
             owners.add_keras(objects)
@@ -67,15 +67,14 @@ class BlockNames:
     def _name(self, named: Iterable[tuple[Any, str, str]]) -> None:
         tracker = self._tracker
         for item, name, role in named:
-            # the bytes of a sharded one are in its own part
+            # a sharded tensor's bytes are in its local part
             part = getattr(item, "_local_tensor", item)
             row = tracker.row_of(part)
             if row is not None:
                 tracker.name(row, label_of(part, name, role))
 
     def _before_step(self, optimizer: Any, *arguments: Any) -> None:
-        if self._steps < _STEPS:
-            # by the second step of an optimizer its state is there
+        if self._steps < _NAMED_STEPS:
             self._steps += 1
             optimizers = _alive(self._optimizers)
             if any(each is optimizer for each in optimizers):
@@ -83,13 +82,14 @@ class BlockNames:
             else:
                 self.name_all()
             return
-        living = ((parameter(), name) for parameter, name in self._parameters)
-        self._name(_gradients([each for each in living if each[0] is not None]))
+        alive = ((parameter(), name) for parameter, name in self._parameters)
+        self._name(_gradients([each for each in alive if each[0] is not None]))
 
 
 _KINDS = (torch.nn.Module, torch.optim.Optimizer)
-_STEPS = 4
-"""At how many steps of optimizers their state is named: two steps of two optimizers."""
+_NAMED_STEPS = 4
+"""Optimizer steps before which all state is named anew; later ones name gradients only. Two
+optimizers have their state by then."""
 
 
 def _alive(references: Sequence[weakref.ref[Any]]) -> list[Any]:

@@ -40,14 +40,14 @@ GRAPHED = (
 
 @contextlib.contextmanager
 def compiler_patches() -> Iterator[None]:
-    """Let what a program would have compiled, scripted or captured run as it is written."""
+    """Let functions run as they are written, not compiled, scripted or captured."""
 
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda decorated: compile(decorated, **options)
         caution(COMPILED)
         if isinstance(model, torch.nn.Module):
-            # programs reach through the wrapper that is not there
+            # programs look for the module inside the wrapper
             vars(model)["_orig_mod"] = model
         return model
 
@@ -68,7 +68,7 @@ def compiler_patches() -> Iterator[None]:
         patched(torch, "compile", compile),
         patched(torch.nn.Module, "compile", as_written(COMPILED)),
         mock.patch.multiple(torch.jit, **scripted),
-        patched(torch.cuda, "CUDAGraph", Silent),
+        patched(torch.cuda, "CUDAGraph", NoOp),
         patched(torch.cuda, "graph", graph),
         patched(torch.cuda, "graph_pool_handle", lambda: (0, 0)),
         patched(torch.cuda, "make_graphed_callables", as_written(GRAPHED)),
@@ -76,8 +76,8 @@ def compiler_patches() -> Iterator[None]:
         yield
 
 
-class Silent:
-    """Does nothing, whatever it is told."""
+class NoOp:
+    """An object whose methods do nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
@@ -93,17 +93,17 @@ def nothing(*args: Any, **kwargs: Any) -> None:
 
 @contextlib.contextmanager
 def program_patches() -> Iterator[None]:
-    """Replace what a program calls that needs data, files, processes or a compiler."""
+    """Replace functions that need data, files, processes or a compiler."""
     with contextlib.ExitStack() as stack:
 
         def patch_tracers(module: ModuleType) -> None:
-            # transformers gives fake tensors a mask that it leaves out if no real value is masked
+            # for fake tensors transformers makes a mask that it omits if real values need none
             if hasattr(module, "is_fake_tensor"):
                 stack.enter_context(patched(module, "is_fake_tensor", lambda tensor: False))
 
         for call, owner, name in _INTERCEPTED:
             stack.enter_context(intercepted(call, (owner, name)))
-        # copied as well, it would take each tensor of the copy for a real one
+        # a copied mode would count each tensor of the copy as a real one
         stack.enter_context(patched(FakeTensorMode, "__deepcopy__", lambda mode, memo: mode))
         stack.enter_context(compiler_patches())
         stack.enter_context(saved_file_patches())
@@ -121,7 +121,7 @@ _OF_WORKERS = {
     "worker_init_fn": None,
     "pin_memory": False,
 }
-"""Arguments of a ``DataLoader`` that ask for processes or threads, and what asks for none."""
+"""Arguments of a ``DataLoader`` that start processes or threads, and values that do not."""
 
 
 def _without_workers(init: Any, *args: Any, **kwargs: Any) -> None:
@@ -155,7 +155,7 @@ def _run(run: Any, thread: Any) -> None:
     for mode in modes:
         _push_mode(mode)
     try:
-        # it goes by thread
+        # a setting of the thread
         with torch.autograd.set_multithreading_enabled(False):
             run(thread)
     finally:
@@ -184,7 +184,7 @@ def _copied(original: Any, tensor: Any, memo: Any) -> Any:
 def _copy(tensor: Any, memo: Any) -> Any:
     data = tensor.data.clone(memory_format=torch.preserve_format)
     if getattr(tensor, "_is_param", False):
-        # without the gradient, as torch/nn/parameter.py
+        # no gradient, as in torch/nn/parameter.py
         return torch.nn.Parameter(data, tensor.requires_grad)
     data.requires_grad_(tensor.requires_grad)
     if tensor.grad is not None:
@@ -200,4 +200,4 @@ _INTERCEPTED = (
     (_counted, torch, "get_rng_state"),
     (_copied, FakeTensor, "__deepcopy__"),
 )
-"""Functions, each with the owner and the name of the function that it is called in place of."""
+"""Replacements, each with the owner and the name of the function that it replaces."""

@@ -40,7 +40,7 @@ from tensorlens.records.logs.sources import sources_of
 
 
 def run(job: Job, tell: Callable[[int], None]) -> Trace:
-    """Run a job and return what it asked of allocators; ``tell`` hears the number of steps done.
+    """Run a job and return its trace; ``tell`` is called with the number of finished steps.
 
     A program that never uses the device is run again with the device as torch's default one.
     """
@@ -50,9 +50,9 @@ def run(job: Job, tell: Callable[[int], None]) -> Trace:
         try:
             trace = _run(job, tell, partial(_default_device, device), needed=device)
         except (RuntimeError, TypeError) as error:
-            # a function may lack what was made outside of it; all of a file is made anew
+            # a function may use tensors from outside of it; a file runs again as a whole
             if job.program.parcel is None and "device" in str(error):
-                raise _off(device) from error
+                raise _no_model_on(device) from error
             raise
         trace.cautions.insert(
             0,
@@ -64,49 +64,49 @@ def run(job: Job, tell: Callable[[int], None]) -> Trace:
     return trace
 
 
-Setting = Callable[[], AbstractContextManager[Any]]
+_Context = Callable[[], AbstractContextManager[Any]]
 
 
 def _run(
     job: Job,
     tell: Callable[[int], None],
-    setting: Setting = contextlib.nullcontext,
+    context: _Context = contextlib.nullcontext,
     needed: str | None = None,
 ) -> Trace:
-    """Run a job under a setting; with ``needed``, refuse one that keeps off that device."""
+    """Run a job in a context; refuse a program that trains elsewhere than on device ``needed``."""
     trace = Trace(versions={"torch": str(torch.__version__), "python": platform.python_version()})
     stacks = ProgramStacks(trace.log.stacks)
     cautions = Cautions()
-    with contextlib.ExitStack() as stage:
-        enter = stage.enter_context
+    with contextlib.ExitStack() as exit_stack:
+        enter = exit_stack.enter_context
         enter(caution_scope(cautions))
-        # what a program sets for its whole process ends with it
-        stage.callback(torch.set_default_dtype, torch.get_default_dtype())
+        # restore what the program sets for the whole process
+        exit_stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         enter(torch.set_grad_enabled(torch.is_grad_enabled()))
-        # tensors have no data: no numbers are drawn
+        # no numbers are drawn without data
         enter(applied(job.program.global_settings or {}, leave=(SEED,)))
         scratch_rule = _enter_device(job, enter)
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(stacks)
         enter(node_stacks(stacks))
-        # threads of autograd give up their references some time after the caller goes on
+        # threads of autograd drop their references some time after backward() returns
         enter(torch.autograd.set_multithreading_enabled(False))
         on_device = job.device != "cpu"
-        tracker = enter(Tracker(trace, stacks, scratch_rule, backward_elsewhere=on_device))
-        enter(setting())
+        tracker = enter(Tracker(trace, stacks, scratch_rule, backward_has_thread=on_device))
+        enter(context())
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(tracker)
         steps = StepRunner(job.steps, tracker, tell, when_stepped)
 
         def begin() -> Any:
-            step = stacks.call_program(_begun, job, trace, enter)
+            step = stacks.call_program(_begin_program, job, trace, enter)
             names.name_all()
             return step
 
         steps.run(job.program, begin, stacks.call_program)
         names.name_all()
-    if needed is not None and _keeps_off(needed, tracker):
-        raise _off(needed)
+    if needed is not None and _trains_elsewhere(needed, tracker):
+        raise _no_model_on(needed)
     if steps.was_ended:
         cautions.found.append(
             Caution(
@@ -114,7 +114,6 @@ def _run(
                 "later, an evaluation say, is not in the figures"
             )
         )
-    trace.brought = tracker.brought
     trace.cautions = cautions.found
     trace.log.sources = sources_of(trace.log)
     return trace
@@ -123,7 +122,7 @@ def _run(
 def _enter_device(
     job: Job, enter: Callable[[AbstractContextManager[Any]], Any]
 ) -> ScratchRule | None:
-    """Put what stands in for the device and for data on stage; return the rule of scratch."""
+    """Enter the replacements for device and data; return the rule of scratch memory."""
     scratch_rule: ScratchRule | None = None
     if job.device == "cpu":
         host = CpuScratch.here()
@@ -140,8 +139,10 @@ def _enter_device(
     return scratch_rule
 
 
-def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]], None]) -> Any:
-    """Begin a program and return its step, that of a Keras model where it made one."""
+def _begin_program(
+    job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]], None]
+) -> Any:
+    """Begin a program and return its step, or that of the Keras model that it made."""
     from tensorlens.planning.torch.options.program import begin
 
     has_option = job.choice.settings or job.choice.parcel is not None
@@ -158,15 +159,15 @@ def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]
 _TRAINED = ("parameter", "gradient")
 
 
-def _keeps_off(device: str, tracker: Tracker) -> bool:
-    """Tell whether a program trains all that it trains on other devices; its data may be there."""
+def _trains_elsewhere(device: str, tracker: Tracker) -> bool:
+    """Tell whether a program trains on other devices alone; its data may be on this one."""
     log = tracker.trace.log
     trained = {number for number, each in enumerate(log.labels) if each.role in _TRAINED}
-    places = {log.devices[log.device[row]] for row, at in enumerate(log.label) if at in trained}
-    return bool(places) and not any(name.startswith(device) for name in places)
+    devices = {log.devices[log.device[row]] for row, at in enumerate(log.label) if at in trained}
+    return bool(devices) and not any(name.startswith(device) for name in devices)
 
 
-def _off(device: str) -> UsageError:
+def _no_model_on(device: str) -> UsageError:
     return UsageError(
         f"the program keeps its tensors on the CPU: no model is on {device}; give it the"
         f' arguments that it has on a GPU (no .to("cpu"), no cpu=True), or estimate it for the'

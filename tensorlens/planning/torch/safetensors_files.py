@@ -1,7 +1,4 @@
-"""Files of safetensors, read without data.
-
-The shapes of weights count: what is read is mapped, and no page of it is touched.
-"""
+"""Files of safetensors, read without data: they are mapped, and no page is touched."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _NATIVE = "safetensors._safetensors_rust"
 
 @contextlib.contextmanager
 def safetensors_patches() -> Iterator[None]:
-    """Let safetensors map the tensors of a file while it is entered."""
+    """Let safetensors map the tensors of a file while entered."""
     if importlib.util.find_spec("safetensors") is None:
         yield
         return
@@ -31,7 +28,7 @@ def safetensors_patches() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(owner, "load_file", _load_file))
         for name, module in [*sys.modules.items()]:
-            # those imported so far that have the reader by its name
+            # modules that imported the reader by name
             if getattr(module, "__dict__", {}).get("safe_open") is native and name != _NATIVE:
                 stack.enter_context(patched(module, "safe_open", _SafeOpen))
         yield
@@ -42,7 +39,7 @@ def _load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
 
 
 class _Reader:
-    """What reads tensors, where there are no modes, and moves them to a device."""
+    """A reader of tensors, outside of dispatch modes, that moves them to a device."""
 
     def __init__(self, native: Any, device: Any) -> None:
         self._native = native
@@ -58,7 +55,7 @@ class _Reader:
 
 
 class _Slice(_Reader):
-    """A tensor of a file that is read in part."""
+    """A tensor of a file, read in part."""
 
     def __getitem__(self, index: Any) -> Any:
         return self._read(self._native.__getitem__, index)
@@ -89,5 +86,5 @@ class _SafeOpen(_Reader):
         return {name: self.get_tensor(name) for name in self._native.keys()}
 
     def get_slice(self, name: str) -> _Slice:
-        """Return what gives a part of a tensor."""
+        """Return a reader of parts of a tensor."""
         return _Slice(self._native.get_slice(name), self._device)

@@ -1,4 +1,4 @@
-"""Files that a run without data saves: none is written, and what was to be saved can be loaded."""
+"""Checkpoints of a run without data: not written to disk, but loaded again from memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WRITERS = {
     "peft.peft_model": ("PeftModel", ("save_pretrained",)),
     "accelerate.accelerator": ("Accelerator", ("save_state", "save_model")),
 }
-"""Module to the class, if any, and its functions that write."""
+"""Class, if any, and names of functions that write checkpoints, by module."""
 
 _TEXT = (
     "a checkpoint is not written, as there is no data; what writing copies to the host is not in "
@@ -41,9 +41,9 @@ _TEXT = (
 
 @contextlib.contextmanager
 def saved_file_patches() -> Iterator[None]:
-    """Let ``torch.save`` and its like write no file while it is entered.
+    """Keep ``torch.save`` and similar functions from writing files while entered.
 
-    ``torch.load`` gives back what was to be saved, also of a file that was renamed since.
+    ``torch.load`` returns the saved object, also after the file was renamed.
     """
     files = _SavedFiles()
 
@@ -71,26 +71,26 @@ def _write_nothing(*args: Any, **kwargs: Any) -> None:
 
 
 class _SavedFiles:
-    """What the program saved, by file, and the files that it opened to write.
+    """Objects that the program saved, by file, and files that it opened for writing.
 
-    ``open(path, "wb")`` would empty a file before ``torch.save`` is given it. Instead a file beside
-    it is opened, which replaces it when it is closed with content: until then it is as before.
+    ``open(path, "wb")`` would empty a file before ``torch.save`` gets it. Instead a file beside it
+    is opened, and replaces it if it is closed with content. Until then the original stays whole.
     """
 
     def __init__(self) -> None:
         self._saved: dict[Any, tuple[Any, Any]] = {}
-        """A place to the file as it was given, which keeps its identity, and what was saved."""
+        """File as given, whose identity it keeps, and saved object, by place."""
         self._opened: WeakSet[Any] = WeakSet()
 
     def save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        """Keep what is to be saved, tensors as makers of empty ones."""
+        """Keep an object, with functions that make empty tensors in place of its tensors."""
         caution(_TEXT)
         self._saved[_place(f)] = f, pytree.tree_map(_emptied, obj)
 
     def load(
         self, original: Any, f: Any, map_location: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Return what was to be saved, or load a file."""
+        """Return a saved object, or load a file."""
         if (place := _place(f)) not in self._saved:
             return original(f, map_location, *args, **kwargs)
         return pytree.tree_map(lambda leaf: _restored(leaf, map_location), self._saved[place][1])
@@ -98,7 +98,7 @@ class _SavedFiles:
     def open(
         self, original: Callable[..., Any], file: Any, mode: Any = "r", *args: Any, **kwargs: Any
     ) -> Any:
-        """Open a file; one to be written binary is written beside its place until it is closed."""
+        """Open a file; beside its place, until it is closed, for binary writing."""
         writes = isinstance(mode, str) and {*mode} >= {"w", "b"} and "opener" not in kwargs
         place = Path(_place(file)) if writes and isinstance(_place(file), str) else None
         if place is None or (place.exists() and not place.is_file()):
@@ -129,7 +129,7 @@ class _SavedFiles:
         return stream
 
     def rename(self, original: Any, src: Any, dst: Any, **options: Any) -> None:
-        """Rename a file; of one that was not written only what was to be saved."""
+        """Rename a file, or a saved object that has none."""
         saved = None if options else self._saved.pop(_place(src), None)
         if saved is None:
             original(src, dst, **options)
@@ -137,14 +137,14 @@ class _SavedFiles:
             self._saved[_place(dst)] = saved
 
     def copy(self, original: Any, src: Any, dst: Any, **options: Any) -> Any:
-        """Copy a file; of one that was not written only what was to be saved."""
+        """Copy a file, or a saved object that has none."""
         if (saved := self._saved.get(_place(src))) is None:
             return original(src, dst, **options)
         self._saved[_place(dst)] = saved
         return dst
 
     def close(self) -> None:
-        """Close the files that the program left open."""
+        """Close files that the program left open."""
         for stream in [*self._opened]:
             stream.close()
 
@@ -166,6 +166,6 @@ def _restored(leaf: Any, map_location: Any) -> Any:
 
 
 def _place(file: Any) -> Any:
-    """Return the path of a file, also of one that is open; of what is in memory its identity."""
+    """Return the path of a file, given or open; the identity of a file in memory."""
     name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
     return os.path.realpath(name) if isinstance(name, (str, os.PathLike)) else id(file)

@@ -18,20 +18,19 @@ from tensorlens.user_code import is_foreign
 
 
 class ProgramStacks:
-    """Gives the node of the stack that runs now.
+    """Nodes of the stacks that run, of frames inside of :meth:`call_program`.
 
-    While it is entered, calls of ``torch.nn.Module`` are followed; what lies outside of
-    :meth:`call_program` is not part of a stack.
+    Calls of ``torch.nn.Module`` are followed while it is entered.
     """
 
     def __init__(self, stacks: Stacks) -> None:
         self._stacks = stacks
         self._nodes: dict[tuple[int, int, int, str | None], int] = {}
         self._code: dict[int, CodeType] = {}
-        """By address, kept so that no other takes it."""
+        """Code objects by address, kept alive so that addresses stay unique."""
         self._local = _Calls()
         self._paths: dict[int, tuple[weakref.ref[Any], str]] = {}
-        """By address of the module."""
+        """Module and its path, by address of the module."""
         self._original = torch.nn.Module._call_impl
         self._call: CodeType | None = None
 
@@ -54,11 +53,11 @@ class ProgramStacks:
         torch.nn.Module._call_impl = self._original
 
     def call_program(self, function: Any, *args: Any) -> Any:
-        """Call what the program begins with."""
+        """Call a function of the program."""
         return function(*args)
 
     def node(self, frame: FrameType | None) -> int:
-        """Return the node of a frame and all outside of it; -1 for none."""
+        """Return the node of a frame and its callers; -1 without a frame."""
         outermost = ProgramStacks.call_program.__code__
         calls = self._local.modules
         depth = len(calls)
@@ -85,7 +84,7 @@ class ProgramStacks:
         return node
 
     def path(self, module: Any) -> str:
-        """Return the path of a module below the outermost one whose call is on."""
+        """Return a module's path below the outermost module that is being called."""
         known = self._known_path(module)
         if known is None:
             calls = self._local.modules
@@ -112,9 +111,9 @@ class ProgramStacks:
 
 @contextlib.contextmanager
 def node_stacks(stacks: ProgramStacks) -> Iterator[None]:
-    """Let every node of autograd keep the number of the stack on which it is made.
+    """Store in every autograd node the number of the stack that made it.
 
-    torch's anomaly mode asks ``torch.fx.traceback.format_stack`` for the lines to keep.
+    torch's anomaly mode stores the lines that ``torch.fx.traceback.format_stack`` returns.
     """
     import torch.fx.traceback as traceback
 

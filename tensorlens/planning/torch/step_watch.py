@@ -1,4 +1,4 @@
-"""Watches a torch program's steps for :class:`StepFacts`."""
+"""A watch of a torch program's steps, for :class:`StepFacts`."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from tensorlens.planning.torch.options.models import Stage, cache_configs, repea
 from tensorlens.planning.torch.options.training import LoaderWatch
 from tensorlens.user_code import is_foreign
 
-_LOWER = (torch.bfloat16, torch.float16)
+_HALVES = (torch.bfloat16, torch.float16)
 _NOT_REENTRANT = '{"use_reentrant": False}'
 
 
 class StepWatch:
-    """Watches the steps of a program; ``mark`` gives the moment a name."""
+    """Facts about the steps of a program; ``mark`` gives the moment a name."""
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.is_last = False
-        """Whether the step is the last one: only then variables are looked at, for before Python
-        3.13 a frame that was looked at keeps them until its function returns."""
+        """Whether this is the last step: only then variables are read. Before Python 3.13 a frame
+        whose variables were read keeps them alive until its function returns."""
         self._mark = mark
         self._sets_to_none: bool | None = None
         self._inside = False
@@ -51,7 +51,7 @@ class StepWatch:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Note what steps call."""
+        """Watch the calls of ``zero_grad()`` and ``backward()``, and loaders."""
         zeroing = (torch.optim.Optimizer, "zero_grad"), (torch.nn.Module, "zero_grad")
         passing = (torch.Tensor, "backward"), (torch.autograd, "backward")
         with (
@@ -62,7 +62,7 @@ class StepWatch:
             yield
 
     def facts(self, is_whole: bool) -> StepFacts:
-        """Return what is known now; models and optimizers are those that are alive."""
+        """Return the facts of now, with the models and optimizers that are alive."""
         models = Stage(estimated=False, batch=None).models()
         _, path = named_tensors((), near=False)
         lengths = {
@@ -73,7 +73,7 @@ class StepWatch:
         }
         parameters = [each for model in models for each in model.parameters()]
         whole = sum(each.nbytes for each in parameters)
-        lower = sum(each.nbytes for each in parameters if each.dtype in _LOWER)
+        lower = sum(each.nbytes for each in parameters if each.dtype in _HALVES)
         return StepFacts(
             model=_variable(models, path),
             blocks=tuple(
@@ -84,7 +84,7 @@ class StepWatch:
             optimizers=tuple(
                 _described(each)
                 for each in instances(torch.optim.Optimizer)
-                # accelerate's wrapper has none of its own
+                # accelerate's wrapper has no state of its own
                 if "state" in vars(each)
             ),
             sets_to_none=self._sets_to_none,
@@ -108,7 +108,7 @@ class StepWatch:
     def _backward(self, function: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._inside:
             self._mark(BACKWARD)
-            # the program goes on whatever the graph has in it that is not understood
+            # a graph that is not understood must not end the program
             with contextlib.suppress(Exception):
                 self._look(tensors)
         before, self._inside = self._inside, True
@@ -118,12 +118,12 @@ class StepWatch:
             self._inside = before
 
     def _look(self, tensors: Any) -> None:
-        """Note which variables backward has no use for, and whether autocast is on."""
+        """Note the variables that backward does not need, and low precision."""
         given = tensors if isinstance(tensors, list | tuple) else [tensors]
         roots = [each for each in given if isinstance(each, torch.Tensor)]
         graph = walk((each.grad_fn for each in roots), lambda: True)
         saved = [each.tensor for each in graph.saved]
-        self._has_low_precision |= any(each.dtype in _LOWER for each in (*roots, *saved))
+        self._has_low_precision |= any(each.dtype in _HALVES for each in (*roots, *saved))
         kept = (*roots, *saved, *graph.leaves.values())
         needed = {*map(storage_address, kept)}
         if not self.is_last:
@@ -163,19 +163,19 @@ def _usual_decay(kind: type) -> Any:
     try:
         return inspect.signature(kind).parameters["weight_decay"].default
     except (KeyError, TypeError, ValueError):
-        # none of its own, or a class without a signature that can be read
+        # no weight decay, or no readable signature
         return 0
 
 
 def _rate(groups: Sequence[Mapping[str, Any]]) -> float | None:
-    # a schedule keeps what it began with
+    # schedules keep the initial rate
     rates = [group.get("initial_lr", group.get("lr")) for group in groups]
     is_one = len({type(each) for each in rates}) == 1 and type(rates[0]) in (float, int)
     return float(rates[0]) if is_one and len({*rates}) == 1 else None
 
 
 def _variable(models: Sequence[torch.nn.Module], path: Callable[[int, str], str | None]) -> str:
-    """Return what the program calls its only model, which without a name goes by its class."""
+    """Return the program's name of its only model; empty if it goes by its class."""
     if len(models) != 1:
         return ""
     kind = class_name(models[0])
@@ -184,17 +184,17 @@ def _variable(models: Sequence[torch.nn.Module], path: Callable[[int, str], str 
 
 
 def _own_checkpoints(models: Sequence[torch.nn.Module]) -> str:
-    """Return the call with which models of transformers, or PEFT around them, checkpoint."""
+    """Return the call that makes models of transformers, or PEFT around them, checkpoint."""
     if not models or not all(map(_supports_checkpoints, models)):
         return ""
     is_trained = all(each.requires_grad for model in models for each in model.parameters())
-    # reentrant ones, the default before transformers 5, pass no gradient where inputs are frozen
+    # reentrant checkpoints, the default before transformers 5, pass no gradient to frozen inputs
     return f"gradient_checkpointing_enable({'' if is_trained else _NOT_REENTRANT})"
 
 
 def _supports_checkpoints(model: torch.nn.Module) -> bool:
     try:
-        # PEFT hands attributes of the model inside on
+        # PEFT forwards attributes of the model inside
         is_supported = getattr(model, "supports_gradient_checkpointing", False) is True
         return is_supported and callable(getattr(model, "gradient_checkpointing_enable", None))
     except Exception:
@@ -202,9 +202,9 @@ def _supports_checkpoints(model: torch.nn.Module) -> bool:
 
 
 def unused(frame: FrameType) -> tuple[str, ...]:
-    """Return the variables that the function stores again, or never reads, from here on.
+    """Return the variables that the function will not read again before it stores them.
 
-    Variables that inner functions see are left out, and so are globals, which anyone may read.
+    Variables that inner functions use are left out, and so are globals.
     """
     code = frame.f_code
     left_out = {*code.co_cellvars, *code.co_freevars, *_read_after(code, frame.f_lasti)}
@@ -212,11 +212,11 @@ def unused(frame: FrameType) -> tuple[str, ...]:
 
 
 _ENDS = ("RETURN_", "RAISE_", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
-"""Beginnings of the names of instructions that the next one does not follow."""
+"""Prefixes of instructions after which the next one does not run."""
 
 
 def _read_after(code: CodeType, last: int) -> set[str]:
-    """Return the variables that may be read after an instruction, before they are stored again."""
+    """Return the variables that may be read after an instruction before they are stored."""
     bytecode = dis.Bytecode(code)
     instructions = [*bytecode]
     index_at = {each.offset: index for index, each in enumerate(instructions)}

@@ -1,4 +1,4 @@
-"""Sees every storage that fake tensors would have had, when it would have come and gone."""
+"""Logs the allocation and the free of every storage of fake tensors."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from tensorlens.units import rounded_up
 _sequence = torch._C._autograd._get_sequence_nr
 _node_running = torch._C._current_autograd_node
 _AUTOGRAD = -1
-"""Stands for autograd's own threads among the idents of threads."""
+"""The ident of autograd's own threads."""
 _PLAIN = (FakeTensor, torch.Tensor, torch.nn.Parameter)
 _METADATA: Mapping[Any, Callable[[Any], Any]] = vars(fake_tensor).get("_DISPATCH_META_HANDLERS", {})
-"""Handlers of questions about metadata (device, size), which are two thirds of all operators."""
+"""Handlers of operators that read metadata (device, size): two thirds of all calls."""
 
 
 _New = tuple[Any, Any, str]
-"""A tensor, its storage and its device."""
+"""Tensor, its storage and its device."""
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[misc]
-    """Writes requests into a trace while it is entered, on top of a ``FakeTensorMode``.
+    """A dispatch mode above a ``FakeTensorMode`` that writes requests into a trace.
 
-    ``scratch_rule`` gives what operators take besides their results; ``backward_elsewhere``:
+    ``scratch_rule`` returns what operators take besides their results; ``backward_has_thread``:
     autograd would run the backward pass on threads of its own.
     """
 
@@ -50,27 +50,25 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         stacks: ProgramStacks,
         scratch_rule: ScratchRule | None = None,
         *,
-        backward_elsewhere: bool = False,
+        backward_has_thread: bool = False,
     ) -> None:
         super().__init__()
-        self._backward_elsewhere = backward_elsewhere
+        self._backward_has_thread = backward_has_thread
         self.trace = trace
         self._log = trace.log
         self._stacks = stacks
         self._scratch_rule = scratch_rule
         self._live: dict[int, _Storage] = {}
-        """Address of a storage to what is known of it."""
+        """Live storages by address."""
         self._numbers = 0
         self._here = _ThreadState()
         self._threads: dict[int, int] = {}
         self._contexts: dict[tuple[Any, ...], int] = {}
         self._lock = threading.RLock()
         self.allocated: dict[str, int] = {}
-        """Bytes of each device now, rounded up as its allocator would."""
+        """Bytes allocated now by device, rounded up as by its allocator."""
         self.peaks: dict[str, int] = {}
         self._expressions = Expressions()
-        self.brought: dict[int, Label] = {}
-        """See :attr:`tensorlens.planning.trace.Trace.brought`."""
         self._resizing = intercepted(self._resize, (torch.UntypedStorage, "resize_"))
 
     def __enter__(self) -> Tracker:
@@ -88,39 +86,39 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         if here.op is not None:
             self._resized(storage)
         else:
-            # of the program's own; between it and this frame is that of intercepted()
+            # called by the program; intercepted() has the frame between
             here.frame, here.place, here.grad = sys._getframe(2), None, False
             self._resized(storage)
             here.frame = None
         return result
 
     def mark(self, name: str, row: int | None = None) -> None:
-        """Give this moment a name, or the one after so many events."""
+        """Mark this moment, or the one before event ``row``."""
         with self._lock:
             self._log.marks.append(Mark(name, len(self._log) if row is None else row, 0))
 
     def forget_marks(self) -> None:
-        """Take all marks back."""
+        """Remove all marks."""
         self._log.marks.clear()
 
     def empty_cache(self, device: str) -> None:
-        """Note that the program gave cached memory back."""
+        """Log that the program released cached memory."""
         with self._lock:
             self.trace.emptied.append((len(self._log), device))
 
     def reset_peak(self, device: str) -> None:
-        """Begin a new peak."""
+        """Restart the peak from what is allocated now."""
         self.peaks[device] = self.allocated.get(device, 0)
 
     def row_of(self, tensor: Any) -> int | None:
-        """Return the row of a tensor's storage; None for one that is none of the trace's."""
+        """Return the row of a tensor's storage; None if it is not in the trace."""
         if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
             return None
         known = self._live.get(tensor.untyped_storage()._cdata)
         return None if known is None else known.row
 
     def name(self, row: int, label: Label) -> None:
-        """Say what a block is; what was said first counts."""
+        """Label a block, unless it has a label."""
         with self._lock:
             if self._log.label[row] < 0:
                 self._log.name(row, label)
@@ -128,20 +126,20 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run an operator and note what it brought into being."""
+        """Run an operator and log its new storages and its scratch."""
         metadata = _METADATA.get(func)
         if metadata is not None and type(args[0]) is FakeTensor:
-            # so that the next operator is not taken for one that made a node
+            # otherwise the next operator would seem to have made a node
             self._here.sequence = _sequence()
             return metadata(args)
         for kind in types:
             if kind not in _PLAIN and not issubclass(kind, FakeTensor):
-                # a tensor made of others: it comes again with its parts
+                # a tensor made of others: the operator comes again with its parts
                 return NotImplemented
         here = self._here
         here.op, here.frame, here.place = func, sys._getframe(1), None
-        # autograd numbers each node that it makes: a number that has moved since the last operator
-        # of this thread means that a node was made for this one (Context.grad)
+        # autograd numbers its nodes: a new number since this thread's last operator means that a
+        # node was made for this one (Context.grad)
         made = _sequence()
         here.grad = made != here.sequence
         here.sequence = made
@@ -159,7 +157,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             here.op = here.frame = None
 
     def _new(self, result: Any) -> Iterator[_New]:
-        """Give the tensors whose storages were not there before."""
+        """Yield the tensors with new storages."""
         if isinstance(result, torch.Tensor):
             if isinstance(result, FakeTensor):
                 device = str(result.fake_device)
@@ -189,7 +187,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                     self._free(row)
 
     def _take(self, scratch: Scratch, device: str) -> int | None:
-        """Note scratch; return its row, or None where it outlives the operator."""
+        """Log scratch; return its row, or None if it outlives the operator."""
         row = self._allocate(device, scratch.nbytes, scratch.name)
         self.trace.scratch[row] = scratch.name
         if scratch.least != scratch.most:
@@ -204,12 +202,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         known.row = self._allocate(device, known.nbytes)
         here = self._here
         if not here.grad and here.op is not None and here.op._schema.name in INPUT_OPERATORS:
-            self._note_brought(known.row, tensor)
+            self._note_input(known.row, tensor)
 
-    def _note_brought(self, row: int, tensor: Any) -> None:
+    def _note_input(self, row: int, tensor: Any) -> None:
         expression = self._expressions.expression(self._here.frame)
         if expression is not None:
-            self.brought[row] = label_of(tensor, expression, "input")
+            self.trace.inputs[row] = label_of(tensor, expression, "input")
 
     def _end(self, storage: _Storage) -> None:
         with self._lock:
@@ -218,7 +216,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                 self._free(storage.row)
 
     def _resized(self, storage: Any) -> None:
-        """Note that a storage is of another size: a new block, then the old one goes."""
+        """Log a storage's new size: a new block, then the free of the old one."""
         with self._lock:
             known = self._live.get(storage._cdata)
             if known is None or known.nbytes == storage.nbytes():
@@ -248,12 +246,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.allocated[device] -= rounded(device, nbytes)
 
     def _place(self, name: str | None) -> tuple[int, int]:
-        """Return the stack and context of what happens now in this thread."""
+        """Return the current stack and context of this thread."""
         here = self._here
         if here.place is None:
             node, forward, name_of_node = _node_running(), -1, None
             if node is not None:
-                # the number of the stack on which it was made
+                # number of the stack that made it
                 noted = node.metadata.get("traceback_")
                 forward, name_of_node = int(noted[0]) if noted else -1, node.name()
             key = self._thread(), here.op, name_of_node, forward, here.grad
@@ -274,18 +272,18 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         return stack, self._log.context_number(named)
 
     def _thread(self) -> int:
-        """Return the number of the thread that this would run on where the device is real.
+        """Return the number of the thread that would run this with a real device.
 
-        There autograd runs the backward pass on a thread of its own for each device.
+        Autograd then runs the backward pass on a thread of its own for each device.
         """
         ident = threading.get_ident()
-        if self._backward_elsewhere and _node_running() is not None:
+        if self._backward_has_thread and _node_running() is not None:
             ident = _AUTOGRAD
         return self._threads.setdefault(ident, len(self._threads))
 
 
 class _ThreadState(threading.local):
-    """State of a thread."""
+    """The operator that runs on a thread, its place, and where the last one ran."""
 
     frame: Any = None
     op: Any = None
@@ -297,7 +295,7 @@ class _ThreadState(threading.local):
 
 
 class _Storage(weakref.ref[Any]):
-    """A storage that lives, without keeping it."""
+    """A weak reference to a live storage, with its row."""
 
     __slots__ = ("address", "nbytes", "row")
 
@@ -307,18 +305,18 @@ class _Storage(weakref.ref[Any]):
 
 
 def label_of(tensor: Any, name: str, role: str) -> Label:
-    """Return what is said of a tensor's block."""
+    """Return the label of a tensor's block."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Label(name, role, dtype, tuple(int(size) for size in tensor.shape))
 
 
 def rounded(device: str, nbytes: int) -> int:
-    """Return what a device's allocator sets aside for a request, by its simplest rule."""
+    """Return the block size for a request, by the simplest rule of a device's allocator."""
     return nbytes if device == "cpu" else rounded_up(nbytes, MIN_BLOCK)
 
 
 def _parts(tensor: Any) -> tuple[Any, ...]:
-    """Return the tensors that one is made of, if it is sparse; none of other layouts."""
+    """Return the tensors that a tensor consists of; none for unknown layouts."""
     if tensor.layout is torch.strided:
         return (tensor,)
     return (tensor._indices(), tensor._values()) if tensor.layout is torch.sparse_coo else ()
