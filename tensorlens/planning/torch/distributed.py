@@ -60,8 +60,8 @@ def distributed(world_size: int | None) -> Iterator[None]:
 
 
 _entered: list[tuple[contextlib.ExitStack, int | None]] = []
-"""Stack and ``world_size`` of the current :func:`distributed`. A module that stays imported may call
-the replacement of an earlier run."""
+"""Stack and ``world_size`` of the current :func:`distributed`: modules that stay imported may keep
+the function of an earlier run."""
 
 
 def _begin(

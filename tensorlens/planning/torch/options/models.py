@@ -1,7 +1,4 @@
-"""Models as options see them, and options around models.
-
-Autocast, checkpoints, offload, compilation, layout, shards.
-"""
+"""Options of models: autocast, checkpoints, offload, compilation, layout, shards."""
 
 from __future__ import annotations
 
@@ -24,18 +21,18 @@ from tensorlens.planning.trials.stage import missing_blocks
 
 
 class Stage(stage.Stage):
-    """The program as options see it, and their notes."""
+    """A program's models, for options, and the options' notes."""
 
     def models(self) -> list[torch.nn.Module]:
-        """Return the modules with parameters that are in no other one, in the order they came.
+        """Return the outermost modules with parameters, oldest first.
 
-        Every module alive is looked at, wherever it is kept; no code of theirs runs.
+        Every live module is found, and no code of modules runs.
         """
         found = outermost(instances(torch.nn.Module))
         return [module for module in found if _has_parameters(module)]
 
     def device_type(self) -> str:
-        """Return the type of the device that the first parameter is on: ``cuda``, ``cpu``."""
+        """Return the device type of the first parameter: ``cuda``, ``cpu``."""
         for model in self.models():
             for parameter in model.parameters():
                 return str(parameter.device.type)
@@ -43,13 +40,13 @@ class Stage(stage.Stage):
 
 
 Option = stage.Option[Stage]
-"""One setting."""
+"""A setting of torch that is applied."""
 
 
 def repeated_blocks(models: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
-    """Return the blocks that models repeat, the outermost of each place.
+    """Return the repeated blocks of models, the outermost of each place.
 
-    A block is a module with children, one of two or more of its class in the same ``ModuleList``,
+    A block is a module with children, and one of at least two of its class in a ``ModuleList``,
     ``Sequential`` or ``ModuleDict``.
     """
     lists = torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict
@@ -61,9 +58,9 @@ def repeated_blocks(models: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
 
 
 def cache_configs(models: Sequence[torch.nn.Module]) -> list[Any]:
-    """Return the configurations with ``use_cache`` on, as transformers' models have them.
+    """Return the configurations of transformers' models with ``use_cache`` on.
 
-    Each block of such a model fills a cache in its forward, which cannot be filled twice.
+    Each block of such a model fills a cache in forward, which must not be filled twice.
     """
     configs = [vars(module).get("config") for model in models for module in model.modules()]
     on = {id(each): each for each in configs if getattr(each, "use_cache", None) is True}
@@ -71,7 +68,7 @@ def cache_configs(models: Sequence[torch.nn.Module]) -> list[Any]:
 
 
 def stepping_classes() -> list[type]:
-    """Return the classes of optimizers that have a ``step`` of their own, each once."""
+    """Return the classes of optimizers that define ``step``."""
     waiting: list[type] = [torch.optim.Optimizer]
     found: dict[type, None] = {}
     while waiting:
@@ -85,7 +82,7 @@ def _has_parameters(module: torch.nn.Module) -> bool:
     try:
         return next(module.parameters(), None) is not None
     except Exception:
-        # half made
+        # not initialised
         return False
 
 
@@ -93,10 +90,10 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Autocast(Option):
-    """Autocast around the step as torch's documentation has it: forward and loss.
+    """Autocast around forward and loss, as in torch's documentation.
 
-    While backward and optimizers run it is left, with which its cache of cast weights goes. There
-    is no ``GradScaler``: with fp16 small gradients may become zero.
+    It is left while backward and optimizers run, which frees its cache of cast weights. There is no
+    ``GradScaler``: with fp16 small gradients may become zero.
     """
 
     def __init__(self, value: Any, stage: Stage) -> None:
@@ -110,7 +107,7 @@ class Autocast(Option):
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
-        """Enter it, and leave it while backward and optimizers run."""
+        """Enter autocast, and leave it while backward and optimizers run."""
         self._enter()
         try:
             places = [(torch.autograd, "backward"), (torch.autograd, "grad")]
@@ -140,7 +137,7 @@ class Autocast(Option):
             self._enter()
 
     def _inside(self, given: Any) -> Any:
-        """Return a closure for an optimizer so that it runs as the step does."""
+        """Wrap an optimizer's closure to run under autocast; return other arguments as they are."""
         if not isinstance(given, types.FunctionType | types.MethodType | functools.partial):
             return given
 
@@ -155,15 +152,15 @@ class Autocast(Option):
 
 
 class Checkpoint(Option):
-    """Repeated blocks keep their inputs alone, or with ``selective`` what products give as well.
+    """Repeated blocks keep their inputs alone, or with ``selective`` results of products as well.
 
-    Each block's ``forward`` becomes ``torch.utils.checkpoint.checkpoint`` of it
-    (``use_reentrant=False``) wherever gradients are on. ``use_cache`` of transformers' models is
-    switched off: what a block adds to a cache it would add once more in backward.
+    Each block's ``forward`` runs in ``torch.utils.checkpoint.checkpoint`` (``use_reentrant=False``)
+    if gradients are on. ``use_cache`` of transformers' models is switched off: a block would add to
+    its cache again in backward.
     """
 
     def built(self) -> None:
-        """Exchange the ``forward`` of each block."""
+        """Replace the ``forward`` of each block."""
         models = self.stage.models()
         blocks = repeated_blocks(models)
         if not blocks:
@@ -178,21 +175,21 @@ class Checkpoint(Option):
         if configs:
             self.stage.notes.append("checkpoint: use_cache=False")
         for block in blocks:
-            self._checkpointed(block)
+            self._checkpoint(block)
         kinds = ", ".join(sorted({type(block).__name__ for block in blocks}))
         self.stage.notes.append(f"checkpoint: {len(blocks)} blocks ({kinds})")
 
-    def _checkpointed(self, block: torch.nn.Module) -> None:
+    def _checkpoint(self, block: torch.nn.Module) -> None:
         forward = block.forward
         context = {"context_fn": _selective} if self.value == "selective" else {}
 
         @functools.wraps(forward)
-        def again(*args: Any, **kwargs: Any) -> Any:
+        def checkpointed(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
             return checkpoints.checkpoint(forward, *args, use_reentrant=False, **context, **kwargs)
 
-        block.forward = again
+        block.forward = checkpointed
 
 
 class Offload(Option):
@@ -213,7 +210,7 @@ class Compile(Option):
     """``model.compile()`` of every model, before the first step."""
 
     def built(self) -> None:
-        """Have them compiled when they first run."""
+        """Compile the models, which happens at their first call."""
         if self.stage.estimated:
             raise CannotApply("compile: an estimate runs the step as it is written; measure it")
         options = {} if self.value is True else {"mode": self.value}
@@ -225,16 +222,16 @@ class Compile(Option):
 
 
 class ChannelsLast(Option):
-    """Parameters and inputs of four dimensions in ``channels_last``, in every model."""
+    """Four-dimensional parameters and inputs of every model in ``channels_last``."""
 
     def built(self) -> None:
-        """Move the parameters, and have inputs moved."""
+        """Convert the parameters, and inputs by a hook."""
         found = False
         for model in self.stage.models():
             if any(parameter.dim() == 4 for parameter in model.parameters()):
                 found = True
                 model.to(memory_format=torch.channels_last)
-                model.register_forward_pre_hook(_last)
+                model.register_forward_pre_hook(_in_channels_last)
         if not found:
             raise CannotApply("channels_last: no model has a parameter of four dimensions")
 
@@ -242,7 +239,7 @@ class ChannelsLast(Option):
 class Shards(Option):
     """``fully_shard`` of every repeated block and of the model, before an optimizer is made.
 
-    It is only estimated: the figures are of one process of so many, with its own batch.
+    For estimates alone: the figures are of one of ``value`` processes, with its own batch.
     """
 
     def __init__(self, value: Any, stage: Stage) -> None:
@@ -252,18 +249,18 @@ class Shards(Option):
             raise CannotApply(f"shards={value} needs {value} processes: it can only be estimated")
 
     def building(self) -> AbstractContextManager[None]:
-        """Shard when the first optimizer is made, and give it the shards."""
+        """Shard the models when the first optimizer is made, which gets the shards."""
         return intercepted(self._with_shards, (torch.optim.Optimizer, "__init__"))
 
     def _with_shards(self, init: Any, optimizer: Any, params: Any, *args: Any, **kw: Any) -> None:
         init(optimizer, self._exchanged(list(params)), *args, **kw)
 
     def built(self) -> None:
-        """Shard where no optimizer was made."""
+        """Shard the models if no optimizer was made."""
         self._shard()
 
     def _exchanged(self, params: list[Any]) -> list[Any]:
-        """Return parameters or groups, with shards in the place of whole parameters."""
+        """Return parameters or groups with shards in place of whole parameters."""
         places = {
             id(parameter): (module, name)
             for model in self.stage.models()
@@ -307,7 +304,7 @@ class Shards(Option):
             fully_shard(model)
 
 
-def _last(module: Any, args: Any) -> Any:
+def _in_channels_last(module: Any, args: Any) -> Any:
     return tuple(
         each.contiguous(memory_format=torch.channels_last)
         if isinstance(each, torch.Tensor) and each.dim() == 4
@@ -321,7 +318,7 @@ def _selective() -> Any:
 
 
 def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keep what products of matrices, convolutions and attention give; make the rest again."""
+    """Save results of matrix products, convolutions and attention; recompute the rest."""
     policy = checkpoints.CheckpointPolicy
     packet = getattr(operator, "overloadpacket", operator)
     name = getattr(packet, "__name__", "")

@@ -1,4 +1,4 @@
-"""A program with an option around it: begun for an estimate, or run for real and measured."""
+"""A program with an option: begun for an estimate, or run and measured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tensorlens.planning.trials.measurement import Bench
 from tensorlens.planning.trials.meter import Meter
 from tensorlens.planning.trials.stage import Optioned
 
-_KINDS: dict[str, type[Option]] = {
+_OPTIONS: dict[str, type[Option]] = {
     "set_to_none": SetToNone,
     "shards": Shards,
     "channels_last": ChannelsLast,
@@ -45,12 +45,12 @@ _KINDS: dict[str, type[Option]] = {
     "accumulate": Accumulate,
     "prefetch_factor": PrefetchFactor,
 }
-"""In the order in which they act on a model: what is checkpointed is compiled, not the reverse."""
-_OF_OPTIMIZERS = ("optimizer", "fused", "foreach")
+"""In the order in which they act on a model: checkpointed blocks are compiled, not the reverse."""
+_OPTIMIZER_SETTINGS = ("optimizer", "fused", "foreach")
 
 
 def begin(job: Job) -> Any:
-    """Begin a program on tensors without data, with an option; return its step."""
+    """Begin a program with an option on tensors without data; return its step."""
     made = optioned(job, estimated=True)
     step = made.begin()
     for note in made.stage.notes:
@@ -72,10 +72,10 @@ def optioned(job: Job, *, estimated: bool) -> Optioned:
 
 
 def _options(settings: Mapping[str, Any], stage: Stage) -> Iterator[Option]:
-    of_optimizers = {name: settings[name] for name in _OF_OPTIMIZERS if name in settings}
+    of_optimizers = {name: settings[name] for name in _OPTIMIZER_SETTINGS if name in settings}
     if of_optimizers:
         yield Optimizers(of_optimizers, stage)
-    for name, kind in _KINDS.items():
+    for name, kind in _OPTIONS.items():
         if name in settings:
             yield kind(settings[name], stage)
     if "alloc_conf" in settings and not stage.estimated and not torch.cuda.is_available():
@@ -83,7 +83,7 @@ def _options(settings: Mapping[str, Any], stage: Stage) -> Iterator[Option]:
 
 
 class TorchMeter(Meter):
-    """Takes the marks of steps, and reads the peaks; of CUDA devices torch's statistics tell."""
+    """A meter of step marks and peaks, with torch's statistics of CUDA devices."""
 
     def __init__(self, device: str | None) -> None:
         from tensorlens.frameworks.torch.cpu import cpu_counter
@@ -91,7 +91,7 @@ class TorchMeter(Meter):
         super().__init__(cpu_counter(), device)
 
     def wait(self) -> None:
-        """Return when devices have done all that they were asked to."""
+        """Wait until the devices are idle."""
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
 
@@ -111,14 +111,14 @@ def _cuda_devices() -> range:
     return range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
 
 
-def _of_devices(nbytes: int) -> AbstractContextManager[None]:
-    """Let caching allocators reserve what of so many bytes is left beside what is taken now."""
+def _limited_devices(nbytes: int) -> AbstractContextManager[None]:
+    """Limit each device to ``nbytes``, less what is taken outside of its caching allocator."""
     for number in range(torch.cuda.device_count()):
         torch.zeros(1, device=f"cuda:{number}")
         free, total = torch.cuda.mem_get_info(number)
         taken = total - free - torch.cuda.memory_reserved(number)
-        share = max(nbytes - taken, 0) / total
-        torch.cuda.set_per_process_memory_fraction(min(share, 1.0), number)
+        fraction = max(nbytes - taken, 0) / total
+        torch.cuda.set_per_process_memory_fraction(min(fraction, 1.0), number)
     return nullcontext()
 
 
@@ -133,7 +133,9 @@ BENCH = Bench(
     optioned=lambda job: optioned(job, estimated=False),
     when_stepped=when_stepped,
     refusal=_refusal,
-    limited=lambda nbytes: (_of_devices if torch.cuda.is_available() else host_limited)(nbytes),
+    limited=lambda nbytes: (_limited_devices if torch.cuda.is_available() else host_limited)(
+        nbytes
+    ),
     rehearses=lambda: not torch.cuda.is_available(),
 )
 """torch's part in the running of a trial."""

@@ -1,4 +1,4 @@
-"""Options around the training loop: optimizers, gradients, batches made ahead of the step."""
+"""Options of the training loop: optimizers, gradients, prefetched batches."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tensorlens.planning.trials.stage import Step
 from tensorlens.planning.trials.step_runner import loss_of
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
-"""Arguments that the other optimizer is given as well, where it takes them."""
+"""Arguments that the other optimizer gets too, if it takes them."""
 _REFUSED = ("fused", "foreach")
 
 
 class Optimizers(Option):
-    """Every optimizer that the program makes: of the class and with the arguments asked for.
+    """The class and arguments of every optimizer that the program makes.
 
-    ``value`` has ``optimizer``, ``fused``, ``foreach``, as many as were given. Parameters and
-    groups stay, and so do lr, betas, eps, weight_decay and momentum where the class takes them.
+    ``value`` has ``optimizer``, ``fused``, ``foreach``, or some of them. Parameters and groups
+    stay, and so do lr, betas, eps, weight_decay and momentum if the class takes them.
     """
 
     def __init__(self, value: Any, stage: Stage) -> None:
@@ -43,7 +43,7 @@ class Optimizers(Option):
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Make the optimizers that are asked for in the place of others."""
+        """Replace the optimizers that are made."""
         with exchanging(torch.optim.Optimizer, self._exchanged):
             yield
         if not self.uses:
@@ -73,7 +73,7 @@ def _kind(name: str | None, stage: Stage) -> type | None:
 
 
 def _accepted(kind: type, given: dict[str, Any], extra: dict[str, Any], same: bool) -> Any:
-    """Return the arguments for the class that is made, without its parameters."""
+    """Return the arguments of the class to make, without its parameters."""
     takes = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
     for name in extra:
         if name not in takes:
@@ -97,12 +97,12 @@ def _initialised(made: Any, given: dict[str, Any], wanted: dict[str, Any]) -> No
 
 
 class SetToNone(Option):
-    """``zero_grad()`` of optimizers and modules, with ``set_to_none`` as it is wanted."""
+    """``set_to_none`` of ``zero_grad()`` of optimizers and modules."""
 
     unused = "set_to_none changes nothing: the step calls no zero_grad()"
 
     def stepping(self) -> contextlib.AbstractContextManager[None]:
-        """Exchange ``zero_grad`` of both classes."""
+        """Replace ``zero_grad`` of both classes."""
         owners = torch.optim.Optimizer, torch.nn.Module
         return intercepted(self._forced, *((owner, "zero_grad") for owner in owners))
 
@@ -112,7 +112,7 @@ class SetToNone(Option):
 
 
 class Accumulate(Option):
-    """The step run in parts: the optimizer steps once, with the mean of their gradients.
+    """The step in parts: the optimizer steps once, with the mean of their gradients.
 
     ``make_step`` is called with a part of the batch.
     """
@@ -130,7 +130,7 @@ class Accumulate(Option):
         stage.batch //= value
 
     def around(self, step: Step) -> Step:
-        """Run it as many times as there are parts, and return the mean of what it returns."""
+        """Return a step that runs all parts and returns the mean of their losses."""
 
         def in_parts() -> Any:
             values = []
@@ -155,7 +155,7 @@ class Accumulate(Option):
         return zero_grad(*args, **kwargs) if is_first or is_last else None
 
     def _only_last(self, step: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Let the optimizer step in the last part, with its gradients made their mean."""
+        """Let the optimizer step in the last part alone, with the mean of gradients."""
         if any(map(callable, (*args, *kwargs.values()))):
             raise CannotApply(
                 "accumulate: the optimizer is given a closure, which runs forward itself"
@@ -173,19 +173,19 @@ class Accumulate(Option):
 
 
 class LoaderWatch:
-    """Watches the iterators over DataLoaders."""
+    """A watch of the iterators over DataLoaders."""
 
     def __init__(self) -> None:
         self._now: WeakKeyDictionary[Any, PrefetchQueue] = WeakKeyDictionary()
         self.most: tuple[PrefetchQueue, ...] = ()
-        """Those that were at work together when most was asked for ahead."""
+        """The queues at the time when most bytes were asked for ahead."""
 
     def on(self) -> contextlib.AbstractContextManager[None]:
-        """Look at each batch that a loop is given."""
+        """Look at each batch that an iterator returns."""
         return intercepted(self._next, (dataloader._BaseDataLoaderIter, "__next__"))
 
     def _next(self, function: Any, iterator: Any) -> Any:
-        # asked for and not given: made, in work, or waiting for a worker
+        # batches asked for and not returned: made, in work, or waiting for a worker
         tasks = content_of(iterator).get("_task_info")
         asked = len(tasks) if type(tasks) is dict else 0
         try:
@@ -193,7 +193,7 @@ class LoaderWatch:
         except StopIteration:
             self._now.pop(iterator, None)
             raise
-        # the loop goes on whatever is strange about its batches
+        # strange batches must not end the loop
         with contextlib.suppress(Exception):
             self._look(iterator, asked, batch)
         return batch
@@ -224,7 +224,7 @@ def _nbytes(loaders: tuple[PrefetchQueue, ...]) -> int:
 
 
 class PrefetchFactor(Option):
-    """``prefetch_factor`` of every DataLoader with workers, when an iterator over it is made."""
+    """``prefetch_factor`` of every DataLoader with workers, set when it is iterated over."""
 
     unused = "prefetch_factor changes nothing: no DataLoader is iterated over"
 
@@ -237,7 +237,7 @@ class PrefetchFactor(Option):
         self._with_workers = 0
 
     def building(self) -> contextlib.AbstractContextManager[Any]:
-        """Set it while the step is made, and in steps that go through a loader."""
+        """Set it while the step is made, and in steps."""
         return intercepted(self._set, (DataLoader, "__iter__"))
 
     stepping = building
@@ -255,7 +255,7 @@ class PrefetchFactor(Option):
             loader.prefetch_factor = before
 
     def finished(self) -> None:
-        """Refuse where no loader has workers."""
+        """Refuse if no loader has workers."""
         super().finished()
         if not self._with_workers:
             raise CannotApply(
