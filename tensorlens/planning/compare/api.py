@@ -1,4 +1,4 @@
-"""``compare()``: what each of several memory options takes and costs, on the same step."""
+"""``compare()``: memory and time of the same step under several options."""
 
 from __future__ import annotations
 
@@ -109,46 +109,46 @@ def compare(
     framework: str | None = None,
     explain: bool = True,
 ) -> Comparison:
-    """Return what the same step takes, and what it costs, under each of several options.
+    """Compare the memory and the time of a step under several options.
 
-    Each repeat of an option runs in a process of its own, one after the other, and the repeats of
-    all options take turns. An option that cannot work here, or whose process fails or crashes, is
-    a row that says why.
+    Each repeat of an option runs in a process of its own, one at a time, and the options take
+    turns. An option that cannot work here, or whose process fails or crashes, is a row with the
+    reason.
 
     Args:
-        make_step: builds model, optimizer and data and returns ``step()``, which runs one step and
-            may return its loss. Or ``"module:function"`` or ``"file.py:function"``.
-        options: name to option: a dict of built-in settings (``docs/compare.md``), of
-            ``arguments`` for ``make_step`` and ``function``; or one's own function, which is
-            called with ``make_step`` and returns the step.
-        how: ``measured``, or ``estimated``: on tensors without data, for a card that need not be
-            there.
-        baseline: the option that others are compared with; by default ``baseline`` if there is
-            one, else the first.
-        device: whose memory is compared: ``cpu``, ``cuda:0``. By default the CUDA device that is
-            used most, or the CPU where none is used; estimated, ``cuda``.
-        card: of an estimate, the card's name.
-        capacity: bytes, or a text such as ``24 GiB``: the largest batch under it is looked for;
-            ``make_step`` is called with the batch. Measured on the CPU it is what the process may
-            take beyond what it has when the program begins; on CUDA, all of the device.
-        batch: what ``make_step`` is called with for the figures; None calls it without one, or
-            with ``lowest`` where there is a capacity.
-        lowest: the smallest batch worth trying.
-        highest: the largest.
-        warmup: steps before those that are timed.
-        steps: how many are timed in each repeat.
-        repeats: how many times each option is run; 2 or more tell noise from difference.
+        make_step: function that builds model, optimizer and data and returns ``step()``, which
+            runs one step and may return its loss. Or ``"module:function"``, ``"file.py:function"``.
+        options: name to option: a dict of built-in settings (``docs/compare.md``), ``arguments``
+            for ``make_step`` and ``function``; or a function that is called with ``make_step`` and
+            returns the step.
+        how: ``measured``, or ``estimated``: on tensors without data, for a card that this machine
+            need not have.
+        baseline: option that others are compared with; by default ``baseline`` if there is one,
+            else the first.
+        device: device whose memory is compared: ``cpu``, ``cuda:0``. By default the CUDA device
+            that is used most, or the CPU if none is used; estimated, ``cuda``.
+        card: name of the card to estimate for.
+        capacity: bytes, or a text such as ``24 GiB``: find the largest batch within it;
+            ``make_step`` is called with the batch. Measured on the CPU, the limit is for what the
+            process takes after the program begins; on CUDA, for all of the device.
+        batch: argument of ``make_step`` for the figures; None: no argument, or ``lowest`` if there
+            is a capacity.
+        lowest: smallest batch to try.
+        highest: largest batch to try.
+        warmup: steps before the timed ones.
+        steps: timed steps of each repeat.
+        repeats: runs of each option; 2 or more tell noise from difference.
         arguments: keyword arguments of ``make_step`` for all options.
-        timeout: seconds after which one process is ended.
-        executor: what runs the processes in place of this one: any
-            ``concurrent.futures.Executor``, of this machine or of others.
-        framework: whose built-in settings the options are of: ``torch`` or ``tensorflow``, which
-            has Keras's; by default what the program imports.
+        timeout: seconds after which a process is ended.
+        executor: a ``concurrent.futures.Executor`` that runs the trials instead of this process,
+            on this machine or others.
+        framework: framework of the built-in settings: ``torch`` or ``tensorflow``, which has
+            Keras's; by default the one that the program imports.
         explain: measured, record one more step of each option, after its first run, to tell what
             has most of the peak.
 
     Raises:
-        UsageError: something of it makes no sense; one line says what.
+        UsageError: an argument makes no sense; one line says why.
     """
     if how not in ("measured", "estimated"):
         raise UsageError(f"how={how!r}: it is measured or estimated")
@@ -208,7 +208,7 @@ def compare(
         steps=steps,
         repeats=repeats,
         notes=tuple(_notes(successes, executor)) if measured else (),
-        # an executor may be of machines that have another version
+        # an executor's machines may have other versions
         run=current_run(() if executor else (job.framework,)),
     )
 

@@ -1,4 +1,4 @@
-"""Options as a person gives them, checked."""
+"""Checks the options that a user gives."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FUNCTION, _ARGUMENTS = "function", "arguments"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option, checked and ready to travel."""
+    """One checked option, which can be pickled."""
 
     name: str
     choice: Choice
     settings: tuple[str, ...]
-    """As the record shows them."""
+    """Texts for the record: ``optimizer=adam``."""
 
 
 def checked_options(
@@ -35,7 +35,7 @@ def checked_options(
     arguments: Mapping[str, Any],
     with_data: bool,
 ) -> tuple[Option, ...]:
-    """Return options, checked."""
+    """Return the checked options."""
     if framework not in OPTIONS:
         raise UsageError(f"framework={framework!r}: there is {', '.join(OPTIONS)}")
     if not isinstance(given, Mapping) or not given:
@@ -48,20 +48,20 @@ def checked_options(
 
 
 def parse_option(
-    texts_given: Sequence[str], known: Catalogue, parameters: Sequence[str] | None = None
+    words: Sequence[str], known: Catalogue, parameters: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return the settings that ``optimizer=adam``, ``fused=True`` and so on stand for.
+    """Return the option with the settings ``optimizer=adam``, ``fused=True`` and so on.
 
     Args:
-        texts_given: what was typed.
-        known: the settings; what is none of them is an argument of ``make_step``.
-        parameters: the names that ``make_step`` takes; None where they are not known.
+        words: settings as typed.
+        known: built-in settings; any other name is an argument of ``make_step``.
+        parameters: parameters of ``make_step``; None if unknown.
 
     Raises:
         UsageError: one is not ``NAME=VALUE``, or neither a setting nor an argument.
     """
     found: dict[str, Any] = {}
-    for each in texts_given:
+    for each in words:
         name, value = name_and_value(each, "optimizer=adam")
         if name not in known and name not in (parameters or ()):
             near = did_you_mean(name, [*known, *(parameters or ())])
@@ -73,16 +73,15 @@ def parse_option(
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question for the name that was likely meant; empty where none is near."""
+    """Return a question with the most similar known name; empty if none is similar."""
     found = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def name_and_value(text: str, example: str) -> tuple[str, Any]:
-    """Return the name and the value that ``fused=True`` stands for.
+    """Split ``fused=True`` into its name and value.
 
-    The value is what Python takes it for, and else a text; ``true``, ``false`` and ``none`` may be
-    in small letters.
+    The value is a Python literal, else a text; ``true``, ``false`` and ``none`` are accepted.
 
     Raises:
         UsageError: it is not ``NAME=VALUE``.
@@ -129,6 +128,6 @@ def _option(
     shown = tuple(f"{name}={value}" for each in (settings, own) for name, value in each.items())
     if function is not None:
         shown += (f"{getattr(function, '__name__', type(function).__name__)}()",)
-    # in the order of the catalogue, in which they are applied
+    # in the catalogue's order, in which they are applied
     ordered = {key: settings[key] for key in known if key in settings}
     return Option(name, Choice(ordered, {**arguments, **own}, parcel), shown)

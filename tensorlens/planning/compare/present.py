@@ -1,4 +1,4 @@
-"""Presents a comparison: the options, the winners, those that did not run, remarks."""
+"""Presents a comparison: the winners, the options, those that did not run, remarks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COLUMNS = (
     *("option", "settings", "status", "why", *_FIGURES),
     *("time_ratio", "time_low", "time_high", "time", "loss"),
 )
-"""``time`` and ``loss`` are verdicts, ``time_low`` to ``time_high`` the interval."""
+"""``time`` and ``loss`` are verdicts, ``time_low`` and ``time_high`` the ends of the interval."""
 _TEXTS = ("option", "settings", "status", "why", "time", "loss")
 _FRACTIONS = ("time_ratio", "time_low", "time_high")
 
@@ -43,10 +43,10 @@ TITLE = "memory options compared"
 
 
 def blocks(found: Comparison, view: View) -> Sequence[Block]:
-    """Return the winners, the options, what did not run, and remarks."""
-    of = f" of {found.program}" if found.program else ""
+    """Return the winners, the options, those that did not run, and remarks."""
+    program = f" of {found.program}" if found.program else ""
     where = f"{found.device}, {found.card}" if found.card else found.device
-    text = f"Memory options{of}: {found.provenance} on {where}"
+    text = f"Memory options{program}: {found.provenance} on {where}"
     shown: list[Block] = [Heading(text, conditions=(_conditions(found),))]
     winners = _winners(found)
     sentences = tuple(
@@ -102,7 +102,7 @@ def _failure(outcome: Outcome) -> str:
 
 
 def _peaks(found: Comparison) -> Iterator[Section]:
-    """Yield what has most of the peaks of the baseline and of the options that need least."""
+    """Yield what has most of the peak, for the baseline and the options that need least."""
     for name in dict.fromkeys((found.baseline, *found.winners[0].names)):
         if at_peak := found[name].at_peak:
             yield Section((named(tuple(at_peak.items())),), f"At the peak of {name!r}")
@@ -222,8 +222,8 @@ def _remarks(found: Comparison) -> tuple[str, ...]:
 def _noise(found: Comparison) -> str:
     if found.repeats < 2:
         return f"time: n/a, timing noise unknown after {ONE_RUN}"
-    apart = spread(found[found.baseline].seconds)
-    own = "" if apart is None else f" The baseline's runs lie {100 * apart:.0f} % apart."
+    relative = spread(found[found.baseline].seconds)
+    own = "" if relative is None else f" The baseline's runs lie {100 * relative:.0f} % apart."
     return (
         "time: mean ratio to the baseline, ± half of its 95 % interval; same: no difference is"
         f" seen.{own}"

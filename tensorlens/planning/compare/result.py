@@ -1,4 +1,4 @@
-"""The same step under several memory options: what each takes, and what it costs.
+"""Results of ``compare()``: the figures of each option, and the best options.
 
 Sizes are bytes; None is unknown, never 0.
 """
@@ -25,54 +25,55 @@ _STUDENT = (
 """Two-sided 95 % points of Student's t with 1 to 20 degrees of freedom."""
 _NORMAL = 1.96
 
-_LOST = 0.25
-"""A ratio whose noise is this part of it, or more, is not known."""
-_NOTABLE = 0.01
-"""A hundredth is no difference, however sure it is."""
+_MAX_NOISE = 0.25
+"""Relative noise from which on a ratio is unknown."""
+_MIN_DIFFERENCE = 0.01
+"""A smaller relative difference counts as none, however certain it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One time as a ratio to another."""
+    """Ratio of two times."""
 
     point: float
-    """The geometric mean of the repeats' ratios."""
+    """Geometric mean of the repeats' ratios."""
     low: float | None
-    """The 95 % interval of it; None with one repeat, which says nothing of noise."""
+    """Lower end of its 95 % interval; None with one repeat."""
     high: float | None
+    """Upper end."""
 
     @property
     def verdict(self) -> str:
         """``faster``, ``slower``, ``no difference``, or ``unknown`` with one repeat."""
         if self.low is None or self.high is None:
             return "unknown"
-        if self.high < 1 and self.point < 1 - _NOTABLE:
+        if self.high < 1 and self.point < 1 - _MIN_DIFFERENCE:
             return "faster"
-        if self.low > 1 and self.point > 1 + _NOTABLE:
+        if self.low > 1 and self.point > 1 + _MIN_DIFFERENCE:
             return "slower"
         return "no difference"
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval."""
+        """Half the width of the interval."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
     @property
     def noise(self) -> float | None:
-        """Half of the interval, as a part of the ratio."""
+        """Half the width of the interval, relative to the ratio."""
         return None if self.half_width is None else self.half_width / self.point
 
     @property
     def is_known(self) -> bool:
-        """Whether repeats tell the ratio: several that leave it off by less than a quarter."""
-        return self.noise is not None and self.noise < _LOST
+        """Whether there are several repeats and the relative noise is below a quarter."""
+        return self.noise is not None and self.noise < _MAX_NOISE
 
 
 def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio | None:
-    """Return the ratio of times to those of a base that were taken in turns with them.
+    """Return the ratio of times to base times measured in turns with them; None if there are none.
 
-    Each is divided by the one of its own turn, so that a slow spell of the machine touches both;
-    the interval is Student's over the logarithms. None where there are none.
+    Each time is divided by the base time of its turn, so that a slow phase of the machine affects
+    both. The interval is Student's, over the logarithms.
     """
     pairs = [(one, other) for one, other in zip(times, base, strict=False) if one > 0 < other]
     if not pairs:
@@ -90,14 +91,14 @@ def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio | None:
 
 
 def spread(times: Sequence[float]) -> float | None:
-    """Return how far repeats lie apart, as a part of their median; None with fewer than two."""
+    """Return the range of repeats, relative to their median; None with fewer than two."""
     if len(times) < 2:
         return None
     return (max(times) - min(times)) / statistics.median(times)
 
 
 class Status(StrEnum):
-    """Whether an option ran, and if not why."""
+    """Whether an option ran, and if not, why."""
 
     RAN = "ran"
     CANNOT = "cannot"
@@ -108,10 +109,10 @@ class Status(StrEnum):
 
 
 WITHIN = 1.10
-"""The question "within 10 % of the speed" takes so many times the baseline's time."""
+"""Largest ratio to the baseline's time that counts as within 10 % of the speed."""
 
 SAME_LOSS = 1e-5
-"""Losses that are nearer than this part of the baseline's are the same."""
+"""Largest relative difference of losses that count as the same."""
 
 ONE_RUN = "one run; use repeats=3 (--repeats 3)"
 """Why a time is no result."""
@@ -122,47 +123,47 @@ LEAST, BATCH, QUICK = "least memory", "largest batch", "least memory within 10 %
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Figures of one option, or why there are none."""
+    """Figures of one option, or the reason why there are none."""
 
     name: str
     settings: tuple[str, ...] = ()
     """Its settings: ``optimizer=adam``."""
     status: Status = Status.RAN
     why: str = ""
-    """Why there are no figures; empty where it ran."""
+    """Reason why there are no figures; empty if it ran."""
     details: str = ""
-    """The program's traceback, and what it wrote last."""
+    """The program's traceback and the end of its output."""
     peak_allocated: int | None = None
-    """The highest over set-up and all steps, and over repeats."""
+    """Highest of set-up and all steps, in all repeats."""
     peak_reserved: int | None = None
-    """Bytes that the allocator held for it; on a measured CPU the peak of the resident set."""
+    """Most that the allocator held; measured on the CPU, the peak of the resident set."""
     setup_allocated: int | None = None
-    """When the first step begins."""
+    """Bytes when the first step begins."""
     least_capacity: int | None = None
-    """The least memory that it can do with."""
+    """Least memory that is enough."""
     largest_batch: int | None = None
-    """That fits into the capacity; 0 where not even the smallest does."""
+    """Largest batch that fits into the capacity; 0: not even the smallest."""
     beyond: str = ""
-    """Why no larger batch: what became of the next one."""
+    """Result of the next larger batch."""
     held_ahead: int | None = None
-    """Bytes that torch's loaders with workers hold ahead of the step when full: memory
-    of the host, beside the peak. None where there are none."""
+    """Bytes in the full queues of torch's DataLoaders with workers: host memory that is not part of
+    the peak. None if there are none."""
     peaks: tuple[int, ...] = ()
     """Peak allocated of each repeat."""
     step_peaks: tuple[int, ...] = ()
-    """Peak allocated of set-up and one step, the median in each repeat; empty where peaks of single
-    steps are not told: they are of TensorFlow on a CPU."""
+    """Peak allocated of set-up and one step, the median of each repeat; known for TensorFlow on a
+    CPU, else empty."""
     seconds: tuple[float, ...] = ()
-    """Of one step, the median in each repeat."""
+    """Time of one step, the median of each repeat."""
     losses: tuple[float | None, ...] = ()
-    """Of each step in the first repeat; None where the loss is not finite."""
+    """Loss of each step in the first repeat; None where the loss is not finite."""
     notes: tuple[str, ...] = ()
     at_peak: dict[str, str] = field(default_factory=dict)
-    """When the peak is, and what has most of it: ``peak``, ``line``, ``tensor``; of a library's
-    model its ``model line``. Where it was measured, one more step is recorded for this, after the
-    first repeat."""
+    """Moment of the peak, and what has most of it: ``peak``, ``line``, ``tensor``; of a library's
+    model its ``model line``. Measured, one more step is recorded for this, after the first
+    repeat."""
     missing: dict[str, str] = field(default_factory=dict)
-    """Figure to why it is None or empty."""
+    """Figure to the reason why it is None or empty."""
 
     @property
     def ran(self) -> bool:
@@ -172,13 +173,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class LossCheck:
-    """An option's losses against the baseline's, as parts of those."""
+    """Relative differences of an option's losses to the baseline's."""
 
     first: float
-    """At the first step, before any optimizer could make a difference; infinite where a loss is no
-    finite number, so that the difference is not known."""
+    """Difference at the first step, before any update by an optimizer; infinite if a loss is not
+    finite."""
     largest: float
-    """Over all steps."""
+    """Largest difference of all steps."""
 
     @property
     def verdict(self) -> str:
@@ -194,9 +195,9 @@ class Winner:
 
     question: str
     names: tuple[str, ...]
-    """Several where nothing tells them apart; none where it is not known."""
+    """Several that are equal; none if unknown."""
     why: str
-    """The figure that decides, or why it is not known."""
+    """The figure that decides, or why it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +223,16 @@ class Comparison(Document):
     card: str = ""
     """Of an estimate; empty where the step was measured."""
     capacity: int | None = None
-    """Capacity that the largest batch has to fit into."""
+    """Memory that the largest batch has to fit into."""
     batch: int | None = None
-    """Batch that ``make_step`` was called with; None: nothing."""
+    """Argument of ``make_step``; None: it had no argument."""
     steps: int = 0
     repeats: int = 1
     notes: tuple[str, ...] = ()
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def without_source(self) -> Comparison:
-        """Return it without the tracebacks of programs that failed: itself where none did."""
+        """Return it without the tracebacks of programs that failed: itself if none did."""
         if not any(each.details for each in self.outcomes):
             return self
         return replace(self, outcomes=tuple(replace(each, details="") for each in self.outcomes))
@@ -252,15 +253,15 @@ class Comparison(Document):
         return None if here is None or before is None else before - here
 
     def time_ratio(self, name: str, to: str | None = None) -> Ratio | None:
-        """Return the time per step as a ratio to the baseline's, or to another option's.
+        """Return the ratio of the time per step to the baseline's, or to that of another option.
 
-        None where one of them has no times.
+        None if one of them has no times.
         """
         base = self[self.baseline if to is None else to]
         return ratio(self[name].seconds, base.seconds)
 
     def loss_check(self, name: str) -> LossCheck | None:
-        """Return how far an option's losses are from the baseline's; None where one has none."""
+        """Compare an option's losses with the baseline's; None if one of them has none."""
         here, before = self[name].losses, self[self.baseline].losses
         if not here or not before:
             return None
@@ -281,9 +282,9 @@ class Comparison(Document):
 
     @property
     def pareto(self) -> tuple[str, ...]:
-        """The options of which none other takes less memory and no more time.
+        """The options such that no other takes less memory and no more time.
 
-        Options whose times are not known, of one run or lost in noise, are in no set.
+        Options with unknown times, from one run or lost in noise, are left out.
         """
         ratios = ((each, self.time_ratio(each.name)) for each in self._running())
         timed = [each for each, found in ratios if found is not None and found.is_known]
@@ -345,7 +346,7 @@ class Comparison(Document):
         if not any(ratios.values()):
             why = "an estimate has no times" if self.provenance == "estimated" else "no times known"
             return Winner(QUICK, (), why)
-        # what is told no better than to 10 % cannot be said to be within 10 %
+        # a ratio with more noise than 10 % cannot be said to be within 10 %
         known = {
             name: each
             for name, each in ratios.items()
@@ -369,7 +370,7 @@ def _relative_difference(one: float | None, other: float | None) -> float:
 
 
 def _tied(one: Outcome, other: Outcome) -> bool:
-    """Tell whether repeats of two options reach the same peaks, or peaks that overlap."""
+    """Tell whether the ranges of two options' peaks overlap."""
     mine, theirs = one.peaks or (one.peak_allocated,), other.peaks or (other.peak_allocated,)
     low, high = min(x or 0 for x in mine), max(x or 0 for x in mine)
     return low <= max(x or 0 for x in theirs) and min(x or 0 for x in theirs) <= high

@@ -1,4 +1,4 @@
-"""``suggest()``: the changes that would save most, and on request what they really save."""
+"""``suggest()``: the changes that would save most, and on request their measured savings."""
 
 from __future__ import annotations
 
@@ -42,19 +42,20 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes
 
 _ON_HOST = (
-    "suggest() knows only the CPU memory of TensorFlow's steps: TensorFlow does not tell of"
+    "suggest() knows only the CPU memory of TensorFlow's steps: TensorFlow does not report"
     " single blocks on an accelerator; compare() measures its options there"
 )
 _DROPPED = "the highest instant is among the events that were dropped: record a shorter span"
 _WORTH = 0.01
-"""A change is told when it saves at least this part of the peak, or, where its bytes are beside
-the peak, of what the host holds at most."""
+"""Smallest saving that is suggested, relative to the peak, or for memory that is not part of the
+peak, to the most that the host holds."""
 _GRAPH_REPEATS = 3
-_GRAPH_STEPS, _SHORT_STEPS, _SHORT, _PATIENCE = 10, 30, 0.2, 60.0
-"""Of a graph, how many steps are measured, and of steps below so many seconds, after as many that
-warm up; as many as was asked for where they take longer than so many seconds together. At first
-threads disturb each other: the dozen first steps of 3 ms had higher peaks than the hundreds after
-them."""
+_GRAPH_STEPS = 10
+"""Measured steps of a graph, unless they would take longer than :data:`_MAX_SECONDS`."""
+_SHORT_STEPS = 30
+"""Warm-up steps, and measured steps, of a graph whose steps are shorter than :data:`_SHORT`. First
+steps have higher peaks because threads disturb each other: a dozen steps of 3 ms."""
+_SHORT, _MAX_SECONDS = 0.2, 60.0
 
 _FINDERS: dict[Framework, tuple[Finder, ...]] = {
     TORCH: (
@@ -86,31 +87,31 @@ def suggest(
     """Return the changes that would save most at the peak, each with its predicted saving.
 
     The program runs once, in a process of its own, from its first line through ``warmup + steps``
-    steps, and is recorded. Each change is tried on that recording; the new peak is looked for over
-    all of it. Those that save less than 1 % of the peak are left out.
+    steps, and is recorded. Each change is tried on that recording, and the new peak is searched in
+    all of it. Changes that save less than 1 % of the peak are left out.
 
     Args:
         step: ``make_step``, a function that builds model, optimizer and data and returns
-            ``step()``; or ``"module:function"`` or ``"file.py:function"``. Or a recording that
-            there is already, of one step or more.
-        verify: run the step with each change as well, by :func:`tensorlens.compare`, and tell the
-            measured saving beside the predicted one.
-        top: how many changes that cost something are returned; those that are free always are.
-        device: whose memory: ``cpu``, ``cuda:0``. By default the CUDA device that is used most, or
-            the CPU where none is used; of a recording, the one with the highest peak.
-        batch: what ``make_step`` is called with; None: nothing.
-        warmup: steps before those that are timed where changes are verified.
-        steps: steps that follow. Where changes to a graph of TensorFlow are verified, the peak of
-            the median step counts, of more steps (``docs/suggest.md``).
-        repeats: how often each change is run where changes are verified; of several peaks the
-            median counts. By default once, and such a graph three times.
+            ``step()``; or ``"module:function"`` or ``"file.py:function"``. Or a recording of one
+            or more steps.
+        verify: also run the step with each change, by :func:`tensorlens.compare`, for the measured
+            saving.
+        top: number of changes with a cost to return; free ones are always returned.
+        device: device whose memory counts: ``cpu``, ``cuda:0``. By default the CUDA device that is
+            used most, or the CPU if none is used; of a recording, the one with the highest peak.
+        batch: argument of ``make_step``; None: no argument.
+        warmup: steps before the timed ones if changes are verified.
+        steps: further steps. If changes to a TensorFlow graph are verified, the peak of the median
+            step counts, of more steps (``docs/suggest.md``).
+        repeats: runs of each change if changes are verified; the median of their peaks counts. By
+            default 1, and 3 for such a graph.
         arguments: keyword arguments of ``make_step``.
-        timeout: seconds after which one process is ended.
-        framework: whose steps they are: ``torch`` or ``tensorflow``, which has Keras's; by default
-            what the program imports, and torch's where a recording has both.
+        timeout: seconds after which a process is ended.
+        framework: framework of the steps: ``torch`` or ``tensorflow``, which has Keras's; by
+            default the one that the program imports, and torch if a recording has both.
 
     Raises:
-        UsageError: something of it makes no sense; one line says what.
+        UsageError: an argument makes no sense; one line says why.
         ProgramFailed: the program raised an error, or its process crashed.
     """
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
@@ -162,7 +163,7 @@ def suggest(
                 return told
             return without_failures(told, run, warmup + steps)
         if facts.is_graph:
-            warmup, steps = _settled(measured.seconds, warmup, steps)
+            warmup, steps = _graph_steps(measured.seconds, warmup, steps)
         if repeats is None:
             repeats = _GRAPH_REPEATS if facts.is_graph else 1
         run = partial(run, warmup=warmup, steps=steps, repeats=repeats)
@@ -190,10 +191,10 @@ def _recorded_steps(measured: Measured, framework: Framework) -> RecordedSteps:
     return RecordedSteps(recording, facts, measured.device, framework)
 
 
-def _settled(step_seconds: Sequence[float], warmup: int, steps: int) -> tuple[int, int]:
-    """Return how many steps of a graph warm up and are measured, by how long one took."""
+def _graph_steps(step_seconds: Sequence[float], warmup: int, steps: int) -> tuple[int, int]:
+    """Return the numbers of warm-up and measured steps of a graph, by the time of a step."""
     seconds = statistics.median(step_seconds) if step_seconds else math.inf
-    if seconds * _GRAPH_STEPS > _PATIENCE:
+    if seconds * _GRAPH_STEPS > _MAX_SECONDS:
         return warmup, steps
     if seconds < _SHORT:
         return max(warmup, _SHORT_STEPS), max(steps, _SHORT_STEPS)
@@ -236,7 +237,7 @@ def _suggestions(
 
 
 def _least(recorded: RecordedSteps, each: Suggestion) -> float:
-    """Return the bytes from which on it is told: a part of the peak, or of all on the host."""
+    """Return the smallest saving in bytes that is suggested."""
     if each.before is None:
         return max(1.0, _WORTH * recorded.peak)
     return _WORTH * (recorded.host_peak + each.before)

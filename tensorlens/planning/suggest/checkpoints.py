@@ -1,4 +1,4 @@
-"""Repeated blocks that keep their inputs alone, by ``torch.utils.checkpoint``."""
+"""Suggests ``torch.utils.checkpoint`` for repeated blocks, which then keep only their inputs."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from tensorlens.planning.suggest.repeated_blocks import (
 from tensorlens.planning.suggest.result import Suggestion
 
 _RANDOM_STATE = 5056
-"""Bytes of the CPU generator's state that ``torch.utils.checkpoint`` keeps for each call."""
+"""Bytes of the CPU generator's state, which ``torch.utils.checkpoint`` keeps for each call."""
 
 
 def block_checkpoints(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Give the change to checkpoints of all repeated blocks.
+    """Yield the change that checkpoints all repeated blocks.
 
-    What a block's forward keeps for backward dies at its end, but for its output, which is the
-    input of what follows. When backward comes to the block its forward runs once more, as far as
-    something in it is needed, and what it keeps is there until backward has used it.
+    Tensors that a block's forward saves for backward are freed at its end, except for its output,
+    the input of what follows. When backward comes to the block, its forward runs again up to the
+    last saved tensor, and its saved tensors stay until backward has used them.
     """
-    where = RepeatedBlocks(recorded)
-    found, index = where.calls(), recorded.index
+    blocks = RepeatedBlocks(recorded)
+    found, index = blocks.calls(), recorded.index
     backward = (row for call in found for row in call.backward)
     if not found or any(index.computed_again(index.place(row)) for row in backward):
         return
     replay = recorded.replay()
     inputs = keep_inputs(recorded, replay, found)
     for call in found:
-        _checkpoint(recorded, replay, where, call, inputs)
-    used = where.used(found)
+        _checkpoint(recorded, replay, blocks, call, inputs)
+    used = blocks.used(found)
     cost = cost_of(recorded, found)
     if recorded.facts.has_cache:
         cost += "; use_cache=False: each block would fill its cache twice"
@@ -56,23 +56,23 @@ def block_checkpoints(recorded: RecordedSteps) -> Iterator[Suggestion]:
 def _checkpoint(
     recorded: RecordedSteps,
     replay: Replay,
-    where: RepeatedBlocks,
+    blocks: RepeatedBlocks,
     call: Call,
     inputs: Mapping[int, int],
 ) -> None:
     kept = outliving(recorded, call)
-    # freed by another part of the program: it is there for others than this block's backward
+    # a block freed by another part of the program is not for this block's backward alone
     needed = [
         row
         for row in kept
-        if recorded.end(row) in call.backward and where.number_of(recorded.end(row)) == call.block
+        if recorded.end(row) in call.backward and blocks.number_of(recorded.end(row)) == call.block
     ]
     output = output_of(recorded, needed) if len(needed) == len(kept) else None
     for row in needed:
         if row in inputs:
             replay.free_first_copy(row, min(inputs[row], recorded.end(row)))
         else:
-            # what follows may keep the output, as long as until it is computed again
+            # what follows may keep the output until it is computed again
             end = call.backward.start if row == output else call.forward.stop
             replay.free_first_copy(row, end)
     if needed:
@@ -98,7 +98,7 @@ def _code(recorded: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
 
 
 def _loop(blocks: Sequence[RepeatedBlock]) -> str:
-    """Return the loop over these blocks and no other module of their containers."""
+    """Return code that loops over these blocks and no other module of their containers."""
     by_container: dict[str, list[RepeatedBlock]] = {}
     for block in blocks:
         by_container.setdefault(_container(block), []).append(block)
@@ -113,7 +113,7 @@ def _loop(blocks: Sequence[RepeatedBlock]) -> str:
 
 
 def _iterable(path: str, blocks: Sequence[RepeatedBlock]) -> str:
-    """Return blocks of one container as Python has them: ``net.layers``, ``net[1:4]``."""
+    """Return an expression for blocks of one container: ``net.layers``, ``net[1:4]``."""
     names = tuple(block.path.rpartition(".")[2] for block in blocks)
     length = blocks[0].list_length
     if length == 0 or not all(map(str.isdigit, names)):
@@ -125,6 +125,6 @@ def _iterable(path: str, blocks: Sequence[RepeatedBlock]) -> str:
 
 
 def _container(block: RepeatedBlock) -> str:
-    """Return what holds a block, as Python has it: ``model[1].layers``."""
+    """Return the expression for the module that holds a block: ``model[1].layers``."""
     first, *inner = block.path.split(".")[:-1] or [block.path]
     return first + "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in inner)

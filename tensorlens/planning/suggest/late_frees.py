@@ -1,4 +1,4 @@
-"""Tensors and gradients that are there after their last use."""
+"""Tensors and gradients that outlive their last use."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
 
 
 def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
-    """Return the text of a change, with the function where several have such a variable."""
+    """Return the text of a change; with the function if several have a variable of that name."""
     is_only = [other.name for other in unused].count(variable.name) == 1
     name = variable.name if is_only else f"{variable.name} of {variable.function}()"
     return f"release {name} before backward"
 
 
 def step_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Give what forward made in one step and what is still there in the next, by variable."""
+    """Yield tensors made by forward in one step that are still there in the next, by variable."""
     kept = _outliving(recorded)
     groups: dict[str, list[tuple[int, int]]] = {}
     graph = any(_is_of_graph(recorded, row) for row, _ in kept)
     for row, until in kept:
-        # what a graph keeps goes with the variable that keeps the graph
+        # tensors that a graph keeps go with the variable that keeps the graph
         groups.setdefault("" if graph else _variable(recorded, row), []).append((row, until))
     for found in groups.values():
         replay = recorded.replay()
         name, line = _named(recorded, [row for row, _ in found])
         for row, until in found:
-            # a variable that is detached stays, without its graph
+            # a detached variable stays, without its graph
             if not graph or _is_of_graph(recorded, row) or not recorded.roles.named(row):
                 replay.free(row, until)
         is_list = any(_ITEM.search(recorded.roles.named(row) or "") for row, _ in found)
@@ -52,7 +52,7 @@ def step_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
 
 
 def backward_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Give the variables that wait for backward to end, which backward has no use for."""
+    """Yield variables that live through backward although backward does not need them."""
     begins = recorded.marks(BACKWARD)
     waiting = recorded.facts.unused_variables
     for each in waiting:
@@ -76,10 +76,10 @@ def backward_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
 
 
 def _outliving(recorded: RecordedSteps) -> list[tuple[int, int]]:
-    """Return what outlives the step whose forward made it, and the row where that step ends.
+    """Return blocks that outlive the step whose forward made them, with the row where it ends.
 
-    What only the first step makes is a cache, and stays. What was there when the recording began
-    counts where a census called it an activation and it is freed in the recording.
+    A block that only the first step makes is a cache and is left out. A block from before the
+    recording counts if a census called it an activation and it is freed in the recording.
     """
     log = recorded.log
     if len(recorded.steps) < 2:
@@ -88,19 +88,18 @@ def _outliving(recorded: RecordedSteps) -> list[tuple[int, int]]:
             for row in recorded.allocations()
             if log.kind[row] == START and recorded.role(row) == "activation" and log.pair[row] >= 0
         ]
-    found = [(row, span.stop) for span in recorded.steps[1:-1] for row in _left(recorded, span)]
-    again = {_variable(recorded, row) for row, _ in found}
+    found = [(row, span.stop) for span in recorded.steps[1:-1] for row in _left_by(recorded, span)]
+    made_again = {_variable(recorded, row) for row, _ in found}
     first = recorded.steps[0]
-    for row in _left(recorded, first):
-        # what only the first step makes is a cache
+    for row in _left_by(recorded, first):
         comes_again = any(other in recorded.steps[1] for other in recorded.alike(row))
-        if comes_again or _variable(recorded, row) in again:
+        if comes_again or _variable(recorded, row) in made_again:
             found += [(row, first.stop)]
     return found
 
 
-def _left(recorded: RecordedSteps, step: range) -> Iterator[int]:
-    """Give what a step's forward made that is there when it has ended, and is not meant to be."""
+def _left_by(recorded: RecordedSteps, step: range) -> Iterator[int]:
+    """Yield blocks of a step's forward that outlive the step and have no role that needs it."""
     for row in recorded.allocations(step):
         if recorded.phase(row) == "forward" and recorded.end(row) >= step.stop:
             if recorded.role(row) not in _NEEDED:
@@ -108,13 +107,13 @@ def _left(recorded: RecordedSteps, step: range) -> Iterator[int]:
 
 
 def _is_of_graph(recorded: RecordedSteps, row: int) -> bool:
-    """Tell whether it is autograd's graph that holds it, and no variable."""
+    """Tell whether autograd's graph holds a block, and no variable."""
     name = recorded.roles.named(row)
     return name is not None and "Backward" in name.rpartition(": ")[2]
 
 
 def _variable(recorded: RecordedSteps, row: int) -> str:
-    """Return the variable that holds it, a list for its items; else the line that made it."""
+    """Return the variable that holds a block, a list for its items; else the line that made it."""
     name = recorded.roles.named(row)
     if name is None:
         return str(recorded.index.born[recorded.index.place(row)])
@@ -122,7 +121,7 @@ def _variable(recorded: RecordedSteps, row: int) -> str:
 
 
 def _named(recorded: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
-    """Return the variable that is largest, of those that no graph holds, and where it was made."""
+    """Return the largest variable that no graph holds, and the line that made it."""
     ordered = sorted(rows, key=lambda row: -recorded.log.size[row])
     names = [
         row for row in ordered if not _is_of_graph(recorded, row) and recorded.roles.named(row)
@@ -135,7 +134,7 @@ def _named(recorded: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
 
 
 def _code(recorded: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> str:
-    """Return what to write; the name alone may be none that Python has."""
+    """Return the code to write; without a statement if the name is no Python name."""
     is_name = all(part.isidentifier() for part in name.split("."))
     if graph:
         text = "# before it is kept for the next step: its graph keeps all that made it"
@@ -152,7 +151,7 @@ def _code(recorded: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> 
 
 
 def zero_grad_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Give the change of freeing gradients before forward, where it is done after it now."""
+    """Yield the change that frees gradients before forward, if they are freed after it."""
     replay, moved = recorded.replay(), 0
     for row in recorded.allocations():
         end = recorded.end(row)

@@ -1,4 +1,4 @@
-"""An optimizer without state."""
+"""Suggests an optimizer without state."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, RecordedSteps
 from tensorlens.planning.suggest.result import Suggestion
 
-_NOT_MUCH = 16
-"""Bytes of the numbers that every optimizer of Keras has: the count of steps, the learning rate."""
+_COMMON_BYTES = 16
+"""Bytes that every optimizer of Keras has: the number of steps and the learning rate."""
 
 
 def optimizer_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Give the change to plain SGD, where optimizers keep state.
+    """Yield the change to plain SGD, if optimizers keep state.
 
-    Of torch the state goes, and all that their steps hand out. SGD hands out nothing but, with
-    weight decay, one gradient more at a time. Of TensorFlow the bytes of the slots go; but where
-    SGD writes rows of a parameter, TensorFlow copies it from then on whenever it is read
-    (``copy_on_read_mode`` of ``resource_variable_ops.cc``).
+    torch: without the state and the allocations of their steps. SGD allocates nothing, or with
+    weight decay one more gradient at a time. TensorFlow: without the bytes of the slots; but once
+    SGD has written rows of a parameter, TensorFlow copies it at each read (``copy_on_read_mode``
+    of ``resource_variable_ops.cc``).
     """
     replay = recorded.replay()
     if recorded.framework == TENSORFLOW:
@@ -44,7 +44,7 @@ def optimizer_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
 
 
 def plain_sgd(recorded: RecordedSteps, peak: int) -> Suggestion:
-    """Return the change to SGD without state, with the peak that it would have."""
+    """Return the change to SGD without state, with its predicted peak."""
     kinds = {
         each.kind
         for each in recorded.facts.optimizers
@@ -63,7 +63,7 @@ def plain_sgd(recorded: RecordedSteps, peak: int) -> Suggestion:
 
 
 def _code(recorded: RecordedSteps) -> str:
-    """Return what to write, with the model's name and the learning rate where they are known."""
+    """Return the code to write, with the model's name and the learning rate if known."""
     rates = {each.rate for each in recorded.facts.optimizers}
     rate = rates.pop() if len(rates) == 1 else None
     told = "..." if rate is None else repr(rate)
@@ -75,16 +75,16 @@ def _code(recorded: RecordedSteps) -> str:
 
 
 def has_momentum(recorded: RecordedSteps) -> bool:
-    """Tell whether it is SGD already, which keeps momentum."""
+    """Tell whether an optimizer is SGD with momentum."""
     return any(each.momentum for each in recorded.facts.optimizers if each.kind == "SGD")
 
 
 def slot_bytes(recorded: RecordedSteps) -> int:
-    """Return the bytes of slots, as the program told, else as the census at the end did."""
+    """Return the bytes of slots, from the program's facts, else from the census at the end."""
     if recorded.has_facts:
         return sum(each.state or 0 for each in recorded.facts.optimizers)
     found = 0
     for row in recorded.allocations():
         label = recorded.roles.label(row) if recorded.end(row) == len(recorded.log) else None
         found += recorded.log.size[row] if label and label.role == "optimizer" else 0
-    return found if found > _NOT_MUCH else 0
+    return found if found > _COMMON_BYTES else 0

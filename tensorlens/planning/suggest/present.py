@@ -1,4 +1,4 @@
-"""Presents suggestions: how much each saves, the code to write, its cost."""
+"""Presents suggestions: the saving, the code and the cost of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tensorlens.render.figures import NOT_AVAILABLE, size
 from tensorlens.render.view import View
 
 _COSTS = {"checkpoint": "time", "bf16": "precision", "optimizer": "tuning", "queue": "waiting"}
-"""Kind of a change to its cost in a word."""
+"""Kind of change to its cost in a word."""
 
 _HOW = {
     Method.REPLAYED: "replayed: the recording, with tensors gone, freed earlier or computed again",
@@ -42,14 +42,14 @@ TITLE = "biggest savings"
 
 
 def blocks(found: Suggestions, view: View) -> Sequence[Block]:
-    """Return the savings, what to write for each, remarks."""
-    of = f" for {found.program}" if found.program else ""
+    """Return the savings, the code of each change, and remarks."""
+    program = f" for {found.program}" if found.program else ""
     conditions = [f"peak {size(found.peak)}, {found.moment}; each change alone"]
     conditions += [f"line {found.line}"] if found.line else []
     conditions += [f"tensor {found.tensor}"] if found.tensor else []
     free = [f"{each.change}, saves {size(each.predicted_saving)}" for each in found if each.is_free]
     conditions += [f"free changes: {'; '.join(free)}"] if free else []
-    heading = f"Biggest savings{of} ({found.device})"
+    heading = f"Biggest savings{program} ({found.device})"
     shown: list[Block] = [Heading(heading, conditions=tuple(conditions))]
     count = len(found.suggestions)
     if count:
@@ -73,7 +73,7 @@ def _table(found: Suggestions) -> Table:
 
 
 def _bars(found: Suggestions) -> Iterator[Bars]:
-    """Yield the peak as it is and with each change to it, measured where it was."""
+    """Yield the peaks of the unchanged program and with each change, measured if known."""
     whole = found.peak or 1
     peaks = [
         (each.change, each.predicted_peak if each.measured_peak is None else each.measured_peak)
@@ -112,7 +112,7 @@ def _remarks(found: Suggestions) -> tuple[str, ...]:
 
 
 def _predicted(found: Suggestions) -> dict[Column, tuple[str, ...]]:
-    """Return the columns of a table, each with its cells."""
+    """Return the columns of predictions, each with its cells."""
     before = [found.peak if each.before is None else each.before for each in found]
     shares = [
         f"{100 * each.predicted_saving / whole if whole else 0.0:.1f} %"
@@ -141,17 +141,17 @@ def _verified(found: Suggestions) -> dict[Column, tuple[str, ...]]:
         Column("measured"): tuple(
             "unmeasured" if each.missing else size(each.measured_saving) for each in found
         ),
-        Column("error"): tuple(map(_off, found)),
+        Column("error"): tuple(map(_error, found)),
         **_memory(found),
         Column("after", rank=1): tuple(map(size, after)),
-        # the cost of each is told below the table too
+        # each cost is printed below the table, too
         Column("cost", "text", rank=0 if any(times) else None): tuple(map(_cost, found)),
         **({Column("time"): texts} if any(times) else {}),
     }
 
 
 def _memory(found: Suggestions) -> dict[Column, tuple[str, ...]]:
-    """Return whose bytes they are; no column where all are the peak's."""
+    """Return the column of the memory that a row is of; none if all rows are of the peak."""
     if not any(each.memory for each in found):
         return {}
     return {Column("memory", "text"): tuple("queue" if each.memory else "peak" for each in found)}
@@ -167,7 +167,7 @@ def _time(each: Suggestion) -> str:
     return f"x{each.measured_time:.2f} ±{each.measured_noise:.2f}"
 
 
-def _off(each: Suggestion) -> str:
+def _error(each: Suggestion) -> str:
     if each.off is None:
         return NOT_AVAILABLE
     return "exact" if each.predicted_saving == each.measured_saving else f"{100 * each.off:+.1f} %"

@@ -1,4 +1,4 @@
-"""A smaller queue of batches ahead of the step."""
+"""Suggests a smaller queue of batches for a ``DataLoader``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from tensorlens.units import format_bytes
 
 
 def queue_change(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Give the change to a ``prefetch_factor`` of 1: one batch ahead for each worker.
+    """Yield the change to a ``prefetch_factor`` of 1: one batch ahead for each worker.
 
-    What waits is of the host's memory, and not at the recorded peak: workers make batches in
-    memory that they share with this process, and a copy in pinned memory is of no allocator that
-    is recorded.
+    Waiting batches are host memory that is not part of the recorded peak: workers make them in
+    memory shared with this process, and copies in pinned memory come from no recorded allocator.
     """
     loaders = recorded.facts.queues
     before = sum(each.batches * each.batch_nbytes for each in loaders)

@@ -1,4 +1,4 @@
-"""Repeated blocks of Keras layers that keep their inputs alone, by ``tf.recompute_grad``."""
+"""Suggests ``tf.recompute_grad`` for repeated blocks of Keras: they keep only their inputs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tensorlens.planning.suggest.result import Suggestion
 
 
 def block_recomputation(recorded: RecordedSteps) -> Iterator[Suggestion]:
-    """Give the change to ``tf.recompute_grad`` of all repeated blocks, where tapes were recorded.
+    """Yield the change to ``tf.recompute_grad`` of all repeated blocks, if tapes were recorded.
 
-    What a block's forward keeps dies at its end, but for its output, which the gradient function
-    of ``tf.custom_gradient`` holds, as it does the input. When backward comes to the block its
-    forward runs once more on a tape of its own; the gradient it is given, and its output, are
-    there until it is through (``custom_gradient.py`` of TensorFlow 2.21).
+    Tensors that a block's forward saves are freed at its end, except for its input and its output,
+    which the gradient function of ``tf.custom_gradient`` holds. When backward comes to the block,
+    its forward runs again on a tape of its own; the gradient of its output, and its output, stay
+    until the block's backward has ended (``custom_gradient.py`` of TensorFlow 2.21).
     """
-    where = RepeatedBlocks(recorded)
-    found = where.calls()
+    blocks = RepeatedBlocks(recorded)
+    found = blocks.calls()
     if not found or recorded.facts.recomputes:
         return
     replay = recorded.replay()
@@ -37,13 +37,13 @@ def block_recomputation(recorded: RecordedSteps) -> Iterator[Suggestion]:
     for call in found:
         _recompute(recorded, replay, call, inputs)
     cost = cost_of(recorded, found)
-    yield recompute_suggestion(recorded, where.used(found), replay.peak(), cost)
+    yield recompute_suggestion(recorded, blocks.used(found), replay.peak(), cost)
 
 
 def recompute_suggestion(
     recorded: RecordedSteps, blocks: Sequence[RepeatedBlock], peak: int = 0, cost: str = TWICE
 ) -> Suggestion:
-    """Return the change; ``peak`` 0 where it is still to be simulated."""
+    """Return the change; ``peak`` is 0 if it is still to be simulated."""
     classes = Counter(block.kind or "block" for block in blocks)
     paths = [block.path for block in blocks]
     shown = paths if len(paths) < 4 else [*paths[:2], "...", paths[-1]]
@@ -80,18 +80,18 @@ def _recompute(
     for row in needed:
         if row == output:
             replay.free_first_copy(row, max(until, inputs.get(row, 0)))
-            # the second one stays to the end as well
+            # the second output stays to the end as well
             replay.add(recorded.log.size[row], recorded.end(row), until)
         else:
             replay.free_first_copy(row, call.forward.stop)
     replay.insert(call.backward.start, second_forward(recorded, call.forward, needed))
-    given = _output_gradient(recorded, call)
-    if given is not None:
-        replay.free(given, until)
+    gradient = _output_gradient(recorded, call)
+    if gradient is not None:
+        replay.free(gradient, until)
 
 
 def _output_gradient(recorded: RecordedSteps, call: Call) -> int | None:
-    """Return what is likely the gradient that a block's backward is given: the newest there."""
+    """Return the likely gradient of a block's output: the newest that its backward frees."""
     rows = recorded.allocations(range(call.forward.stop, call.backward.start))
     there = [
         row

@@ -1,4 +1,4 @@
-"""A recording of a program's steps: made in its process, read by finders, replayed with changes."""
+"""A recording of a program's steps: read by finders, replayed with changes."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ K = TypeVar("K")
 
 
 def stretches(rows: Iterable[int], key: Callable[[int], K]) -> Iterator[tuple[K, range]]:
-    """Give the stretches of rows with one key, whatever lies between these rows."""
+    """Group consecutive rows by key; yield each key with the range from first to last row."""
     for value, group in groupby(rows, key):
         found = list(group)
         yield value, range(found[0], found[-1] + 1)
 
 
 class RecordedSteps:
-    """A recording on one device.
+    """A recording of steps, on one device.
 
     Args:
-        recording: one or more steps; set-up may be in it.
-        facts: what the program told besides, None where there is the recording alone.
-        device: whose memory; None: the one with the highest peak.
-        framework: whose steps; None: as the recording tells, torch's where both were there.
+        recording: one or more steps, with or without set-up.
+        facts: further facts of the program; None if there is only the recording.
+        device: device whose memory counts; None: the one with the highest peak.
+        framework: framework of the steps; None: that of the recording, torch if it has both.
 
     Raises:
         UsageError: the recording has no events, or knows no such device.
@@ -71,7 +71,7 @@ class RecordedSteps:
 
     @cached_property
     def host_peak(self) -> int:
-        """The most that was handed out on the host; 0 where that is not recorded."""
+        """Most bytes allocated on the host; 0 if the host is not recorded."""
         return device_peak(self.recording, "cpu")[0] if "cpu" in self.log.devices else 0
 
     def suggestion(
@@ -85,36 +85,36 @@ class RecordedSteps:
         before: int | None = None,
         **others: Any,
     ) -> Suggestion:
-        """Return a change with which there is at most ``peak``; now it is ``before``, if given."""
+        """Return a change that lowers the peak, or ``before`` if given, to ``peak``."""
         now = self.peak if before is None else before
         return Suggestion(kind, change, what, code, peak, now - peak, before=before, **others)
 
     def replay(self) -> Replay:
-        """Return the events, for changes."""
+        """Return the events, to be changed."""
         return Replay(self.log, self.number)
 
     def phase(self, row: int) -> str:
-        """Return what the program was at."""
+        """Return the program's phase at a row."""
         return self.index.phase[self.index.place(row)]
 
     def allocations(self, span: range | None = None) -> Iterator[int]:
-        """Give the rows of the device's blocks, those from before the recording included."""
+        """Yield the rows of the device's blocks, including those from before the recording."""
         log, number = self.log, self.number
         for row in range(len(log)) if span is None else span:
             if log.kind[row] < FREE and log.device[row] == number:
                 yield row
 
     def end(self, row: int) -> int:
-        """Return the row at which a block was freed; the log's end where it was not."""
+        """Return the row where a block was freed; the log's end if it was not."""
         pair = self.log.pair[row]
         return len(self.log) if pair < 0 else pair
 
     def role(self, row: int) -> str:
-        """Return what a block was for."""
+        """Return the role of a block."""
         return self.roles.role(row)
 
     def at(self, address: int, row: int) -> int | None:
-        """Return the block that an address was in right before an event."""
+        """Return the block that contained an address right before an event."""
         log = self.log
         for each in self.allocations():
             inside = log.address[each] <= address < log.address[each] + log.size[each]
@@ -123,7 +123,7 @@ class RecordedSteps:
         return None
 
     def alike(self, row: int) -> list[int]:
-        """Return the blocks that the same line and operator made, of the same size."""
+        """Return the blocks of the same size that the same line and operator made."""
         return self._alike.get(self._likeness(row), [row])
 
     @cached_property
@@ -143,10 +143,10 @@ class RecordedSteps:
 
     @cached_property
     def steps(self) -> Sequence[range]:
-        """The steps: from mark to mark ``step 1``, ``step 2``, or else by steps of optimizers.
+        """The steps, by the marks ``step 1``, ``step 2``, ..., else by the steps of optimizers.
 
-        Of a graph, whose phases lie beside each other, all is one step. What follows the last one
-        is a step of its own where forward runs again.
+        A graph, whose phases overlap, is one step. Events after the last step are a step of their
+        own if forward runs again.
         """
         bounds = [mark.row for mark in self.log.marks if _STEP.fullmatch(mark.name)]
         if bounds:
@@ -163,16 +163,16 @@ class RecordedSteps:
 
     @cached_property
     def updates(self) -> Sequence[range]:
-        """Steps of the optimizers, one after the other; what lies between them is of other phases.
+        """Steps of the optimizers, in order; between them are other phases.
 
-        Several optimizers that step with nothing computed between them are one.
+        Several optimizers that step one right after the other count as one.
         """
         rows = (row for row in range(len(self.log)) if self.phase(row) != "other")
         return [span for phase, span in stretches(rows, self.phase) if phase == "optimizer"]
 
     @cached_property
     def forward_rows(self) -> Sequence[int]:
-        """Rows of the forward phase that hand something out."""
+        """Rows of allocations in the forward phase."""
         log = self.log
         return [
             row
@@ -181,7 +181,7 @@ class RecordedSteps:
         ]
 
     def moment(self, row: int) -> str:
-        """Return where in the program an event is: ``in backward, step 2``."""
+        """Return the moment of an event: ``in backward, step 2``."""
         phase = "at the beginning" if row < 0 else self.phase(row)
         number = next((n for n, span in enumerate(self.steps, 1) if row in span), None)
         words = {"optimizer": "in the optimizer's step", "other": "between the phases"}
@@ -190,7 +190,7 @@ class RecordedSteps:
 
 
 def _plainly_named(recording: Recording) -> Recording:
-    """Return a recording with names that code may have."""
+    """Return a recording whose names can be pasted into code."""
     log = copy(recording.log)
     log.stacks = copy(log.stacks)
     log.stacks.modules = InternTable(map(plain_name, log.stacks.modules))
@@ -208,43 +208,44 @@ Finder = Callable[[RecordedSteps], Iterator[Suggestion]]
 
 
 class Replay:
-    """The levels of one device, and changes to them."""
+    """The memory level of one device over the log, with changes applied."""
 
     def __init__(self, log: EventLog, device: int) -> None:
         self._log = log
         self._changes = array("q", [*level_changes(log, device), 0])
         self._moved: dict[int, int] = {}
-        """Changes right before a row by frees and blocks that were moved."""
+        """Row to the bytes added right before it, by frees that were moved and blocks added."""
         self._inserted: dict[int, list[int]] = {}
+        """Row to further allocations and frees right before it."""
 
     def remove(self, row: int) -> None:
-        """Let an allocation not be made."""
+        """Remove an allocation and its free."""
         self._changes[row] -= self._log.size[row]
         self._undo_free(row)
 
     def free(self, row: int, before: int) -> None:
-        """Let a block be freed right before an event; later than it was if that comes later."""
+        """Free a block right before an event, which may be later than its free."""
         self._undo_free(row)
         self._move(before, -self._log.size[row])
 
     def free_first_copy(self, row: int, before: int) -> None:
-        """Let a block be freed right before an event, and another be freed where it was.
+        """Free a block right before an event; its old free is then that of a second copy.
 
-        That other one is for :meth:`insert` to allocate.
+        :meth:`insert` has to allocate that copy.
         """
         self._move(before, -self._log.size[row])
 
     def add(self, nbytes: int, after: int, before: int) -> None:
-        """Add a block that is there from after one event until right before another."""
+        """Add a block allocated right after one event and freed right before another."""
         self._move(after + 1, nbytes)
         self._move(before, -nbytes)
 
     def insert(self, before: int, changes: Iterable[int]) -> None:
-        """Add allocations and frees, by their sizes, one after the other before an event."""
+        """Add allocations, and frees as negative sizes, in order before an event."""
         self._inserted.setdefault(before, []).extend(changes)
 
     def peak(self) -> int:
-        """Return the most bytes that would have been handed out."""
+        """Return the highest level."""
         highest = level = 0
         for row, change in enumerate(self._changes):
             if row in self._moved:

@@ -1,4 +1,4 @@
-"""Blocks that a model repeats, and their calls in a recording."""
+"""Blocks that a model repeats: their calls in a recording, and what a second forward takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TWICE = "their forward runs twice"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a block, and the part of the backward pass that goes back to it."""
+    """Rows of one call of a block and of its backward."""
 
     block: int
     forward: range
@@ -24,9 +24,9 @@ class Call:
 
 
 def repeated_paths(paths: Iterable[str]) -> Sequence[str]:
-    """Return the outermost paths that look like repeated blocks.
+    """Return the outermost module paths that look like repeated blocks.
 
-    They are numbered (``layers.0``), two or more below one module, with the same modules inside.
+    These are numbered (``layers.0``), two or more in one module, with the same modules inside.
     """
     known = set(paths)
     inside: dict[str, set[str]] = {}
@@ -44,10 +44,7 @@ def repeated_paths(paths: Iterable[str]) -> Sequence[str]:
 
 
 class RepeatedBlocks:
-    """Where the blocks are in a recording.
-
-    They are those that the program told, else what paths of modules tell.
-    """
+    """The repeated blocks in a recording: from the program's facts, else by the module paths."""
 
     def __init__(self, recorded: RecordedSteps) -> None:
         self._recorded = recorded
@@ -58,12 +55,12 @@ class RepeatedBlocks:
         self._inside = _inside(recorded.log.stacks, self._blocks)
 
     def used(self, calls: Sequence[Call]) -> Sequence[RepeatedBlock]:
-        """Return the blocks that are called."""
+        """Return the blocks of the calls."""
         numbers = {call.block for call in calls}
         return [block for number, block in enumerate(self._blocks) if number in numbers]
 
     def number_of(self, row: int) -> int:
-        """Return the number of the block that an event is of, in backward by its node; -1: none."""
+        """Return the number of an event's block, in backward by its node; -1: none."""
         recorded = self._recorded
         place = recorded.index.place(row)
         stack = place[0]
@@ -72,7 +69,7 @@ class RepeatedBlocks:
         return -1 if stack < 0 else self._inside[stack]
 
     def calls(self) -> Sequence[Call]:
-        """Return the calls that a backward pass goes back to, in the order of the program."""
+        """Return the calls that have a backward, in the program's order."""
         log, phase = self._recorded.log, self._recorded.phase
         rows = [row for row in range(len(log)) if phase(row) != "other"]
         back: dict[int, list[int]] = {}
@@ -95,9 +92,9 @@ class RepeatedBlocks:
 
 
 def _without_overlap(calls: Sequence[Call]) -> Sequence[Call]:
-    """Return calls whose backward ends where that of another one begins.
+    """Return the calls, each backward cut where the next one begins.
 
-    The block that a gradient belongs to is sometimes mistaken for a like block of a later call.
+    A gradient is sometimes attributed to a similar block of another call.
     """
     begins = sorted(call.backward.start for call in calls)
     found = []
@@ -109,7 +106,7 @@ def _without_overlap(calls: Sequence[Call]) -> Sequence[Call]:
 
 
 def _inside(stacks: Stacks, blocks: Sequence[RepeatedBlock]) -> Sequence[int]:
-    """Return for each node of the stacks the outermost block that it is in; -1: none."""
+    """Return the number of the outermost block of each node of the stacks; -1: none."""
     numbers = {block.path: number for number, block in enumerate(blocks)}
     of_module = [numbers.get(path, -1) for path in stacks.modules]
     found = array("i")
@@ -124,7 +121,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 
 def keep_inputs(recorded: RecordedSteps, replay: Replay, calls: Sequence[Call]) -> dict[int, int]:
-    """Let the calls' inputs stay until backward is through with each; return until when."""
+    """Keep the input of each call until its backward has ended; map its row to that row."""
     inputs: dict[int, int] = {}
     for call in calls:
         row = _input_of(recorded, call)
@@ -137,7 +134,7 @@ def keep_inputs(recorded: RecordedSteps, replay: Replay, calls: Sequence[Call]) 
 
 
 def _input_of(recorded: RecordedSteps, call: Call) -> int | None:
-    """Return what is likely a block's input: made last before the call, there when it begins."""
+    """Return the likely input of a call: made last before it, and there when it begins."""
     begin = call.forward.start
     step = next((span.start for span in recorded.steps if begin in span), 0)
     made = [
@@ -149,7 +146,7 @@ def _input_of(recorded: RecordedSteps, call: Call) -> int | None:
 
 
 def outliving(recorded: RecordedSteps, call: Call) -> list[int]:
-    """Return what a block's forward made and left."""
+    """Return the blocks of memory that a call's forward made and left."""
     return [
         row
         for row in recorded.allocations(call.forward)
@@ -158,7 +155,7 @@ def outliving(recorded: RecordedSteps, call: Call) -> list[int]:
 
 
 def output_of(recorded: RecordedSteps, kept: Sequence[int]) -> int | None:
-    """Return what is likely the output: of what the last operator kept, the largest."""
+    """Return the likely output: the largest block that the last operator left."""
     if not kept:
         return None
     last = recorded.index.place(max(kept))
@@ -167,26 +164,26 @@ def output_of(recorded: RecordedSteps, kept: Sequence[int]) -> int | None:
 
 
 def second_forward(recorded: RecordedSteps, forward: range, needed: Sequence[int]) -> Iterator[int]:
-    """Give what a block's forward hands out and frees when it runs once more.
+    """Yield the allocations, and frees as negative sizes, of a forward that runs again.
 
-    It ends with the last thing that backward needs; what it had besides is freed then.
+    It ends with the last block that backward needs; all other blocks are freed then.
     """
-    log, there, wanted = recorded.log, 0, set(needed)
+    log, unneeded, wanted = recorded.log, 0, set(needed)
     last = max(needed)
     for row in range(forward.start, last + 1):
         if log.device[row] != recorded.number:
             continue
         if log.kind[row] == ALLOC:
             yield log.size[row]
-            there += 0 if row in wanted else log.size[row]
+            unneeded += 0 if row in wanted else log.size[row]
         elif log.kind[row] == FREE and log.pair[row] >= forward.start:
             yield -log.size[log.pair[row]]
-            there -= log.size[log.pair[row]]
-    yield -there
+            unneeded -= log.size[log.pair[row]]
+    yield -unneeded
 
 
 def cost_of(recorded: RecordedSteps, found: Sequence[Call]) -> str:
-    """Return what the second forward takes, by the last step that was recorded."""
+    """Return the cost in time of the second forward, from the last recorded step."""
     span = next(
         (step for step in reversed(recorded.steps) if found[-1].forward.start in step), None
     )

@@ -15,12 +15,11 @@ from tensorlens.records.documents import Document
 from tensorlens.records.run import Run, current_run
 
 Kind = Literal["checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept", "queue"]
-"""Blocks computed again in backward, autocast, another optimizer, gradients freed where they are
-zeroed, gradients freed before forward, a tensor freed after its last use, fewer batches that wait
-for the step."""
+"""Blocks computed again in backward, autocast, another optimizer, gradients freed and not zeroed,
+gradients freed before forward, a tensor freed after its last use, a smaller queue of batches."""
 
 FREE: tuple[Kind, ...] = ("set_to_none", "zero_grad", "kept")
-"""Those of them that cost neither time nor accuracy."""
+"""Kinds that cost neither time nor accuracy."""
 
 
 class Method(StrEnum):
@@ -29,45 +28,45 @@ class Method(StrEnum):
     REPLAYED = "replayed"
     """From the events of the recording."""
     SIMULATED = "simulated"
-    """By the step with the change, run on tensors without data."""
+    """By running the step with the change on tensors without data."""
     COUNTED = "counted"
-    """By counting what loaders ask for."""
+    """By counting the batches that loaders ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """One change, by itself: savings of several do not add up."""
+    """One change by itself; savings of several changes do not add up."""
 
     kind: Kind
     change: str
     """In a few words: ``checkpoint 6 blocks``."""
     what: str
-    """The blocks, the variable or the optimizer that it is about."""
+    """The blocks, the variable or the optimizer to change."""
     code: str
     """Code to write."""
     predicted_peak: int = 0
-    """The most that will be handed out, or of :attr:`memory` the most that will be there."""
+    """Peak with the change, of the allocated bytes or of :attr:`memory`."""
     predicted_saving: int = 0
-    """Bytes by which that is lower than as the program is, wherever the new peak is."""
+    """Bytes by which the peak falls, wherever the new one is."""
     how: Method = Method.REPLAYED
     cost: str = ""
-    """Its cost, ``none`` for what is free; empty where that is not known."""
+    """Its cost, ``none`` if it is free; empty if unknown."""
     settings: tuple[str, ...] = ()
-    """The option of :func:`tensorlens.compare` that does it: ``optimizer=sgd``. Empty where only
-    the program's own code can."""
+    """The option of :func:`tensorlens.compare` that makes it: ``optimizer=sgd``. Empty if only the
+    program's own code can."""
     memory: str = ""
-    """Where the bytes are, if they are not at the peak: ``shared memory``."""
+    """Place of the bytes, if they are not part of the peak: ``shared memory``."""
     before: int | None = None
-    """Most of that memory, as the program is; None where it is the peak."""
+    """Most bytes of that memory without the change; None if they are part of the peak."""
     measured_peak: int | None = None
     measured_saving: int | None = None
     measured_time: float | None = None
-    """Time per step as a ratio to that of the program as it is; None after one run, and where
-    noise hides it."""
+    """Ratio of the time per step to that of the unchanged program; None after one run, or if lost
+    in noise."""
     measured_noise: float | None = None
-    """Half of the 95 % interval of :attr:`measured_time`."""
+    """Half the width of the 95 % interval of :attr:`measured_time`."""
     missing: str = ""
-    """Why nothing is measured."""
+    """Reason why nothing is measured."""
 
     @property
     def is_free(self) -> bool:
@@ -76,7 +75,7 @@ class Suggestion:
 
     @property
     def option(self) -> dict[str, Any] | None:
-        """The option for :func:`tensorlens.compare`; None where only the program's code can."""
+        """The option for :func:`tensorlens.compare`; None if only the program's code can."""
         if not self.settings:
             return None
         from tensorlens.planning.compare.options import name_and_value
@@ -85,7 +84,7 @@ class Suggestion:
 
     @property
     def off(self) -> float | None:
-        """By what part of the measured saving the prediction is off; None where unknown."""
+        """Relative error of the predicted saving; None if unknown."""
         if not self.measured_saving:
             return None
         return self.predicted_saving / self.measured_saving - 1
@@ -106,20 +105,20 @@ class Suggestions(Document):
     suggestions: tuple[Suggestion, ...]
     device: str
     peak: int
-    """The most that was handed out, as the program is."""
+    """Most bytes allocated by the unchanged program."""
     moment: str
-    """When: ``in backward, step 2``."""
+    """Moment of the peak: ``in backward, step 2``."""
     program: str = ""
     verified: bool = False
     measured_peak: int | None = None
-    """Of the program as it is, where suggestions were measured."""
+    """Peak of the unchanged program, if suggestions were measured."""
     others: tuple[str, ...] = ()
-    """Further changes that would save less."""
+    """Further changes, which would save less."""
     notes: tuple[str, ...] = ()
     line: str = ""
     """The line that has most of the peak, with its bytes and source."""
     source: str = ""
-    """Its source, as ``line`` ends with it."""
+    """Source of that line, with which ``line`` ends."""
     tensor: str = ""
     """The tensors that have most of the peak, with their bytes."""
     run: Run | None = field(default_factory=current_run, compare=False, repr=False)
@@ -140,7 +139,7 @@ class Suggestions(Document):
         raise UsageError(f"there is no suggestion of the kind {key!r}: there is {known}")
 
     def without_source(self) -> Suggestions:
-        """Return them without the source of the largest line: themselves where there is none."""
+        """Return them without the source of the largest line: themselves if there is none."""
         if not self.source:
             return self
         return replace(self, line=self.line.removesuffix(f": {self.source}"), source="")

@@ -1,4 +1,4 @@
-"""Changes tried by the program itself on tensors without data."""
+"""Predicts changes by running the program with them on tensors without data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Run = Callable[..., Comparison]
 """:func:`tensorlens.compare` of the program: takes the options, and more."""
 
 AS_IT_IS = "as it is"
-_HALVES = 0.01
-"""Of the peak: halves of activations that are less are not looked into."""
-_COST = "8 bits of precision in place of 24: the loss differs a little"
+_MIN_HALF = 0.01
+"""Half of the activations, relative to the peak, below which bf16 is not tried."""
+_PRECISION_COST = "8 bits of precision in place of 24: the loss differs a little"
 _NO_KERAS = (
     "the steps have no optimizer of Keras, nor blocks of its layers: of others only what is kept"
     " too long is looked at; compare() has options for sessions"
@@ -33,7 +33,7 @@ _GRAPH = (
 
 
 def failure_text(why: str) -> str:
-    """Return why a change fails, with what is known of errors of that kind."""
+    """Return why a change fails, with advice if the error is a known one."""
     if "CheckpointError" not in why:
         return why
     return (
@@ -45,9 +45,9 @@ def failure_text(why: str) -> str:
 def simulated(
     recorded: RecordedSteps, replayed: Sequence[Suggestion], run: Run
 ) -> tuple[Sequence[Suggestion], Sequence[str]]:
-    """Return changes, in the place of those replayed where the program can be simulated.
+    """Return the changes, simulated instead of replayed if the program can be simulated.
 
-    What it fails with there is none of them. The notes say what could not be simulated.
+    Changes that fail then are left out. The notes say what could not be simulated.
     """
     facts, notes = recorded.facts, list[str]()
     if facts.is_whole:
@@ -84,7 +84,7 @@ def simulated(
 
 
 def _wanted(recorded: RecordedSteps, replayed: Sequence[Suggestion]) -> Iterator[Suggestion]:
-    """Give the changes to simulate, without their peaks."""
+    """Yield the changes to simulate, without their peaks."""
     facts = recorded.facts
     checkpoints = [each for each in replayed if each.kind == "checkpoint"]
     if recorded.framework == TENSORFLOW:
@@ -92,11 +92,11 @@ def _wanted(recorded: RecordedSteps, replayed: Sequence[Suggestion]) -> Iterator
             yield _POLICY
         if facts.blocks and not facts.recomputes and not checkpoints:
             yield recompute_suggestion(recorded, facts.blocks)
-        # the recording of a graph is of one order of the operations: without slots it is another
+        # a graph was recorded in one order of its operations; without slots the order differs
         if facts.is_graph and slot_bytes(recorded) and not has_momentum(recorded):
             yield plain_sgd(recorded, 0)
         return
-    # what else a block's second forward does, as with a cache, no recording tells
+    # no recording tells what else a second forward does, as with a cache
     yield from (each for each in checkpoints if each.predicted_saving > 0)
     if _computes_in_float32(recorded):
         yield _autocast(recorded.device.partition(":")[0])
@@ -117,7 +117,7 @@ _POLICY = Suggestion(
     change="mixed_bfloat16",
     what="what layers compute, in half the bytes; weights stay in single precision",
     code='# before the model is made\nkeras.config.set_dtype_policy("mixed_bfloat16")',
-    cost=_COST,
+    cost=_PRECISION_COST,
     settings=("policy=mixed_bfloat16",),
 )
 
@@ -132,13 +132,13 @@ def _autocast(device: str) -> Suggestion:
             f'with torch.autocast("{device}", dtype=torch.bfloat16):\n'
             "    ..."
         ),
-        cost=_COST,
+        cost=_PRECISION_COST,
         settings=("autocast=bf16",),
     )
 
 
 def _computes_in_float32(recorded: RecordedSteps) -> bool:
-    """Tell whether halves of the activations at the peak are a part of it that counts."""
+    """Tell whether half of the activations at the peak would be a notable saving."""
     if recorded.facts.has_low_precision:
         return False
     activations = sum(
@@ -146,4 +146,4 @@ def _computes_in_float32(recorded: RecordedSteps) -> bool:
         for row in recorded.allocations()
         if row <= recorded.peak_row < recorded.end(row) and recorded.role(row) == "activation"
     )
-    return activations / 2 >= _HALVES * recorded.peak
+    return activations / 2 >= _MIN_HALF * recorded.peak

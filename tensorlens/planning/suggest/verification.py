@@ -8,23 +8,22 @@ from dataclasses import replace
 
 from tensorlens.planning.compare.options import OptionLike
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
+from tensorlens.planning.estimate.target import STEPS
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulation import AS_IT_IS, Run, failure_text
 from tensorlens.planning.trials.jobs import NO_STEP
 from tensorlens.units import format_bytes
 
-_NOTABLE = 1.01
-"""How far apart the peaks of repeats must be to be told, as a ratio."""
-_STEPS = 2
-"""Optimizers make their state in the first; the second has it."""
+_MAX_SAME = 1.01
+"""Largest ratio of repeats' peaks that count as the same."""
 
 
 def verified(
     told: Suggestions, run: Run, *, by_step: bool = False, is_whole: bool = False
 ) -> Suggestions:
-    """Return suggestions with what they save when the step runs with them.
+    """Return suggestions with the savings measured by running the step with each.
 
-    With ``by_step`` the peak of the median step counts, not that of the highest. A program that
+    With ``by_step`` the peak of the median step counts instead of the highest. A program that
     ``is_whole`` takes no setting.
     """
     options = {AS_IT_IS: {}, **({} if is_whole else _options(told))}
@@ -47,11 +46,11 @@ def verified(
 
 
 def without_failures(told: Suggestions, run: Run, steps: int) -> Suggestions:
-    """Return suggestions without those with which the program fails in its first steps."""
+    """Return suggestions without those that make the program fail in its first steps."""
     options = _options(told)
     if not options:
         return told
-    found = run(options, device=told.device, repeats=1, warmup=0, steps=min(steps, _STEPS))
+    found = run(options, device=told.device, repeats=1, warmup=0, steps=min(steps, STEPS))
     return _without(told, found)
 
 
@@ -60,7 +59,7 @@ def _options(told: Suggestions) -> dict[str, OptionLike]:
 
 
 def _without(told: Suggestions, found: Comparison) -> Suggestions:
-    """Leave out what the program fails with, unless it fails without any change too."""
+    """Leave out changes that make the program fail, unless it fails without any, too."""
     failed = {each.name: each.why for each in found.outcomes if each.status == Status.FAILED}
     if AS_IT_IS in failed:
         return told
@@ -105,19 +104,19 @@ def _level(suggestion: Suggestion, outcome: Outcome) -> int | None:
 
 
 def _peak(outcome: Outcome) -> int | None:
-    """Return the peak, of repeats the median.
+    """Return the median peak of the repeats.
 
-    Where the peak depends on what runs first, the highest of a few is that of an unlucky one.
+    If the peak depends on the order of operations, the highest of a few repeats is an outlier.
     """
     return statistics.median_high(outcome.peaks) if outcome.peaks else outcome.peak_allocated
 
 
 def _noise(found: Comparison, what: str) -> Iterator[str]:
-    """Say how far apart the peaks of repeats are, where that is far."""
+    """Yield a note with the peaks of repeats that differ."""
     ranges = [
         f"{each.name} {format_bytes(min(each.peaks))} to {format_bytes(max(each.peaks))}"
         for each in found.outcomes
-        if each.peaks and max(each.peaks) > _NOTABLE * min(each.peaks)
+        if each.peaks and max(each.peaks) > _MAX_SAME * min(each.peaks)
     ]
     if ranges:
         yield (
