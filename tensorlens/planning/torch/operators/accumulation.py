@@ -39,18 +39,19 @@ _node_running = torch._C._current_autograd_node
 def _into_zeros(
     nodes: tuple[str, ...], mode: Any, func: Any, zeros: Any, *args: Any, **kwargs: Any
 ) -> Any:
+    """Return the zeros if one of these nodes is running, as its formula then writes into them."""
     node = _node_running()
     runs = node is not None and not torch.is_grad_enabled() and node.name().startswith(nodes)
     return zeros if runs else NotImplemented
 
 
 class Accumulation:
-    """Handler of sums: one that autograd's engine would add in place is the older gradient.
+    """Handler of sums that returns the older gradient if autograd's engine would add in place.
 
-    The engine looks at the references to the tensor, its Python object and its storage. How many
-    the calls between the engine and this handler add is learned from an accumulation that is known
-    to be in place, see :meth:`calibrate`. A sum that comes by other calls, as from a hook or
-    through a dispatch mode of the program, takes memory of its own.
+    The engine checks the reference counts of the tensor, its Python object and its storage. The
+    calls between the engine and this handler add references; how many is learned from a sum that
+    is known to be in place, see :meth:`calibrate`. A sum reached by other calls, as from a hook
+    or through a dispatch mode of the program, takes memory of its own.
     """
 
     def __init__(self) -> None:
