@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any
 
 import torch
 
@@ -157,15 +156,7 @@ class TorchSteps(Steps):
 
 def is_possible() -> bool:
     """Return whether an accelerator here can be followed; initialise nothing."""
-    return any(_is_visible(backends[kind]) for kind in _FOLLOWED if kind in backends)
-
-
-def _is_visible(backend: Any) -> bool:
-    try:
-        # None: unknown without initialising
-        return bool(backend.visible() != 0)
-    except Exception:  # a lost context or driver
-        return False
+    return any(backends[kind].may_exist() for kind in _FOLLOWED if kind in backends)
 
 
 class DeviceSteps:
