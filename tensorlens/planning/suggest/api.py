@@ -34,7 +34,7 @@ from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulation import Run, simulated
 from tensorlens.planning.suggest.verification import verified, without_failures
 from tensorlens.planning.trace import Framework
-from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble
+from tensorlens.planning.trials.jobs import Choice, Job, Measured, Reason, Trouble, catalogue
 from tensorlens.recording.analysis.levels import dropped_peak
 from tensorlens.recording.present.instants import line_rows
 from tensorlens.recording.present.remarks import largest_line, largest_tensors
@@ -130,6 +130,8 @@ def suggest(
     framework = framework or framework_of(step, program(step))
     if framework == TENSORFLOW and device not in (None, "cpu"):
         raise UsageError(_ON_HOST)
+    # refuses a release that is too old
+    catalogue(framework)
     job = step_job(
         step,
         device=device,
