@@ -318,6 +318,15 @@ def test_checkpoint_in_an_open_file_comes_back_and_the_file_is_as_before(tmp_pat
     assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "own.bin", "log.bin"}
 
 
+def test_two_streams_write_one_file(tmp_path):
+    path = tmp_path / "own.bin"
+    with staged(), path.open("wb") as one, path.open("wb") as other:
+        one.write(b"one")
+        one.flush()
+        other.write(b"two")
+    assert path.read_bytes() == b"two"
+
+
 def test_a_file_is_whole_whatever_ends_the_run(tmp_path):
     old = tmp_path / "old.pt"
     old.write_bytes(b"trained for a week")

@@ -47,11 +47,11 @@ def distributed(world_size: int | None) -> Iterator[None]:
             name = "_verify_param_shape_across_processes"
             stack.enter_context(patched(owner, name, nothing))
 
-        def without_generators(module: Any) -> None:
+        def keep_generator_states(module: Any) -> None:
             # it exchanges the states of generators, which are read by address
             stack.enter_context(patched(module, "synchronize_rng_states", nothing))
 
-        stack.enter_context(on_import({"accelerate.data_loader": without_generators}))
+        stack.enter_context(on_import({"accelerate.data_loader": keep_generator_states}))
         try:
             yield
         finally:
@@ -78,16 +78,16 @@ def _begin(
 
     stack, size = _entered[-1]
     stack.enter_context(_sharding())
-    mine = 0
+    own_rank = 0
     if size is None:
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
-        mine = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
+        own_rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
     caution(
-        f"rank {mine} of {size} was run, and the others were taken to do the same: the "
+        f"rank {own_rank} of {size} was run, and the others were taken to do the same: the "
         "estimate is of this rank; NCCL's own buffers are not torch's, and take from 50 MiB "
         "to 1 GiB of the device besides, by the number of ranks and links"
     )
-    init_process_group(BACKEND, store=FakeStore(), rank=mine, world_size=size)
+    init_process_group(BACKEND, store=FakeStore(), rank=own_rank, world_size=size)
 
 
 def _subgroup(new_group: Any, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +95,7 @@ def _subgroup(new_group: Any, ranks: Any = None, *args: Any, **kwargs: Any) -> A
     return new_group(ranks, backend=BACKEND, **kwargs)
 
 
-def _no_hook(*args: Any) -> None:
+def _skip_hook(*args: Any) -> None:
     caution(
         "a communication hook of DistributedDataParallel was not run: what it compresses or "
         "copies is not in the estimate"
@@ -230,7 +230,7 @@ _LONE_RANK: dict[str, Any] = {
     "monitored_barrier": nothing,
     "Reducer": Reducer,
     "Logger": NoOp,
-    "_register_comm_hook": _no_hook,
-    "_register_builtin_comm_hook": _no_hook,
+    "_register_comm_hook": _skip_hook,
+    "_register_builtin_comm_hook": _skip_hook,
 }
 """Replacements of functions that communicate with other ranks, by name."""

@@ -47,7 +47,7 @@ def saved_file_patches() -> Iterator[None]:
     """
     files = _SavedFiles()
 
-    def change(module: ModuleType) -> None:
+    def patch_writers(module: ModuleType) -> None:
         kind, names = _WRITERS[module.__name__]
         owner = getattr(module, kind, None) if kind else module
         for name in names:
@@ -62,7 +62,7 @@ def saved_file_patches() -> Iterator[None]:
         stack.enter_context(intercepted(files.copy, (shutil, "copyfile")))
         stack.enter_context(patched(torch, "save", files.save))
         stack.enter_context(intercepted(files.load, (torch, "load")))
-        stack.enter_context(on_import(dict.fromkeys(_WRITERS, change)))
+        stack.enter_context(on_import(dict.fromkeys(_WRITERS, patch_writers)))
         yield
 
 
@@ -118,12 +118,14 @@ class _SavedFiles:
                 return
             is_written = os.fstat(raw.fileno()).st_size > 0
             close()
-            if not is_written or str(place) in self._saved:
-                beside.unlink()
-                return
-            if place.exists():
-                shutil.copymode(place, beside)
-            beside.replace(place)
+            # another stream may have replaced the file, or the program have removed the folder
+            with contextlib.suppress(FileNotFoundError):
+                if not is_written or str(place) in self._saved:
+                    beside.unlink()
+                    return
+                if place.exists():
+                    shutil.copymode(place, beside)
+                beside.replace(place)
 
         raw.close = close_and_replace
         return stream

@@ -60,7 +60,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self._scratch_rule = scratch_rule
         self._live: dict[int, _Storage] = {}
         """Live storages by address."""
-        self._numbers = 0
+        self._blocks = 0
         self._here = _ThreadState()
         self._threads: dict[int, int] = {}
         self._contexts: dict[tuple[Any, ...], int] = {}
@@ -197,7 +197,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     def _begin(self, tensor: Any, storage: Any, device: str) -> None:
         if device == "meta":
             return
-        known = self._live[storage._cdata] = _Storage(storage, self._end)
+        known = self._live[storage._cdata] = _Storage(storage, self._ended)
         known.address, known.nbytes = storage._cdata, storage.nbytes()
         known.row = self._allocate(device, known.nbytes)
         here = self._here
@@ -209,7 +209,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         if expression is not None:
             self.trace.inputs[row] = label_of(tensor, expression, "input")
 
-    def _end(self, storage: _Storage) -> None:
+    def _ended(self, storage: _Storage) -> None:
         with self._lock:
             if self._live.get(storage.address) is storage:
                 del self._live[storage.address]
@@ -228,8 +228,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     def _allocate(self, device: str, nbytes: int, name: str | None = None) -> int:
         self._here.device = device
         stack, context = self._place(name)
-        self._numbers += 1
-        row = self._log.append(ALLOC, device, self._numbers, nbytes, len(self._log), stack)
+        self._blocks += 1
+        row = self._log.append(ALLOC, device, self._blocks, nbytes, len(self._log), stack)
         self._log.context[row] = context
         held = self.allocated.get(device, 0) + rounded(device, nbytes)
         self.allocated[device] = held

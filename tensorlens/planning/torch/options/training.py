@@ -26,7 +26,7 @@ from tensorlens.planning.trials.step_runner import loss_of
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
 """Arguments that the other optimizer gets too, if it takes them."""
-_REFUSED = ("fused", "foreach")
+_IMPLEMENTATIONS = ("fused", "foreach")
 
 
 class Optimizers(Option):
@@ -38,27 +38,27 @@ class Optimizers(Option):
 
     def __init__(self, value: Any, stage: Stage) -> None:
         super().__init__(value, stage)
-        self._kind = _kind(value.get("optimizer"), stage)
-        self._extra = {name: value[name] for name in _REFUSED if name in value}
+        self._kind = _optimizer_class(value.get("optimizer"), stage)
+        self._extra = {name: value[name] for name in _IMPLEMENTATIONS if name in value}
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Replace the optimizers that are made."""
-        with exchanging(torch.optim.Optimizer, self._exchanged):
+        with exchanging(torch.optim.Optimizer, self._replacement):
             yield
         if not self.uses:
             raise CannotApply("make_step() makes no optimizer of torch: there is none to change")
 
-    def _exchanged(self, cls: type, given: dict[str, Any]) -> Any:
+    def _replacement(self, cls: type, given: dict[str, Any]) -> Any:
         kind = self._kind or cls
-        wanted = _accepted(kind, given, self._extra, same=kind is cls)
+        wanted = _arguments(kind, given, self._extra, same=kind is cls)
         made: Any = object.__new__(kind)
-        _initialised(made, given, wanted)
+        _initialise(made, given, wanted)
         self.used()
         return made
 
 
-def _kind(name: str | None, stage: Stage) -> type | None:
+def _optimizer_class(name: str | None, stage: Stage) -> type | None:
     if name != "adam8bit":
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
         return None if name is None else kinds[name]
@@ -72,7 +72,7 @@ def _kind(name: str | None, stage: Stage) -> type | None:
     return found
 
 
-def _accepted(kind: type, given: dict[str, Any], extra: dict[str, Any], same: bool) -> Any:
+def _arguments(kind: type, given: dict[str, Any], extra: dict[str, Any], same: bool) -> Any:
     """Return the arguments of the class to make, without its parameters."""
     takes = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
     for name in extra:
@@ -83,14 +83,14 @@ def _accepted(kind: type, given: dict[str, Any], extra: dict[str, Any], same: bo
     return {**wanted, **extra}
 
 
-def _initialised(made: Any, given: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _initialise(made: Any, given: dict[str, Any], wanted: dict[str, Any]) -> None:
     params = given.get("params")
     if params is None:
         params = next(iter(given.values()))
     try:
         type(made).__init__(made, params, **wanted)
     except (RuntimeError, ValueError, NotImplementedError) as error:
-        refused = next((name for name in _REFUSED if wanted.get(name)), None)
+        refused = next((name for name in _IMPLEMENTATIONS if wanted.get(name)), None)
         if refused is None:
             raise
         raise CannotApply(f"{refused}: torch refuses it here: {one_line(error, 200)}") from None
@@ -104,9 +104,9 @@ class SetToNone(Option):
     def stepping(self) -> contextlib.AbstractContextManager[None]:
         """Replace ``zero_grad`` of both classes."""
         owners = torch.optim.Optimizer, torch.nn.Module
-        return intercepted(self._forced, *((owner, "zero_grad") for owner in owners))
+        return intercepted(self._with_value, *((owner, "zero_grad") for owner in owners))
 
-    def _forced(self, zero_grad: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def _with_value(self, zero_grad: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
         self.used()
         return zero_grad(owner, set_to_none=self.value)
 
@@ -137,8 +137,8 @@ class Accumulate(Option):
             steps = ((kind, "step") for kind in stepping_classes())
             owners = torch.optim.Optimizer, torch.nn.Module
             with (
-                intercepted(self._only_once, *((owner, "zero_grad") for owner in owners)),
-                intercepted(self._only_last, *steps),
+                intercepted(self._zero_grad, *((owner, "zero_grad") for owner in owners)),
+                intercepted(self._step, *steps),
             ):
                 for part in range(self.value):
                     self._part, self._stepped = part, False
@@ -149,12 +149,13 @@ class Accumulate(Option):
 
         return in_parts
 
-    def _only_once(self, zero_grad: Any, *args: Any, **kwargs: Any) -> Any:
+    def _zero_grad(self, zero_grad: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call it before the first part and after the last one alone."""
         is_first = self._part == 0 and not self._stepped
         is_last = self._part == self.value - 1 and self._stepped
         return zero_grad(*args, **kwargs) if is_first or is_last else None
 
-    def _only_last(self, step: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _step(self, step: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Let the optimizer step in the last part alone, with the mean of gradients."""
         if any(map(callable, (*args, *kwargs.values()))):
             raise CannotApply(
@@ -176,7 +177,7 @@ class LoaderWatch:
     """A watch of the iterators over DataLoaders."""
 
     def __init__(self) -> None:
-        self._now: WeakKeyDictionary[Any, PrefetchQueue] = WeakKeyDictionary()
+        self._queues: WeakKeyDictionary[Any, PrefetchQueue] = WeakKeyDictionary()
         self.most: tuple[PrefetchQueue, ...] = ()
         """The queues at the time when most bytes were asked for ahead."""
 
@@ -191,7 +192,7 @@ class LoaderWatch:
         try:
             batch = function(iterator)
         except StopIteration:
-            self._now.pop(iterator, None)
+            self._queues.pop(iterator, None)
             raise
         # strange batches must not end the loop
         with contextlib.suppress(Exception):
@@ -208,13 +209,13 @@ class LoaderWatch:
             memory = "pinned memory"
         name = named("DataLoader", workers, prefetch)
         queue = PrefetchQueue(name, asked, workers, nbytes, memory)
-        before = self._now.get(iterator, queue)
-        self._now[iterator] = replace(
+        before = self._queues.get(iterator, queue)
+        self._queues[iterator] = replace(
             before,
             batches=max(asked, before.batches),
             batch_nbytes=max(nbytes, before.batch_nbytes),
         )
-        now = tuple(self._now.values())
+        now = tuple(self._queues.values())
         if _nbytes(now) > _nbytes(self.most):
             self.most = now
 
