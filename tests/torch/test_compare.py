@@ -347,9 +347,8 @@ def place(tmp_path, monkeypatch):
 @pytest.mark.parametrize("how", ["measured", "estimated"])
 def test_what_hangs_is_ended(place, how):
     only = {"hang": hang}
-    found = tensorlens.compare(
-        programs.make_step, only, how=how, batch=8, repeats=1, warmup=0, steps=1, timeout=7
-    )
+    given = {"how": how, "device": "cpu", "batch": 8, "repeats": 1, "warmup": 0, "steps": 1}
+    found = tensorlens.compare(programs.make_step, only, timeout=7, **given)
     assert (found["hang"].status, found["hang"].why) == ("failed", "not done after 7 s")
     assert_ended([int(place.read_text())])
 
@@ -391,7 +390,9 @@ def test_the_largest_batch_under_setrlimit_is_the_largest():
     assert 13 <= largest_batch(programs.make_large, "torch", LOWEST) <= 16
 
 
-def test_the_largest_batch_under_a_simulated_capacity_is_the_largest():
+def test_the_largest_batch_under_a_simulated_capacity_is_the_largest(monkeypatch):
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=True))
+
     def make_on_card(batch):
         return programs.make_large(batch)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import re
-from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -13,7 +13,9 @@ import torch
 from tensorlens.user_code import is_foreign
 
 _MAX_LENGTH = 60
-_NO_INPUTS = tuple(str(Path(torch.__file__).parent / name) for name in ("nn", "optim"))
+"""Characters of an expression that is a name."""
+_FOLDERS_OF_STATE = tuple(str(Path(torch.__file__).parent / name) for name in ("nn", "optim"))
+"""Folders of torch whose tensors are weights and states."""
 _MOVES = "to|cuda|cpu|pin_memory|clone|contiguous|float|half|long"
 
 INPUT_OPERATORS = frozenset(
@@ -42,9 +44,8 @@ class Expressions:
         None in an ``__init__``, which makes weights, and in torch's layers and optimizers.
         """
         while frame is not None and is_foreign(frame.f_code.co_filename):
-            if frame.f_code.co_name == "__init__" or frame.f_code.co_filename.startswith(
-                _NO_INPUTS
-            ):
+            code = frame.f_code
+            if code.co_name == "__init__" or code.co_filename.startswith(_FOLDERS_OF_STATE):
                 return None
             frame = frame.f_back
         if frame is None or frame.f_code.co_name == "__init__":
@@ -57,7 +58,7 @@ class Expressions:
 
 
 def _source_text(frame: FrameType) -> str | None:
-    position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    position = inspect.getframeinfo(frame, context=0).positions
     if position is None or None in position:
         return None
     first, last, begin, end = position
