@@ -214,9 +214,9 @@ class TestRegistryOfTwo:
 
     def test_who_came_later(self, both):
         first, second = both
-        assert registry.arrivals([first]) == ("two",)
-        assert registry.arrivals([]) == ("one", "two")
-        assert registry.arrivals([first, second]) == ()
+        assert registry.imported_since([first]) == ("two",)
+        assert registry.imported_since([]) == ("one", "two")
+        assert registry.imported_since([first, second]) == ()
 
     def test_one_that_fails_does_not_take_the_other_with_it(self, both):
         first, second = both
@@ -319,7 +319,7 @@ def names():
 class TestRegistry:
     def test_nothing_is_imported_by_itself(self, modules):
         assert registry.adapters() == []
-        assert registry.missing("nothing to do", "first") == (
+        assert registry.no_framework_text("nothing to do", "first") == (
             "nothing to do: import numbery or texty first"
         )
 
@@ -343,7 +343,7 @@ class TestRegistry:
         modules("texty")
         assert names() == ["numbery"]
         (note,) = Counters(registry.adapters()).notes()
-        assert (note,) == registry.left_out()
+        assert (note,) == registry.unusable_notes()
         assert note == "texty is left out: ModuleNotFoundError: No module named 'no_adapter'"
 
     def test_one_whose_adapter_fails_is_asked_once(self, modules):
@@ -356,7 +356,7 @@ class TestRegistry:
         modules("no_adapter", Adapter=fail)
         modules("texty")
         assert names() == names() == [] and len(asked) == 1
-        assert registry.missing("nothing to watch", "before it") == (
+        assert registry.no_framework_text("nothing to watch", "before it") == (
             "nothing to watch: import numbery or texty before it; texty is left out: "
             "AttributeError: module 'texty' has no attribute 'config'"
         )

@@ -14,4 +14,4 @@ def test_backend_that_cannot_be_read_is_named(backend, named, monkeypatch):
     vars(config)["_BACKEND"] = backend
     monkeypatch.setitem(sys.modules, config.__name__, config)
     line = f"Keras runs on {backend}, whose memory cannot be read"
-    assert (line in registry.unserved()) is named
+    assert (line in registry.why_unusable()) is named
