@@ -1,4 +1,4 @@
-"""The source lines that allocate, as a native part notes them on every thread."""
+"""Births: the source lines that allocate, noted by a native part on every thread."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _UTF_32 = f"utf-32-{sys.byteorder[0]}e"
 
 
 class AllocSites:
-    """The lines that a native part knows, each by a number.
+    """Numbered source lines that a native part has seen allocate.
 
     Args:
-        library: the part; it includes ``alloc_sites.hpp``.
+        library: a native part that includes ``alloc_sites.hpp``.
     """
 
     def __init__(self, library: ctypes.PyDLL) -> None:
@@ -41,13 +41,13 @@ class AllocSites:
         self._births_prepared = False
         self._ended = False
         self._lock = reentrant_lock()
-        # the interpreter's exit frees what other threads' frames are read by
+        # at its exit the interpreter frees the thread states through which frames are read
         atexit.register(self._end)
 
     def watch_births(self, on: bool = True) -> None:
-        """Note from now on which source line allocates each block, on every thread.
+        """Note the source line that allocates each block, on every thread, or stop noting it.
 
-        Calls nest: it ends when it was switched off as often as on. Blocks keep their births.
+        Calls nest: noting stops after as many calls with False as with True. Blocks keep births.
 
         Raises:
             NativeUnavailable: not possible on this Python.
@@ -82,7 +82,7 @@ class AllocSites:
         """Return file name, line number and qualified function name of a birth.
 
         It is the innermost line outside of frameworks, ``tensorlens``, installed packages and the
-        standard library; where all lines are inside, the innermost.
+        standard library, or else the innermost of all.
 
         Raises:
             LookupError: there is no such birth.
@@ -91,7 +91,7 @@ class AllocSites:
         address = self.library.tl_birth_line(birth, ctypes.byref(length))
         if address is None:
             raise LookupError(f"no birth {birth}")
-        # one character each, and in a surrogate's place what a file name could not be decoded to
+        # a file name may have surrogates in place of bytes that cannot be decoded
         text = ctypes.string_at(address, 4 * length.value).decode(_UTF_32, "surrogatepass")
         # the line may be 0
         filename, _, rest = text.partition("\0")

@@ -1,4 +1,4 @@
-"""Reads a counting allocator: its figures, and the lines that allocated its blocks."""
+"""Counting allocators: their figures, blocks, and the lines that allocated these."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LISTS: Signatures = {
     "tl_list_look": (_length, (_pointer, _pointer)),
     "tl_list_release": (None, (_pointer,)),
 }
-"""Functions of each part with lists for :func:`listed`."""
+"""Functions of native parts that return lists for :func:`listed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class LiveBlocks:
     birth: array[int]
     """Number of the line that made the block, -1 unknown."""
     era: array[int]
-    """Era of its allocation, as :meth:`NativeAllocator.set_era` set it."""
+    """Era of the allocation: see :meth:`NativeAllocator.set_era`."""
     node: array[int]
-    """Number of the name of the graph's node, or of the operation, that made it; -1 unknown."""
+    """Number of the name of the graph node or operation that made it, -1 unknown."""
     function: array[int]
-    """Number of the name of the graph function that was called then, -1 for none."""
+    """Number of the name of the graph function that was running, -1 for none."""
 
     def at(self, rows: Iterable[int]) -> LiveBlocks:
         """Return some of the blocks."""
@@ -54,7 +54,7 @@ class LiveBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The table of counted blocks against a list of addresses, at one moment; sizes in bytes."""
+    """Comparison of the counted blocks with a list of addresses, at one moment; in bytes."""
 
     allocated: int
     """The sum of all blocks."""
@@ -63,11 +63,11 @@ class Balance:
     sizes: array[int]
     """For each address the size of its block, -1 where none begins there."""
     unmatched_count: int
-    """How many blocks begin at none of the addresses, those of ``of_nodes`` aside."""
+    """Number of blocks at none of the addresses, without those in ``of_nodes``."""
     unmatched: list[tuple[int, int, int]]
-    """The largest of those, largest first: ``(address, size, birth)``."""
+    """The largest of these, largest first: ``(address, size, birth)``."""
     of_nodes: LiveBlocks
-    """Those that a node is known of, which allocated them while births were watched."""
+    """Blocks at none of the addresses whose graph node is known."""
 
     @property
     def unnamed(self) -> int:
@@ -93,12 +93,12 @@ class NativeAllocator(AllocSites):
         super().__init__(library)
         declare(library, {**_SIGNATURES, **LISTS})
         self.read: Callable[[], tuple[int, int, int]] = library.tl_make_reader()
-        """Gives ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
+        """Return ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
 
-        The resident set is -1 where the system does not tell. Any thread may call it.
+        The resident set is -1 if the system does not report it. Any thread may call it.
         """
         self.allocated: Callable[[], int] = library.tl_allocated
-        """Gives the bytes handed out now."""
+        """Return the bytes handed out now."""
         self.missing: Mapping[str, str] = {}
         if self.read()[2] < 0:
             self.missing = {"reserved": "this system does not tell the resident set"}
@@ -108,16 +108,16 @@ class NativeAllocator(AllocSites):
         return self.read
 
     def balance(self, addresses: array[int], limit: int = 100) -> Balance:
-        """Compare the table of blocks with the addresses, an ``array('Q')``.
+        """Compare the table of blocks with addresses, an ``array('Q')``.
 
-        ``limit`` is how many of the blocks at none of them are listed.
+        At most ``limit`` of the blocks at none of the addresses are listed.
 
         Raises:
-            MemoryError: there is none for a copy of the table.
+            MemoryError: no memory for a copy of the table.
         """
         sizes = array("q", bytes(8 * len(addresses)))
         allocated = self.library.tl_sizes(start(addresses), len(addresses), start(sizes))
-        # most often every block has a name: then nothing of the table is copied
+        # in most cases every block is matched, and the table need not be copied
         found = dict(zip(addresses, sizes, strict=True))
         named = sum(found.values()) + [*found.values()].count(-1)
         if named == allocated:
@@ -125,7 +125,7 @@ class NativeAllocator(AllocSites):
             return Balance(allocated, named, sizes, 0, [], nothing)
         blocks = self.living()
         size, starts = blocks.size, blocks.address
-        # all of it is of the moment of the list
+        # all figures are taken from this list, so that they belong to one moment
         sizes = array("q", map(dict(zip(starts, size, strict=True)).get, addresses, repeat(-1)))
         others = [row for row, address in enumerate(starts) if address not in found]
         allocated, unnamed = sum(size), sum(map(size.__getitem__, others))
@@ -142,22 +142,22 @@ class NativeAllocator(AllocSites):
         )
 
     def set_era(self, era: int) -> None:
-        """Say which step it is: blocks made from now on keep the number (at least 0)."""
+        """Set the era (at least 0) that blocks made from now on keep."""
         self.library.tl_set_era(era)
 
     def living(self, since: int = 0) -> LiveBlocks:
-        """Return all blocks that live, of the era ``since`` or later.
+        """Return all live blocks of the era ``since`` or later.
 
         Raises:
-            MemoryError: there is none for the list.
+            MemoryError: no memory for the list.
         """
         return LiveBlocks(*listed(self.library, "tl_living", "Qqiiii", since))
 
     def totals(self) -> Iterator[tuple[int, int, int]]:
-        """Give each line's number, and how many blocks and bytes of it live.
+        """Yield the number of each line with its live blocks and bytes.
 
         Raises:
-            MemoryError: there is none for the list.
+            MemoryError: no memory for the list.
         """
         return zip(*listed(self.library, "tl_totals", "iqq"), strict=True)
 
@@ -169,9 +169,9 @@ class NativeAllocator(AllocSites):
     def births(self, addresses: array[int]) -> tuple[array[int], array[int]]:
         """Return the numbers of the lines that allocated each block; addresses as ``array('Q')``.
 
-        The first are of the user's lines: -1 where no block begins there, where births were not
-        watched, and for blocks made on a thread that ran no Python code. The second are of the
-        lines of a library's model that those call, -1 where they call none.
+        The first array has the user's lines: -1 if no block begins there, if births were not
+        watched, or if the thread ran no Python code. The second has the lines inside a library's
+        model that the user's line calls, -1 for none.
         """
         lines, models = (array("i", bytes(4 * len(addresses))) for _ in range(2))
         self.library.tl_births(start(addresses), len(addresses), start(lines), start(models))
@@ -179,16 +179,16 @@ class NativeAllocator(AllocSites):
 
 
 def listed(library: ctypes.CDLL, name: str, codes: str, *given: int) -> list[array[int]]:
-    """Return the columns of a list that a native part makes, which is released.
+    """Return the columns of a list that a native part builds, and release the list.
 
     Args:
-        library: the part.
-        name: of the function that makes it.
-        codes: types of the columns.
-        given: what the function takes.
+        library: the native part.
+        name: name of the function that builds the list.
+        codes: type codes of the columns.
+        given: arguments of the function.
 
     Raises:
-        MemoryError: there is none for the list.
+        MemoryError: no memory for the list.
     """
     handle = getattr(library, name)(*given)
     if handle is None:
@@ -202,7 +202,7 @@ def listed(library: ctypes.CDLL, name: str, codes: str, *given: int) -> list[arr
 
 
 def copied(code: str, address: int | None, count: int) -> array[int]:
-    """Return a copy of ``count`` numbers that lie at an address."""
+    """Return a copy of ``count`` numbers at an address."""
     column = array(code)
     if count:
         column.frombytes(_view(address, count * column.itemsize, _READ))
@@ -216,5 +216,5 @@ _view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, c
 
 
 def start(numbers: array[int]) -> int:
-    """Return where an array begins in memory."""
+    """Return the address of an array's first number."""
     return numbers.buffer_info()[0]

@@ -1,4 +1,4 @@
-"""Every allocation and free of a counting allocator while someone records, as columns."""
+"""Reader of the native log: allocations and frees of a counting allocator, as columns."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _SIGNATURES: Signatures = {
     "tl_thread": (ctypes.c_int32, ()),
     "tl_module": (ctypes.c_uint64, (ctypes.c_int32, _Address)),
 }
-_MOST_FRAMES = 512
-"""Of one stack; the native part looks at no more."""
+_MAX_FRAMES = 512
+"""Frames of one stack: the native part reads no more."""
 
 
 @dataclass(slots=True)
 class Columns:
-    """Events as the native part numbers things, in the columns of ``records.logs.events``.
+    """Columns of ``records.logs.events`` with the native part's numbers.
 
-    ``birth`` is, for a block that was there before, the number of the line that allocated it;
-    ``owner``, for a gradient, the row of what it is the gradient of.
+    ``birth`` is the number of the line that allocated a block from before the recording;
+    ``owner`` is the row of the block whose gradient this is.
     """
 
     kind: array[int]
@@ -60,23 +60,23 @@ class LogRows:
 
     rows: Columns
     dropped: int
-    """Events before the first row that there was no room for."""
+    """Events dropped before the first row, for lack of room."""
     dropped_peak: Columns
-    """Blocks resident at the highest instant among them."""
+    """Blocks resident at the peak of the dropped events."""
     unlisted: int
-    """Bytes of the row for blocks that there was no memory to list, at the first event or at that
-    instant: the larger of both."""
+    """Bytes of blocks that could not be listed for want of memory, at the first event or at the
+    peak of the dropped ones: the larger of both."""
     lost_stacks: int
-    """Events whose stack is unknown because there was no more room for stacks."""
+    """Events without a stack, as there was no more room for stacks."""
     marks: list[tuple[int, int]]
-    """Number of each mark, and how many rows there were before it."""
+    """Number of each mark, and of the rows before it."""
 
 
 class NativeRecorder:
-    """Records spans of what the counting allocator hands out; spans may overlap.
+    """Recorder of one counting allocator, in spans that may overlap.
 
     Args:
-        allocator: what is recorded.
+        allocator: the allocator to record.
     """
 
     def __init__(self, allocator: NativeAllocator) -> None:
@@ -85,26 +85,26 @@ class NativeRecorder:
         declare(self._library, _SIGNATURES)
         self._lock = reentrant_lock()
         self.no_ops: str | None = None
-        """Why operators and nodes are not known, once it was tried."""
+        """Reason why operators and nodes are unknown, set by a failed attempt."""
 
     def start_ops(self) -> None:
-        """Have operators noted from now on, where that is not always so."""
+        """Start noting operators, if the framework does not always."""
 
     def stop_ops(self) -> None:
-        """Nobody records any more who wants operators."""
+        """Stop noting operators."""
 
     def begin(self, limit: int, ops: bool = True) -> object:
-        """Record a span from now on, while births are watched.
+        """Start recording a span; births must be watched.
 
-        It ends with :meth:`read`, or when nobody refers to it any more, however it came to that.
+        The span ends with :meth:`read`, or when the last reference to it goes.
 
         Args:
-            limit: how many events are kept; the oldest go first.
-            ops: note operators and autograd's nodes as well, for all spans that are open.
+            limit: number of events to keep; the oldest are dropped first.
+            ops: note operators and autograd's nodes too, for all open spans.
 
         Raises:
-            NativeUnavailable: stacks cannot be had on this Python.
-            MemoryError: there is none for the list of what is there already.
+            NativeUnavailable: stacks cannot be read on this Python.
+            MemoryError: no memory for the list of existing blocks.
         """
         with self._lock:
             self.allocator.prepare_births()
@@ -116,10 +116,10 @@ class NativeRecorder:
         return span
 
     def read(self, span: object, end: bool) -> LogRows:
-        """Return what the span holds so far; ``end`` closes it.
+        """Return the rows of a span so far; ``end`` closes it.
 
         Raises:
-            MemoryError: there is none for the columns. The span is closed all the same.
+            MemoryError: no memory for the columns. The span is closed all the same.
         """
         with self._lock:
             try:
@@ -138,31 +138,31 @@ class NativeRecorder:
     def name_at_backward(self, namer: Callable[[], None]) -> None:
         """Have ``namer`` called on the main thread when backward begins.
 
-        All that the forward pass kept is alive then. It is called at the first passes, then ever
-        more seldom, and whenever more modules were met. There can be only one, kept for good.
+        At that moment all that the forward pass saved is alive. It is called in the first passes,
+        then less and less often, and when new modules were met. The one namer is kept for good.
         """
         self._namer = namer
         self._library.tl_name_at_backward(id(namer))
 
     def mark(self, number: int) -> None:
-        """Note in the log that a moment with this number is now."""
+        """Add a mark with this number to the log."""
         self._library.tl_record_mark(number)
 
     def thread_now(self) -> int:
-        """Return the number that contexts know the calling thread by."""
+        """Return the number of the calling thread in contexts."""
         return int(self._library.tl_thread())
 
     def stack(self, number: int) -> list[tuple[int, int]]:
-        """Return a stack, innermost first: number of the line, number of the module or -1."""
-        frames, length = array("i", bytes(8 * _MOST_FRAMES)), ctypes.c_int64()
+        """Return a stack, innermost first: the numbers of lines and of modules, or -1."""
+        frames, length = array("i", bytes(8 * _MAX_FRAMES)), ctypes.c_int64()
         start = frames.buffer_info()[0]
-        if not self._library.tl_stack(number, ctypes.byref(length), start, _MOST_FRAMES):
+        if not self._library.tl_stack(number, ctypes.byref(length), start, _MAX_FRAMES):
             raise LookupError(f"no stack {number}")
         numbers = iter(frames[: 2 * length.value])
         return list(zip(numbers, numbers, strict=True))
 
     def context(self, number: int) -> tuple[int, int, int, int, int, int]:
-        """Return thread, op, outer op, node, the node's stack, whether the op made nodes."""
+        """Return thread, op, outer op, node, the node's stack, and whether the op made nodes."""
         key = array("i", bytes(24))
         if not self._library.tl_context(number, key.buffer_info()[0]):
             raise LookupError(f"no context {number}")
@@ -170,7 +170,7 @@ class NativeRecorder:
         return thread, op, outer, node, forward, grad
 
     def module(self, number: int) -> tuple[int, str]:
-        """Return a module's address and the name of its type when it was first met."""
+        """Return a module's address, and its type's name as first met."""
         name = ctypes.c_char_p()
         address = self._library.tl_module(number, ctypes.byref(name))
         if not address:

@@ -1,4 +1,4 @@
-"""How long the blocks of a recording are known to have been there."""
+"""Lifetimes of the blocks of a recording, as far as they are known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorlens.frameworks.host.allocator_log import Columns
 from tensorlens.records.logs.events import ALLOC
 
 AT_THE_END = 2**63 - 1
-"""The time of what happens after the last event."""
+"""Time after the last event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class TimeSpan:
 
 
 class BlockLifetimes:
-    """When the block of each row was handed out, and until when it is known to have been there.
+    """Times at which the block of each row was allocated, and until which it surely lived.
 
-    Times are monotonic nanoseconds; those of blocks from before the recording are before it. From
-    the row ``first`` on they rise.
+    Times are monotonic nanoseconds; blocks from before the recording have times before it. From
+    row ``first`` on the allocation times rise.
     """
 
     def __init__(self, made: array[int], until: array[int], first: int) -> None:
@@ -36,7 +36,7 @@ class BlockLifetimes:
         self._first = first
 
     def rows_during(self, span: TimeSpan) -> list[int]:
-        """Return the rows of the blocks that were there all of a span."""
+        """Return the rows of the blocks that lived all through a span."""
         last = bisect_left(self._made, span.begin, self._first)
         lasting = compress(range(last), map(ge, self._until, repeat(span.end)))
         return [row for row in lasting if self._made[row] < span.begin]
@@ -48,10 +48,10 @@ def event_lifetimes(rows: Columns) -> BlockLifetimes:
 
 
 def dropped_lifetimes(peak: Columns, rows: Columns) -> BlockLifetimes:
-    """Return the lifetimes of what was resident at the highest instant among dropped events.
+    """Return the lifetimes of the blocks resident at the peak of the dropped events.
 
-    Those that outlived the dropped events are among ``rows``, where their end is known. The others
-    are known to have lived until the peak, which is when the newest of them was made.
+    Blocks that outlived the dropped events are among ``rows``, with their ends. The others lived
+    at least until the peak, which is the time of the newest of them.
     """
     kept = dict(zip(zip(rows.address, rows.time, strict=True), _ends(rows), strict=True))
     instant = max(peak.time, default=0)
@@ -61,7 +61,7 @@ def dropped_lifetimes(peak: Columns, rows: Columns) -> BlockLifetimes:
 
 
 def _ends(rows: Columns) -> array[int]:
-    """Return when each row's block was given back; of a row that is no block, when it began."""
+    """Return the time at which each row's block was freed; of other rows their own time."""
     until = array("q", map(rows.time.__getitem__, rows.pair))
     for row in compress(count(), map(lt, rows.pair, repeat(0))):
         until[row] = AT_THE_END if rows.kind[row] <= ALLOC else rows.time[row]

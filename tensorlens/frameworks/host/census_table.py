@@ -1,4 +1,4 @@
-"""Columns that the tables of all censuses share: births, last names, aliases, foreign memory."""
+"""Columns that all censuses fill alike: births, names by line, aliases, foreign memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def number_of(items: list[_T], item: _T) -> int:
-    """Return the place of an item, which is added where it is new; they are few."""
+    """Return the index of an item in a short list, adding it if it is new."""
     try:
         return items.index(item)
     except ValueError:
@@ -26,13 +26,13 @@ def number_of(items: list[_T], item: _T) -> int:
 
 
 class Births:
-    """Which line allocated a storage, as far as the native counter watched."""
+    """Lines that allocated storages, as far as the native counter watched."""
 
     def __init__(self, allocator: NativeAllocator | None) -> None:
         self._allocator = allocator
 
     def numbers(self, storages: array[int]) -> tuple[array[int], array[int]]:
-        """Return the numbers of the lines that allocated each, as NativeAllocator.births."""
+        """Return line numbers of each storage: see NativeAllocator.births."""
         if self._allocator is None:
             unknown = array("i", [-1]) * len(storages)
             return unknown, unknown[:]
@@ -49,7 +49,7 @@ class Births:
 
 
 def add_births(table: TensorTable, births: Births) -> None:
-    """Fill in the line that allocated each storage, as far as that is known."""
+    """Fill in the line that allocated each storage, if known."""
     born, models = births.numbers(table.storage)
     lines: dict[int, int] = {-1: -1}
     for number in (set(born) | set(models)) - {-1}:
@@ -63,7 +63,7 @@ def add_births(table: TensorTable, births: Births) -> None:
 
 
 def name_the_rest(table: TensorTable) -> None:
-    """Name what nothing holds that Python can see by the line that made it, if that is known."""
+    """Name tensors without a holder visible to Python by the line that made them, if known."""
     if not table.name or min(table.name) >= 0:
         return
     native = -1
@@ -81,13 +81,13 @@ def name_the_rest(table: TensorTable) -> None:
 
 
 def choose_counted(table: TensorTable, first: array[int]) -> None:
-    """Let one row of each shared storage be counted, and the others point to it."""
+    """Choose the row of each shared storage that is counted, and point the others to it."""
     groups: dict[int, list[int]] = {}
     for row, storage in enumerate(first):
         groups.setdefault(storage, []).append(row)
     for rows in groups.values():
         if len(rows) > 1:
-            # the role comes first, then the tensor that shows all of the storage
+            # first by role, then a tensor that covers all of the storage
             counted = min(
                 rows,
                 key=lambda row: (
@@ -101,7 +101,7 @@ def choose_counted(table: TensorTable, first: array[int]) -> None:
 
 
 def note_foreign(table: TensorTable, rows: list[int], framework: str) -> None:
-    """Say of each storage that the framework's allocator did not give whose memory it is."""
+    """Add a note to storages of other allocators: whose memory it is."""
     maps: _Maps | None = None
     for row in rows:
         if table.storage[row] and table.storage_nbytes[row] and table.note[row] < 0:
@@ -121,7 +121,7 @@ class _Maps:
             self._files.append(rest.partition("/")[2])
 
     def origin(self, address: int, framework: str) -> str:
-        """Return a line on whose memory this is."""
+        """Return the note for memory at an address."""
         place = bisect.bisect_right(self._ends, address)
         path = self._files[place] if place < len(self._files) else ""
         if path.startswith("dev/shm/") or "(deleted)" in path:

@@ -1,7 +1,7 @@
 """Counters of host memory: the native one, or a fallback and why.
 
-The C heap's figures, or else the resident set, are left where no allocator can be counted natively;
-each says how exact it is.
+Where no allocator can be counted natively, the C heap's figures are used, or else the resident set.
+Each counter states its precision.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SOURCES = ("native", "heap", "resident")
 
 
 class HostCounterChoice(Generic[_A]):
-    """Chooses once, and remembers.
+    """Choice of the counter of host memory, made once.
 
     Args:
-        install: puts the native counter in place; it is tried until it was once unavailable, as a
-            compiler that failed is not run again for every report.
+        install: installs the native counter; not called again after a failure, so that a broken
+            compiler does not run for every report.
     """
 
     def __init__(self, install: Callable[[], _A]) -> None:
@@ -41,12 +41,12 @@ class HostCounterChoice(Generic[_A]):
         self._reason: str | None = None
 
     def counter(self) -> Counter:
-        """Return the best counter of host memory; the first call puts the native one in place.
+        """Return the best counter of host memory; the first call installs the native one.
 
         ``TENSORLENS_COUNTER=native|heap|resident`` asks for one of them.
 
         Raises:
-            UsageError: it asks for one that does not exist or cannot be had here.
+            UsageError: it asks for one that does not exist or is not available here.
         """
         chosen = forced_source()
         with self._lock:
@@ -61,7 +61,7 @@ class HostCounterChoice(Generic[_A]):
             return self._fallbacks[chosen]
 
     def allocator(self) -> _A | None:
-        """Return the allocator that is counted natively; None where a fallback counts.
+        """Return the allocator that is counted natively; None if a fallback counts.
 
         Raises:
             UsageError: as of :meth:`counter`.
@@ -84,7 +84,7 @@ class HostCounterChoice(Generic[_A]):
         return allocator
 
     def sizes(self, addresses: Iterable[int]) -> dict[int, int]:
-        """Return the bytes of the block at each address, 0 where that is not known."""
+        """Return the bytes of the block at each address, 0 if unknown."""
         allocator, known = self.allocator(), {}
         if allocator is not None:
             blocks = allocator.living()
@@ -92,14 +92,14 @@ class HostCounterChoice(Generic[_A]):
         return {address: known.get(address, 0) for address in addresses}
 
     def fallback_reason(self) -> str | None:
-        """Return the one line that says why a fallback counts host memory, or None."""
+        """Return the reason why a fallback counts host memory, in one line, or None."""
         fallback = self._fallbacks.get(None)
         if self._native is not None or fallback is None or forced_source() is not None:
             return None
         return f"{self._reason}; CPU figures are from: {fallback.source}"
 
     def notes(self) -> list[str]:
-        """Return that line for a report, where there is one."""
+        """Return the fallback reason as notes of a report."""
         line = self.fallback_reason()
         return [] if line is None else [line]
 
@@ -110,7 +110,7 @@ class HostCounterChoice(Generic[_A]):
             except NativeUnavailable as error:
                 self._reason = str(error)
             except Exception as error:
-                # this runs within the program's own calls: they go on with coarser figures
+                # the program's call must go on, with coarser figures
                 if is_from_a_handler(error):
                     raise
                 self._reason = f"the native CPU counter failed: {reason(error)}"
@@ -121,7 +121,7 @@ def forced_source() -> str | None:
     """Return the source that ``TENSORLENS_COUNTER`` asks for, or None when it asks for none.
 
     Raises:
-        UsageError: it is set to something that is no source.
+        UsageError: its value is no source.
     """
     chosen = os.environ.get("TENSORLENS_COUNTER", "").strip().lower()
     if not chosen:
@@ -135,7 +135,7 @@ def process_counter() -> Counter:
     """Return the better of the two counters that this system has.
 
     Raises:
-        UsageError: ``TENSORLENS_COUNTER`` asks for one that cannot be had.
+        UsageError: ``TENSORLENS_COUNTER`` asks for one that is not available.
     """
     chosen = forced_source()
     if chosen != "resident":
@@ -150,9 +150,9 @@ def process_counter() -> Counter:
 class HeapCounter:
     """The C heap in use, from glibc's ``mallinfo2()`` (2.33 and later): every arena's and mmaps'.
 
-    It counts all of the process's C memory and not torch's alone, with malloc's rounding and
-    what its per-thread caches keep. A read walks the heap's free chunks: half a microsecond in a
-    tidy heap, hundreds of them in one with a hundred thousand holes.
+    It counts all C memory of the process, not only torch's, with malloc's rounding and per-thread
+    caches. A read walks the free chunks: half a microsecond in a tidy heap, hundreds of
+    microseconds in one with a hundred thousand holes.
     """
 
     device = "cpu"
@@ -179,7 +179,7 @@ class HeapCounter:
 
 
 class ResidentCounter:
-    """The resident set: pages, of everything in the process, as they are touched."""
+    """The resident set: all pages of the process that were touched."""
 
     device = "cpu"
     source = "resident set"

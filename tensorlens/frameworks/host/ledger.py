@@ -1,9 +1,8 @@
-"""The ledger of host memory, and how the remainders of every ledger are worked out.
+"""The ledger of host memory, and the remainders of every ledger.
 
-None of a ledger's terms is ever negative. Figures come from several readings, between which threads
-allocate and free, and each counts in its own way: memory that was never touched is allocated and
-not resident. Where a part reads larger than its whole, the remainder is not known, and the reason
-says so.
+No term of a ledger is negative. Its figures are read one after the other, while threads allocate
+and free, and count differently: memory that was never touched is allocated but not resident. If a
+part reads larger than its whole, the remainder is unknown, with a reason.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _ACCELERATOR_REASONS = {
 }
 _MOVED = "it changed while it was read"
 _HEAP = ("heap", "free", "rest")
-"""Parts that the heap counts, and what is left without it."""
-_TOGETHER = (
+"""Parts that the heap counts, and the rest."""
+_MERGED_TEXT = (
     "the C heap, Python objects, stacks: the heap has more than is resident, so it was allocated "
     "and not touched yet, or changed while it was read"
 )
@@ -37,7 +36,7 @@ REASONS = {
     "cached": "more is allocated than is resident: some of it was never touched, or is swapped out",
     "other": "less is in use on this machine than this process has resident: it changed meanwhile",
 }
-"""Why a remainder of the CPU's ledger cannot be had."""
+"""Remainder of the CPU's ledger to the reason why it may be unknown."""
 
 _EXPLANATIONS = {
     "allocated": "handed out by the CPU allocator: tensors' storages and the scratch of kernels",
@@ -76,12 +75,12 @@ def cpu_rows(table: TensorTable) -> range | list[int]:
 
 
 def ledger_of_process(table: TensorTable, rows: Sequence[int], counter: Counter) -> Ledger:
-    """Return the CPU's ledger where a counter of the whole process stands in for the allocator's.
+    """Return the CPU's ledger with a counter of the whole process in place of the allocator's.
 
     Args:
         table: the tensors of the census.
-        rows: those of them on the CPU.
-        counter: what counts instead.
+        rows: their rows on the CPU.
+        counter: the counter of the process.
     """
     named = sum(table.storage_nbytes[row] for row in rows if table.alias[row] < 0)
     reason = f"{counter.source} does not count tensors alone"
@@ -89,7 +88,7 @@ def ledger_of_process(table: TensorTable, rows: Sequence[int], counter: Counter)
 
 
 def host_ledger(handed: AllocatorFigures) -> Ledger:
-    """Return the CPU's ledger; what this system does not tell is None, with the reason."""
+    """Return the CPU's ledger; figures that the system does not report are None, with a reason."""
     missing: dict[str, str] = {}
     heap, resident, machine = heap_now(), _resident(), _machine()
     reserved = resident.get("VmRSS")
@@ -104,7 +103,7 @@ def host_ledger(handed: AllocatorFigures) -> Ledger:
         missing["driver_total"] = missing["driver_used"]
     used, total = machine or (None, None)
     if used is not None and total is not None:
-        # the kernel could give pages of files again, which are resident all the same
+        # the kernel counts pages of files as available, though they are resident
         used = min(total, used + resident.get("RssFile", 0))
     ledger = Ledger(
         "cpu",
@@ -125,11 +124,11 @@ def host_ledger(handed: AllocatorFigures) -> Ledger:
 
 
 def fitted(parts: Sequence[Part], cached: int | None) -> tuple[Part, ...]:
-    """Return the parts so that those of ``cached`` add up to it and none of them is negative.
+    """Return the parts with those of ``cached`` adding up to it and none of them negative.
 
-    The C heap counts what was asked of it, touched or not, and goes on while the rest is read.
-    Where the kernel's figure has no room for the heap's, the heap and the rest are one part; where
-    there is none for that either, ``cached`` has no parts.
+    The C heap counts requested memory, touched or not, and changes while the rest is read. If
+    its parts exceed the kernel's figure, heap and rest become one part; if that is negative too,
+    ``cached`` has no parts.
     """
     own = [part for part in parts if part.of == "cached"]
     if all((part.nbytes or 0) >= 0 for part in own):
@@ -139,11 +138,11 @@ def fitted(parts: Sequence[Part], cached: int | None) -> tuple[Part, ...]:
     rest = difference(cached, sum(part.nbytes or 0 for part in fixed))
     if rest is None:
         return tuple(others)
-    return (*fixed, Part("cached", "rest", "heap and Python", rest, _TOGETHER), *others)
+    return (*fixed, Part("cached", "rest", "heap and Python", rest, _MERGED_TEXT), *others)
 
 
 def _resident() -> Mapping[str, int]:
-    """Return the resident set and what of it is mapped from files and shared, in bytes."""
+    """Return the resident set and its parts mapped from files and shared, in bytes."""
     sizes = status_sizes()
     if sizes:
         return sizes
@@ -164,9 +163,9 @@ def _machine() -> tuple[int, int] | None:
 def _split(
     cached: int, handed: AllocatorFigures, resident: Mapping[str, int], heap: tuple[int, int] | None
 ) -> Sequence[Part]:
-    """Split what is resident besides tensors; the parts add up to ``cached``.
+    """Split resident memory other than tensors; the parts add up to ``cached``.
 
-    The heap's and the last may be negative: see :func:`fitted`.
+    The heap's part and the last may be negative: see :func:`fitted`.
     """
     parts = []
     if "RssFile" in resident:
@@ -191,10 +190,10 @@ def balanced(ledger: Ledger, reasons: Mapping[str, str] = {}) -> Ledger:
     """Return the ledger with ``unnamed``, ``cached`` and ``other`` worked out.
 
     Args:
-        ledger: all its other figures, and why those are unknown that are None. A part of it that
-            came out negative becomes unknown.
-        reasons: remainder to the reason why a part may read larger than its whole, where it is not
-            that of an accelerator.
+        ledger: the other figures, with a reason for each that is None. Negative parts become
+            unknown.
+        reasons: remainder to the reason why a part may read larger than its whole; by default
+            those of accelerators.
     """
     missing = dict(ledger.missing)
     remainders: dict[str, Any] = {}
@@ -216,5 +215,5 @@ def balanced(ledger: Ledger, reasons: Mapping[str, str] = {}) -> Ledger:
 
 
 def difference(whole: int | None, part: int | None) -> int | None:
-    """Return what is left of a figure without a part of it; None where that is not known."""
+    """Return a figure without a part of it; None if either is unknown or the part is larger."""
     return None if whole is None or part is None or part > whole else whole - part

@@ -1,4 +1,4 @@
-"""The log of a recording, made of the rows that the native part logged."""
+"""Builder of a recording's log from the rows of the native log."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from tensorlens.records.logs.stacks import Frame
 from tensorlens.user_code import is_foreign
 
 ModuleName = Callable[[int, str], str]
-"""Gives the path of a module by its address and the name of its type."""
+"""Maps a module's address and type name to its path."""
 
 
 class LogMaker:
-    """Makes logs; what stacks and contexts mean is looked up once.
+    """Builder of logs; each stack and context is looked up once.
 
     Args:
-        recorder: whose numbers the columns hold.
-        module_name: names a module, as it can be found now.
-        thread: the recording's own, number 0; others are numbered in the order in which they are
-            met.
+        recorder: the source of the rows and of their numbers.
+        module_name: returns the present path of a module.
+        thread: the recording's own thread, number 0; others are numbered as they are met.
     """
 
     def __init__(self, recorder: NativeRecorder, module_name: ModuleName, thread: int) -> None:
@@ -34,7 +33,7 @@ class LogMaker:
         self._modules: dict[int, str] = {}
 
     def log(self, rows: Columns, started: int) -> EventLog:
-        """Return the log of these rows; times count from ``started``, monotonic nanoseconds."""
+        """Return the log of these rows, with times since ``started`` (monotonic nanoseconds)."""
         log = EventLog()
         log.device_number("cpu")
         log.kind, log.address, log.size, log.pair = rows.kind, rows.address, rows.size, rows.pair
@@ -63,7 +62,7 @@ class LogMaker:
         return log
 
     def thread(self, number: int) -> int:
-        """Return the log's number of a thread by the recorder's."""
+        """Map the recorder's number of a thread to the log's."""
         return self._threads.setdefault(number, len(self._threads))
 
     def _stack(self, log: EventLog, number: int) -> int:
@@ -102,7 +101,7 @@ class LogMaker:
         )
 
     def _add_births(self, log: EventLog, rows: Columns, starts: int) -> None:
-        """Give blocks that are older than the recording the only line known of them."""
+        """Give blocks from before the recording their birth line as a stack of one frame."""
         for row in range(starts):
             if log.stack[row] < 0 and rows.birth[row] >= 0:
                 log.stack[row] = log.stacks.push(-1, self._frame(rows.birth[row]))

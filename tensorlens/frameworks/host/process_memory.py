@@ -19,7 +19,7 @@ _PAGE = int(os.sysconf("SC_PAGESIZE")) if hasattr(os, "sysconf") else 4096
 
 
 def resident() -> int:
-    """Return the resident set in bytes, UNKNOWN where the system does not tell."""
+    """Return the resident set in bytes, UNKNOWN if the system does not report it."""
     try:
         # opened anew: a descriptor from before a fork would tell of the parent
         return int(Path("/proc/self/statm").read_bytes().split(None, 2)[1]) * _PAGE
@@ -32,7 +32,7 @@ def resident() -> int:
 
 
 def status_sizes() -> dict[str, int]:
-    """Return what Linux tells of this process, by name: ``VmRSS``, ``VmHWM``; in bytes."""
+    """Return the sizes in ``/proc/self/status`` by name (``VmRSS``, ``VmHWM``), in bytes."""
     try:
         text = Path("/proc/self/status").read_text("ascii", "replace")
     except OSError:
@@ -41,7 +41,7 @@ def status_sizes() -> dict[str, int]:
 
 
 def mappings() -> list[str]:
-    """Return the lines of Linux's list of what is mapped into this process; none elsewhere."""
+    """Return the lines of ``/proc/self/maps``; none on other systems."""
     try:
         return Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:
@@ -49,16 +49,16 @@ def mappings() -> list[str]:
 
 
 def child_processes() -> tuple[int, int]:
-    """Return the number of child processes that run, and the bytes of their resident sets.
+    """Return the number of running child processes, and the bytes of their resident sets.
 
-    Read from Linux's ``/proc``, at a few microseconds for each thread and child; elsewhere, and
-    where the kernel does not list them, both are :data:`UNKNOWN`.
+    It reads ``/proc``, in a few microseconds for each thread and child. Both are :data:`UNKNOWN`
+    on other systems and kernels that do not list children.
     """
     try:
         tasks = os.listdir(_TASKS)  # noqa: PTH208 (a Path for each would cost more)
     except OSError:
         tasks = []
-    # nothing of a thread or a child that has ended, waited for or not
+    # threads and children that have ended are left out, zombies too
     lists = [text for task in tasks if (text := _read(f"{_TASKS}/{task}/children")) is not None]
     if not lists:
         return UNKNOWN, UNKNOWN
@@ -94,7 +94,7 @@ class Mallinfo(ctypes.Structure):
 
 
 def heap_now() -> tuple[int, int] | None:
-    """Return the bytes of the C heap in use, and those free in it; None without glibc 2.33."""
+    """Return the bytes in use and free in the C heap; None without glibc 2.33."""
     try:
         heap = mallinfo2_function()()
     except OSError:

@@ -33,47 +33,47 @@ from tensorlens.records.tensors import TensorTable
 from tensorlens.units import format_bytes
 
 ModulePath = Callable[[int, str], str | None]
-"""Gives the path of a module by its address and its type's name; None where it is not known."""
+"""Maps a module's address and type name to its path; None if unknown."""
 
 Moment = Literal["begin", "backward", "end"]
 
-_SHARE = 20
-"""After the second time, backward is looked at for at most one part in so many of the time."""
+_CENSUS_TIME_FRACTION = 20
+"""After the second backward pass, censuses take at most one part in this many of the time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Amendment:
+class LogClock:
     """Origin of a log's times, and the numbers of its threads."""
 
     started: int
     """Monotonic nanoseconds that the log's times count from."""
     thread: Callable[[int], int]
-    """Gives the log's number of a thread by the native part's."""
+    """Maps the native part's number of a thread to the log's."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameworkHooks:
-    """Additions of a framework to the recording of its allocator."""
+    """Functions of a framework that add to the recording of its allocator."""
 
     source: str
     """Name of the recorder, for the header."""
     watch: Callable[[], Callable[[], None]]
-    """As :meth:`tensorlens.frameworks.base.Adapter.watch`."""
+    """See :meth:`tensorlens.frameworks.base.Adapter.watch`."""
     look: Callable[[Sequence[CensusRoot], Moment], tuple[TensorTable, ModulePath]]
-    """Gives the live tensors, named from roots on, and the paths of the modules that live."""
+    """Returns live tensors, named from the roots, and the paths of live modules."""
     paths: Callable[[Sequence[CensusRoot]], ModulePath]
-    """Gives the paths alone."""
-    amend: Callable[[EventLog, Amendment], None] | None = None
-    """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
+    """Returns the paths alone."""
+    amend: Callable[[EventLog, LogClock], None] | None = None
+    """Adds facts of the framework to a log, such as the lines of graph nodes."""
 
 
 class MomentCensuses:
-    """The censuses of one recording; none where the options want no names.
+    """The censuses of one recording; none if the options ask for no names.
 
     Args:
-        options: of the recording.
-        native: calls back when backward begins.
-        hooks: find names.
+        options: options of the recording.
+        native: the recorder, which calls back when backward begins.
+        hooks: functions that find names.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class MomentCensuses:
         self._before = self._look("begin")[0] if options.names else None
 
     def begin(self) -> None:
-        """The recording has begun."""
+        """Start taking censuses."""
         self._began = time.monotonic_ns()
         if self._options.names:
             _running.add(self)
             self._native.name_at_backward(_name)
 
     def look(self) -> None:
-        """Find the names of what is there now, unless that was done too often."""
+        """Take a census, unless censuses took too much time already."""
         began = time.monotonic_ns()
-        # the second pass is the first to find the state of optimizers
-        if len(self._between) > 1 and _SHARE * self._spent > began - self._began:
+        # the state of optimizers is first seen in the second pass
+        if len(self._between) > 1 and _CENSUS_TIME_FRACTION * self._spent > began - self._began:
             return
         tensors, path = self._look("backward")
         self._between.append((tensors, TimeSpan(began, time.monotonic_ns())))
@@ -106,14 +106,14 @@ class MomentCensuses:
         self._spent += time.monotonic_ns() - began
 
     def end(self) -> None:
-        """The recording has ended."""
+        """Stop taking censuses."""
         _running.discard(self)
 
     def found(self, started: int) -> tuple[list[tuple[TensorTable, TimeSpan]], list[ModulePath]]:
-        """Return what was seen, each with when all of it was there, and the paths, latest first.
+        """Return each census with its time span, and the paths of modules, latest first.
 
         Args:
-            started: when the recording began, in monotonic nanoseconds.
+            started: start of the recording, in monotonic nanoseconds.
         """
         if self._before is None:
             return [], [self._hooks.paths(self._options.roots())]
@@ -133,28 +133,28 @@ _running: weakref.WeakSet[MomentCensuses] = weakref.WeakSet()
 
 
 def _name() -> None:
-    """Find names for all recordings that are on; called in the middle of the program."""
+    """Take a census for each running recording; called amid the program's own code."""
     for censuses in [*_running]:
         with contextlib.suppress(Exception):
             censuses.look()
 
 
-_MOST = 1 << 14
-"""Marks that nobody asked for."""
+_MAX_NOTES = 1 << 14
+"""Marks of :meth:`HostRecorder.note` that are kept."""
 _mark_numbers = itertools.count()
-"""Of all recordings: they share the native log, which knows a mark by its number."""
+"""Shared by all recordings, as they share the native log."""
 
 
 class HostRecorder:
-    """Records what a counting allocator hands out, from its making until it is read to the end.
+    """Recorder of a counting allocator, running from its creation to ``read(True)``.
 
     Args:
-        options: of the recording.
-        native: records the allocator.
-        hooks: what the framework adds to it.
+        options: options of the recording.
+        native: recorder of the allocator.
+        hooks: additions of the framework.
 
     Raises:
-        NativeUnavailable: there are no stacks on this Python.
+        NativeUnavailable: stacks cannot be read on this Python.
     """
 
     def __init__(
@@ -162,12 +162,12 @@ class HostRecorder:
     ) -> None:
         self._options = options
         self._marks: dict[int, tuple[str, int]] = {}
-        """Name and time of each, by number."""
+        """Number to name and time."""
         self._latest: deque[int] = deque()
-        """Numbers of the marks of :meth:`note`."""
+        """Numbers of marks made by :meth:`note`."""
         self._native = native
         self._hooks = hooks
-        # what was already allocated is counted in by the first to watch
+        # the first watcher counts the blocks that exist already
         self._unwatch = weakref.finalize(self, hooks.watch())
         self._unwatch.atexit = False
         try:
@@ -181,13 +181,13 @@ class HostRecorder:
             raise
 
     def mark(self, name: str) -> None:
-        """Give this moment a name."""
+        """Mark this moment with a name."""
         self._mark(name)
 
     def note(self, name: str) -> None:
-        """Give this moment a name that nobody asked for; of very many the latest stay."""
+        """Mark this moment for our own use; only the latest of very many marks are kept."""
         self._latest.append(self._mark(name))
-        if len(self._latest) > _MOST:
+        if len(self._latest) > _MAX_NOTES:
             self._marks.pop(self._latest.popleft(), None)
 
     def _mark(self, name: str) -> int:
@@ -218,7 +218,7 @@ class HostRecorder:
             started=self._started,
             amend=self._hooks.amend,
         )
-        # what the framework knows of its events it knows now
+        # a framework that adds to the log must do so now: its objects may die
         defer = DeferredLog if self._hooks.amend is None else _at_once
         return defer(parts.log), Origin(
             source={"cpu": self._hooks.source},
@@ -232,20 +232,20 @@ class HostRecorder:
 
 @dataclass(frozen=True)
 class LogParts:
-    """Rows that were read, and what makes logs of them: nothing of the program's is held."""
+    """Rows of a recording, and all that makes logs of them; holds no object of the program."""
 
     maker: LogMaker
     taken: LogRows
     tables: list[tuple[TensorTable, TimeSpan]]
     marks: dict[int, tuple[str, int]]
-    """Name and time of each, by number."""
+    """Number to name and time."""
     started: int
-    amend: Callable[[EventLog, Amendment], None] | None
+    amend: Callable[[EventLog, LogClock], None] | None
 
     def log(self) -> EventLog:
         """Return the log of all rows."""
         rows = self.taken.rows
-        log = self._made(rows, event_lifetimes(rows))
+        log = self._build_log(rows, event_lifetimes(rows))
         places = dict(self.taken.marks)
         for number, (name, moment) in self.marks.items():
             row = places.get(number)
@@ -257,16 +257,16 @@ class LogParts:
         return log
 
     def peak(self) -> EventLog:
-        """Return the log of what was resident at the highest instant among dropped events."""
+        """Return the log of blocks resident at the peak of the dropped events."""
         rows = self.taken.dropped_peak
-        return self._made(rows, dropped_lifetimes(rows, self.taken.rows))
+        return self._build_log(rows, dropped_lifetimes(rows, self.taken.rows))
 
-    def _made(self, rows: Columns, lives: BlockLifetimes) -> EventLog:
+    def _build_log(self, rows: Columns, lives: BlockLifetimes) -> EventLog:
         log = self.maker.log(rows, self.started)
         found = ((names, lives.rows_during(span)) for names, span in self._names)
         name_blocks(log, rows.owner, found)
         if self.amend is not None:
-            self.amend(log, Amendment(self.started, self.maker.thread))
+            self.amend(log, LogClock(self.started, self.maker.thread))
         return log
 
     @functools.cached_property
@@ -279,7 +279,7 @@ def _at_once(make: Callable[[], EventLog]) -> EventLog:
 
 
 def gaps(taken: LogRows, no_ops: str | None) -> tuple[str, ...]:
-    """Notes on gaps of the recording; ``no_ops`` is why no operators are known."""
+    """Return notes on gaps of a recording; ``no_ops`` is the reason why operators are unknown."""
     notes = []
     if no_ops is not None:
         notes.append(f"operators and autograd's nodes are not known: {no_ops}")

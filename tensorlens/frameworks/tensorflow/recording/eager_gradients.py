@@ -18,7 +18,7 @@ from typing import Any
 
 from tensorflow.python.framework.ops import EagerTensor
 
-from tensorlens.frameworks.host.recorder import Amendment
+from tensorlens.frameworks.host.recorder import LogClock
 from tensorlens.frameworks.tensorflow.census.tensor_reader import FactKind, read_tensor
 from tensorlens.frameworks.tensorflow.hooks import follow_gradient_functions
 from tensorlens.records.logs.events import ALLOC, FREE, EventLog
@@ -65,13 +65,13 @@ class EagerGradients:
         call = _Call(self._thread(), begin, end, str(op), address, _nbytes(gradients))
         self._calls.append(call)
 
-    def amend(self, log: EventLog, amendment: Amendment) -> None:
+    def amend(self, log: EventLog, clock: LogClock) -> None:
         """Set the forward operation and the phase of backward events."""
         if not self._calls:
             return
         calls = sorted(self._calls, key=lambda call: call.begin)
-        calls_by_row = _calls_by_row(log, calls, amendment)
-        rows = _forward_rows(log, calls, calls_by_row, amendment.started)
+        calls_by_row = _calls_by_row(log, calls, clock)
+        rows = _forward_rows(log, calls, calls_by_row, clock.started)
         forward_rows = set(rows.values())
         context = array("i", log.context)
         for row, number in enumerate(log.context):
@@ -87,15 +87,15 @@ class EagerGradients:
         log.context = context
 
 
-def _calls_by_row(log: EventLog, calls: Sequence[_Call], amendment: Amendment) -> dict[int, _Call]:
+def _calls_by_row(log: EventLog, calls: Sequence[_Call], clock: LogClock) -> dict[int, _Call]:
     """Map each row to the gradient call that was running on its thread at that time."""
     by_thread: dict[int, list[_Call]] = {}
     for call in calls:
-        by_thread.setdefault(amendment.thread(call.thread), []).append(call)
+        by_thread.setdefault(clock.thread(call.thread), []).append(call)
     calls_by_row: dict[int, _Call] = {}
     for row, number in enumerate(log.context):
         ran = by_thread.get(log.contexts[number].thread, []) if number >= 0 else []
-        moment = log.time[row] + amendment.started
+        moment = log.time[row] + clock.started
         index = bisect_right(ran, moment, key=attrgetter("begin")) - 1
         if index >= 0 and moment <= ran[index].end:
             calls_by_row[row] = ran[index]

@@ -12,9 +12,9 @@ from tensorlens.frameworks.base import CensusRoot, Recorder, RecordOptions
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.recorder import (
-    Amendment,
     FrameworkHooks,
     HostRecorder,
+    LogClock,
     ModulePath,
     Moment,
 )
@@ -77,9 +77,9 @@ def start(options: RecordOptions) -> Mapping[str, Recorder]:
 
         return end
 
-    def amend(log: EventLog, amendment: Amendment) -> None:
+    def amend(log: EventLog, clock: LogClock) -> None:
         origins.amend(log)
-        gradients.amend(log, amendment)
+        gradients.amend(log, clock)
 
     hooks = FrameworkHooks(cpu.TensorflowAllocator.source, observe, _look, module_paths, amend)
     recorder = HostRecorder(options, native, hooks)
