@@ -1,10 +1,9 @@
-// Which source line allocates: the innermost line of the user's own code on the calling thread, and
-// where that calls a model that a library defines, the innermost line of the model's own code.
+// Births: the innermost line of the user's own code on the calling thread and, if that calls a
+// model of a library, the innermost line of the model's own code.
 //
-// Nothing here takes a reference to a Python object or asks for the GIL (see frames.hpp): a line
-// is kept as text of its own, written the first time it allocates. What is remembered by a code
-// object's address is forgotten when the interpreter announces its end, so that another one at the
-// same address is not taken for it.
+// Nothing here takes a reference to a Python object or the GIL (see frames.hpp). The text of a line
+// is stored when it first allocates. What is stored by a code object's address is dropped when the
+// code object is destroyed, so that another one at that address is not taken for it.
 
 #pragma once
 
@@ -25,33 +24,33 @@ namespace {
 
 constexpr int32_t kNoBirth = -1;
 
-// Numbers of the source lines that made a block (see Lines): the user's, and the model's where that
-// is a library's.
+// Numbers of the source lines that made a block (see Lines): the user's, and the one inside a
+// library's model.
 struct Birth {
   int32_t line = kNoBirth;
   int32_t model = kNoBirth;
 };
 
-// so that a long stack of other people's code cannot make every allocation slow
-constexpr int kDeepest = 512;
+// frames read of one stack: a limit to the cost of an allocation
+constexpr int kMaxDepth = 512;
 
-// A line is "filename NUL line NUL function", the line as one character.
+// A line is "filename NUL line NUL function", with the line number as one character.
 using Lines = Texts<std::u32string>;
 
-// never destroyed: threads may allocate later than that
+// never destroyed: threads may still allocate then
 Lines& g_lines = *new Lines;
 
-// A code object that was met on a stack.
+// A code object met on a stack.
 struct Seen {
   uintptr_t key;
-  int32_t* births;  // per instruction unit 1 + the number of its line, 0 until it is needed
+  int32_t* births;  // by instruction unit: 1 + the number of its line, 0 if not computed yet
   int32_t units;
-  bool shim;  // see is_shim; it is foreign too
+  bool shim;  // see is_shim; a shim is foreign
   bool foreign;
   bool model;
 };
 
-// What is known of code objects. Threads share a few memos, so that they seldom wait.
+// Code objects by address. There are several memos, so that threads seldom wait for each other.
 struct alignas(64) Memo {
   SpinLock lock;
   Table<Seen> codes;
@@ -60,15 +59,15 @@ struct alignas(64) Memo {
 constexpr int kMemoBits = 3;
 Memo g_memos[1 << kMemoBits];
 
-// Both are written once, before anything is watched.
+// These are written once, before births are watched.
 const Layout* g_layout = nullptr;
-// the folders of code that is not the user's, each with its separator at the end
+// folders of code that is not the user's, with a separator at the end
 const std::vector<std::u32string>* g_foreign_folders = nullptr;
-// what functions are called that compute a layer, and the packages whose layers are no model's
+// names of functions that compute a layer, and packages whose layers are not a model's
 const std::vector<std::u32string>* g_layers = nullptr;
 const std::vector<std::u32string>* g_packages = nullptr;
 
-// Switched with all memos locked: once it is off, nobody is on the way through a stack.
+// Changed with all memos locked: once it is off, no thread is reading a stack.
 std::atomic<bool> g_watching{false};
 
 void lock_births() {
@@ -85,7 +84,7 @@ void unlock_births() {
   }
 }
 
-// Both functions only read a string that never changes, so they need no GIL.
+// Both functions read a string that never changes, so no GIL is needed.
 std::u32string text_of(PyObject* string) {
   std::u32string text;
   const ssize_t length = PyUnicode_GetLength(string);
@@ -105,7 +104,7 @@ constexpr char32_t kDistribution[] = U"/dist-packages/";
 
 bool is_foreign(const std::u32string& filename) {
   for (const std::u32string& folder : *g_foreign_folders) {
-    // a star stands for any part of the name
+    // a star matches any part of the name
     const size_t star = folder.find(U'*');
     const size_t begin = std::min(star, folder.size());
     if (filename.compare(0, begin, folder, 0, begin) == 0 &&
@@ -122,7 +121,7 @@ bool is_one_of(const std::vector<std::u32string>* words, const std::u32string& w
   return std::find(words->begin(), words->end(), word) != words->end();
 }
 
-// The same as Frame.model of tensorlens.records.events.
+// The same rule as Frame.model of tensorlens.records.logs.stacks.
 bool is_model(const std::u32string& filename, const std::u32string& qualname) {
   const size_t dot = qualname.rfind(U'.');
   if (!is_one_of(g_layers, qualname.substr(dot + 1))) {
@@ -191,7 +190,7 @@ Birth birth_on(Memo& memo, PyThreadState* thread) {
   uintptr_t innermost_code = 0;
   int64_t innermost_unit = 0;
   Frames<Direct> frames(*g_layout, read, thread);
-  for (int depth = 0; depth < kDeepest && !frames.at_end(); ++depth, frames.step()) {
+  for (int depth = 0; depth < kMaxDepth && !frames.at_end(); ++depth, frames.step()) {
     const uintptr_t code = frames.code();
     Seen* seen = look_up(memo, code);
     if (seen == nullptr) {
@@ -209,7 +208,7 @@ Birth birth_on(Memo& memo, PyThreadState* thread) {
       innermost_unit = unit_of(*g_layout, code, frames.instruction());
     }
   }
-  // looked up again: the table may have grown since
+  // looked up again: the table may have grown
   innermost = innermost_code == 0 ? nullptr : memo.codes.find(innermost_code);
   if (innermost != nullptr) {
     birth.line = birth_at(innermost, innermost_code, innermost_unit);
@@ -217,12 +216,12 @@ Birth birth_on(Memo& memo, PyThreadState* thread) {
   return birth;
 }
 
-// The calling thread where its stack may be read; null on threads without Python code.
+// The calling thread; null if births are not watched or it runs no Python code.
 PyThreadState* watched_thread() {
   return g_watching.load(std::memory_order_relaxed) ? PyGILState_GetThisThreadState() : nullptr;
 }
 
-// Gives what `look` sees on the stack of the calling thread.
+// Returns the result of `look` for the stack of the calling thread, or `nothing`.
 template <typename Found>
 Found seen_here(Found (*look)(Memo&, PyThreadState*), const Found& nothing) {
   PyThreadState* const thread = watched_thread();
@@ -231,7 +230,7 @@ Found seen_here(Found (*look)(Memo&, PyThreadState*), const Found& nothing) {
   }
   Memo& memo = g_memos[hash_of(reinterpret_cast<uintptr_t>(thread)) >> (64 - kMemoBits)];
   const Holding holding(memo.lock);
-  // the interpreter's exit frees the states of other threads, and switches off before
+  // the interpreter's exit switches this off before it frees the states of other threads
   if (!g_watching.load(std::memory_order_relaxed)) {
     return nothing;
   }
@@ -242,15 +241,14 @@ Found seen_here(Found (*look)(Memo&, PyThreadState*), const Found& nothing) {
   }
 }
 
-// The lines that are allocating.
+// The lines that allocate on the calling thread.
 Birth birth_here() {
   return seen_here(&birth_on, Birth());
 }
 
-// The end of code objects, which comes with the GIL held; nobody waits for the GIL with a memo
-// locked.
+// Code objects are destroyed with the GIL held; no thread waits for the GIL while it locks a memo.
 
-// How often that was; it is counted before the address can be another one's.
+// Number of destroyed code objects, counted before the address can be reused.
 std::atomic<uint64_t> g_forgotten{0};
 
 void forget_code(PyObject* code) {
@@ -273,9 +271,9 @@ void destroy_code(PyObject* code) {
   g_destroy_code(code);
 }
 
-// The destructor is replaced on every Python: of the watchers that there are from 3.12 on an
-// interpreter has eight, and each hears of its own code alone. False where it is not as known.
-bool hear_of_ends() {
+// Replaces the destructor of code objects. (Code watchers, from 3.12 on, are limited to eight, and
+// each sees one interpreter's code.) Returns false if the destructor is not where it is expected.
+bool replace_code_destructor() {
   constexpr int kDestructorSlot = 52;  // Py_tp_dealloc
   constexpr int kDestructorOffset = 48;
   void* const destroy = PyType_GetSlot(reinterpret_cast<PyObject*>(PyCode_Type), kDestructorSlot);
@@ -290,7 +288,7 @@ bool hear_of_ends() {
   return true;
 }
 
-// They are separated by NUL.
+// Splits a text at NUL characters.
 const std::vector<std::u32string>* words_of(const char32_t* words, int64_t length) {
   auto* found = new std::vector<std::u32string>;
   const std::u32string text(words, static_cast<size_t>(length));
@@ -303,10 +301,10 @@ const std::vector<std::u32string>* words_of(const char32_t* words, int64_t lengt
 
 }  // namespace
 
-// 0: births can be watched. 1: this Python's frames are not known. 2: they are not as expected.
-// 3: the end of code objects cannot be heard of. Takes the folders of code that is not the user's,
-// what functions are called that compute a layer, and the packages whose layers are no model's; all
-// are separated by NUL.
+// Returns 0 if births can be watched, 1 if this Python's frames are unknown, 2 if they are not as
+// expected, 3 if the destructor of code objects cannot be replaced. Takes folders of code that is
+// not the user's, names of functions that compute a layer, and packages whose layers are not a
+// model's; all are separated by NUL.
 TL_EXPORT int tl_prepare_births(
     const char32_t* folders, int64_t folders_length, const char32_t* layers, int64_t layers_length,
     const char32_t* packages, int64_t packages_length) {
@@ -320,7 +318,7 @@ TL_EXPORT int tl_prepare_births(
   if (!check_layout(*layout)) {
     return 2;
   }
-  if (!hear_of_ends()) {
+  if (!replace_code_destructor()) {
     return 3;
   }
   g_foreign_folders = words_of(folders, folders_length);
@@ -336,7 +334,7 @@ TL_EXPORT void tl_switch_births(int on) {
   unlock_births();
 }
 
-// Gives the text of a birth (see Lines), which is never released; null where there is none.
+// Returns the text of a birth (see Lines), which is never released; null if there is none.
 TL_EXPORT const char32_t* tl_birth_line(int32_t number, int64_t* length) {
   const std::u32string* const text = g_lines.text(number);
   *length = text == nullptr ? 0 : static_cast<int64_t>(text->size());

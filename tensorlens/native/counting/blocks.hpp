@@ -1,4 +1,4 @@
-// Every block that is handed out: its requested size and birth by its address, and their sum.
+// All blocks handed out: their requested sizes and births by address, and the sum of sizes.
 
 #pragma once
 
@@ -14,7 +14,7 @@ namespace {
 std::atomic<int64_t> g_allocated{0};
 std::atomic<int64_t> g_peak{0};
 
-// Counted on by whoever watches a program's steps: a block keeps the one it was made in.
+// Raised at each step by those who follow loops; a block keeps the era that it was made in.
 std::atomic<int32_t> g_era{0};
 
 void raise_peak(int64_t level) {
@@ -31,16 +31,15 @@ void count(int64_t bytes) {
   }
 }
 
-// What made a block: source lines, and where graphs are run the node and the called function. -1 is
-// not known.
+// Origin of a block: source lines and, when graphs run, the node and the called function; -1 if
+// unknown.
 struct Origin {
   Birth birth;
   int32_t node = -1;
   int32_t function = -1;
 };
 
-// The deleter is given nothing but the address, and malloc_usable_size rounds up, so the size has
-// to be kept.
+// A deleter gets the address alone, and malloc_usable_size() rounds up: the size must be kept.
 struct Block {
   uintptr_t key;
   int64_t size;
@@ -53,7 +52,7 @@ struct alignas(64) Shard {
   Table<Block> blocks;
 };
 
-// few enough that all of them stay in a core's cache
+// few enough to stay in a core's cache
 constexpr int kShardBits = 4;
 constexpr int kShards = 1 << kShardBits;
 Shard g_shards[kShards];
@@ -83,7 +82,7 @@ struct AllLocked {
   }
 };
 
-// All blocks that are counted, at one moment.
+// Visits all counted blocks, at one moment.
 template <typename Visit>
 void each_block(Visit visit) {
   const AllLocked locked;
@@ -92,7 +91,7 @@ void each_block(Visit visit) {
   }
 }
 
-// `replaced` gets the size of a block at the same address that someone freed behind our back.
+// `replaced` is set to the size of an earlier block at this address whose free was not seen.
 bool count_in(const void* data, int64_t size, const Origin& origin, int64_t* replaced) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   Shard& shard = g_shards[shard_of(address)];
@@ -114,7 +113,7 @@ bool count_in(const void* data, int64_t size, const Origin& origin, int64_t* rep
   return true;
 }
 
-// Gives the block's size. One from before the allocator was installed is not known: 0.
+// Returns the block's size, 0 for one from before the allocator was installed.
 int64_t count_out(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   Shard& shard = g_shards[shard_of(address)];
@@ -137,7 +136,7 @@ Birth birth_of(uintptr_t address) {
   return block == nullptr ? Birth() : block->origin.birth;
 }
 
-// The size of the block that begins there, -1 if none does.
+// The size of the block at an address, -1 for none.
 int64_t size_of(uintptr_t address) {
   Shard& shard = g_shards[shard_of(address)];
   const Holding holding(shard.lock);
@@ -145,8 +144,8 @@ int64_t size_of(uintptr_t address) {
   return block == nullptr ? -1 : block->size;
 }
 
-// Address, size, birth, era, node and function of all blocks of the era `since` or later, at one
-// moment.
+// Lists address, size, birth, era, node and function of all blocks of the era `since` or later, at
+// one moment.
 Columns* list_living(int32_t since) {
   return listed<ColumnsOf<uint64_t, int64_t, int32_t, int32_t, int32_t, int32_t>>([&](auto& list) {
     each_block([&](const Block& block) {
@@ -159,7 +158,7 @@ Columns* list_living(int32_t since) {
   });
 }
 
-// Birth, and how many blocks and bytes of it live.
+// Lists each birth with its live blocks and bytes.
 Columns* sum_by_birth() {
   return listed<ColumnsOf<int32_t, int64_t, int64_t>>([](auto& list) {
     // births are few and dense: a vector is faster than a table
@@ -181,8 +180,8 @@ Columns* sum_by_birth() {
   });
 }
 
-// Gives the bytes of all blocks, and the sizes of those that begin at the addresses, -1 where none
-// does, at one moment.
+// Returns the bytes of all blocks, and sets the sizes of the blocks at the addresses, -1 for none,
+// at one moment.
 int64_t sizes_at(const uint64_t* addresses, int64_t length, int64_t* sizes) {
   const AllLocked locked;
   int64_t allocated = 0;

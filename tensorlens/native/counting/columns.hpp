@@ -1,4 +1,4 @@
-// A list in columns, which Python copies and releases.
+// A list in columns, copied and released by Python.
 
 #pragma once
 
@@ -15,7 +15,7 @@ namespace {
 class Columns {
  public:
   virtual ~Columns() = default;
-  // Gives where each column begins, and how long all are.
+  // Sets the address of each column, and returns their length.
   virtual int64_t look(const void** starts) const = 0;
 };
 
@@ -35,7 +35,7 @@ class ColumnsOf : public Columns {
   std::tuple<std::vector<Values>...> columns_;
 };
 
-// Gives a list with what `fill` adds to it; null when there is no memory.
+// Returns a new list filled by `fill`; null if there is no memory.
 template <typename List, typename Fill>
 Columns* listed(Fill fill) {
   try {

@@ -1,9 +1,8 @@
-// What every counting allocator gives to Python: its figures, the lines that allocate, recordings,
-// and the blocks that live. A native part that taps an allocator includes it once, and adds how the
-// allocator is tapped.
+// Exports of every counting allocator to Python: figures, births, recordings, live blocks. A native
+// part that taps an allocator includes this file once and adds the code that taps it.
 //
-// Nothing here is ever torn down: blocks are freed as late as static destruction, long after the
-// interpreter is gone.
+// Nothing here is ever destroyed: blocks are freed as late as in static destruction, after the
+// interpreter has ended.
 
 #pragma once
 
@@ -19,8 +18,8 @@
 
 #include <pthread.h>
 
-// A few names of CPython's stable ABI, found in the running interpreter: Python.h is not needed,
-// which on many machines is a package of its own.
+// Names of CPython's stable ABI, declared here as Python.h is a package of its own on many
+// machines.
 struct MethodDefinition {  // PyMethodDef
   const char* name;
   PyObject* (*function)(PyObject*, PyObject*);
@@ -50,8 +49,8 @@ void take_out(const void* data) {
   }
 }
 
-// A fork copies one thread only. Holding every lock across it means that no other thread leaves
-// a table half written in the child.
+// A fork copies one thread only. All locks are held across it, so that no table is half written in
+// the child.
 
 void before_fork() {
   lock_births();
@@ -75,25 +74,25 @@ void after_fork_in_child() {
   g_ask_again.store(0, std::memory_order_relaxed);
 }
 
-// What Python holds; it has not ended.
+// The object behind a capsule that Python holds and that has not ended.
 template <typename Kept>
 Kept* held_as(PyObject* held) {
   return reinterpret_cast<Kept*>(scope_of(held)->token);
 }
 
-// To be called once, when the allocator is tapped.
+// Must be called once, when the allocator is tapped.
 void begin_counting() {
   pthread_atfork(&before_fork, &after_fork, &after_fork_in_child);
 }
 
 }  // namespace
 
-// Gives allocated, peak since the previous call by anyone, and the resident set (see resident.hpp),
-// in bytes.
+// Sets allocated, peak since the last call by anyone, and the resident set (see resident.hpp), in
+// bytes.
 TL_EXPORT void tl_read(int64_t* figures) {
   const int64_t allocated = g_allocated.load(std::memory_order_relaxed);
   const int64_t peak = g_peak.exchange(allocated, std::memory_order_relaxed);
-  // what another thread was given between the two belongs to the new interval as well
+  // memory that another thread got in between belongs to the new interval too
   raise_peak(g_allocated.load(std::memory_order_relaxed));
   figures[0] = allocated;
   figures[1] = peak > allocated ? peak : allocated;
@@ -112,10 +111,10 @@ static PyObject* read_as_tuple(PyObject*, PyObject*) {
   return result;
 }
 
-// Makes tl_read a builtin without arguments: a third of a microsecond less per call than through
-// ctypes, and no buffer, so that threads may share it.
+// Returns tl_read as a builtin without arguments. A call takes a third of a microsecond less than
+// through ctypes, and needs no buffer, so that threads may share it.
 TL_EXPORT PyObject* tl_make_reader() {
-  // the builtin points at it, and may outlive everything else at the interpreter's exit
+  // the builtin refers to it, and may outlive all else at the interpreter's exit
   static MethodDefinition definition = {"read", read_as_tuple, kMethodWithoutArguments, nullptr};
   return PyCFunction_NewEx(&definition, nullptr, nullptr);
 }
@@ -128,7 +127,7 @@ TL_EXPORT int64_t tl_sizes(const uint64_t* addresses, int64_t length, int64_t* s
   return sizes_at(addresses, length, sizes);
 }
 
-// Gives of each block the number of the user's line, and of the model's.
+// Sets the numbers of each block's user line and model line.
 TL_EXPORT void tl_births(
     const uint64_t* addresses, int64_t length, int32_t* lines, int32_t* models) {
   for (int64_t index = 0; index < length; ++index) {
@@ -138,8 +137,8 @@ TL_EXPORT void tl_births(
   }
 }
 
-// Recording. The code is of the function that calls modules (null: modules are not told), and is
-// kept alive by the caller.
+// Recording. `code` belongs to the function that calls modules, and is kept alive by the caller;
+// with null modules are not noted.
 TL_EXPORT void tl_module_call(PyObject* code) {
   g_module_call.store(reinterpret_cast<uintptr_t>(code), std::memory_order_relaxed);
 }
@@ -154,8 +153,7 @@ TL_EXPORT void tl_hooks_connected() {
   g_peek_sequence_number.store(tl_hooks()->peek_sequence_number);
 }
 
-// Gives a recording for Python to hold, see scope_capsule.hpp; a number when there is no memory for
-// it.
+// Returns a recording as a capsule (see scope_capsule.hpp), or a number if there is no memory.
 TL_EXPORT PyObject* tl_record_begin(int64_t limit) {
   try {
     return scope_capsule(reinterpret_cast<int64_t>(begin_span(limit)), [](int64_t token) {
@@ -176,8 +174,7 @@ TL_EXPORT int tl_is_recording() {
   return g_recording.load(std::memory_order_relaxed);
 }
 
-// Gives what a recording that has not ended holds so far, for Python to hold; a number when there is
-// no memory for it.
+// Returns the rows so far of a running recording as a capsule, or a number if there is no memory.
 TL_EXPORT PyObject* tl_record_read(PyObject* held) {
   try {
     Readout* const read = read_span(*held_as<Span>(held));
@@ -190,10 +187,10 @@ TL_EXPORT PyObject* tl_record_read(PyObject* held) {
   }
 }
 
-// `which` 0: the rows and, last, number and row of each mark, one after the other; 1: what was
-// resident at the highest instant among the dropped. Gives how many rows there are and how many
-// numbers of marks, how many events were dropped and how many stacks were lost, and the bytes of
-// blocks that could not be listed.
+// Sets the columns of the rows (`which` is 0), or of the blocks resident at the peak of the dropped
+// events (1). The last column has number and row of each mark in turn. Sets the figures to the
+// counts of rows, numbers of marks, dropped events and lost stacks, and the bytes of unlisted
+// blocks.
 TL_EXPORT void tl_record_look(PyObject* read, int which, const void** columns, int64_t* figures) {
   const auto* const readout = held_as<Readout>(read);
   const Rows& rows = which == 0 ? readout->rows : readout->dropped;
@@ -209,8 +206,8 @@ TL_EXPORT void tl_record_look(PyObject* read, int which, const void** columns, i
   figures[4] = readout->unlisted;
 }
 
-// Has `namer` called on the main thread when backward begins from now on, see pending_names.hpp. The
-// caller keeps it alive for good.
+// Has `namer` called on the main thread when backward begins (see pending_names.hpp). The caller
+// keeps it alive for good.
 TL_EXPORT void tl_name_at_backward(PyObject* namer) {
   g_modules_named.store(0, std::memory_order_relaxed);
   g_passes.store(0, std::memory_order_relaxed);
@@ -221,13 +218,13 @@ TL_EXPORT void tl_record_mark(int64_t number) {
   record_mark(number);
 }
 
-// The tables that the rows' numbers stand for. They only grow: what is read stays true.
-// Gives line and module of each frame, innermost first.
-TL_EXPORT int64_t tl_stack(int32_t number, int64_t* length, StackFrame* frames, int64_t most) {
+// The tables behind the numbers in rows. They only grow: what was read stays valid.
+// Sets line and module of each frame, innermost first.
+TL_EXPORT int64_t tl_stack(int32_t number, int64_t* length, StackFrame* frames, int64_t limit) {
   const Holding holding(g_stacks.lock);
   const StackNode* node = g_stacks.find(number);
   const bool found = node != nullptr;
-  for (*length = 0; node != nullptr && *length < most; node = g_stacks.find(node->outer)) {
+  for (*length = 0; node != nullptr && *length < limit; node = g_stacks.find(node->outer)) {
     frames[(*length)++] = node->frame;
   }
   return found;
@@ -247,7 +244,7 @@ TL_EXPORT const char* tl_op_name(int32_t number) {
   return text == nullptr ? nullptr : text->c_str();
 }
 
-// Gives the address of a module that was met, and its type's name.
+// Returns the address of a module that was met, and sets its type's name.
 TL_EXPORT uint64_t tl_module(int32_t number, const char** type) {
   const Holding holding(g_modules.lock);
   if (number < 0 || static_cast<size_t>(number) >= g_modules.met().size()) {
@@ -257,12 +254,12 @@ TL_EXPORT uint64_t tl_module(int32_t number, const char** type) {
   return g_modules.met()[number].address;
 }
 
-// The number that contexts know the calling thread by.
+// The number of the calling thread in contexts.
 TL_EXPORT int32_t tl_thread() {
   return running().thread - 1;
 }
 
-// A graph function is called, by the line that runs; gives what tl_end() ends.
+// Notes that the running line calls a graph function; returns a scope for tl_end().
 TL_EXPORT PyObject* tl_call_begins(const char* function) {
   try {
     const Captured at = g_recording.load(std::memory_order_relaxed)

@@ -1,4 +1,4 @@
-// What Python finds in a native part, by its name.
+// The mark of functions that Python finds by name in a native part.
 
 #pragma once
 

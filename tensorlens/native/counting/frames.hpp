@@ -1,14 +1,13 @@
 // Reads the Python frames of the calling thread, whether or not it holds the GIL.
 //
-// torch's bindings give the GIL away before an operation runs, so an allocation is seldom made
-// with it. Asking for it back could deadlock (another thread may hold it and wait for a lock that
-// this one has: a static's guard, autograd's, OpenMP's barrier), would let other threads run where
-// they did not before, and waits up to 5 ms where one computes. It is not needed either: a thread
-// that is inside C++ runs no Python, so nobody pushes or pops frames on its stack; each frame keeps
-// its code object alive; and of a code object only what never changes is read. The public
-// functions would create frame objects and count references, which do need the GIL, so the fields
-// are read where this Python version has them. Before any of that is relied upon, check_layout
-// compares a whole stack with what the public functions say.
+// torch's bindings release the GIL before an operation runs, so most allocations are made without
+// it. Taking it could deadlock (its holder may wait for a lock of this thread: a static's guard,
+// autograd's, OpenMP's barrier), would let other threads run at new points, and waits up to 5 ms
+// for a thread that computes. It is not needed: a thread inside C++ runs no Python, so its stack
+// does not change; each frame keeps its code object alive; and only constant fields of a code
+// object are read. The public functions create frame objects and count references, which needs the
+// GIL, so fields are read at their offsets in this Python version. First check_layout compares a
+// whole stack with the results of the public functions.
 
 #pragma once
 
@@ -36,8 +35,8 @@ extern "C" ssize_t PyBytes_Size(PyObject*);
 
 namespace {
 
-// Offsets in bytes. `frames` is a field of the thread's state: the innermost frame, or, where
-// `indirect` is not negative, a record that has it there.
+// Offsets in bytes. `frames` is a field of the thread's state: the innermost frame or, unless
+// `indirect` is negative, a record that has it at that offset.
 struct Layout {
   unsigned version;
   int frames, indirect;
@@ -55,7 +54,7 @@ constexpr Layout kLayouts[] = {
 
 constexpr int kTypeOfObject = 8;
 constexpr int kSizeOfCode = 16;  // the number of instruction units, two bytes each
-constexpr int kOwnedByInterpreter = 3;  // from here on a frame stands for C code
+constexpr int kOwnedByInterpreter = 3;  // frames with this owner or a higher one stand for C code
 
 const Layout* known_layout() {
   for (const Layout& layout : kLayouts) {
@@ -66,7 +65,7 @@ const Layout* known_layout() {
   return nullptr;
 }
 
-// Reads memory that is known to be there.
+// Reads memory that is known to be mapped.
 struct Direct {
   template <typename Value>
   Value get(uintptr_t address) {
@@ -76,7 +75,7 @@ struct Direct {
   }
 };
 
-// Reads memory by way of the kernel, which refuses where a plain read would end the process.
+// Reads memory through the kernel, which returns an error where a plain read would crash.
 class Careful {
  public:
   Careful() {
@@ -100,7 +99,7 @@ class Careful {
     return value;
   }
 
-  // Whether what lies there can be written to; it stays the same.
+  // Whether an address can be written to; its content stays the same.
   bool can_write(void* address) {
     return opened_ && write(ends_[1], address, sizeof(void*)) == sizeof(void*) &&
         read(ends_[0], address, sizeof(void*)) == sizeof(void*);
@@ -116,7 +115,7 @@ class Careful {
   bool failed_;
 };
 
-// Walks from the innermost frame of Python code outwards.
+// Walks the frames of Python code, innermost first.
 template <typename Read>
 class Frames {
  public:
@@ -148,7 +147,7 @@ class Frames {
     return word(frame_ + layout_.code) & ~uintptr_t{7};
   }
 
-  // Where the instruction that runs lies.
+  // The address of the running instruction.
   uintptr_t instruction() const {
     return word(frame_ + layout_.instruction);
   }
@@ -169,14 +168,14 @@ class Frames {
   uintptr_t frame_;
 };
 
-// The unit of an instruction that runs; before the first one it is the first.
+// The unit of a running instruction; before the first one, that of the first.
 inline int64_t unit_of(const Layout& layout, uintptr_t code, uintptr_t instruction) {
   const auto bytes = static_cast<int64_t>(instruction - code) - layout.instructions;
   return bytes < 0 ? 0 : bytes / 2;
 }
 
-// The table of lines that a code object has (CPython's Objects/locations.md). An entry begins with
-// a byte that has the high bit, and no other byte of it has; -1 where no line made the code.
+// Looks up a line in a code object's table (CPython's Objects/locations.md); -1 for code without a
+// line. The first byte of an entry has the high bit set, and no other byte does.
 int line_in(const uint8_t* table, const uint8_t* end, int first_line, int64_t unit) {
   constexpr int kNoLine = 15, kLongForm = 14, kNoColumns = 13, kOneLine = 10;
   int64_t line = first_line;
@@ -217,7 +216,7 @@ int line_of(const Layout& layout, uintptr_t code, int64_t unit) {
 }
 
 // From 3.12 on a class that was called often runs its __init__ below a frame without lines, which
-// the public functions leave out: what its code is called is its file name too.
+// the public functions leave out. The name of its code is its file name too.
 template <typename Read>
 bool is_shim(const Layout& layout, Read& read, uintptr_t code) {
   return read.template get<int>(code + layout.first_line) == 0 &&
@@ -253,8 +252,8 @@ bool is_same_frame(const Layout& layout, Careful& read, Frames<Careful>& own, Py
   return same;
 }
 
-// Compares the layout with the public functions, on the whole stack of the calling thread, which
-// holds the GIL.
+// Compares the layout with the public functions on the whole stack of the calling thread, which
+// must hold the GIL.
 bool check_layout(const Layout& layout) {
   Careful read;
   PyThreadState* thread = PyThreadState_Get();

@@ -1,4 +1,4 @@
-// The resident set of the process, seldom enough to cost next to nothing.
+// The resident set of the process, read seldom enough to cost next to nothing.
 
 #pragma once
 
@@ -21,7 +21,7 @@ namespace {
 int64_t read_resident() {
 #if defined(__linux__)
   static const int64_t page = sysconf(_SC_PAGESIZE);
-  // opened anew: the program may close any descriptor, and one from before a fork is the parent's
+  // opened each time: the program may close descriptors, and after a fork they are the parent's
   const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   if (file < 0) {
     return -1;
@@ -44,10 +44,10 @@ int64_t read_resident() {
 #endif
 }
 
-// Asking the kernel costs more than all else of a read: a few microseconds, or twenty where its code
-// has left the processor's cache. The answer moves with page faults, not with single lines, so it is
-// asked again only when three hundred times what the last time took has gone by.
-constexpr int64_t kShare = 300;
+// Asking the kernel costs more than the rest of a read: a few microseconds, or twenty if its code
+// has left the processor's cache. The figure changes with page faults, not single lines, so the
+// next request waits three hundred times as long as the last one took.
+constexpr int64_t kWaitFactor = 300;
 
 std::atomic<int64_t> g_resident{-1};
 std::atomic<int64_t> g_ask_again{0};
@@ -63,9 +63,9 @@ int64_t recent_resident() {
   if (begun >= g_ask_again.load(std::memory_order_relaxed)) {
     g_resident.store(read_resident(), std::memory_order_relaxed);
     const int64_t ended = monotonic_ns();
-    // a pause of this thread in between is no cost of asking
+    // a pause of this thread is not part of the cost
     const int64_t cost = std::min<int64_t>(ended - begun, 30'000);
-    g_ask_again.store(ended + kShare * cost, std::memory_order_relaxed);
+    g_ask_again.store(ended + kWaitFactor * cost, std::memory_order_relaxed);
   }
   return g_resident.load(std::memory_order_relaxed);
 }

@@ -1,4 +1,4 @@
-// A lock that is held for nanoseconds, and a hash table that takes no memory per entry.
+// A lock held for nanoseconds, and a hash table without an allocation per entry.
 
 #pragma once
 
@@ -37,18 +37,18 @@ class SpinLock {
 using Holding = std::lock_guard<SpinLock>;
 
 inline uint64_t hash_of(uintptr_t key) {
-  // malloc's alignment leaves nothing in the low bits; the product's high ones hold the most
+  // malloc aligns, so the low bits are empty; the high bits of the product vary most
   return (static_cast<uint64_t>(key) >> 4) * 0x9E3779B97F4A7C15ull;
 }
 
-// Open addressing with linear probing. An Entry is plain data with a member `uintptr_t key`, which
-// is 0 where there is none. Whoever shares a table locks it.
+// Open addressing with linear probing. An Entry is plain data with a member `uintptr_t key`, 0 in
+// free entries. Users that share a table lock it.
 template <typename Entry>
 class Table {
  public:
-  // Gives the key's entry, all zero but for its key where it is new; null when there is no memory.
+  // Returns the key's entry, zero except for the key if it is new; null if there is no memory.
   Entry* put(uintptr_t key) {
-    // A search ends at an entry that is free: where there is no memory, some still have to be.
+    // A search ends at a free entry, so without memory to grow some must stay free.
     if (!is_room(used_ + 1, capacity_) && !resize(capacity_ ? 2 * capacity_ : kSmallest) &&
         16 * (used_ + 1) > 15 * capacity_) {
       return nullptr;
@@ -83,7 +83,7 @@ class Table {
     return true;
   }
 
-  // Takes memory for that many entries, where there is some.
+  // Reserves memory for this many entries, if there is some.
   void expect(size_t entries) {
     size_t capacity = std::max(capacity_, kSmallest);
     while (!is_room(entries, capacity)) {
@@ -103,8 +103,7 @@ class Table {
     }
   }
 
-  // Makes the copy hold the same; the caller releases it. Where there is no memory for it, it is
-  // empty.
+  // Copies the table; the caller releases the copy, which is empty if there is no memory.
   void copy_to(Table* copy) const {
     copy->release();
     copy->entries_ = static_cast<Entry*>(std::malloc(capacity_ * sizeof(Entry)));
@@ -180,7 +179,7 @@ class Table {
   size_t used_ = 0;
 };
 
-// Texts by number, each kept once.
+// Numbered texts, each stored once.
 template <typename Text>
 class Texts {
  public:
@@ -189,7 +188,7 @@ class Texts {
     return add(std::move(text));
   }
 
-  // It stays where it is.
+  // The text's address never changes.
   const Text* text(int32_t number) {
     const Holding holding(lock);
     return number >= 0 && static_cast<size_t>(number) < texts_.size() ? texts_[number] : nullptr;
@@ -214,24 +213,24 @@ class Texts {
   std::unordered_map<Text, int32_t> numbers_;
 };
 
-// Values by number, each kept once. A Value is plain data without gaps. Whoever shares it locks it.
+// Numbered values, each stored once. A Value is plain data without padding. Users lock it.
 template <typename Value>
 class Numbered {
  public:
-  // Gives the value's number; -1 if it is new and there are as many as `most`.
-  int32_t number(const Value& value, size_t most) {
+  // Returns the value's number; -1 if it is new and there are `max_values` already.
+  int32_t number(const Value& value, size_t max_values) {
     if (2 * (values_.size() + 1) > slots_.size()) {
       grow();
     }
     int32_t& slot = slots_[place(value)];
-    if (slot < 0 && values_.size() < most) {
+    if (slot < 0 && values_.size() < max_values) {
       values_.push_back(value);
       slot = static_cast<int32_t>(values_.size() - 1);
     }
     return slot;
   }
 
-  // Null where there is none with this number.
+  // Null for an unknown number.
   const Value* find(int32_t number) const {
     return number >= 0 && static_cast<size_t>(number) < values_.size() ? &values_[number] : nullptr;
   }

@@ -111,7 +111,7 @@ struct TrailFrame {
 struct Trail {
   uint64_t forgotten = 0;  // how many code objects had ended
   int length = 0;
-  TrailFrame frames[kDeepest];
+  TrailFrame frames[kMaxDepth];
 };
 
 Trail& trail_of(Memo& memo) {
@@ -164,10 +164,10 @@ bool follow(Memo& memo, const FrameKey& key, const TrailFrame* outer, TrailFrame
 
 Captured capture_on(Memo& memo, PyThreadState* thread) {
   Direct read;
-  FrameKey keys[kDeepest];  // innermost first
+  FrameKey keys[kMaxDepth];  // innermost first
   int length = 0;
   const uintptr_t module_call = g_module_call.load(std::memory_order_relaxed);
-  for (Frames<Direct> frames(*g_layout, read, thread); length < kDeepest && !frames.at_end();
+  for (Frames<Direct> frames(*g_layout, read, thread); length < kMaxDepth && !frames.at_end();
        frames.step()) {
     keys[length++] = key_of(frames, module_call);
   }
