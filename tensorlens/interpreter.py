@@ -1,4 +1,4 @@
-"""The interpreter beside the program: locks, threads and pauses of the collector of our own."""
+"""Our own locks, threads and pauses of the collector, hidden from the program."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _OWN_FROZEN = 1000
 _FAULTS = {
     getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 }
-"""Signals that a thread gives itself; a blocked one ends the process without a word."""
+"""Signals that a thread raises itself; if blocked, they end the process silently."""
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _own_threads: set[int] = set()
-"""Numbers of those that run."""
+"""Identifiers of our running threads."""
 
 
 def reentrant_lock() -> threading.RLock:
-    """Return a reentrant lock; in a forked process it is free, unless its holder is who forked.
+    """Return a reentrant lock; after a fork it is free unless the forking thread holds it.
 
-    The thread that held one does not exist there.
+    Other threads that held it do not exist there.
     """
     lock = threading.RLock()
     _locks.add(lock)
@@ -36,8 +36,8 @@ def reentrant_lock() -> threading.RLock:
 def start_thread(function: Callable[..., None], *arguments: Any) -> None:
     """Run a function that raises nothing, in a thread that ends with the process.
 
-    The program does not see it, nor lose signals to it: ``threading`` knows nothing of it, and
-    would with ``threading.current_thread()`` in it.
+    The thread is unknown to ``threading``, unless it calls ``threading.current_thread()``, and
+    takes no signals of the program.
 
     Raises:
         RuntimeError: no thread is left.
@@ -52,7 +52,7 @@ def start_thread(function: Callable[..., None], *arguments: Any) -> None:
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        # a thread has the mask of who starts it
+        # a thread inherits the mask of its starter
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
         _thread.start_new_thread(run, ())
     finally:
@@ -60,15 +60,15 @@ def start_thread(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def is_own_thread() -> bool:
-    """Tell whether :func:`start_thread` started this thread."""
+    """Return whether :func:`start_thread` started this thread."""
     return threading.get_ident() in _own_threads
 
 
 @contextlib.contextmanager
 def paused_collector() -> Iterator[None]:
-    """Let no garbage collection begin meanwhile; afterwards it is as it was.
+    """Disable garbage collection inside a ``with`` block.
 
-    The collector looks at every new object again and again while many are made.
+    While many objects are made, the collector would look at each of them again and again.
     """
     collects = gc.isenabled()
     try:

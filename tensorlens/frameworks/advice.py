@@ -1,4 +1,4 @@
-"""Code that advice tells a person to write, in the words of each framework."""
+"""The calls of each framework that advice tells a person to write."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ class Words:
     """The calls of one framework."""
 
     number: str | None
-    """Makes a number of a tensor called ``{}``; None where that is told of graphs alone."""
+    """Code that makes a number of the tensor ``{}``; None if the advice is for graphs alone."""
     copy: str
-    """Code that keeps a view's part, so that the rest is freed."""
+    """Code that copies a view's part, so that the rest is freed."""
     concatenation: str
     unseen: str | None
     """Possible holders of memory that nothing in Python holds."""
     gradients: str
     """Code that frees gradients."""
     activations: str
-    """Changes that need less for backward."""
+    """Changes that reduce memory kept for backward."""
     model: str | None = None
-    """Advice where the runtime keeps compiled models."""
+    """Advice if the runtime keeps compiled models."""
 
 
 TORCH = Words(

@@ -1,4 +1,4 @@
-"""The protocol between tensorlens and a framework: what an adapter answers, and in which types."""
+"""The protocol between tensorlens and a framework: questions to an adapter, and their types."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tensorlens.frameworks.host.loop_steps import Steps
 
 UNKNOWN = -1
-"""Value of a figure that cannot be had."""
+"""Value of an unknown figure."""
 
 Reader = Callable[[], Sequence[int]]
-"""Gives ``(allocated, peak since the previous read by anyone, reserved)`` in bytes."""
+"""Returns ``(allocated, peak since the previous read by anyone, reserved)`` in bytes."""
 
 
 class Counter(Protocol):
@@ -43,10 +43,10 @@ class Counter(Protocol):
         ...
 
     def reader(self) -> Reader:
-        """Return a function that reads this device, for one thread alone.
+        """Return a function that reads this device, to be used by one thread.
 
-        A read starts a new peak: the next peak, whoever reads it, is the highest since. It must
-        not initialise the device, raise, or take longer than a few microseconds.
+        A read starts a new peak for all readers. It must not initialise the device, raise, or take
+        longer than a few microseconds.
         """
         ...
 
@@ -54,34 +54,34 @@ class Counter(Protocol):
 class Adapter:
     """Questions to a framework that the program has imported.
 
-    A framework's own class has what it can do; for the rest the answers here stand.
+    A subclass answers what its framework supports; the methods here are the defaults.
     """
 
     name: ClassVar[str]
     words: ClassVar[Words]
-    """How advice is written for it."""
+    """The framework's calls in advice."""
 
     def cpu_counter(self) -> Counter | None:
         """Return the counter of host memory, or None when the framework cannot count it.
 
         Raises:
-            UsageError: ``TENSORLENS_COUNTER`` asks for one that cannot be had.
+            UsageError: ``TENSORLENS_COUNTER`` asks for one that is not available.
         """
         return None
 
     def has_accelerators(self) -> bool:
-        """Return whether this build could ever use one; False saves asking at every line."""
+        """Return whether this build could ever use one; if not, lines need not ask."""
         return False
 
     def used_devices(self) -> Sequence[str]:
-        """Return the names of the accelerators in use so far, cheaply, initialising none."""
+        """Return the names of the accelerators in use so far; fast, and initialises none."""
         return ()
 
     def device_counter(self, device: str) -> Counter:
         """Return the counter of an accelerator.
 
         Raises:
-            DeviceError: no such device here; the text says which ones there are.
+            DeviceError: no such device here; the text lists those there are.
         """
         raise DeviceError(f"no device {device}: {self.name} has none but cpu")
 
@@ -89,29 +89,29 @@ class Adapter:
         """Return torch's full spelling of a device, initialising nothing.
 
         Raises:
-            DeviceError: it surely does not exist here; the text says which ones there are.
+            DeviceError: it certainly does not exist here; the text lists those there are.
         """
         if str(device) == "cpu":
             return "cpu"
         raise DeviceError(f"no device {device}: {self.name} has none but cpu")
 
     def compiled_by(self, function: Any) -> str | None:
-        """Return what compiles ``function`` away (``torch.compile``), or None."""
+        """Return the compiler of ``function`` (``torch.compile``), or None."""
         return None
 
     def follow_code(self, code: CodeType) -> TracedCode | None:
-        """Return what follows the graphs whose nodes the lines of ``code`` made.
+        """Return a follower of the graphs whose nodes were made by lines of ``code``.
 
-        None where lines that run are all there is, or where single nodes cannot be told.
+        None if the framework has no such graphs, or does not report single nodes.
         """
         return None
 
     def forward_of(self, item: Any) -> str | None:
-        """Return the attribute to profile when ``item`` is a module instance, else None."""
+        """Return the attribute to profile if ``item`` is a module instance, else None."""
         return None
 
     def keep_compilers_out(self, functions: Sequence[Callable[..., Any]]) -> None:
-        """Let compiled code call these as they are, and not be compiled with them."""
+        """Have compiled code call these functions rather than compile them too."""
 
     def watch_compiler(
         self, callback: Callable[[Container[int] | None], None]
@@ -127,62 +127,62 @@ class Adapter:
         return set()
 
     def skip_code(self, code: CodeType, *, deep: bool) -> None:
-        """Have compilers run frames of ``code`` as they are, and what they call (``deep``) too."""
+        """Exclude frames of ``code`` from compilation, with ``deep`` their callees too."""
 
     def watch(self) -> Callable[[], None]:
-        """Count host memory and note which line allocates it, until what is returned is called.
+        """Count host memory and its birth lines from now on; return a function that stops.
 
         Raises:
-            UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+            UsageError: ``TENSORLENS_COUNTER`` asks for a counter that is not available.
         """
         return _nothing
 
     def census(self, roots: Sequence[CensusRoot]) -> Findings:
-        """Return every live tensor, named from the roots on, and each device's ledger."""
+        """Return all live tensors, named from the roots, and each device's ledger."""
         return Findings(TensorTable(), {}, ())
 
     def record(self, options: RecordOptions) -> Mapping[str, Recorder]:
-        """Record every allocation and free from now on; return each recorder by its name.
+        """Start recording allocations and frees; return each recorder by its name.
 
         Raises:
-            UsageError: what is asked for cannot be recorded here; the text says why.
+            UsageError: nothing can be recorded here; the text says why.
         """
         raise UsageError(f"the memory of {self.name} cannot be recorded")
 
     def follow(self) -> Steps:
-        """Follow a loop's steps from now on.
+        """Start following a loop's steps.
 
         Raises:
-            UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+            UsageError: ``TENSORLENS_COUNTER`` asks for a counter that is not available.
         """
         raise UsageError(f"the steps of {self.name} cannot be followed")
 
     def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
-        """Call ``act`` after each step of the program's first optimizer; return what ends that."""
+        """Call ``act`` after each step of the first optimizer; return a function that stops it."""
         return _nothing
 
     def pinned(self) -> int:
-        """Return the bytes of page-locked memory handed out; :data:`UNKNOWN` where none can be."""
+        """Return the bytes of page-locked memory handed out; :data:`UNKNOWN` without support."""
         return UNKNOWN
 
     def failed_request(self, error: BaseException) -> Request | None:
-        """Return what was asked for when ``error`` is a failed allocation, else None."""
+        """Return the request if ``error`` is a failed allocation, else None."""
         return None
 
     def graphs_kept(self) -> Sequence[KeptGraph]:
-        """Return the parts of autograd's graph that keep something, oldest first."""
+        """Return the parts of autograd's graph that keep memory, oldest first."""
         return ()
 
     def notes(self) -> Sequence[str]:
-        """Return lines for the report: a fallback that is in use, and why."""
+        """Return notes for a report, such as the reason for a fallback."""
         return ()
 
 
 def deferred(place: str) -> Any:
-    """Return a method of an adapter that is a function of some module, imported when asked for.
+    """Return a method of an adapter that is a function of a module, imported on first use.
 
     Args:
-        place: ``package.module:function``; it takes what the method takes, but for ``self``.
+        place: ``package.module:function``; the function has the method's parameters but ``self``.
     """
     return _Deferred(place)
 
@@ -197,11 +197,11 @@ class _Deferred:
 
 @dataclass(frozen=True, slots=True)
 class CensusRoot:
-    """Where a census begins: a model, an optimizer, anything that holds tensors."""
+    """An object where a census begins: a model, an optimizer, any holder of tensors."""
 
     item: Any
     name: str | None = None
-    """First part of its content's names; None leaves that to the framework."""
+    """First part of the names inside it; None leaves it to the framework."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +218,13 @@ class RecordOptions:
     """Options of a recording."""
 
     limit: int = 1_000_000
-    """How many events are kept; the oldest go first, and the highest instant stays known."""
+    """Number of events to keep; the oldest are dropped first, but their peak is kept."""
     ops: bool = True
-    """Whether operators and autograd's nodes are noted, without which there is no backward."""
+    """Whether to note operators and autograd's nodes, by which backward is known."""
     names: bool = True
-    """Whether a census at the beginning and the end gives blocks their names."""
+    """Whether to name blocks, by a census at the beginning and the end."""
     roots: Callable[[], Sequence[CensusRoot]] = tuple
-    """Gives what names begin with, as for :meth:`Adapter.census`."""
+    """Returns the roots of names, as for :meth:`Adapter.census`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,16 +262,16 @@ class LeftBlocks:
 
 
 class Recorder(Protocol):
-    """A recording that runs."""
+    """A running recording."""
 
     def mark(self, name: str) -> None:
-        """Give this moment a name."""
+        """Mark this moment with a name."""
         ...
 
     def read(self, end: bool) -> Recorded | None:
-        """Return what was recorded so far; ``end`` stops recording, and is given once.
+        """Return the recording so far; ``end`` stops it, and may be true once.
 
-        None: its device was not used.
+        None if its device was not used.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Names of a recording's blocks: what a census finds at their addresses, gradients by parameter."""
+"""Names of a recording's blocks: from censuses by address, and of gradients by parameter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorlens.roles import ROLES
 from tensorlens.units import rounded_up
 
 _ANONYMOUS_PREFIXES = ("made at ", "<cell>")
-"""How a census's names begin of what nothing holds that has a name."""
+"""Prefixes of names of tensors without a named holder."""
 
 
 def _is_anonymous(name: str) -> bool:
@@ -26,9 +26,9 @@ class AddressNames:
     """Names by address on a device, from one census.
 
     Args:
-        table: what the census found.
-        device: torch's spelling.
-        rounding: the allocator hands out multiples of so many bytes.
+        table: the tensors of the census.
+        device: the device, in torch's spelling.
+        rounding: unit of the allocator's sizes, in bytes.
     """
 
     def __init__(self, table: TensorTable, device: str = "cpu", rounding: int = 1) -> None:
@@ -42,7 +42,7 @@ class AddressNames:
         }
 
     def at(self, address: int, size: int) -> Label | None:
-        """Return the name of the storage of this size that begins at this address."""
+        """Return the name of the storage of this size at an address."""
         row = self._rows.get(address)
         table = self._table
         if row is None or rounded_up(table.storage_nbytes[row], self._rounding) != size:
@@ -63,13 +63,13 @@ def name_blocks(
     found: Iterable[tuple[AddressNames, Iterable[int]]],
     device: int = 0,
 ) -> None:
-    """Name a device's blocks: what censuses saw, and gradients by their parameter.
+    """Name a device's blocks: from censuses, and gradients by their parameter.
 
     Args:
-        log: whose blocks.
-        owner: for each row that of what it is the gradient of, or -1; none where unknown.
-        found: each census with the rows of the blocks that were there then. A later name comes
-            before an earlier one, unless it says less.
+        log: the log with the blocks.
+        owner: for each row the row whose gradient it is, or -1; empty if unknown.
+        found: each census with the rows of the blocks that lived then. A later name replaces an
+            earlier one, unless it says less.
         device: number of the device.
     """
     for names, rows in found:
@@ -90,7 +90,7 @@ def name_blocks(
 
 
 def _is_known_better(log: EventLog, row: int, label: Label) -> bool:
-    """Tell whether an earlier name of a block, or the operator that made it, says more."""
+    """Return whether an earlier name of a block, or the operator that made it, says more."""
     if label.role != "other":
         return False
     context = log.context[row]

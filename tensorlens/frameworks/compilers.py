@@ -1,4 +1,4 @@
-"""Compiled code: when a compiler reads it, what its graphs take, and what wraps functions."""
+"""Compiled code: tracing by compilers, figures of graphs, and wrapped functions."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any, Literal, Protocol
 
 
 class CompilerWatch(Protocol):
-    """Result of :meth:`Adapter.watch_compiler`, to be closed."""
+    """Result of :meth:`Adapter.watch_compiler`."""
 
     def renew(self) -> None:
-        """Begin again where the compiler was reset."""
+        """Watch again, if the compiler was reset."""
         ...
 
     def stop(self) -> None:
-        """End it."""
+        """Stop watching."""
         ...
 
 
 class Compiler:
-    """Tells profiled code that a compiler is reading it rather than running it.
+    """State of the compilers of all frameworks: whether they trace code rather than run it.
 
-    Adapters put the answers of their framework here; until then nothing is compiled.
+    Adapters assign the functions of their framework; the defaults mean that nothing is compiled.
     """
 
     def __init__(self) -> None:
         self.is_tracing: Callable[[], bool] = bool
-        """Whether code is read and not run."""
+        """Return whether code is traced and not run."""
         self.is_building: Callable[[], bool] = bool
-        """Whether code is run to build a graph and to do nothing else; the same holds for it."""
+        """Return whether code is run only to build a graph."""
         self.as_called: Callable[[Any], Any] = lambda function: function
-        """Asked by a wrapper while a graph is built, for the function to call in place of the one
-        inside it: what compiles the caller may have meant to convert it."""
+        """Return the function that a wrapper calls in place of its own while a graph is built: the
+        compiler of the caller may have to convert it."""
         self.when_run: Callable[[Callable[[], None]], None] = lambda act: None
-        """Asked while a graph is built: calls what it is given whenever the graph has run, where
+        """Called while a graph is built: has a function called after each run of the graph, if
         :attr:`follow_runs` was called before."""
         self.follow_runs: Callable[[], Callable[[], None]] = lambda: lambda: None
-        """Follows the runs of graphs until what it returns is called."""
+        """Follow the runs of graphs; return a function that stops."""
 
 
 compiler = Compiler()
@@ -47,16 +47,16 @@ compiler = Compiler()
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:
-    """Bytes that nodes were handed, over all calls of their graphs."""
+    """Bytes allocated by nodes, over all calls of their graphs."""
 
     hits: int
-    """Calls in which they were handed anything."""
+    """Calls in which they allocated anything."""
     allocated: int
-    """The most that was handed out in one call."""
+    """The most allocated in one call."""
     peak: int
-    """The most of it that was there at once."""
+    """The most of it allocated at once."""
     net: int
-    """Bytes of it still there when a call ended, summed over the hits."""
+    """Bytes of it left when a call ended, summed over the hits."""
     net_max: int
     """The largest of a single call."""
     net_first: int
@@ -69,43 +69,43 @@ class TracedFigures:
 
     device: str
     calls: int
-    """How often such a graph was called; a gradient function that is called by itself, as a tape
-    around a graph does, is part of the call before it."""
+    """Number of calls of these graphs; a gradient function called on its own, as by a tape around
+    a graph, belongs to the call before it."""
     lines: Mapping[int, NodeFigures]
-    """Line number to what the nodes were handed that it made, itself or by what it called."""
+    """Line number to the figures of nodes made by the line or by its callees."""
     backward: Mapping[int, NodeFigures]
-    """Line number to what the gradients of these nodes took."""
+    """Line number to the figures of the gradients of these nodes."""
     whole: NodeFigures
-    """The same of all nodes of these graphs, whoever made them."""
+    """Figures of all nodes of these graphs, whoever made them."""
     growth: int
-    """By how much the device grew from the first call's start to the last one's end."""
+    """Growth of the device from the first call's start to the last one's end, in bytes."""
     compiler: Literal["XLA"] | None
-    """Compiler of these graphs, which have no nodes when they run."""
+    """Compiler of these graphs, if they run without nodes."""
     notes: tuple[str, ...]
 
 
 class TracedCode(Protocol):
-    """Follows the graphs that have nodes of one function's lines."""
+    """Follower of the graphs that have nodes of one function's lines."""
 
     def resume(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         ...
 
     def pause(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         ...
 
     def figures(self) -> TracedFigures | None:
-        """Return what was counted; None where no graph with such nodes was called."""
+        """Return the figures; None if no graph with such nodes was called."""
         ...
 
     def clear(self) -> None:
-        """Forget what was counted."""
+        """Reset the figures."""
         ...
 
 
 def wrapped(function: Any) -> Iterator[Any]:
-    """Give a function and, one by one, what it wraps: methods, partials, decorators."""
+    """Yield a function and all that it wraps: methods, partials, decorators."""
     seen: set[int] = set()
     while function is not None and id(function) not in seen:
         seen.add(id(function))
@@ -114,7 +114,7 @@ def wrapped(function: Any) -> Iterator[Any]:
 
 
 def attributes(item: Any) -> dict[str, Any]:
-    """Return what an object itself holds, without asking its ``__getattr__``."""
+    """Return an object's own ``__dict__``, without its ``__getattr__``."""
     try:
         found = object.__getattribute__(item, "__dict__")
     except AttributeError:

@@ -1,6 +1,6 @@
-"""What an installed framework can measure here, for ``tensorlens doctor``; starts no device.
+"""Findings of ``tensorlens doctor`` on an installed framework; starts no device.
 
-Run as a program it prints that as JSON: an import takes seconds, talks, and can fail in any way.
+As a program it prints them as JSON: importing a framework is slow, prints, and can fail anyhow.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Finding:
     name: str
     ok: bool
     detail: str
-    """Its source and precision; or why it is missing and how to get it."""
+    """Source and precision; or why it is missing and how to get it."""
     measures: bool = False
-    """Whether memory can be measured by it."""
+    """Whether it measures memory."""
     part_of: str = ""
-    """The finding it belongs to: ``torch`` for the sources of torch's figures."""
+    """The finding that it belongs to: ``torch`` for torch's counters."""
 
 
 def examine(name: str) -> list[Finding]:
-    """Import a framework and return what is found, the framework itself first."""
+    """Import a framework and return the findings, the framework itself first."""
     try:
         title = f"{name} {import_module(name).__version__}"
     except Exception as error:
         return [unusable(name, _in_one_line(error))]
     try:
         if name == "torch":
-            # before what needs a newer one is imported
+            # before modules that need a newer one are imported
             import_module("tensorlens.frameworks.torch.release").check_release()
         of_framework = import_module(f"tensorlens.frameworks.{name}.diagnosis")
         parts: Sequence[Finding] = of_framework.diagnose()
@@ -58,17 +58,17 @@ def unusable(name: str, reason: str) -> Finding:
 
 
 def part(name: str, problem: str | None, detail: str) -> Finding:
-    """Return the finding of what works unless there is a problem."""
+    """Return the finding of a part that works unless there is a problem."""
     return Finding(name, problem is None, detail if problem is None else problem)
 
 
 def native_counter(is_native: bool, fallback: str | None, origin: str) -> Finding:
-    """Return the finding of the counter of host memory; ``fallback`` is why it is not in place."""
+    """Return the finding of the native counter; ``fallback`` is why it is not in use."""
     return part("native counter", None if is_native else fallback or _ANOTHER, origin)
 
 
 def counter_finding(name: str, counter: Counter, *before: str) -> Finding:
-    """Return the finding of a device's counter, what stands before its figures first."""
+    """Return the finding of a device's counter, with texts to put before its figures."""
     missing = counter.missing
     figures = [each for each in _FIGURES if each not in missing]
     if figures:

@@ -1,8 +1,7 @@
-"""The adapters of the frameworks that the program uses, now and once it has imported them.
+"""The adapters of the frameworks that the program has imported.
 
-A framework is used only when the program has already imported it: the registry looks in
-``sys.modules`` and never imports a framework by itself. Two frameworks in one process are two
-adapters; what asks them adds up, or joins, what they answer.
+The registry looks in ``sys.modules`` and never imports a framework itself. Two frameworks in one
+process are two adapters; their callers add up or join the answers.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ _FRAMEWORKS = {
 }
 _loaded: dict[str, Adapter] = {}
 _unusable: dict[str, str] = {}
-"""Name to the note that says why it is not used, for what the program has imported."""
+"""Name of an imported framework to the note why it cannot be used."""
 
 
 def adapters() -> list[Adapter]:
-    """Return the adapters of the frameworks the program has imported, fully, so far.
+    """Return the adapters of the frameworks fully imported so far.
 
-    One whose adapter cannot be made is left out; :func:`unusable_notes` says why.
+    Those whose adapter fails are left out; :func:`unusable_notes` says why.
     """
     for name, adapter in _FRAMEWORKS.items():
         if name in sys.modules and name not in _loaded and name not in _unusable:
             _load(name, adapter)
-    # each profiled call asks: no more Python frames than needed
+    # called by each profiled call: few Python frames
     return [*filter(None, map(_loaded.get, _FRAMEWORKS))]
 
 
@@ -55,19 +54,19 @@ def _load(name: str, adapter: str) -> None:
 
 
 def unusable_notes() -> tuple[str, ...]:
-    """Return a note for each framework that was imported and cannot be used."""
+    """Return a note for each imported framework that cannot be used."""
     return tuple(_unusable.values())
 
 
 def imported_since(earlier: Sequence[Adapter]) -> tuple[str, ...]:
-    """Return the names of the frameworks that were imported since ``earlier`` were all."""
+    """Return the names of frameworks whose adapters are not in ``earlier``."""
     return tuple(each.name for each in adapters() if each not in earlier)
 
 
 def ask(
     adapters: Sequence[Adapter], question: Callable[[Adapter], _T]
 ) -> tuple[list[tuple[Adapter, _T]], dict[str, str]]:
-    """Ask each adapter; return the answers, and the reasons of those that failed, by name.
+    """Ask each adapter; return the answers, and the reasons of failures by name.
 
     Raises:
         Exception: the last one's failure, where all failed.
@@ -90,7 +89,7 @@ def ask(
 
 
 def ask_owners(adapters: Sequence[Adapter], question: Callable[[Adapter], _T]) -> list[_T]:
-    """Return the answers of those that have the device that is asked about.
+    """Return the answers of the adapters that have the device in question.
 
     Raises:
         DeviceError: none has it.
@@ -108,13 +107,13 @@ def ask_owners(adapters: Sequence[Adapter], question: Callable[[Adapter], _T]) -
 
 
 def first_answer(question: Callable[[Adapter], _T | None]) -> _T | None:
-    """Return the answer of the first adapter that has one; None where none has."""
+    """Return the first answer that is not None."""
     answers = map(question, adapters())
     return next((answer for answer in answers if answer is not None), None)
 
 
 def device_name(device: Any) -> str:
-    """Return the full spelling of a device, as the first framework that has it writes it.
+    """Return the full spelling of a device in the first framework that has it.
 
     Raises:
         DeviceError: no imported framework has such a device.
@@ -124,29 +123,29 @@ def device_name(device: Any) -> str:
 
 
 def supported() -> tuple[str, ...]:
-    """Return the names of the modules whose import brings a framework, imported or not."""
+    """Return the names of all supported frameworks."""
     return tuple(_FRAMEWORKS)
 
 
 def not_imported() -> tuple[str, ...]:
-    """Return the names of the modules whose import would bring one more framework."""
+    """Return the names of supported frameworks that are not imported."""
     return tuple(name for name in _FRAMEWORKS if name not in _loaded and name not in _unusable)
 
 
 def no_framework_text(trouble: str, when: str) -> str:
-    """Return the line for a person who asks for something before any framework is imported.
+    """Return the message for a request made before any framework is imported.
 
     Args:
-        trouble: what cannot be done: ``nothing to record``.
-        when: until when the import must come.
+        trouble: ``nothing to record``.
+        when: the time by which a framework must be imported.
     """
     names = " or ".join(_FRAMEWORKS)
     return "; ".join([f"{trouble}: import {names} {when}", *why_unusable()])
 
 
 def why_unusable() -> tuple[str, ...]:
-    """Return why nothing the program has imported can be used, as far as that is known."""
-    # it looks into the heap, which few need
+    """Return the known reasons why nothing imported can be used."""
+    # it reads the heap, which is seldom needed
     from tensorlens.frameworks.keras import kinds
 
     backend = kinds.backend()
@@ -156,10 +155,10 @@ def why_unusable() -> tuple[str, ...]:
 
 
 def _is_imported(name: str) -> bool:
-    """Tell whether a module has run to its end; one that loads when it is used stays unloaded."""
+    """Return whether a module has run to its end; does not load a lazy module."""
     module = sys.modules.get(name)
     try:
-        # the module's own way to look up names may import it, or make up an answer
+        # the module's own attribute lookup may import it, or invent an answer
         spec = object.__getattribute__(module, "__spec__")
     except AttributeError:
         return False
@@ -169,22 +168,22 @@ def _is_imported(name: str) -> bool:
 
 
 def when_any_imported(act: Callable[[], None]) -> list[Callable[[], None]]:
-    """Call ``act`` whenever the program has imported one more framework.
+    """Call ``act`` after each import of a framework.
 
     Returns:
-        What gives up waiting, for each.
+        For each framework a function that stops waiting.
     """
     return [when_imported(name, act) for name in _FRAMEWORKS]
 
 
 def when_imported(name: str, act: Callable[[], None]) -> Callable[[], None]:
-    """Call ``act`` once, as soon as the module ``name`` is imported: now, if it is already.
+    """Call ``act`` once, as soon as a module is imported: at once if it is already.
 
-    It is called in the thread that imports it, before the importing statement ends; what it raises
-    comes out of that statement. An import that fails does not count, and neither does a reload.
+    It is called in the importing thread, before the import statement ends, which raises its
+    exceptions. Failed imports and reloads do not count.
 
     Returns:
-        What gives up waiting.
+        A function that stops waiting.
     """
     if _is_imported(name):
         act()
@@ -208,14 +207,14 @@ def module_spec(
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as the finders behind it do, and has it loaded by a :class:`_Loader`."""
+    """Finder of one module: asks the finders behind it, and sets a :class:`_Loader`."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name = name
         self._act: Callable[[], None] | None = act
 
     def remove(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._act = None
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -223,7 +222,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the finders behind this one find; None for all modules but one."""
+        """Return the spec from the finders behind this one; None for all other modules."""
         finders = [*sys.meta_path]
         if fullname != self._name or self not in finders:
             return None
@@ -233,7 +232,7 @@ class _Finder(MetaPathFinder):
         return spec
 
     def arrived(self) -> None:
-        """The module has been imported."""
+        """Call the action, once the module is imported."""
         act = self._act
         self.remove()
         if act is not None:
@@ -241,7 +240,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """A loader that tells when it has loaded, and otherwise is the one it stands for."""
+    """A loader that notifies its finder after loading, and else acts as the original."""
 
     def __init__(self, loader: Any, finder: _Finder) -> None:
         self._loader = loader
@@ -251,18 +250,18 @@ class _Loader(Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Let the loader make the module."""
+        """Have the original loader create the module."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Let the loader run the module, as if we were not here."""
+        """Have the original loader run the module, with itself as ``__loader__``."""
         spec = module.__spec__
         assert spec is not None
         spec.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
         if sys.modules.get(spec.name) is module:
-            # it has run to its end: only what is done now is left
+            # it has run to its end: only the action is left
             spec._initializing = False  # type: ignore[attr-defined]
             self._finder.arrived()

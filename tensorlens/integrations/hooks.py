@@ -1,4 +1,4 @@
-"""Hooks of a trainer's callback: they never fail, and hear of exceptions."""
+"""Hooks of trainers' callbacks that never fail, and a watch for exceptions of trainers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def quiet(method: _Method) -> _Method:
-    """Keep what fails in a hook from the program: one line says so, and no more is measured.
+    """Let no exception leave a hook: print it in one line, and stop measuring.
 
-    Whose hook it is has a flag ``is_on`` and a method ``_leave`` that lets go of all that is on.
+    The hook's object has a flag ``is_on`` and a method ``_leave()`` that releases everything.
     """
 
     @functools.wraps(method)
@@ -41,15 +41,15 @@ def watch_exceptions(
     failed: Callable[[Any, BaseException], None],
     begins: Callable[[Any], None] = lambda trainer: None,
 ) -> None:
-    """Have the outermost call of some methods of a trainer watched from now on.
+    """Watch the outermost call of some methods of trainers.
 
-    A failure of ``begins`` or ``failed`` is one line on standard error.
+    A failure of ``begins`` or ``failed`` is printed in one line.
 
     Args:
-        kind: the class of trainers; what a subclass overrides is watched where it calls these.
-        methods: their names; those that it has not are left out.
-        failed: takes the trainer, and the exception that leaves the call.
-        begins: takes the trainer before the call.
+        kind: the class of trainers; an override in a subclass is watched if it calls the method.
+        methods: names of the methods; missing ones are ignored.
+        failed: called with the trainer and the exception that leaves a method.
+        begins: called with the trainer before each call.
     """
     # by address: a trainer may have equality and a hash of its own, or none
     inside: set[int] = set()

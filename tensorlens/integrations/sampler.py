@@ -1,6 +1,6 @@
-"""Follows loops over batches by what a callback is told, and reads the counters meanwhile.
+"""Follower of loops over batches: reads the counters at each call of a callback.
 
-Knows nothing of Keras. It holds a few numbers an epoch, and nothing of a batch.
+It knows nothing of Keras, and keeps a few numbers for each epoch but none for a batch.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tensorlens.lines.region import DeviceLevel, MeasuredRegion
 from tensorlens.lines.report import DeviceSource
 from tensorlens.recording.oom import address_reserve
 
-_INEXACT_LEAST = 1 << 20
-"""Bytes by which a counter of more than tensors, such as the C heap, changes for no reason."""
-_SAMPLES = 256
-"""How many levels a trend keeps at most; at twice as many every other one goes."""
+_INEXACT_MIN_GROWTH = 1 << 20
+"""Bytes by which an inexact counter, such as the C heap, may change without a leak."""
+_MAX_LEVELS = 256
+"""Levels that a trend keeps; at twice as many every other one is dropped."""
 _WINDOWS = 8
 _RULES = {"batch": (2, 16), "epoch": (1, 3), "call": (1, 3)}
-"""How many at the beginning make the optimizer's state, caches and buffers; and how many levels
-must be known after them before growth is spoken of."""
+"""Numbers of warm-up rounds, which make optimizer state and caches, and of levels needed after them
+to judge growth."""
 
 
 class Trend:
-    """Whether what is allocated at the ends of batches, epochs or calls grows.
+    """Test for growth of the levels at the ends of batches, epochs or calls.
 
-    It keeps a few hundred of the levels.
+    It keeps a few hundred levels.
     """
 
     def __init__(self, per: str) -> None:
@@ -50,24 +50,24 @@ class Trend:
         self._samples: list[tuple[int, Sequence[int]]] = []
 
     def take(self, allocated: Sequence[int], count: int = 1) -> None:
-        """Take what each slot has allocated after ``count`` batches, epochs or calls more."""
+        """Add the level of each slot after ``count`` more batches, epochs or calls."""
         if self._taken % self._every == 0:
             self._samples.append((self._count, tuple(allocated)))
         self._taken += 1
         self._count += count
-        if len(self._samples) == 2 * _SAMPLES:
+        if len(self._samples) == 2 * _MAX_LEVELS:
             self._every *= 2
             self._samples = self._samples[::2]
 
     def growth(self, slot: int, least: int) -> SteadyGrowth | None:
-        """Return how much each leaves behind, None where it is not steady.
+        """Return the growth per batch, epoch or call; None if it is not steady.
 
-        The lowest levels of eight spans, one after the other, must rise: a batch that is larger
-        than others, or a buffer that is emptied now and then, does not.
+        The lowest levels of eight successive spans must rise, which large batches, or buffers
+        that are emptied now and then, do not cause.
 
         Args:
-            slot: which counter.
-            least: growth of fewer bytes in all is none: of counters that are not exact.
+            slot: index of the counter.
+            least: total growth in bytes below which there is none.
         """
         warmup, fewest = _RULES[self._per]
         points = [
@@ -86,37 +86,36 @@ class Trend:
         grown = lowest[-1][1] - lowest[0][1]
         if grown < max(1, least) or any(b[1] <= a[1] for a, b in pairwise(lowest)):
             return None
-        # what is made once, as at the first validation, belongs to no batch
+        # the median ignores single jumps, as at the first validation
         each = median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(lowest))
         return SteadyGrowth(self._per, each, self._count)
 
 
 class _Loop:
-    """One ``fit``, ``evaluate`` or ``predict`` that runs."""
+    """A running ``fit``, ``evaluate`` or ``predict``."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.epochs: list[Epoch] = [] if kind == FIT else [Epoch(0)]
         self.by_batch, self.by_epoch = Trend("batch"), Trend("epoch")
         self.first_batch: int | None = None
-        """Number of the batch that runs; None between batches."""
+        """Number of the running batch; None between batches."""
 
     @property
     def running(self) -> Epoch | None:
-        """The epoch that runs, or the one pass over batches."""
+        """The running epoch, or the one pass over batches."""
         return self.epochs[-1] if self.epochs and not self.epochs[-1].ended else None
 
     def change(self, **fields: Any) -> None:
-        """Exchange fields of the epoch that runs, if one does."""
+        """Replace fields of the running epoch, if any."""
         if self.running is not None:
             self.epochs[-1] = replace(self.epochs[-1], **fields)
 
 
 class Follower:
-    """The loop that runs now, and the figures of the last one.
+    """The running loop, and the figures of the last one.
 
-    Every method but :meth:`close` is called in the thread that runs the loop; what comes from
-    another is left out.
+    All methods but :meth:`close` must be called in the loop's thread; other calls are ignored.
     """
 
     def __init__(self, region: MeasuredRegion | None = None, notes: Sequence[str] = ()) -> None:
@@ -124,36 +123,36 @@ class Follower:
         self._notes = tuple(notes)
         self._loops: list[_Loop] = []
         self._calls = {kind: Trend("call") for kind in (FIT, EVALUATE, PREDICT)}
-        """Of host memory at the ends of loops, by kind."""
+        """Trends of host memory at the ends of loops, by kind."""
 
     def begin(self, kind: str) -> None:
-        """A loop begins; inside a ``fit`` that runs, ``evaluate`` is its validation."""
+        """Begin a loop; inside a running ``fit``, ``evaluate`` is its validation."""
         if self._is_here() and kind == EVALUATE:
             self._take(None)
         else:
-            # whatever is left was ended by an exception
+            # an exception ended the loops that are left
             self._loops.clear()
             self._region.begin()
         self._loops.append(_Loop(kind))
 
     def epoch_begins(self, number: int) -> None:
-        """An epoch of the innermost loop begins."""
+        """Begin an epoch of the innermost loop."""
         if self._is_here():
             self._region.read()
             self._loops[-1].epochs.append(Epoch(number))
 
     def batch_begins(self, number: int) -> None:
-        """A batch begins, or the first of several that run as one."""
+        """Begin a batch, or the first of several that run as one."""
         if self._is_here():
             self._take(None)
             self._loops[-1].first_batch = number
 
     def batch_ends(self, number: int) -> Sequence[DeviceLevel]:
-        """The last of the batches that began has ended; return the read."""
+        """End the batches that began; return the levels."""
         if not self._is_here():
             return ()
         loop = self._loops[-1]
-        # where nobody said that it began, it is this one alone
+        # without a begin it is this one alone
         first = number if loop.first_batch is None else loop.first_batch
         loop.first_batch = None
         read = self._take((first, number))
@@ -161,7 +160,7 @@ class Follower:
         return read
 
     def epoch_ends(self) -> Epoch | None:
-        """The epoch has ended; return what it took."""
+        """End the epoch and return it."""
         if not self._is_here() or self._loops[-1].running is None:
             return None
         loop = self._loops[-1]
@@ -170,7 +169,7 @@ class Follower:
         return loop.epochs[-1]
 
     def end(self, kind: str) -> LoopReport | None:
-        """A loop has ended; None for the validation of a ``fit``."""
+        """End a loop and return its report; None for the validation of a ``fit``."""
         if not self._is_here() or self._loops[-1].kind != kind:
             return None
         if kind != FIT:
@@ -185,7 +184,7 @@ class Follower:
         return report
 
     def report(self) -> LoopReport | None:
-        """Return what the loop that runs has taken so far; None where none runs."""
+        """Return the report on the running loop so far; None if none runs."""
         if not self._loops:
             return None
         loop, counters = self._loops[0], self._region.counters
@@ -205,7 +204,7 @@ class Follower:
         )
 
     def explain(self, error: BaseException) -> None:
-        """Add to an exception for want of memory what was resident, and which batch ran."""
+        """Add resident memory and the running batch to an out-of-memory exception."""
         report, where = self.report(), self.where()
         before = len(getattr(error, "__notes__", ()))
         address_reserve.explain(error)
@@ -215,7 +214,7 @@ class Follower:
             error.add_note(f"tensorlens: it was {where}{earlier}")
 
     def where(self) -> str | None:
-        """Return which batch of which loop runs now, or the last that ended, in words."""
+        """Describe the running batch and loop, or the last that ended."""
         if not self._loops:
             return None
         loop = self._loops[-1]
@@ -227,7 +226,7 @@ class Follower:
         return f"batch {batch + 1}{epoch} of {loop.kind}"
 
     def close(self) -> None:
-        """Forget what runs; from any thread."""
+        """Drop the running loops; from any thread."""
         self._loops.clear()
         self._region.end()
 
@@ -235,7 +234,7 @@ class Follower:
         return bool(self._loops) and self._region.thread == threading.get_ident()
 
     def _take(self, ran: tuple[int, int] | None) -> Sequence[DeviceLevel]:
-        """Read, and charge it to the innermost pass; ``ran`` is the batches since the last read."""
+        """Read levels for the innermost epoch; ``ran`` has the batches since the last read."""
         read, loop = self._region.read(), self._loops[-1]
         if (running := loop.running) is None:
             return read
@@ -249,7 +248,7 @@ class Follower:
         return read
 
     def _growth(self, loop: _Loop, slot: int, counter: Counter) -> tuple[SteadyGrowth, ...]:
-        least = 1 if counter.precision.startswith("exact") else _INEXACT_LEAST
+        least = 1 if counter.precision.startswith("exact") else _INEXACT_MIN_GROWTH
         inside = loop.by_batch.growth(slot, least) or loop.by_epoch.growth(slot, least)
         calls = None if slot else self._calls[loop.kind].growth(slot, least)
         return tuple(each for each in (inside, calls) if each is not None)

@@ -25,13 +25,13 @@ from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Where torchrun has a worker write how it failed."""
-_TOGETHER = 16
-"""Steps whose reads are summed up together: after each by itself that code had left the caches."""
+"""Variable of torchrun: the file for a worker's error."""
+_SUMMED_AT_ONCE = 16
+"""Steps summed up at once: after every step the code would have left the processor's caches."""
 
 
 class StepMonitor:
-    """Measures the steps of one training; a callback tells it where they begin and end.
+    """Measures the steps of one training, as a callback reports their begin and end.
 
     Files are written into a folder of the run, each named by rank and process and never
     overwritten: ``oom.4711.txt``, ``leaks.rank1.4712.json``. No method raises.
@@ -69,7 +69,7 @@ class StepMonitor:
         self.leak_report: LeakReport | None = None
         """The verdict on the steps, when the training has ended."""
         self.files: list[Path] = []
-        """What was written."""
+        """Files written so far."""
         self._folder = None if folder is None else Path(folder)
         self._target = Path()
         self._roles_every = roles_every
@@ -82,18 +82,18 @@ class StepMonitor:
         self._roots: tuple[Any, ...] = ()
         self._steps = 0
         self._device = ""
-        """That the figures are of."""
+        """Device of the figures."""
         self._reads: list[tuple[str, Sequence[int]]] = []
-        """Of the running step: the phases that ended, and the figures of all counters then."""
+        """Ended phases of the running step, with the figures of all counters."""
         self._steps_read: list[list[tuple[str, Sequence[int]]]] = []
-        """The same of steps that are not summed up yet."""
+        """Such reads of steps not summed up yet."""
         self._highest = (-1, 0)
         """The peak of the run so far, and its step; -1 is unknown."""
         self._metrics: dict[str, float] = {}
 
     @quiet
     def begin(self, roots: Sequence[Any], folder: str | os.PathLike[str] | None = None) -> None:
-        """The training begins; ``roots`` are its model and optimizers."""
+        """Begin a training; ``roots`` are its model and optimizers."""
         self._target = self._folder or Path(folder or ".")
         self._metrics, self._steps_read = {}, []
         # a trainer that finds a batch size begins anew where memory ran out
@@ -108,7 +108,7 @@ class StepMonitor:
 
     @quiet
     def step_begins(self) -> None:
-        """A step begins: what happened since the last one is not its."""
+        """Begin a step; what was allocated since the last one does not count."""
         self._reads = []
         first = self._record_steps and self._record_steps[0]
         if first == self._steps and self._recording is None:
@@ -117,12 +117,12 @@ class StepMonitor:
 
     @quiet
     def phase_ends(self, name: str) -> None:
-        """Say that what ran since the step or the phase before was this phase of the step."""
+        """End a phase of the step, which began with the step or after the last phase."""
         self._reads.append((name, self._region.figures()))
 
     @quiet
     def step_ends(self) -> None:
-        """A step ends: its figures are among those that :meth:`metrics` gives."""
+        """End a step; :meth:`metrics` includes its figures."""
         figures = self._region.figures()
         if not figures:
             return
@@ -133,7 +133,7 @@ class StepMonitor:
         if self._roles_every and (self._steps - 1) % self._roles_every == 0:
             self._sum_up()
             self._add(self._by_role())
-        if len(self._steps_read) >= _TOGETHER:
+        if len(self._steps_read) >= _SUMMED_AT_ONCE:
             self._sum_up()
         if self._watch is not None:
             self._watch.step()
@@ -152,7 +152,7 @@ class StepMonitor:
 
     @quiet
     def end(self) -> None:
-        """The training has ended."""
+        """End the training."""
         self._sum_up()
         self._finish()
         rank = ranks.current_rank()
@@ -165,7 +165,7 @@ class StepMonitor:
 
     @quiet
     def failed(self, error: BaseException, folder: str | os.PathLike[str] | None = None) -> None:
-        """An exception ends a training or an evaluation; if memory ran out, a report is written."""
+        """End a training or an evaluation by an exception; report it if memory ran out."""
         if folder is not None:
             self._target = self._folder or Path(folder)
         if self._explains_oom and may_be_out_of_memory(error):
@@ -181,7 +181,7 @@ class StepMonitor:
         self._finish()
 
     def _finish(self) -> None:
-        """Write what is on, however the training ends, and let go of it."""
+        """Write a recording and a leak report in progress, and release everything."""
         if self._recording is not None:
             self._save_recording()
         if self._watch is not None and self._steps and self._region.thread is not None:
@@ -190,7 +190,7 @@ class StepMonitor:
         self._leave()
 
     def _leave(self) -> None:
-        """Let go of all that is on: the counters, a recording that is not saved, the models."""
+        """Release the counters, an unsaved recording, and the models."""
         self._roots = ()
         recording, self._recording = self._recording, None
         if recording is not None:
@@ -202,10 +202,10 @@ class StepMonitor:
 
     @quiet
     def _sum_up(self) -> None:
-        """Take the reads of the last steps into the metrics."""
+        """Add the reads of the last steps to the metrics."""
         steps, self._steps_read = self._steps_read, []
         for step, reads in enumerate(steps, self._steps - len(steps)):
-            levels = [(phase, self._trained(figures)) for phase, figures in reads if figures]
+            levels = [(phase, self._training_level(figures)) for phase, figures in reads if figures]
             last = levels[-1][1]
             self._device = last.device
             levels = [each for each in levels if each[1].device == last.device]
@@ -229,8 +229,8 @@ class StepMonitor:
             if value >= 0:
                 self._metrics[name] = max(float(value), self._metrics.get(name, 0.0))
 
-    def _trained(self, figures: Sequence[int]) -> DeviceLevel:
-        """Return the level of the device that trains."""
+    def _training_level(self, figures: Sequence[int]) -> DeviceLevel:
+        """Return the level of the training device."""
         host, *devices = self._region.levels(figures)
         # the accelerator that holds most; without one the host
         used = (each for each in devices if each.allocated > 0)
@@ -243,7 +243,7 @@ class StepMonitor:
             for (name, role), size in totals.items()
             if name == self._device
         }
-        # the snapshot's own memory is nobody's step
+        # the snapshot's own memory belongs to no step
         self._region.figures()
         return found
 
