@@ -64,7 +64,7 @@ class Suggestion:
     """Ratio of the time per step to that of the unchanged program; None after one run, or if lost
     in noise."""
     measured_noise: float | None = None
-    """Half the width of the 95 % interval of :attr:`measured_time`."""
+    """Half the width of the ratio's 95 % interval, also if the ratio is lost in it."""
     missing: str = ""
     """Reason why nothing is measured."""
 

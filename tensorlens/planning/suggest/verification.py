@@ -85,7 +85,6 @@ def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
     if not outcome.ran:
         return replace(suggestion, missing=f"{outcome.status}: {outcome.why}")
     ratio = found.time_ratio(suggestion.change)
-    ratio = ratio if ratio is not None and ratio.is_known else None
     peak, level = _level(suggestion, outcome), _level(suggestion, before)
     reasons = (each.missing.get("held_ahead", "") or each.why for each in (outcome, before))
     why = next(filter(None, reasons), "no loader was left after the last step")
@@ -93,7 +92,7 @@ def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
         suggestion,
         measured_peak=peak,
         measured_saving=None if peak is None or level is None else level - peak,
-        measured_time=None if ratio is None else ratio.point,
+        measured_time=ratio.point if ratio is not None and ratio.is_known else None,
         measured_noise=None if ratio is None else ratio.half_width,
         missing="" if peak is not None and level is not None else why,
     )

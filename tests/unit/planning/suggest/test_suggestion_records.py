@@ -89,7 +89,10 @@ def test_what_is_measured():
     text = TextRenderer(width=100).render(beside)
     (row,) = [line for line in text.splitlines() if line.startswith("  2  a smaller queue")]
     assert row.split()[4:] == "6.00 MiB n/a n/a queue 2.00 MiB waiting n/a".split()
-    once = made(replace(CHECKPOINT, **{**fields, "measured_time": None}), verified=True)
+    once = made(
+        replace(CHECKPOINT, **fields | {"measured_time": None, "measured_noise": None}),
+        verified=True,
+    )
     assert "time: n/a, timing noise unknown after one run; use repeats=3 (--repeats 3)" in str(once)
     assert found["checkpoint"].off == pytest.approx(40 / 38 - 1)
 

@@ -10,8 +10,8 @@ MIB = 1 << 20
 BEFORE, AFTER = (21 * MIB, 23 * MIB, 21 * MIB), (15 * MIB, 15 * MIB, 17 * MIB)
 
 
-def outcome(name, peaks, step_peaks=()):
-    return Outcome(name, peak_allocated=max(peaks), peaks=peaks, step_peaks=step_peaks)
+def outcome(name, peaks, step_peaks=(), **more):
+    return Outcome(name, peak_allocated=max(peaks), peaks=peaks, step_peaks=step_peaks, **more)
 
 
 def verified(*outcomes, by_step=False):
@@ -59,3 +59,11 @@ def test_the_median_step_counts_where_the_order_is_another_in_each():
         "measured in 3 runs, the median of their median steps counts: as it is 20.00 MiB to"
         " 21.00 MiB",
     )
+
+
+def test_times_of_several_runs_that_are_lost_in_noise_are_not_those_of_one_run():
+    before = outcome("as it is", BEFORE, seconds=(0.01, 0.01, 0.01))
+    found = verified(before, outcome("SGD", AFTER, seconds=(0.01, 0.04, 0.0025)))
+    assert found["optimizer"].measured_time is None
+    assert "time: n/a, lost in noise, ask for more --repeats" in str(found)
+    assert "one run" not in str(found)
