@@ -155,21 +155,21 @@ def suggest(
     with shared_runner() as processes:
         measured = _measured(processes, job)
         recorded = _recorded_steps(measured, job.framework)
-        found, notes = simulated(recorded, [*_candidates(recorded)], run)
-        told = _suggestions(recorded, found, top, job.program.name, notes)
+        candidates, notes = simulated(recorded, [*_candidates(recorded)], run)
+        suggestions = _suggestions(recorded, candidates, top, job.program.name, notes)
         facts = recorded.facts
-        if not told.suggestions:
-            return replace(told, verified=verify)
+        if not suggestions.suggestions:
+            return replace(suggestions, verified=verify)
         if not verify:
             if facts.is_whole:
-                return told
-            return without_failures(told, run, warmup + steps)
+                return suggestions
+            return without_failures(suggestions, run, warmup + steps)
         if facts.is_graph:
             warmup, steps = _graph_steps(measured.seconds, warmup, steps)
         if repeats is None:
             repeats = _GRAPH_REPEATS if facts.is_graph else 1
         run = partial(run, warmup=warmup, steps=steps, repeats=repeats)
-        return verified(told, run, by_step=facts.is_graph, is_whole=facts.is_whole)
+        return verified(suggestions, run, by_step=facts.is_graph, is_whole=facts.is_whole)
 
 
 def _measured(processes: Runner, job: Job) -> Measured:
@@ -215,15 +215,15 @@ def _suggestions(
     program: str,
     notes: Sequence[str] = (),
 ) -> Suggestions:
-    worth = [each for each in candidates if each.predicted_saving >= _least(recorded, each)]
-    worth.sort(key=lambda each: -each.predicted_saving)
-    with_cost = [each for each in worth if not each.is_free]
+    notable = [each for each in candidates if each.predicted_saving >= _min_saving(recorded, each)]
+    notable.sort(key=lambda each: -each.predicted_saving)
+    with_cost = [each for each in notable if not each.is_free]
     others = with_cost[top:]
     peak = recorded.recording.at(recorded.peak_row, recorded.device)
     dropped = dropped_peak(recorded.recording, recorded.device) > recorded.peak
     lines, _ = line_rows(recorded.log, peak.by_line, None)
     return Suggestions(
-        suggestions=tuple(each for each in worth if each not in others),
+        suggestions=tuple(each for each in notable if each not in others),
         device=recorded.device,
         peak=recorded.peak,
         moment=recorded.moment(recorded.peak_row),
@@ -233,19 +233,19 @@ def _suggestions(
             recorded.recording, recorded.device, recorded.peak_row, recorded.peak
         ),
         program=program,
-        others=tuple(_in_short(recorded, each) for each in others),
+        others=tuple(_summary(recorded, each) for each in others),
         notes=(*([_DROPPED] if dropped else []), *notes),
     )
 
 
-def _least(recorded: RecordedSteps, each: Suggestion) -> float:
+def _min_saving(recorded: RecordedSteps, each: Suggestion) -> float:
     """Return the smallest saving in bytes that is suggested."""
     if each.before is None:
         return max(1.0, _WORTH * recorded.peak)
     return _WORTH * (recorded.host_peak + each.before)
 
 
-def _in_short(recorded: RecordedSteps, each: Suggestion) -> str:
+def _summary(recorded: RecordedSteps, each: Suggestion) -> str:
     saving = each.predicted_saving
     if each.memory:
         return f"{each.change} ({format_bytes(saving)} of {each.memory})"

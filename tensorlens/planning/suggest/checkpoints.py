@@ -10,11 +10,11 @@ from tensorlens.planning.suggest.recorded_steps import RecordedSteps, Replay
 from tensorlens.planning.suggest.repeated_blocks import (
     Call,
     RepeatedBlocks,
-    cost_of,
     keep_inputs,
-    outliving,
+    left_by,
     output_of,
     second_forward,
+    time_cost,
 )
 from tensorlens.planning.suggest.result import Suggestion
 
@@ -30,16 +30,16 @@ def block_checkpoints(recorded: RecordedSteps) -> Iterator[Suggestion]:
     last saved tensor, and its saved tensors stay until backward has used them.
     """
     blocks = RepeatedBlocks(recorded)
-    found, index = blocks.calls(), recorded.index
-    backward = (row for call in found for row in call.backward)
-    if not found or any(index.computed_again(index.place(row)) for row in backward):
+    calls, index = blocks.calls(), recorded.index
+    backward = (row for call in calls for row in call.backward)
+    if not calls or any(index.computed_again(index.place(row)) for row in backward):
         return
     replay = recorded.replay()
-    inputs = keep_inputs(recorded, replay, found)
-    for call in found:
+    inputs = keep_inputs(recorded, replay, calls)
+    for call in calls:
         _checkpoint(recorded, replay, blocks, call, inputs)
-    used = blocks.used(found)
-    cost = cost_of(recorded, found)
+    used = blocks.called(calls)
+    cost = time_cost(recorded, calls)
     if recorded.facts.has_cache:
         cost += "; use_cache=False: each block would fill its cache twice"
     yield recorded.suggestion(
@@ -60,7 +60,7 @@ def _checkpoint(
     call: Call,
     inputs: Mapping[int, int],
 ) -> None:
-    kept = outliving(recorded, call)
+    kept = left_by(recorded, call)
     # a block freed by another part of the program is not for this block's backward alone
     needed = [
         row

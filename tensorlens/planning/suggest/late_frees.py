@@ -13,9 +13,9 @@ from tensorlens.records.logs.events import START
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import short_line
 
-_ITEM = re.compile(r"\[-?\d+\]$")
-_NEEDS = {TORCH: ".item(), .cpu()", TENSORFLOW: "float(...), .numpy()"}
-_NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
+_LIST_INDEX = re.compile(r"\[-?\d+\]$")
+_COPIES = {TORCH: ".item(), .cpu()", TENSORFLOW: "float(...), .numpy()"}
+_LASTING_ROLES = ("parameter", "buffer", "gradient", "optimizer", "input")
 
 
 def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
@@ -27,20 +27,20 @@ def _release(variable: UnusedVariable, unused: Sequence[UnusedVariable]) -> str:
 
 def step_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
     """Yield tensors made by forward in one step that are still there in the next, by variable."""
-    kept = _outliving(recorded)
+    kept = _outliving_blocks(recorded)
     groups: dict[str, list[tuple[int, int]]] = {}
-    graph = any(_is_of_graph(recorded, row) for row, _ in kept)
+    graph = any(_is_kept_by_graph(recorded, row) for row, _ in kept)
     for row, until in kept:
         # tensors that a graph keeps go with the variable that keeps the graph
         groups.setdefault("" if graph else _variable(recorded, row), []).append((row, until))
     for found in groups.values():
         replay = recorded.replay()
-        name, line = _named(recorded, [row for row, _ in found])
+        name, line = _largest_variable(recorded, [row for row, _ in found])
         for row, until in found:
             # a detached variable stays, without its graph
-            if not graph or _is_of_graph(recorded, row) or not recorded.roles.named(row):
+            if not graph or _is_kept_by_graph(recorded, row) or not recorded.roles.named(row):
                 replay.free(row, until)
-        is_list = any(_ITEM.search(recorded.roles.named(row) or "") for row, _ in found)
+        is_list = any(_LIST_INDEX.search(recorded.roles.named(row) or "") for row, _ in found)
         yield recorded.suggestion(
             kind="kept",
             change=f"detach {name}" if graph else f"release {name} after the step",
@@ -54,8 +54,8 @@ def step_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
 def backward_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
     """Yield variables that live through backward although backward does not need them."""
     begins = recorded.marks(BACKWARD)
-    waiting = recorded.facts.unused_variables
-    for each in waiting:
+    unused = recorded.facts.unused_variables
+    for each in unused:
         place = recorded.at(each.address, begins[-1]) if begins else None
         if place is None:
             continue
@@ -67,7 +67,7 @@ def backward_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
         line = SourceLine(each.filename, each.lineno, each.function)
         yield recorded.suggestion(
             kind="kept",
-            change=_release(each, waiting),
+            change=_release(each, unused),
             what=f"a variable of {each.function}() that backward does not need",
             code=f"# before {short_line(line)}\ndel {each.name}",
             peak=replay.peak(),
@@ -75,7 +75,7 @@ def backward_leftovers(recorded: RecordedSteps) -> Iterator[Suggestion]:
         )
 
 
-def _outliving(recorded: RecordedSteps) -> list[tuple[int, int]]:
+def _outliving_blocks(recorded: RecordedSteps) -> list[tuple[int, int]]:
     """Return blocks that outlive the step whose forward made them, with the row where it ends.
 
     A block that only the first step makes is a cache and is left out. A block from before the
@@ -102,11 +102,11 @@ def _left_by(recorded: RecordedSteps, step: range) -> Iterator[int]:
     """Yield blocks of a step's forward that outlive the step and have no role that needs it."""
     for row in recorded.allocations(step):
         if recorded.phase(row) == "forward" and recorded.end(row) >= step.stop:
-            if recorded.role(row) not in _NEEDED:
+            if recorded.role(row) not in _LASTING_ROLES:
                 yield row
 
 
-def _is_of_graph(recorded: RecordedSteps, row: int) -> bool:
+def _is_kept_by_graph(recorded: RecordedSteps, row: int) -> bool:
     """Tell whether autograd's graph holds a block, and no variable."""
     name = recorded.roles.named(row)
     return name is not None and "Backward" in name.rpartition(": ")[2]
@@ -117,19 +117,19 @@ def _variable(recorded: RecordedSteps, row: int) -> str:
     name = recorded.roles.named(row)
     if name is None:
         return str(recorded.index.born[recorded.index.place(row)])
-    return _ITEM.sub("", name)
+    return _LIST_INDEX.sub("", name)
 
 
-def _named(recorded: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
+def _largest_variable(recorded: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
     """Return the largest variable that no graph holds, and the line that made it."""
     ordered = sorted(rows, key=lambda row: -recorded.log.size[row])
     names = [
-        row for row in ordered if not _is_of_graph(recorded, row) and recorded.roles.named(row)
+        row for row in ordered if not _is_kept_by_graph(recorded, row) and recorded.roles.named(row)
     ]
     row = names[0] if names else ordered[0]
     line = recorded.index.born[recorded.index.place(row)]
     name = recorded.roles.named(row) if names else None
-    short = "what is kept" if name is None else _ITEM.sub("", name.rpartition(": ")[2])
+    short = "what is kept" if name is None else _LIST_INDEX.sub("", name.rpartition(": ")[2])
     return short, "" if line is None else short_line(line)
 
 
@@ -142,7 +142,7 @@ def _code(recorded: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> 
         line = f"{name} = {value}"
     else:
         text = (
-            f"# at the end of the step, or keep what is needed of it: {_NEEDS[recorded.framework]}"
+            f"# at the end of the step, or keep what is needed of it: {_COPIES[recorded.framework]}"
         )
         line = f"del {name}"
     if is_name:

@@ -92,25 +92,25 @@ def _notes(suggestion: Suggestion) -> tuple[str, ...]:
 
 
 def _remarks(found: Suggestions) -> tuple[str, ...]:
-    said = []
+    remarks = []
     if not found.suggestions:
-        said.append("nothing that was tried saves 1 % of the peak or more")
+        remarks.append("nothing that was tried saves 1 % of the peak or more")
     if found.others:
-        said.append(f"less than these: {', '.join(found.others)}")
-    said += [text for how, text in _HOW.items() if any(each.how == how for each in found)]
+        remarks.append(f"less than these: {', '.join(found.others)}")
+    remarks += [text for how, text in _HOW.items() if any(each.how == how for each in found)]
     lost = any(each.measured_time is None and each.measured_noise is not None for each in found)
     if any(each.measured_time is not None for each in found):
-        said.append(
+        remarks.append(
             "time: of a step, as a ratio to the program as it is, ± half of its 95 % interval"
             + ("; n/a: lost in noise, ask for more --repeats" if lost else "")
         )
     elif lost:
-        said.append("time: n/a, lost in noise, ask for more --repeats")
+        remarks.append("time: n/a, lost in noise, ask for more --repeats")
     elif any(each.measured_peak is not None for each in found):
-        said.append(f"time: n/a, timing noise unknown after {ONE_RUN}")
+        remarks.append(f"time: n/a, timing noise unknown after {ONE_RUN}")
     if found.measured_peak is not None and found.measured_peak != found.peak:
-        said.append(f"measured without any change: {size(found.measured_peak)}")
-    return (*said, *found.notes)
+        remarks.append(f"measured without any change: {size(found.measured_peak)}")
+    return (*remarks, *found.notes)
 
 
 def _predicted(found: Suggestions) -> dict[Column, tuple[str, ...]]:

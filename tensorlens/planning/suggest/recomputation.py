@@ -11,11 +11,11 @@ from tensorlens.planning.suggest.repeated_blocks import (
     TWICE,
     Call,
     RepeatedBlocks,
-    cost_of,
     keep_inputs,
-    outliving,
+    left_by,
     output_of,
     second_forward,
+    time_cost,
 )
 from tensorlens.planning.suggest.result import Suggestion
 
@@ -29,15 +29,15 @@ def block_recomputation(recorded: RecordedSteps) -> Iterator[Suggestion]:
     until the block's backward has ended (``custom_gradient.py`` of TensorFlow 2.21).
     """
     blocks = RepeatedBlocks(recorded)
-    found = blocks.calls()
-    if not found or recorded.facts.recomputes:
+    calls = blocks.calls()
+    if not calls or recorded.facts.recomputes:
         return
     replay = recorded.replay()
-    inputs = keep_inputs(recorded, replay, found)
-    for call in found:
+    inputs = keep_inputs(recorded, replay, calls)
+    for call in calls:
         _recompute(recorded, replay, call, inputs)
-    cost = cost_of(recorded, found)
-    yield recompute_suggestion(recorded, blocks.used(found), replay.peak(), cost)
+    cost = time_cost(recorded, calls)
+    yield recompute_suggestion(recorded, blocks.called(calls), replay.peak(), cost)
 
 
 def recompute_suggestion(
@@ -72,7 +72,7 @@ def _recompute(
     recorded: RecordedSteps, replay: Replay, call: Call, inputs: Mapping[int, int]
 ) -> None:
     until = call.backward.stop
-    kept = outliving(recorded, call)
+    kept = left_by(recorded, call)
     needed = [row for row in kept if recorded.end(row) in call.backward]
     if not needed:
         return

@@ -40,7 +40,7 @@ def repeated_paths(paths: Iterable[str]) -> Sequence[str]:
         alike.setdefault((path.rpartition(".")[0], frozenset(children)), []).append(path)
     found = {path for group in alike.values() if len(group) > 1 for path in group}
     outermost = [path for path in found if not any(path.startswith(f"{each}.") for each in found)]
-    return sorted(outermost, key=_natural)
+    return sorted(outermost, key=_natural_key)
 
 
 class RepeatedBlocks:
@@ -52,9 +52,9 @@ class RepeatedBlocks:
         if not recorded.has_facts:
             paths = repeated_paths(recorded.log.stacks.modules)
             self._blocks = [RepeatedBlock(path, "") for path in paths]
-        self._inside = _inside(recorded.log.stacks, self._blocks)
+        self._block_numbers = _block_numbers(recorded.log.stacks, self._blocks)
 
-    def used(self, calls: Sequence[Call]) -> Sequence[RepeatedBlock]:
+    def called(self, calls: Sequence[Call]) -> Sequence[RepeatedBlock]:
         """Return the blocks of the calls."""
         numbers = {call.block for call in calls}
         return [block for number, block in enumerate(self._blocks) if number in numbers]
@@ -66,7 +66,7 @@ class RepeatedBlocks:
         stack = place[0]
         if recorded.phase(row) == "backward":
             stack = recorded.index.context(place).forward
-        return -1 if stack < 0 else self._inside[stack]
+        return -1 if stack < 0 else self._block_numbers[stack]
 
     def calls(self) -> Sequence[Call]:
         """Return the calls that have a backward, in the program's order."""
@@ -105,7 +105,7 @@ def _without_overlap(calls: Sequence[Call]) -> Sequence[Call]:
     return found
 
 
-def _inside(stacks: Stacks, blocks: Sequence[RepeatedBlock]) -> Sequence[int]:
+def _block_numbers(stacks: Stacks, blocks: Sequence[RepeatedBlock]) -> Sequence[int]:
     """Return the number of the outermost block of each node of the stacks; -1: none."""
     numbers = {block.path: number for number, block in enumerate(blocks)}
     of_module = [numbers.get(path, -1) for path in stacks.modules]
@@ -116,7 +116,7 @@ def _inside(stacks: Stacks, blocks: Sequence[RepeatedBlock]) -> Sequence[int]:
     return found
 
 
-def _natural(path: str) -> list[tuple[int, str]]:
+def _natural_key(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
 
 
@@ -145,7 +145,7 @@ def _input_of(recorded: RecordedSteps, call: Call) -> int | None:
     return output_of(recorded, made)
 
 
-def outliving(recorded: RecordedSteps, call: Call) -> list[int]:
+def left_by(recorded: RecordedSteps, call: Call) -> list[int]:
     """Return the blocks of memory that a call's forward made and left."""
     return [
         row
@@ -182,7 +182,7 @@ def second_forward(recorded: RecordedSteps, forward: range, needed: Sequence[int
     yield -unneeded
 
 
-def cost_of(recorded: RecordedSteps, found: Sequence[Call]) -> str:
+def time_cost(recorded: RecordedSteps, found: Sequence[Call]) -> str:
     """Return the cost in time of the second forward, from the last recorded step."""
     span = next(
         (step for step in reversed(recorded.steps) if found[-1].forward.start in step), None

@@ -26,7 +26,7 @@ _NOT_COMPILED = (
     "could not be simulated: that takes the train step of a compiled Keras model, and this is a"
     " loop of one's own; compare() measures its options"
 )
-_GRAPH = (
+_ONE_ORDER = (
     "the step runs as a graph, and what of its operations comes first is decided as it runs:"
     " simulated is one likely order"
 )
@@ -52,7 +52,7 @@ def simulated(
     facts, notes = recorded.facts, list[str]()
     if facts.is_whole:
         return replayed, notes
-    wanted = [*_wanted(recorded, replayed)]
+    wanted = [*_to_simulate(recorded, replayed)]
     names = " and ".join(each.change for each in wanted)
     if recorded.framework == TENSORFLOW and not facts.optimizers and not facts.blocks:
         notes.append(_NO_KERAS)
@@ -61,14 +61,14 @@ def simulated(
     if not wanted:
         return replayed, notes
     options = {AS_IT_IS: {}, **{each.change: each.option for each in wanted}}
-    found = run(options, how="estimated", device=recorded.device, baseline=AS_IT_IS)
-    before = found[AS_IT_IS]
+    comparison = run(options, how="estimated", device=recorded.device, baseline=AS_IT_IS)
+    before = comparison[AS_IT_IS]
     if before.peak_allocated is None:
         return replayed, [f"{names} could not be simulated: {before.why}"]
     kinds = {each.kind for each in wanted}
     changes = [each for each in replayed if each.kind not in kinds]
     for each in wanted:
-        outcome, saving = found[each.change], found.saved(each.change)
+        outcome, saving = comparison[each.change], comparison.saved(each.change)
         if saving is None:
             notes.append(f"{each.change} could not be simulated: {failure_text(outcome.why)}")
             continue
@@ -80,10 +80,10 @@ def simulated(
                 how=Method.SIMULATED,
             )
         )
-    return changes, [*notes, _GRAPH] if facts.is_graph else notes
+    return changes, [*notes, _ONE_ORDER] if facts.is_graph else notes
 
 
-def _wanted(recorded: RecordedSteps, replayed: Sequence[Suggestion]) -> Iterator[Suggestion]:
+def _to_simulate(recorded: RecordedSteps, replayed: Sequence[Suggestion]) -> Iterator[Suggestion]:
     """Yield the changes to simulate, without their peaks."""
     facts = recorded.facts
     checkpoints = [each for each in replayed if each.kind == "checkpoint"]

@@ -19,55 +19,58 @@ _MAX_SAME = 1.01
 
 
 def verified(
-    told: Suggestions, run: Run, *, by_step: bool = False, is_whole: bool = False
+    found: Suggestions, run: Run, *, by_step: bool = False, is_whole: bool = False
 ) -> Suggestions:
     """Return suggestions with the savings measured by running the step with each.
 
     With ``by_step`` the peak of the median step counts instead of the highest. A program that
     ``is_whole`` takes no setting.
     """
-    options = {AS_IT_IS: {}, **({} if is_whole else _options(told))}
+    options = {AS_IT_IS: {}, **({} if is_whole else _options(found))}
     if len(options) == 1:
-        return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
-    found = run(options, baseline=AS_IT_IS, device=told.device)
-    told = _without(told, found)
+        return replace(found, verified=True, suggestions=tuple(map(_unmeasured, found)))
+    comparison = run(options, baseline=AS_IT_IS, device=found.device)
+    found = _without_failed(found, comparison)
     if by_step:
-        outcomes = (replace(each, peaks=each.step_peaks or each.peaks) for each in found.outcomes)
-        found = replace(found, outcomes=tuple(outcomes))
+        outcomes = (
+            replace(each, peaks=each.step_peaks or each.peaks) for each in comparison.outcomes
+        )
+        comparison = replace(comparison, outcomes=tuple(outcomes))
     return replace(
-        told,
+        found,
         verified=True,
-        measured_peak=_peak(found[AS_IT_IS]),
-        notes=(*told.notes, *_noise(found, "median steps" if by_step else "peaks")),
+        measured_peak=_peak(comparison[AS_IT_IS]),
+        notes=(*found.notes, *_noise(comparison, "median steps" if by_step else "peaks")),
         suggestions=tuple(
-            _measured(each, found) if each.change in options else _unmeasured(each) for each in told
+            _measured(each, comparison) if each.change in options else _unmeasured(each)
+            for each in found
         ),
     )
 
 
-def without_failures(told: Suggestions, run: Run, steps: int) -> Suggestions:
+def without_failures(found: Suggestions, run: Run, steps: int) -> Suggestions:
     """Return suggestions without those that make the program fail in its first steps."""
-    options = _options(told)
+    options = _options(found)
     if not options:
-        return told
-    found = run(options, device=told.device, repeats=1, warmup=0, steps=min(steps, STEPS))
-    return _without(told, found)
+        return found
+    comparison = run(options, device=found.device, repeats=1, warmup=0, steps=min(steps, STEPS))
+    return _without_failed(found, comparison)
 
 
-def _options(told: Suggestions) -> dict[str, OptionLike]:
-    return {each.change: option for each in told if (option := each.option) is not None}
+def _options(found: Suggestions) -> dict[str, OptionLike]:
+    return {each.change: option for each in found if (option := each.option) is not None}
 
 
-def _without(told: Suggestions, found: Comparison) -> Suggestions:
+def _without_failed(found: Suggestions, comparison: Comparison) -> Suggestions:
     """Leave out changes that make the program fail, unless it fails without any, too."""
-    failed = {each.name: each.why for each in found.outcomes if each.status == Status.FAILED}
+    failed = {each.name: each.why for each in comparison.outcomes if each.status == Status.FAILED}
     if AS_IT_IS in failed:
-        return told
+        return found
     return replace(
-        told,
-        suggestions=tuple(each for each in told if each.change not in failed),
+        found,
+        suggestions=tuple(each for each in found if each.change not in failed),
         notes=(
-            *told.notes,
+            *found.notes,
             *(f"{name} is left out: {failure_text(failed[name])}" for name in failed),
         ),
     )
@@ -80,11 +83,11 @@ def _unmeasured(suggestion: Suggestion) -> Suggestion:
     return replace(suggestion, missing=why)
 
 
-def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
-    outcome, before = found[suggestion.change], found[found.baseline]
+def _measured(suggestion: Suggestion, comparison: Comparison) -> Suggestion:
+    outcome, before = comparison[suggestion.change], comparison[comparison.baseline]
     if not outcome.ran:
         return replace(suggestion, missing=f"{outcome.status}: {outcome.why}")
-    ratio = found.time_ratio(suggestion.change)
+    ratio = comparison.time_ratio(suggestion.change)
     peak, level = _level(suggestion, outcome), _level(suggestion, before)
     reasons = (each.missing.get("held_ahead", "") or each.why for each in (outcome, before))
     why = next(filter(None, reasons), "no loader was left after the last step")
@@ -110,15 +113,15 @@ def _peak(outcome: Outcome) -> int | None:
     return statistics.median_high(outcome.peaks) if outcome.peaks else outcome.peak_allocated
 
 
-def _noise(found: Comparison, what: str) -> Iterator[str]:
+def _noise(comparison: Comparison, what: str) -> Iterator[str]:
     """Yield a note with the peaks of repeats that differ."""
     ranges = [
         f"{each.name} {format_bytes(min(each.peaks))} to {format_bytes(max(each.peaks))}"
-        for each in found.outcomes
+        for each in comparison.outcomes
         if each.peaks and max(each.peaks) > _MAX_SAME * min(each.peaks)
     ]
     if ranges:
         yield (
-            f"measured in {found.repeats} runs, the median of their {what} counts: "
+            f"measured in {comparison.repeats} runs, the median of their {what} counts: "
             + ", ".join(ranges)
         )
