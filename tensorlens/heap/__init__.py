@@ -25,6 +25,6 @@ attach(
     {
         "objects": ("without_tuples",),
         "paths": ("cycle", "reference_paths"),
-        "reference_names": ("KEPT",),
+        "reference_names": ("KEPT_BY_TRACEBACK",),
     },
 )

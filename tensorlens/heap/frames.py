@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -164,7 +165,7 @@ def _add_frame(
 ) -> None:
     code = frame.f_code
     # module-level code and class bodies keep their variables in a dict
-    if not code.co_flags & 0x02:
+    if not code.co_flags & inspect.CO_NEWLOCALS:
         return
     label = _label(code)
     for name, address, content, _ in locals_of(frame):

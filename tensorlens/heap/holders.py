@@ -160,7 +160,7 @@ class _Describer:
         how, value, holder = rows.how[row], rows.value[row], rows.holder[row]
         if how == How.ROOT:
             return TEXT, self._root(row, value)
-        if how == How.FREE:
+        if how == How.CLOSURE_VARIABLE:
             rows.holder[row] = -1
             return TEXT, reference_names.closure_text(self._object(rows.holder[holder]), value)
         if how == How.LOCAL:

@@ -63,7 +63,7 @@ class How(IntEnum):
     OPAQUE = 5
     """A reference of unknown place."""
     KEY = 6
-    FREE = 7
+    CLOSURE_VARIABLE = 7
     LOCAL = 8
     CONTENTS = 9
     DEFAULTS = 10

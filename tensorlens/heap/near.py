@@ -7,6 +7,7 @@ What a program trains is found from the variables of its functions and the globa
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class _Search:
 
     def add_frame(self, frame: FrameType) -> None:
         """Begin at a function's variables, and at its globals where it is the user's."""
-        if frame.f_code.co_flags & 0x02:
+        if frame.f_code.co_flags & inspect.CO_NEWLOCALS:
             self._add(variables_of(frame))
         if not is_foreign(frame.f_code.co_filename):
             self._add_globals(frame.f_globals)

@@ -31,7 +31,7 @@ from tensorlens.heap.attributes import (
 from tensorlens.heap.frames import function_name, locals_of, suspension
 from tensorlens.records.names import ATTRIBUTE, INDEX, TEXT
 
-KEPT = " (kept by a traceback)"
+KEPT_BY_TRACEBACK = " (kept by a traceback)"
 """Follows the name of a variable whose function is over."""
 _BARE = (list, tuple, dict, set, frozenset, collections.deque, CellType)
 
@@ -76,7 +76,7 @@ def closure_text(function: FunctionType, index: int) -> str:
 
 def local_text(holder: Any, address: int) -> str:
     """Return how a variable of a suspended generator or of a kept frame is called."""
-    frame, kept = holder, KEPT
+    frame, kept = holder, KEPT_BY_TRACEBACK
     if (names := suspension(type(holder))) is not None:
         frame, kept = getattr(holder, names.frame), ""
     if type(frame) is not FrameType:

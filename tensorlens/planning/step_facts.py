@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from tensorlens.heap.reference_names import KEPT
+from tensorlens.heap.reference_names import KEPT_BY_TRACEBACK
 from tensorlens.records.logs.events import OWN_MARK
 
 BACKWARD = f"{OWN_MARK}backward"
@@ -104,7 +104,7 @@ class StepFacts:
 
 def plain_name(name: str) -> str:
     """Return a name as code writes it, without ``__main__`` and remarks on what keeps it."""
-    return name.replace(KEPT, "").replace("__main__.", "")
+    return name.replace(KEPT_BY_TRACEBACK, "").replace("__main__.", "")
 
 
 class Watch(Protocol):

@@ -8,7 +8,7 @@ from torch import nn
 
 import tensorlens
 from tensorlens.frameworks.torch import failed_request, graphs_kept
-from tensorlens.heap import KEPT
+from tensorlens.heap import KEPT_BY_TRACEBACK
 from tensorlens.recording import annotation
 from tensorlens.recording import annotation as oom
 from tensorlens.recording import record as backward
@@ -144,9 +144,9 @@ def test_names_do_not_say_that_the_error_on_its_way_keeps_them():
     error = caught(region)
     text = "\n".join(note(error))
     assert "net[0,2].weight" in text and "Adam.net[0,2].weight.exp_avg" in text
-    assert KEPT not in text
+    assert KEPT_BY_TRACEBACK not in text
     # which the census does say, with the words that are looked for
-    assert KEPT in "\n".join(tensorlens.MemReporter().snapshot().tensors.names.texts)
+    assert KEPT_BY_TRACEBACK in "\n".join(tensorlens.MemReporter().snapshot().tensors.names.texts)
 
 
 def test_older_graphs_that_a_list_holds():

@@ -6,9 +6,11 @@ addresses of what they refer to. Nothing of the profiler's own is a beginning.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import IntEnum
 from types import CellType, FrameType, FunctionType
 from typing import Any
 
@@ -17,24 +19,32 @@ from tensorlens.heap.frames import OWN, function_name, locals_of, suspension, wh
 from tensorlens.user_code import is_foreign
 
 _PACKAGE = "tensorlens"
-_NEWLOCALS = 0x02
 
-GLOBAL, CLASS, LOCAL, HELD, UNKNOWN, CUT = range(6)
-"""Where a path begins.
 
-In the globals of a module, a class, a variable of a running function, what only the profiler was
-given, a holder that cannot be seen, where the search stopped.
-"""
+class RootKind(IntEnum):
+    """Where a path begins."""
 
-NO_MORE = (GLOBAL, CLASS)
-"""Of these nobody asks who holds them."""
+    GLOBAL = 0
+    CLASS = 1
+    LOCAL = 2
+    """A variable of a running function."""
+    GIVEN = 3
+    """An object that only the profiler holds, since it was given it."""
+    UNSEEN = 4
+    """A holder that cannot be seen."""
+    CUT = 5
+    """Where the search stopped."""
+
+
+NAMESPACES = (RootKind.GLOBAL, RootKind.CLASS)
+"""Roots whose holders are not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathRoot:
     """Where a path begins: its kind, and a name whose meaning depends on the kind."""
 
-    kind: int
+    kind: RootKind
     name: str = ""
 
 
@@ -80,7 +90,7 @@ class PathNode:
         return self.items is not None or any(type(self.object) is plain for plain in PLAIN)
 
 
-_KIND_ORDER = {HELD: 1, UNKNOWN: 1, CUT: 2}
+_KIND_ORDER = {RootKind.GIVEN: 1, RootKind.UNSEEN: 1, RootKind.CUT: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +141,7 @@ class RootTable:
         if is_own_name(name):
             self.own_globals.add(address)
         elif address not in self.roots:
-            self.roots[address] = [PathRoot(GLOBAL, "" if name == "__main__" else name)]
+            self.roots[address] = [PathRoot(RootKind.GLOBAL, "" if name == "__main__" else name)]
 
     def _add_frame(self, frame: FrameType) -> None:
         code = frame.f_code
@@ -140,13 +150,13 @@ class RootTable:
             self._add_globals(id(frame.f_globals), namespace_name(frame.f_globals))
         label = f"{function_name(code)}(): "
         # module-level code and class bodies keep their variables in a dict
-        if code.co_flags & _NEWLOCALS:
+        if code.co_flags & inspect.CO_NEWLOCALS:
             for name, address, content, references in locals_of(frame):
                 # a cell is a variable's own place; where only its content is known, that is it
                 place = address or content
                 self.variables[place] += references
                 if not is_own and not name.startswith("."):
-                    root = PathRoot(LOCAL, label + name)
+                    root = PathRoot(RootKind.LOCAL, label + name)
                     if is_foreign(code.co_filename):
                         # many of them pass on the same; one is enough, the user's are better
                         self._in_libraries.setdefault(place, root)

@@ -10,15 +10,11 @@ from tensorlens.heap import reference_names
 from tensorlens.heap.paths import inspection
 from tensorlens.heap.paths.inspection import PathStep
 from tensorlens.heap.paths.nodes import (
-    CLASS,
-    CUT,
-    GLOBAL,
-    LOCAL,
-    NO_MORE,
-    UNKNOWN,
+    NAMESPACES,
     NodePath,
     PathNode,
     PathRoot,
+    RootKind,
 )
 from tensorlens.heap.paths.reference_text import next_step
 from tensorlens.heap.paths.search import Search, ancestors
@@ -123,7 +119,7 @@ def _paths_through(holder: PathNode, target: PathNode) -> Iterator[NodePath]:
             for root in node.roots:
                 yield NodePath(root, path)
             for further in node.holders:
-                if any(root.kind in NO_MORE for root in further.roots):
+                if any(root.kind in NAMESPACES for root in further.roots):
                     # two variables of one module are two paths
                     yield from (NodePath(root, (further, *path)) for root in further.roots)
                 elif further is not target and further.address not in paths_down:
@@ -166,7 +162,7 @@ def write(path: NodePath) -> tuple[ReferencePath, str | int]:
     writer = _Writer(path.nodes)
     writer.begin(path.root)
     writer.go_on()
-    is_cut = path.root.kind in (UNKNOWN, CUT)
+    is_cut = path.root.kind in (RootKind.UNSEEN, RootKind.CUT)
     return ReferencePath(tuple(writer.references), is_cut), writer.beginning
 
 
@@ -191,18 +187,18 @@ class _Writer:
     def begin(self, root: PathRoot) -> None:
         """Write what a path begins with."""
         first = self.nodes[0]
-        if root.kind == GLOBAL:
+        if root.kind == RootKind.GLOBAL:
             self._take(_global(root.name, self.nodes))
-        elif root.kind == CLASS:
+        elif root.kind == RootKind.CLASS:
             self._take(_of_class(root.name, self.nodes))
-        elif root.kind == LOCAL:
+        elif root.kind == RootKind.LOCAL:
             self._take(PathStep(Reference("local", f"{root.name} (local)"), int(_is_cell(first))))
-        elif root.kind == UNKNOWN:
+        elif root.kind == RootKind.UNSEEN:
             self._take(PathStep(Reference("unknown", root.name), 0))
             self.is_bare = False
         name = self.references[0].text if self.references else ""
         # a closure may refer to the same cell
-        is_cell = root.kind == LOCAL and _is_cell(first)
+        is_cell = root.kind == RootKind.LOCAL and _is_cell(first)
         self.beginning = first.address if is_cell else f"{name} {first.address}"
 
     def go_on(self) -> None:

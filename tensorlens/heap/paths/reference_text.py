@@ -146,19 +146,7 @@ def _of_variables(nodes: Sequence[PathNode], frame: FrameType, kind: str, suffix
     for name, address, content, _ in locals_of(frame):
         if child.address in (address, content) and not name.startswith("."):
             return PathStep(Reference(kind, f"{label}{name}{suffix}"), 1 + is_cell)
-    variables = _variables_dict(nodes, frame)
-    if variables is not None:
-        key = inspection.key_of(variables, nodes[2])
-        if type(key) is str:
-            return PathStep(Reference(kind, f"{label}{key}{suffix}"), 2)
     return PathStep(Reference(kind, f"{label}(temporary)"))
-
-
-def _variables_dict(nodes: Sequence[PathNode], frame: FrameType) -> PathNode | None:
-    """Return the dict that module-level code and class bodies keep their variables in."""
-    if frame.f_code.co_flags & 0x02 or len(nodes) < 3 or type(nodes[1].object) is not dict:
-        return None
-    return nodes[1] if any(held is nodes[1].object for held in gc.get_referents(frame)) else None
 
 
 def _of_lru_cache(nodes: Sequence[PathNode]) -> PathStep | None:

@@ -12,14 +12,10 @@ from typing import Any, NamedTuple
 
 from tensorlens.heap.attributes import MODULES, is_subtype, vars_of_module
 from tensorlens.heap.paths.nodes import (
-    CLASS,
-    CUT,
-    GLOBAL,
-    HELD,
-    NO_MORE,
-    UNKNOWN,
+    NAMESPACES,
     PathNode,
     PathRoot,
+    RootKind,
     RootTable,
     is_own,
     is_running,
@@ -140,11 +136,13 @@ class Search:
             if is_atomic(found):
                 pass
             elif is_subtype(type(found), type):
-                node.add_root(PathRoot(CLASS, class_text(found)))
+                node.add_root(PathRoot(RootKind.CLASS, class_text(found)))
             else:
                 # what a variable calls them says less
-                is_module = any(root.kind == GLOBAL for root in known)
-                node.roots += [root for root in known if root.kind == GLOBAL or not is_module]
+                is_module = any(root.kind == RootKind.GLOBAL for root in known)
+                node.roots += [
+                    root for root in known if root.kind == RootKind.GLOBAL or not is_module
+                ]
         return node
 
     def _tuple(self, address: int, items: list[Any]) -> PathNode:
@@ -168,7 +166,7 @@ class Search:
     def _can_ask(self, node: PathNode) -> bool:
         if node.distance >= self._depth or node.address in self._skip or is_atomic(node.object):
             return False
-        return not any(root.kind in NO_MORE for root in node.roots)
+        return not any(root.kind in NAMESPACES for root in node.roots)
 
     def _ask(self, frontier: list[PathNode]) -> None:
         objects = [node.object for node in frontier]
@@ -211,7 +209,7 @@ class Search:
         if is_subtype(type(holder), MODULES):
             node = wanted.get(id(vars_of_module(holder)))
             if node is not None:
-                node.add_root(PathRoot(GLOBAL, namespace_name(node.object)))
+                node.add_root(PathRoot(RootKind.GLOBAL, namespace_name(node.object)))
                 node.references += 1
             return
         if type(holder) is PathNode or is_running(holder):
@@ -228,9 +226,9 @@ class Search:
             return
         for child in hits:
             if type(holder) is FunctionType and holder.__globals__ is child.object:
-                child.add_root(PathRoot(GLOBAL, namespace_name(child.object)))
+                child.add_root(PathRoot(RootKind.GLOBAL, namespace_name(child.object)))
             elif type(child.object) is dict and is_subtype(type(holder), type):
-                child.add_root(PathRoot(CLASS, class_text(holder)))
+                child.add_root(PathRoot(RootKind.CLASS, class_text(holder)))
             else:
                 self._link(self._node(holder), child)
 
@@ -257,7 +255,7 @@ class Search:
             if node.is_plain:
                 left += below.get(node.address, ())
             else:
-                node.add_root(PathRoot(HELD))
+                node.add_root(PathRoot(RootKind.GIVEN))
 
     def _begin_unseen(self) -> None:
         """Let paths begin at what nothing seen holds, though something does."""
@@ -269,11 +267,11 @@ class Search:
             if node.address in self._skip or (node.items is None and is_atomic(node.object)):
                 continue
             if not node.asked:
-                node.add_root(PathRoot(CUT))
+                node.add_root(PathRoot(RootKind.CUT))
                 continue
             if self._unseen(node) > 0:
                 text = OUTSIDE if self.known.reads_variables else UNREAD
-                node.add_root(PathRoot(UNKNOWN, text))
+                node.add_root(PathRoot(RootKind.UNSEEN, text))
 
     def _unseen(self, node: PathNode) -> int:
         """Return how many references to an object have not been found."""

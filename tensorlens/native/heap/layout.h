@@ -69,7 +69,7 @@ enum Kind : uint8_t {
   kAtomic, kFunction, kModule, kCell, kGenerator, kFrame, kList, kTuple, kDict, kType, kOther,
 };
 enum How : int8_t {
-  kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kFree, kLocal, kContents, kDefaults,
+  kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kClosureVariable, kLocal, kContents, kDefaults,
   kKeywordDefaults,
   kVars, kClosure,  // become aliases
 };

@@ -156,8 +156,8 @@ void Search::write_row(int32_t number, Rows& rows) {
       }
     } else if (how == kItem && static_cast<How>(rows.value[from]) == kClosure &&
                rows.how[from] == kAlias) {
-      how = kFree;
-    } else if (how == kContents && (rows.how[from] == kFree || rows.how[from] == kLocal)) {
+      how = kClosureVariable;
+    } else if (how == kContents && (rows.how[from] == kClosureVariable || rows.how[from] == kLocal)) {
       how = kAlias;
     } else if (how == kVars || how == kClosure) {
       value = how;

@@ -19,7 +19,7 @@ from tensorlens.errors import error_chain
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.registry import adapters, first_answer, when_any_imported
 from tensorlens.guards import guarded, is_from_a_handler, reason
-from tensorlens.heap.reference_names import KEPT
+from tensorlens.heap.reference_names import KEPT_BY_TRACEBACK
 from tensorlens.interpreter import reentrant_lock
 from tensorlens.recording.oom import address_reserve
 from tensorlens.recording.oom.address_reserve import is_of_a_kind
@@ -195,7 +195,7 @@ def plain_names(snapshot: Snapshot) -> Snapshot:
 
 
 def _plain(texts: list[str] | tuple[str, ...]) -> list[str]:
-    return [text.replace(KEPT, "") for text in texts]
+    return [text.replace(KEPT_BY_TRACEBACK, "") for text in texts]
 
 
 _lock = reentrant_lock()

@@ -104,7 +104,7 @@ class NamedRows:
             {**anchors(only_modules=heap.modules), **self._owners.places},
             self.names,
             loose=self._loose,
-            named=self._owners.anchors(),
+            named=self._owners.anchor_nodes(),
             tuples=heap.tuples,
         )
         if everything:

@@ -156,7 +156,7 @@ class Owners:
     def _classes(self) -> Counter[str]:
         return Counter(model_name(module) for module, _ in self.nameless)
 
-    def anchors(self) -> dict[int, int]:
+    def anchor_nodes(self) -> dict[int, int]:
         """Map addresses of modules and optimizers to their nodes.
 
         Names of other tensors begin there, as at :attr:`places`.
